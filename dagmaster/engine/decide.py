@@ -1,0 +1,66 @@
+"""The engine: what a message does to a job. No input or output, no clock, no logging.
+
+Every job, whatever its size, is advanced by these few rules. A message costs what it changes.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import assert_never
+
+from dagmaster.engine.ending import cancel, complete_if_done, fail_job
+from dagmaster.engine.messages import (
+    Abort,
+    Cancel,
+    Expand,
+    Message,
+    Report,
+    Resume,
+    TaskCompleted,
+    TaskFailed,
+    TaskLost,
+    TaskStarted,
+    TimerDue,
+)
+from dagmaster.engine.reports import accept_completed, accept_failed, accept_lost, accept_started, ignore
+from dagmaster.engine.running import expand, resume, run_ready
+from dagmaster.engine.state import JobState
+from dagmaster.engine.timers import fire
+from dagmaster.engine.turn import Rules, Turn
+
+
+def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rules) -> Turn:
+    """Move the job, in memory, by each message in turn; the turn says what must be written."""
+    turn = Turn(job, now, rules)
+    for message in messages:
+        if turn.is_over:
+            if isinstance(message, Report):
+                ignore(turn, message, "the job has ended")
+            continue
+        _apply(turn, message)
+        run_ready(turn)
+        complete_if_done(turn)
+    return turn
+
+
+def _apply(turn: Turn, message: Message) -> None:
+    match message:
+        case Resume():
+            resume(turn)
+        case Expand():
+            expand(turn, turn.job.nodes[message.node_id])
+        case TaskStarted():
+            accept_started(turn, message)
+        case TaskCompleted():
+            accept_completed(turn, message)
+        case TaskFailed():
+            accept_failed(turn, message)
+        case TaskLost():
+            accept_lost(turn, message)
+        case TimerDue():
+            fire(turn, message)
+        case Cancel():
+            cancel(turn, message)
+        case Abort():
+            fail_job(turn, message.error, failed=[])
+        case _:
+            assert_never(message)

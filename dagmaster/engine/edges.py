@@ -1,0 +1,54 @@
+"""Edges decide everything: when a node has ended, each of its outgoing edges becomes live or dead.
+
+A node is ready when its rule is met and skipped when all that could lead to it is dead. Conditionals only choose
+which edges live; joins, `any_of`, optional steps and nested branches need no further rule.
+"""
+
+from collections import deque
+
+from dagmaster.engine.state import NodeState, count_edge, is_live
+from dagmaster.engine.turn import Turn
+from dagmaster.model.states import NODE_READY, NODE_SKIPPED, NodeStatus
+
+
+def settle(turn: Turn, ended: NodeState) -> None:
+    """Decide the edges out of a node that ended, and of every node that is skipped because of it."""
+    settled = deque([ended])
+    while settled:
+        source = settled.popleft()
+        for target_id in source.spec.targets:
+            target = turn.job.nodes[target_id]
+            count_edge(target, source, live=is_live(source, target_id))
+            if target.status is not NodeStatus.PENDING:
+                continue
+            if is_ready(target):
+                make_ready(turn, target)
+            elif is_dead(target):
+                skip(turn, target, "conditional_branch_not_taken")
+                settled.append(target)
+
+
+def is_ready(node: NodeState) -> bool:
+    """All of `all_of` decided, one of `any_of` completed, and at least one edge alive."""
+    if node.all_open or (node.spec.any_of and not node.any_live):
+        return False
+    return node.live > 0 or not (node.spec.all_of or node.spec.any_of)
+
+
+def is_dead(node: NodeState) -> bool:
+    """Every edge decided and none alive, or none of `any_of` alive (ruling C-01)."""
+    if node.all_open:
+        return False
+    if node.spec.any_of:
+        return node.any_open == 0 and node.any_live == 0
+    return node.live == 0
+
+
+def make_ready(turn: Turn, node: NodeState) -> None:
+    turn.move_node(node, NODE_READY, dependencies=[*node.spec.all_of, *node.spec.any_of])
+    turn.ready.append(node)
+
+
+def skip(turn: Turn, node: NodeState, reason: str) -> None:
+    node.completed_at = turn.now
+    turn.move_node(node, NODE_SKIPPED, reason=reason)

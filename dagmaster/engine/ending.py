@@ -1,0 +1,97 @@
+"""How a job ends: completed, failed or cancelled, once."""
+
+from collections.abc import Sequence
+
+import orjson
+
+from dagmaster.engine.edges import skip
+from dagmaster.engine.messages import Cancel
+from dagmaster.engine.state import JobState, NodeState
+from dagmaster.engine.turn import MAX_ERROR_LENGTH, Turn
+from dagmaster.model.states import (
+    JOB_CANCELLED,
+    JOB_COMPLETED,
+    JOB_FAILED,
+    JOB_STARTED,
+    NODE_IN_FLIGHT,
+    EventStatus,
+    JobStatus,
+    NodeStatus,
+)
+
+
+def complete_if_done(turn: Turn) -> None:
+    """The last open node has ended."""
+    job = turn.job
+    if job.open or job.status is not JobStatus.RUNNING or turn.ready:
+        return
+    job.completed_at = turn.now
+    job.result = _result(job)
+    keys = [node.node_id for node in job.nodes.values() if node.output is not None and not node.is_child]
+    turn.move_job(
+        JOB_COMPLETED,
+        duration_seconds=_seconds(job),
+        node_count=len(job.nodes),
+        result_keys=keys[:100],
+    )
+
+
+def start_job(turn: Turn, first_node: str | None) -> None:
+    turn.job.started_at = turn.now
+    turn.move_job(JOB_STARTED, first_node=first_node)
+
+
+def fail_job(turn: Turn, error: str, *, failed: Sequence[str]) -> None:
+    """Fail fast: nothing more is dispatched, what runs is withdrawn (rulings C-08, D-01)."""
+    job = turn.job
+    if job.status is JobStatus.PENDING:
+        start_job(turn, None)
+    job.error = error[:MAX_ERROR_LENGTH]
+    job.completed_at = turn.now
+    _close_nodes(turn, "job_failed")
+    turn.move_job(JOB_FAILED, error=error, failed_nodes=list(failed), duration_seconds=_seconds(job))
+
+
+def cancel(turn: Turn, message: Cancel) -> None:
+    job = turn.job
+    job.completed_at = turn.now
+    job.error = message.reason[:MAX_ERROR_LENGTH] if message.reason else None
+    _close_nodes(turn, "job_cancelled")
+    turn.move_job(JOB_CANCELLED, actor=message.actor, reason=message.reason)
+
+
+def _close_nodes(turn: Turn, reason: str) -> None:
+    """Nothing is left open: what had not begun is skipped, what was under way is withdrawn from its worker."""
+    turn.ready.clear()
+    for fan in turn.job.fans.values():
+        fan.waiting.clear()
+        fan.items = None
+    for node in list(turn.job.nodes.values()):
+        if node.status in (NodeStatus.PENDING, NodeStatus.READY):
+            skip(turn, node, reason)
+        elif node.status in NODE_IN_FLIGHT:
+            turn.fail(node, f"withdrawn: {reason}", status=EventStatus.WARNING, will_retry=False)
+
+
+def _result(job: JobState) -> bytes:
+    """The outputs by node, without a fan-out's children (ruling D-18), and where they come from."""
+    workflow = job.graph.workflow
+    data = {node.node_id: orjson.Fragment(node.output) for node in _with_output(job)}
+    provenance = {
+        "workflow_id": workflow.workflow_id,
+        "workflow_version": workflow.version,
+        "job_id": str(job.job_id),
+        "completed_at": job.completed_at,
+    }
+    return orjson.dumps({**data, "_provenance": provenance})
+
+
+def _with_output(job: JobState) -> list[NodeState]:
+    nodes = (job.nodes[node_id] for node_id in job.graph.nodes)
+    return [node for node in nodes if node.output is not None and node.status is NodeStatus.COMPLETED]
+
+
+def _seconds(job: JobState) -> float | None:
+    if job.started_at is None or job.completed_at is None:
+        return None
+    return round((job.completed_at - job.started_at).total_seconds(), 3)

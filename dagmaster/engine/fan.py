@@ -1,0 +1,136 @@
+"""Fan-out and fan-in: children are made in slices, so that a list of any length never holds up other jobs."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from dagmaster.engine.messages import Expand
+from dagmaster.engine.scope import encode, item_scope, scope_of
+from dagmaster.engine.state import FanState, JobState, NodeState, child_id
+from dagmaster.engine.turn import Turn
+from dagmaster.errors import ExpressionFailed
+from dagmaster.model.graph import FanInSpec, FanOutSpec
+from dagmaster.model.states import NODE_READY
+from dagmaster.model.workflow import Aggregation
+
+MAX_LISTED_CHILDREN = 1000
+
+
+def resolve_items(turn: Turn, node: NodeState) -> list[Any]:
+    """The list to fan out over; the same each time, because inputs and outputs never change."""
+    spec = _fan_out(node)
+    items = spec.source.resolve(scope_of(turn))
+    if isinstance(items, tuple | range):
+        items = list(items)
+    if not isinstance(items, list):
+        raise ExpressionFailed(f"the source of a fan-out must be a list, this is {type(items).__name__}")
+    if len(items) > turn.rules.max_fan_out:
+        raise ExpressionFailed(f"a fan-out of {len(items)} items is over the limit of {turn.rules.max_fan_out}")
+    return items
+
+
+def open_fan(turn: Turn, node: NodeState, items: list[Any]) -> None:
+    turn.job.fans[node.node_id] = FanState(total=len(items), items=items)
+    node.output = orjson.dumps({"fan_out_count": len(items)})
+
+
+def expand_slice(turn: Turn, node: NodeState) -> bool:
+    """Make the next slice of children; True when all are made."""
+    fan = turn.job.fans[node.node_id]
+    if fan.items is None:
+        fan.items = resolve_items(turn, node)
+    spec = _fan_out(node)
+    stop = min(fan.created + turn.rules.slice_size, fan.total)
+    for index in range(fan.created, stop):
+        _add_child(turn, node, index, spec.child.retry.max_attempts)
+    if fan.created < fan.total:
+        turn.follow_ups.append(Expand(node.node_id))
+        return False
+    return True
+
+
+def _add_child(turn: Turn, node: NodeState, index: int, max_retries: int) -> None:
+    job = turn.job
+    child = NodeState(child_id(node.node_id, index), node.spec, max_retries, parent=node.node_id, index=index)
+    job.nodes[child.node_id] = turn.created[child.node_id] = child
+    job.open += 1
+    fan = job.fans[node.node_id]
+    fan.open += 1
+    fan.created += 1
+    turn.move_node(child, NODE_READY, dependencies=[node.node_id])
+    turn.ready.append(child)
+
+
+def child_params(turn: Turn, child: NodeState) -> Any:
+    """Its parameters, with the item of the list that is its own."""
+    assert child.parent is not None and child.index is not None
+    fan = turn.job.fans[child.parent]
+    items = fan.items if fan.items is not None else resolve_items(turn, turn.job.nodes[child.parent])
+    return child.task.params.resolve(item_scope(turn, items[child.index], child.index, fan.total))
+
+
+def has_slot(job: JobState, child: NodeState) -> bool:
+    """Whether `max_parallel` allows one more child in flight."""
+    assert child.parent is not None
+    limit = _fan_out(child).max_parallel
+    return limit is None or job.fans[child.parent].in_flight < limit
+
+
+def fan_out_output(fan: FanState, node_id: str) -> bytes:
+    listed = [child_id(node_id, index) for index in range(min(fan.total, MAX_LISTED_CHILDREN))]
+    output: dict[str, Any] = {"fan_out_count": fan.total, "child_node_ids": listed}
+    if fan.total > MAX_LISTED_CHILDREN:
+        output["child_node_ids_truncated"] = True
+    return orjson.dumps(output)
+
+
+def _fan_out(node: NodeState) -> FanOutSpec:
+    assert node.spec.fan_out is not None
+    return node.spec.fan_out
+
+
+def aggregate(job: JobState, spec: FanInSpec) -> bytes:
+    """The children's outputs as one, in the order of the list (ruling C-24)."""
+    outputs = [child.output or b"null" for child in job.children(spec.fan_out)] if spec.fan_out in job.fans else []
+    count = len(outputs)
+    match spec.aggregation:
+        case Aggregation.COLLECT:
+            return b'{"results":[%b],"count":%d}' % (b",".join(outputs), count)
+        case Aggregation.CONCAT:
+            values = [value for output in outputs for value in _flatten(orjson.loads(output))]
+            return encode({"results": values, "count": len(values)}, "the fan-in")
+        case Aggregation.SUM:
+            total = sum(number for output in outputs for number in _numbers(orjson.loads(output)))
+            return encode({"total": total, "count": count}, "the fan-in")
+        case Aggregation.FIRST | Aggregation.LAST:
+            chosen = outputs[0 if spec.aggregation is Aggregation.FIRST else -1] if outputs else b"null"
+            return b'{"result":%b,"count":%d}' % (chosen, count)
+        case Aggregation.MERGE:
+            merged = _merge(orjson.loads(output) for output in outputs)
+            return encode({"result": merged, "count": count}, "the fan-in")
+
+
+def _flatten(output: Any) -> Iterable[Any]:
+    """The items of a list; of an object the items of all its lists; anything else as it is, so that nothing is lost."""
+    if isinstance(output, list):
+        return output
+    if isinstance(output, dict):
+        lists = [value for value in output.values() if isinstance(value, list)]
+        if lists:
+            return [item for items in lists for item in items]
+    return [output]
+
+
+def _numbers(output: Any) -> Iterable[int | float]:
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, list) else [output]
+    return (value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _merge(outputs: Iterable[Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for index, output in enumerate(outputs):
+        if not isinstance(output, dict):
+            raise ExpressionFailed(f"merge needs objects; the output of child {index} is {type(output).__name__}")
+        merged.update(output)
+    return merged

@@ -1,0 +1,92 @@
+"""Everything that may change a job. All of it arrives as one of these."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class TimerKind(StrEnum):
+    RETRY = "retry"
+    DISPATCH = "dispatch"
+    TIMEOUT = "timeout"
+    ZOMBIE = "zombie"
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The job came into this owner's memory: start it, or go on where it stood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """Make the next slice of a fan-out's children."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    node_id: str
+    task_id: str
+    worker_id: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCompleted:
+    """`output` is JSON, encoded once by the worker and carried as it is."""
+
+    node_id: str
+    task_id: str
+    worker_id: str | None
+    at: datetime
+    output: bytes
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    node_id: str
+    task_id: str
+    worker_id: str | None
+    at: datetime
+    error: str
+    permanent: bool = False
+    retry_after_seconds: float | None = None
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLost:
+    """The worker that had the task is gone."""
+
+    node_id: str
+    task_id: str
+    worker_id: str | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TimerDue:
+    """`node_id` is empty for a timer of the job itself."""
+
+    kind: TimerKind
+    node_id: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    actor: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The owner cannot process the job: end it with the error in its timeline."""
+
+    error: str
+
+
+Report = TaskCompleted | TaskFailed | TaskLost
+Message = Resume | Expand | TaskStarted | TaskCompleted | TaskFailed | TaskLost | TimerDue | Cancel | Abort

@@ -1,0 +1,102 @@
+"""What workers say. A report counts only if its task is the node's current one; anything else changes nothing."""
+
+from dagmaster.engine.failing import fail_attempt
+from dagmaster.engine.messages import Report, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.running import arm_timeout, complete
+from dagmaster.engine.state import NodeState, is_executed
+from dagmaster.engine.turn import Result, Turn
+from dagmaster.model.states import NODE_IN_FLIGHT, NODE_STARTED, EventStatus, NodeStatus, TaskStatus
+
+
+def accept_started(turn: Turn, message: TaskStarted) -> None:
+    node = _current(turn, message.node_id, message.task_id)
+    if node is not None and node.status is NodeStatus.DISPATCHED:
+        begin(turn, node, message.worker_id)
+
+
+def begin(turn: Turn, node: NodeState, worker_id: str | None) -> None:
+    node.started_at = turn.now
+    turn.move_node(node, NODE_STARTED, source_app="worker", worker_id=worker_id)
+    arm_timeout(turn, node)
+
+
+def accept_completed(turn: Turn, message: TaskCompleted) -> None:
+    node = _open(turn, message)
+    if node is None:
+        return
+    turn.results.append(_result(turn, message))
+    turn.close_task(node)
+    complete(turn, node, message.output, message.duration_ms)
+
+
+def accept_failed(turn: Turn, message: TaskFailed) -> None:
+    node = _open(turn, message)
+    if node is None:
+        return
+    turn.results.append(_result(turn, message))
+    fail_attempt(
+        turn,
+        node,
+        message.error,
+        permanent=message.permanent,
+        delay_seconds=message.retry_after_seconds,
+        duration_ms=message.duration_ms,
+        worker_id=message.worker_id,
+    )
+
+
+def accept_lost(turn: Turn, message: TaskLost) -> None:
+    """Another worker gets it at once; the attempt counts."""
+    node = _current(turn, message.node_id, message.task_id)
+    if node is not None and node.status in NODE_IN_FLIGHT:
+        fail_attempt(turn, node, f"worker {message.worker_id} was lost", delay_seconds=0, worker_id=message.worker_id)
+
+
+def ignore(turn: Turn, message: Report, reason: str) -> None:
+    """Keep what was reported, say so in the timeline, change nothing (ruling D-03)."""
+    if isinstance(message, TaskLost) or not message.task_id.startswith(f"{turn.job.job_id}_{message.node_id}_"):
+        return
+    turn.results.append(_result(turn, message))
+    turn.note(
+        "result_ignored",
+        EventStatus.WARNING,
+        turn.job.nodes.get(message.node_id),
+        reason=reason,
+        reported_task_id=message.task_id,
+        worker_id=message.worker_id,
+    )
+
+
+def _open(turn: Turn, message: TaskCompleted | TaskFailed) -> NodeState | None:
+    """The node that waits for this report, running; a report for a dispatched one proves that it ran (ruling C-10)."""
+    node = _current(turn, message.node_id, message.task_id)
+    if node is None:
+        ignore(turn, message, "the attempt was superseded")
+        return None
+    if node.status not in NODE_IN_FLIGHT:
+        return None  # The same report again: the first one counted.
+    if node.status is NodeStatus.DISPATCHED:
+        begin(turn, node, message.worker_id)
+    return node
+
+
+def _current(turn: Turn, node_id: str, task_id: str) -> NodeState | None:
+    node = turn.job.nodes.get(node_id)
+    if node is None or not is_executed(node) or task_id != turn.job.task_id(node):
+        return None
+    return node
+
+
+def _result(turn: Turn, message: TaskCompleted | TaskFailed) -> Result:
+    completed = isinstance(message, TaskCompleted)
+    return Result(
+        message.task_id,
+        turn.job.job_id,
+        message.node_id,
+        TaskStatus.COMPLETED if completed else TaskStatus.FAILED,
+        message.worker_id,
+        message.output if isinstance(message, TaskCompleted) else None,
+        message.error if isinstance(message, TaskFailed) else None,
+        message.duration_ms,
+        message.at,
+    )

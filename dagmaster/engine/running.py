@@ -1,0 +1,212 @@
+"""From ready to running: what each type of node does when its time has come."""
+
+from datetime import timedelta
+from typing import assert_never
+
+import orjson
+
+from dagmaster.engine.edges import make_ready, settle
+from dagmaster.engine.ending import start_job
+from dagmaster.engine.failing import fail_attempt
+from dagmaster.engine.fan import (
+    aggregate,
+    child_params,
+    expand_slice,
+    fan_out_output,
+    has_slot,
+    open_fan,
+    resolve_items,
+)
+from dagmaster.engine.messages import TimerKind
+from dagmaster.engine.scope import encode, scope_of
+from dagmaster.engine.state import NodeState, is_executed
+from dagmaster.engine.turn import Dispatch, Turn
+from dagmaster.errors import ExpressionFailed
+from dagmaster.model.graph import BranchSpec, NodeType
+from dagmaster.model.states import (
+    NODE_COMPLETED,
+    NODE_DISPATCHED,
+    NODE_STARTED,
+    EventStatus,
+    JobStatus,
+    NodeStatus,
+)
+
+MIN_DISPATCH_TIMEOUT_SECONDS = 1800.0
+
+
+def run_ready(turn: Turn) -> None:
+    """Start every node whose time has come, and what becomes ready by it."""
+    while turn.ready:
+        node = turn.ready.popleft()
+        if node.status is not NodeStatus.READY or (node.not_before and node.not_before > turn.now):
+            continue
+        if turn.job.status is JobStatus.PENDING:
+            start_job(turn, node.node_id)
+        try:
+            _run(turn, node)
+        except ExpressionFailed as error:
+            fail_attempt(turn, node, str(error))
+
+
+def _run(turn: Turn, node: NodeState) -> None:
+    if is_executed(node):
+        dispatch(turn, node)
+        return
+    match node.spec.type:
+        case NodeType.START | NodeType.END:
+            complete_here(turn, node, None)
+        case NodeType.CONDITIONAL:
+            complete_here(turn, node, route(turn, node))
+        case NodeType.FAN_IN:
+            assert node.spec.fan_in is not None
+            complete_here(turn, node, aggregate(turn.job, node.spec.fan_in))
+        case NodeType.FAN_OUT:
+            open_fan(turn, node, resolve_items(turn, node))
+            begin_here(turn, node)
+            expand(turn, node)
+        case NodeType.TASK:
+            raise AssertionError("a task is executed by a worker")
+        case _:
+            assert_never(node.spec.type)
+
+
+def dispatch(turn: Turn, node: NodeState) -> None:
+    """Put its task on the queue, unless `max_parallel` holds it back."""
+    job = turn.job
+    if node.is_child and not has_slot(job, node):
+        job.fans[node.parent or ""].waiting.append(node.node_id)
+        return
+    task = node.task
+    if not node.has_params:
+        params = child_params(turn, node) if node.is_child else task.params.resolve(scope_of(turn))
+        node.params = encode(params, f"the parameters of {node.node_id}")
+        node.has_params = True
+    node.not_before = None
+    node.dispatched_at = turn.now
+    turn.move_node(node, NODE_DISPATCHED, queue=task.queue, handler=task.handler)
+    task_id = job.task_id(node)
+    turn.dispatches[task_id] = Dispatch(node, task_id, node.attempt, turn.now)
+    turn.arm(TimerKind.DISPATCH, turn.now + dispatch_timeout(turn, node), node)
+
+
+def dispatch_timeout(turn: Turn, node: NodeState) -> timedelta:
+    """How long it may wait in its queue (ruling C-32)."""
+    seconds = turn.rules.dispatch_timeout_seconds
+    return timedelta(seconds=seconds or max(node.task.timeout_seconds, MIN_DISPATCH_TIMEOUT_SECONDS))
+
+
+def begin_here(turn: Turn, node: NodeState) -> None:
+    """The engine itself is the worker of this node."""
+    node.dispatched_at = node.started_at = turn.now
+    node.not_before = None
+    turn.move_node(node, NODE_DISPATCHED)
+    turn.move_node(node, NODE_STARTED)
+
+
+def complete_here(turn: Turn, node: NodeState, output: bytes | None) -> None:
+    begin_here(turn, node)
+    complete(turn, node, output)
+
+
+def complete(turn: Turn, node: NodeState, output: bytes | None, duration_ms: int | None = None) -> None:
+    """Accept the output and decide the edges that leave the node."""
+    node.output = output
+    node.completed_at = turn.now
+    if duration_ms is None and node.started_at is not None:
+        duration_ms = round((turn.now - node.started_at).total_seconds() * 1000)
+    turn.move_node(node, NODE_COMPLETED, duration_ms=duration_ms, output_keys=_keys(output))
+    if node.is_child:
+        end_child(turn, node)
+    elif node.spec.type is not NodeType.FAN_OUT or turn.job.fans[node.node_id].open == 0:
+        settle(turn, node)
+
+
+def _keys(output: bytes | None) -> list[str] | None:
+    """The summary that the timeline keeps; reading a large output again would cost more than it tells."""
+    if output is None or len(output) > 65_536:
+        return None
+    value = orjson.loads(output)
+    return list(value)[:50] if isinstance(value, dict) else None
+
+
+def end_child(turn: Turn, child: NodeState) -> None:
+    """The last child to end decides the edges that leave its fan-out."""
+    parent = turn.job.nodes[child.parent or ""]
+    if turn.job.fans[parent.node_id].open == 0 and parent.status is NodeStatus.COMPLETED:
+        settle(turn, parent)
+
+
+def expand(turn: Turn, node: NodeState) -> None:
+    """Make the next slice of children; the fan-out is completed when all are made."""
+    if node.status is not NodeStatus.RUNNING:
+        return
+    fan = turn.job.fans[node.node_id]
+    if expand_slice(turn, node):
+        complete(turn, node, fan_out_output(fan, node.node_id))
+
+
+def route(turn: Turn, node: NodeState) -> bytes:
+    """Take the first branch whose condition holds."""
+    scope = scope_of(turn)
+    taken: BranchSpec | None = None
+    for branch in node.spec.branches:
+        if branch.condition is not None:
+            verdict = branch.condition.evaluate(scope)
+            if verdict.warning:
+                turn.note("node_warning", EventStatus.WARNING, node, warning=verdict.warning, branch=branch.name)
+            if not verdict.matched:
+                continue
+        taken = branch
+        break
+    if taken is None:
+        raise ExpressionFailed("no branch matches and there is no default branch")
+    return encode(
+        {
+            "condition_result": taken.condition is not None,
+            "taken": list(taken.targets),
+            "taken_branch": taken.name,
+            "skipped_branches": [branch.name for branch in node.spec.branches if branch is not taken],
+        },
+        "the conditional",
+    )
+
+
+def resume(turn: Turn) -> None:
+    """Start the job, or go on where it stood when another owner had it."""
+    job = turn.job
+    turn.arm(TimerKind.ZOMBIE, (job.last_progress_at or turn.now) + timedelta(seconds=turn.rules.zombie_after_seconds))
+    if job.status is JobStatus.PENDING:
+        start(turn)
+        return
+    for node in list(job.nodes.values()):
+        take_up(turn, node)
+
+
+def take_up(turn: Turn, node: NodeState) -> None:
+    """Arm again the timer that a node waits for, or do what was still to be done for it."""
+    match node.status:
+        case NodeStatus.READY if node.not_before is not None:
+            turn.arm(TimerKind.RETRY, node.not_before, node)
+        case NodeStatus.READY:
+            turn.ready.append(node)
+        case NodeStatus.DISPATCHED:
+            assert node.dispatched_at is not None
+            turn.arm(TimerKind.DISPATCH, node.dispatched_at + dispatch_timeout(turn, node), node)
+        case NodeStatus.RUNNING if is_executed(node):
+            arm_timeout(turn, node)
+        case NodeStatus.RUNNING:
+            expand(turn, node)
+        case _:
+            pass
+
+
+def arm_timeout(turn: Turn, node: NodeState) -> None:
+    """The worker enforces the timeout; the owner does when the worker does not."""
+    seconds = node.task.timeout_seconds + turn.rules.timeout_grace_seconds
+    turn.arm(TimerKind.TIMEOUT, (node.started_at or turn.now) + timedelta(seconds=seconds), node)
+
+
+def start(turn: Turn) -> None:
+    for root in turn.job.graph.roots:
+        make_ready(turn, turn.job.nodes[root])

@@ -1,0 +1,78 @@
+"""What an expression may see of a job. Outputs are decoded when one asks for them, once per turn."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from dagmaster.engine.state import JobState
+from dagmaster.engine.turn import Turn
+from dagmaster.errors import ExpressionFailed
+
+
+class _NodeView(Mapping[str, Any]):
+    __slots__ = ("_decoded", "_job", "_node_id")
+
+    def __init__(self, job: JobState, node_id: str) -> None:
+        self._job, self._node_id = job, node_id
+        self._decoded: tuple[bytes, Any] | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        node = self._job.nodes[self._node_id]
+        if key == "status":
+            return node.status.value
+        if key == "output" and node.output is not None:
+            if self._decoded is None or self._decoded[0] is not node.output:
+                self._decoded = (node.output, orjson.loads(node.output))
+            return self._decoded[1]
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        yield "status"
+        if self._job.nodes[self._node_id].output is not None:
+            yield "output"
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _NodesView(Mapping[str, _NodeView]):
+    __slots__ = ("_job", "_views")
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._views: dict[str, _NodeView] = {}
+
+    def __getitem__(self, node_id: str) -> _NodeView:
+        view = self._views.get(node_id)
+        if view is None:
+            if node_id not in self._job.graph.nodes:
+                raise KeyError(node_id)
+            view = self._views[node_id] = _NodeView(self._job, node_id)
+        return view
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._job.graph.nodes)
+
+    def __len__(self) -> int:
+        return len(self._job.graph.nodes)
+
+
+def scope_of(turn: Turn) -> dict[str, Any]:
+    if turn.scope is None:
+        turn.scope = {"inputs": turn.job.inputs, "nodes": _NodesView(turn.job), "env": turn.rules.env}
+    return turn.scope
+
+
+def item_scope(turn: Turn, item: Any, index: int, total: int) -> dict[str, Any]:
+    """What a fan-out's child sees besides."""
+    fan_out = {"item": item, "index": index, "total": total}
+    return {**scope_of(turn), "item": item, "index": index, "fan_out": fan_out}
+
+
+def encode(value: Any, what: str) -> bytes:
+    """As JSON, or the reason why it cannot be."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError as error:
+        raise ExpressionFailed(f"{what} cannot be written as JSON: {error}") from error

@@ -1,0 +1,179 @@
+"""A job in its owner's memory: the graph, where each node stands, and the counters that make each step cheap."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
+from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.workflow import CHILD_SEPARATOR
+
+
+@dataclass(slots=True, eq=False)
+class NodeState:
+    """A node or a fan-out child. The four counters are of inbound edges; a child has none."""
+
+    node_id: str
+    spec: GraphNode
+    max_retries: int
+    status: NodeStatus = NodeStatus.PENDING
+    attempt: int = 0
+    parent: str | None = None
+    index: int | None = None
+    params: bytes | None = None
+    has_params: bool = False
+    output: bytes | None = None
+    error: str | None = None
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    not_before: datetime | None = None
+    version: int = 0
+    all_open: int = 0
+    any_open: int = 0
+    any_live: int = 0
+    live: int = 0
+
+    @property
+    def task(self) -> TaskSpec:
+        """What a worker is asked to do for it."""
+        spec = self.spec.fan_out.child if self.parent is not None and self.spec.fan_out else self.spec.task
+        assert spec is not None, f"{self.node_id} is not a node that a worker executes"
+        return spec
+
+    @property
+    def is_child(self) -> bool:
+        return self.parent is not None
+
+
+@dataclass(slots=True)
+class FanState:
+    """The children of one fan-out. `waiting` are ready ones that `max_parallel` holds back."""
+
+    total: int = 0
+    created: int = 0
+    open: int = 0
+    in_flight: int = 0
+    waiting: deque[str] = field(default_factory=deque)
+    items: list[Any] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class JobState:
+    job_id: int
+    graph: Graph
+    inputs: Mapping[str, Any]
+    created_at: datetime
+    status: JobStatus = JobStatus.PENDING
+    priority: int = 0
+    correlation_id: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    error: str | None = None
+    result: bytes | None = None
+    last_progress_at: datetime | None = None
+    version: int = 0
+    nodes: dict[str, NodeState] = field(default_factory=dict)
+    fans: dict[str, FanState] = field(default_factory=dict)
+    open: int = 0
+
+    def task_id(self, node: NodeState) -> str:
+        return f"{self.job_id}_{node.node_id}_{node.attempt}"
+
+    def children(self, fan_out: str) -> Iterator[NodeState]:
+        """Those made so far, in the order of their items."""
+        for index in range(self.fans[fan_out].created):
+            yield self.nodes[child_id(fan_out, index)]
+
+
+def is_executed(node: NodeState) -> bool:
+    """Whether a worker does it; everything else happens in the engine."""
+    return node.parent is not None or node.spec.type is NodeType.TASK
+
+
+def child_id(fan_out: str, index: int) -> str:
+    return f"{fan_out}{CHILD_SEPARATOR}{index}"
+
+
+def new_job(
+    job_id: int,
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    created_at: datetime,
+    *,
+    priority: int = 0,
+    correlation_id: str | None = None,
+) -> JobState:
+    """A job of which nothing has happened yet: its node rows are all pending."""
+    job = JobState(job_id, graph, inputs, created_at, priority=priority, correlation_id=correlation_id)
+    for spec in graph.nodes.values():
+        policy = spec.task.retry if spec.task else spec.retry
+        job.nodes[spec.node_id] = NodeState(
+            spec.node_id,
+            spec,
+            policy.max_attempts,
+            all_open=len(spec.all_of),
+            any_open=len(spec.any_of),
+        )
+    job.open = len(job.nodes)
+    return job
+
+
+def restore(job: JobState, nodes: Iterable[NodeState]) -> None:
+    """Put stored nodes in place of the fresh ones and count anew what they have decided."""
+    for node in nodes:
+        job.nodes[node.node_id] = node
+        if node.spec.type is NodeType.FAN_OUT:
+            (fan := job.fans.setdefault(node.parent or node.node_id, FanState()))
+            if node.is_child:
+                _count_child(fan, node)
+            elif node.output is not None:
+                fan.total = orjson.loads(node.output)["fan_out_count"]
+        if not node.is_child:
+            node.all_open, node.any_open = len(node.spec.all_of), len(node.spec.any_of)
+            node.any_live = node.live = 0
+    job.open = sum(node.status not in NODE_TERMINAL for node in job.nodes.values())
+    for node in job.nodes.values():
+        if not node.is_child and is_settled(job, node):
+            for target in node.spec.targets:
+                count_edge(job.nodes[target], node, live=is_live(node, target))
+
+
+def _count_child(fan: FanState, node: NodeState) -> None:
+    fan.created += 1
+    fan.open += node.status not in NODE_TERMINAL
+    fan.in_flight += node.status in NODE_IN_FLIGHT
+
+
+def is_settled(job: JobState, node: NodeState) -> bool:
+    """Whether its outgoing edges are decided: it ended, and so did its children."""
+    if node.status not in (NodeStatus.COMPLETED, NodeStatus.SKIPPED):
+        return False
+    return node.spec.type is not NodeType.FAN_OUT or node.node_id not in job.fans or job.fans[node.node_id].open == 0
+
+
+def is_live(node: NodeState, target: str) -> bool:
+    """Whether the edge to `target` carries on: a skipped source or an untaken branch makes it dead."""
+    if node.status is not NodeStatus.COMPLETED:
+        return False
+    if node.spec.type is not NodeType.CONDITIONAL or target not in _routed(node.spec):
+        return True
+    taken = orjson.loads(node.output or b"{}")["taken_branch"]
+    return any(branch.name == taken and target in branch.targets for branch in node.spec.branches)
+
+
+def _routed(spec: GraphNode) -> frozenset[str]:
+    return frozenset(target for branch in spec.branches for target in branch.targets)
+
+
+def count_edge(target: NodeState, source: NodeState, *, live: bool) -> None:
+    target.live += live
+    if source.node_id in target.spec.any_of:
+        target.any_open -= 1
+        target.any_live += live
+    else:
+        target.all_open -= 1

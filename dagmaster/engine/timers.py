@@ -1,0 +1,52 @@
+"""Time has passed: retries that are due, tasks that took too long, jobs that no longer move."""
+
+from datetime import timedelta
+from typing import assert_never
+
+from dagmaster.engine.ending import fail_job
+from dagmaster.engine.failing import fail_attempt
+from dagmaster.engine.messages import TimerDue, TimerKind
+from dagmaster.engine.running import dispatch_timeout
+from dagmaster.engine.state import NodeState
+from dagmaster.engine.turn import Turn
+from dagmaster.model.states import NodeStatus
+
+
+def fire(turn: Turn, timer: TimerDue) -> None:
+    """A timer of an attempt that is over does nothing: timers are never cancelled, only outlived."""
+    if timer.kind is TimerKind.ZOMBIE:
+        end_zombie(turn)
+        return
+    node = turn.job.nodes.get(timer.node_id)
+    if node is None or node.attempt != timer.attempt:
+        return
+    match timer.kind:
+        case TimerKind.RETRY:
+            if node.status is NodeStatus.READY:
+                turn.ready.append(node)
+        case TimerKind.DISPATCH:
+            if node.status is NodeStatus.DISPATCHED:
+                _time_out_dispatch(turn, node)
+        case TimerKind.TIMEOUT:
+            if node.status is NodeStatus.RUNNING:
+                error = f"timed out after {node.task.timeout_seconds:g} s"
+                fail_attempt(turn, node, error, timeout="execution")
+        case _:
+            assert_never(timer.kind)
+
+
+def _time_out_dispatch(turn: Turn, node: NodeState) -> None:
+    waited = dispatch_timeout(turn, node).total_seconds()
+    error = f"no worker took it from queue {node.task.queue!r} within {waited:g} s"
+    fail_attempt(turn, node, error, timeout="dispatch")
+
+
+def end_zombie(turn: Turn) -> None:
+    """A job that has not moved for so long will not move any more (RT-15)."""
+    after = timedelta(seconds=turn.rules.zombie_after_seconds)
+    last = turn.job.last_progress_at or turn.job.created_at
+    if turn.now < last + after:
+        turn.arm(TimerKind.ZOMBIE, last + after)
+        return
+    hours = after.total_seconds() / 3600
+    fail_job(turn, f"Timeout: no progress for {hours:g} hours", failed=[])

@@ -1,0 +1,191 @@
+"""What one batch of messages does to one job: moves, and the rows that follow from them."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from dagmaster.engine.messages import Message, TimerKind
+from dagmaster.engine.state import JobState, NodeState, is_executed
+from dagmaster.errors import IllegalMove
+from dagmaster.model.states import (
+    JOB_TERMINAL,
+    NODE_FAILED,
+    NODE_IN_FLIGHT,
+    NODE_TERMINAL,
+    EventStatus,
+    JobStatus,
+    Move,
+    NodeStatus,
+    TaskStatus,
+)
+
+MAX_ERROR_LENGTH = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the operator sets; the same for all jobs of an orchestrator."""
+
+    dispatch_timeout_seconds: float | None = None
+    timeout_grace_seconds: float = 5.0
+    zombie_after_seconds: float = 86_400.0
+    max_fan_out: int = 1_000_000
+    slice_size: int = 2_000
+    env: Mapping[str, str] = field(default_factory=dict)
+    rng: Random = field(default_factory=Random)
+
+
+@dataclass(slots=True)
+class Event:
+    """A line of the timeline, named as its columns."""
+
+    job_id: int
+    event_type: str
+    event_status: EventStatus
+    created_at: datetime
+    node_id: str | None = None
+    task_id: str | None = None
+    event_data: Mapping[str, Any] | None = None
+    error_message: str | None = None
+    duration_ms: int | None = None
+    source_app: str = "orchestrator"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A task that is to be put on its queue."""
+
+    node: NodeState
+    task_id: str
+    attempt: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a worker reported, as it is kept."""
+
+    task_id: str
+    job_id: int
+    node_id: str
+    status: TaskStatus
+    worker_id: str | None
+    output: bytes | None
+    error_message: str | None
+    execution_duration_ms: int | None
+    reported_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    at: datetime
+    kind: TimerKind
+    node_id: str = ""
+    attempt: int = 0
+
+
+@dataclass(slots=True)
+class Turn:
+    """The engine's working paper for one job: it moves the job in memory and notes what must be written."""
+
+    job: JobState
+    now: datetime
+    rules: Rules
+    events: list[Event] = field(default_factory=list)
+    touched: dict[str, NodeState] = field(default_factory=dict)
+    created: dict[str, NodeState] = field(default_factory=dict)
+    dispatches: dict[str, Dispatch] = field(default_factory=dict)
+    closed_tasks: list[str] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    timers: list[Timer] = field(default_factory=list)
+    follow_ups: list[Message] = field(default_factory=list)
+    ready: deque[NodeState] = field(default_factory=deque)
+    scope: dict[str, Any] | None = None
+    job_touched: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.job.status in JOB_TERMINAL
+
+    def note(
+        self,
+        event_type: str,
+        status: EventStatus,
+        node: NodeState | None = None,
+        *,
+        error: str | None = None,
+        duration_ms: int | None = None,
+        source_app: str = "orchestrator",
+        **data: Any,
+    ) -> None:
+        """Write a line into the timeline."""
+        self.events.append(
+            Event(
+                self.job.job_id,
+                event_type,
+                status,
+                self.now,
+                node.node_id if node else None,
+                self.job.task_id(node) if node and node.dispatched_at else None,
+                data or None,
+                error[:MAX_ERROR_LENGTH] if error else None,
+                duration_ms,
+                source_app,
+            )
+        )
+
+    def move_job(self, move: Move[JobStatus], *, error: str | None = None, **data: Any) -> None:
+        """The one place where a job's status is set."""
+        if self.job.status not in move.sources:
+            raise IllegalMove(f"{move.event}: job {self.job.job_id} is {self.job.status}")
+        self.job.status = move.target
+        self.job_touched = True
+        self.note(move.event, move.status, error=error, **data)
+
+    def move_node(
+        self,
+        node: NodeState,
+        move: Move[NodeStatus],
+        *,
+        status: EventStatus | None = None,
+        **event: Any,
+    ) -> None:
+        """The one place where a node's status is set. The counters of open and running nodes follow from it."""
+        if node.status not in move.sources:
+            raise IllegalMove(f"{move.event}: node {node.node_id} of job {self.job.job_id} is {node.status}")
+        was, node.status = node.status, move.target
+        self._count(node, was)
+        self.job.last_progress_at = self.now
+        if node.node_id not in self.created:
+            self.touched[node.node_id] = node
+        self.note(move.event, status or move.status, node, **event)
+
+    def _count(self, node: NodeState, was: NodeStatus) -> None:
+        opened = (node.status not in NODE_TERMINAL) - (was not in NODE_TERMINAL)
+        self.job.open += opened
+        if node.parent is not None:
+            fan = self.job.fans[node.parent]
+            fan.open += opened
+            fan.in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
+            if was in NODE_IN_FLIGHT and fan.waiting:
+                self.ready.append(self.job.nodes[fan.waiting.popleft()])
+
+    def close_task(self, node: NodeState) -> None:
+        """Its attempt is over: nothing of it may stay on a queue or count as running."""
+        task_id = self.job.task_id(node)
+        if self.dispatches.pop(task_id, None) is None:
+            self.closed_tasks.append(task_id)
+
+    def fail(self, node: NodeState, error: str, **event: Any) -> None:
+        """End the attempt; whether another follows is for the caller to decide."""
+        if node.status in NODE_IN_FLIGHT and is_executed(node):
+            self.close_task(node)
+        node.error = error[:MAX_ERROR_LENGTH]
+        node.completed_at = self.now
+        self.move_node(node, NODE_FAILED, error=error, **event)
+
+    def arm(self, kind: TimerKind, at: datetime, node: NodeState | None = None) -> None:
+        self.timers.append(Timer(at, kind, node.node_id if node else "", node.attempt if node else 0))

@@ -1,0 +1,72 @@
+"""What can go wrong, by kind. The docstring of each is its default message."""
+
+
+class DagmasterError(Exception):
+    """Something went wrong."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or (self.__doc__ or "").strip())
+
+
+class NotFound(DagmasterError):
+    """There is no such thing."""
+
+
+class Conflict(DagmasterError):
+    """The present state does not allow this."""
+
+
+class Invalid(DagmasterError):
+    """The input is not valid."""
+
+
+class Unavailable(DagmasterError):
+    """Something that is needed is not reachable."""
+
+
+class UnknownWorkflow(NotFound):
+    """No workflow has this id."""
+
+
+class UnknownJob(NotFound):
+    """No job has this id."""
+
+
+class UnknownHandler(NotFound):
+    """No handler has this name."""
+
+
+class IdempotencyConflict(Conflict):
+    """The idempotency key was used before with other content."""
+
+
+class JobEnded(Conflict):
+    """The job has ended already."""
+
+
+class InvalidInputs(Invalid):
+    """The inputs do not fit the workflow."""
+
+
+class ExpressionFailed(Invalid):
+    """An expression could not be evaluated."""
+
+
+class IllegalMove(Conflict):
+    """The state machine does not allow this move."""
+
+
+class DatabaseUnavailable(Unavailable):
+    """The database cannot be reached."""
+
+
+class SchemaMissing(Unavailable):
+    """The database has no dagmaster schema, or an old one; run `dagmaster migrate`."""
+
+
+class EmbeddedServerFailed(Unavailable):
+    """The embedded PostgreSQL could not be started."""
+
+
+class Misconfigured(DagmasterError):
+    """A setting is missing or wrong."""

@@ -1,0 +1,289 @@
+"""Run a handler and make a result of whatever it does."""
+
+import asyncio
+import base64
+import inspect
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
+from concurrent.futures import Executor
+from contextlib import aclosing
+from contextvars import copy_context
+from dataclasses import asdict, fields, is_dataclass, replace
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from dagmaster.handlers.contract import HandlerContext, HandlerResult, Permanent, Retry, clean_text, well_formed
+from dagmaster.handlers.registry import Handler
+
+CAUSES_SHOWN = 3
+DEPTH_LIMIT = 200
+LARGEST_EXPONENT = 308
+NUMBER_LENGTH_LIMIT = 400
+JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+INTEGERS = range(-(2**63), 2**64)
+
+# An even number of backslashes before it: otherwise the text speaks of \u0000 and holds none.
+NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+
+RESULT_KEYS = frozenset(one.name for one in fields(HandlerResult))
+NO_RESULT = HandlerResult.failed("the handler ended without yielding a result", permanent=True)
+
+
+async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | None) -> HandlerResult:
+    """Run the handler to its end. Only the caller's own cancellation and KeyboardInterrupt come out as exceptions.
+
+    A thread cannot be stopped: when the call is cancelled, `ctx.cancelled` is set and the thread left to itself.
+    """
+    try:
+        arguments = _arguments(handler, ctx)
+        return _normalised(await _run(handler, arguments, ctx, executor))
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - SystemExit and Rust panics too: a worker survives its handlers
+        if _is_cancelled(error):
+            ctx.cancelled.set()
+            raise
+        return _failure(error, ctx)
+
+
+def _arguments(handler: Handler, ctx: HandlerContext) -> list[Any]:
+    if handler.params is None:
+        return [ctx]
+    try:
+        params = handler.params.model_validate(ctx.params)
+    except ValidationError as error:
+        raise Permanent(f"invalid params: {_problems(error)}") from error
+    return [ctx, params] if handler.takes_params else [ctx]
+
+
+def _problems(error: ValidationError) -> str:
+    # Without the values: params may hold secrets, and this text goes to the timeline.
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(
+        ": ".join([*([".".join(map(str, one["loc"]))] if one["loc"] else []), one["msg"]]) for one in problems
+    )
+
+
+async def _run(handler: Handler, arguments: list[Any], ctx: HandlerContext, executor: Executor | None) -> Any:
+    if handler.in_loop:
+        return await _settle(handler.function(*arguments), ctx)
+    run = copy_context().run
+    return await asyncio.get_running_loop().run_in_executor(executor, run, _in_thread, handler, arguments, ctx)
+
+
+def _in_thread(handler: Handler, arguments: list[Any], ctx: HandlerContext) -> Any:
+    try:
+        value = handler.function(*arguments)
+        if inspect.isawaitable(value) or inspect.isasyncgen(value):
+            return asyncio.run(_settle(value, ctx))
+    except StopIteration as error:
+        raise RuntimeError("the handler raised StopIteration") from error  # it would hang the future it travels in
+    return value
+
+
+async def _settle(value: Awaitable[Any] | AsyncGenerator[Any, None], ctx: HandlerContext) -> Any:
+    if not isinstance(value, AsyncGenerator):
+        return await value
+    result = NO_RESULT
+    async with aclosing(value):
+        async for item in value:
+            result = _take(item, ctx) or result
+    return result
+
+
+def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
+    """Pass on what a generator yields; a result is returned."""
+    match item:
+        case HandlerResult():
+            return item
+        case {"type": "checkpoint", "phase": phase}:
+            ctx.save_checkpoint(phase, item.get("data"))
+        case {"type": "progress", "current": current}:
+            ctx.progress(current, item.get("total"), item.get("message", ""))
+        case {"type": "result", **rest} if rest.keys() <= RESULT_KEYS:
+            return HandlerResult(**{"success": True, **rest})
+        case {"type": "checkpoint" | "progress" | "result" as kind}:
+            raise Permanent(f"the handler yielded a {kind} with the keys {', '.join(map(str, item))}; {YIELDS}")
+        case _:
+            raise Permanent(f"the handler yielded a {type(item).__name__} that is none of these: {YIELDS}")
+    return None
+
+
+YIELDS = (
+    'a handler yields {"type": "checkpoint", "phase", "data"}, {"type": "progress", "current", "total", "message"} '
+    f'or {{"type": "result", "output"}} (or other fields of HandlerResult: {", ".join(sorted(RESULT_KEYS))})'
+)
+
+
+def _normalised(value: Any) -> HandlerResult:
+    if not isinstance(value, HandlerResult):
+        return HandlerResult.ok(_as_output(value))
+    if value.success:
+        return replace(value, output=_as_output(value.output))
+    message = clean_text(str(value.error_message or "the handler reported a failure without a message"))
+    return replace(value, error_message=message)
+
+
+def _as_output(value: Any) -> dict[str, Any]:
+    match value:
+        case None:
+            return {}
+        case dict():
+            return value
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return asdict(value)
+        case _:
+            return {"result": value}
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """A handler that lets an inner task's cancellation escape has failed; nobody cancelled it."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
+    match error:
+        case Permanent():
+            ctx.logger.warning("handler %s failed for good: %s", ctx.handler, _message(error))
+            return HandlerResult.failed(clean_text(_message(error)), permanent=True)
+        case Retry():
+            ctx.logger.info("handler %s asked to be run again: %s", ctx.handler, _message(error))
+            failed = HandlerResult.failed(clean_text(_message(error)))
+            return replace(failed, retry_after_seconds=error.after_seconds)
+        case _:
+            ctx.logger.error("handler %s failed", ctx.handler, exc_info=error)
+            return HandlerResult.failed(clean_text(_described(error)))
+
+
+def _described(error: BaseException) -> str:
+    """`TypeName: message`; a group's own message says nothing, so its first members are named too."""
+    text = ": ".join(filter(None, [type(error).__name__, _message(error)]))
+    if isinstance(error, BaseExceptionGroup):
+        return f"{text}: {'; '.join(map(_described, error.exceptions[:CAUSES_SHOWN]))}"
+    return text
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ in a handler's exception must not hide the failure
+        return ""
+
+
+def encode_output(output: Any, max_bytes: int) -> bytes:
+    """JSON that PostgreSQL accepts; raises `Permanent` for what is too large or cannot be JSON.
+
+    Sets become sorted lists, bytes base64, timedeltas seconds, Decimals exact numbers, NaN null.
+    """
+    try:
+        encoded = _dumps(output)
+    except TypeError:  # includes orjson's own errors, which do not say where
+        encoded = _dumps(_plain(output, "output", DEPTH_LIMIT))
+    if rb"\u0000" in encoded:
+        encoded = NUL.sub(rb"\1\\ufffd", encoded)
+    if len(encoded) > max_bytes:
+        raise Permanent(
+            f"the output is {len(encoded):,} bytes, the limit is {max_bytes:,}; "
+            "store large results as files or tables and return where they are"
+        )
+    return encoded
+
+
+def _dumps(value: Any) -> bytes:
+    return orjson.dumps(value, default=_expanded, option=JSON_OPTIONS)
+
+
+def _expanded(value: Any) -> Any:
+    """What orjson does not know, in terms of what it knows."""
+    match value:
+        case Decimal():
+            return _number(value)
+        case PurePath():
+            return str(value)
+        case Set():
+            return _in_order(value)
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(value).decode()
+        case timedelta():
+            return value.total_seconds()
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case Mapping():
+            return dict(value)
+    for method in ("_asdict", "tolist"):  # named tuples; numpy arrays of kinds that orjson leaves
+        if callable(expand := getattr(value, method, None)) and not isinstance(value, type):
+            return expand()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"a {type(value).__name__} is not JSON")
+
+
+def _number(value: Decimal) -> Any:
+    if not value.is_finite():
+        return None
+    text = str(value)
+    if abs(value.adjusted()) > LARGEST_EXPONENT or len(text) > NUMBER_LENGTH_LIMIT:
+        return text  # beyond what a reader can hold as a number, and at some point PostgreSQL too
+    return orjson.Fragment(text.encode())
+
+
+def _in_order(values: Set[Any]) -> list[Any]:
+    """The order of a set differs from process to process; a second attempt should give the same output."""
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=repr)
+
+
+def _plain(value: Any, path: str, depth: int) -> Any:
+    """The slow way: walk to what the fast way stumbled over, mend it or say where it is."""
+    if depth == 0:
+        raise Permanent(f"cannot store the output: it is nested more than {DEPTH_LIMIT} levels deep, or in a circle")
+    match value:
+        case str():
+            return well_formed(value)
+        case bool() | float() | None:
+            return value
+        case int():
+            return int(value) if value in INTEGERS else _number(Decimal(value))
+        case dict():
+            return {_key(key, path): _plain(one, f"{path}.{key}", depth - 1) for key, one in value.items()}
+        case list():
+            return [_plain(one, f"{path}[{index}]", depth - 1) for index, one in enumerate(value)]
+    return _plain_object(value, path, depth)
+
+
+def _plain_object(value: Any, path: str, depth: int) -> Any:
+    try:
+        return orjson.Fragment(_dumps(value))
+    except TypeError:
+        pass  # something in it, or the whole
+    try:
+        expanded = _expanded(value)
+    except (TypeError, ValueError) as error:
+        raise Permanent(f"cannot store {path}: a {type(value).__name__} is not JSON") from error
+    return _plain(expanded, path, depth - 1)
+
+
+def _key(key: Any, path: str) -> Any:
+    if isinstance(key, str):
+        return well_formed(key)
+    if isinstance(key, PurePath | Decimal):
+        return str(key)
+    if callable(as_native := getattr(key, "item", None)):  # a numpy scalar
+        return as_native()
+    try:
+        _dumps({key: None})
+    except TypeError as error:
+        raise Permanent(f"cannot store {path}: a {type(key).__name__} cannot be a key in JSON") from error
+    return key

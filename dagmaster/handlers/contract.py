@@ -1,0 +1,151 @@
+"""What a handler is given and what it gives back."""
+
+import copy
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from dagmaster.errors import DagmasterError, Invalid
+
+MESSAGE_LIMIT = 2000
+LONGEST_RETRY_DELAY_SECONDS = 604_800
+
+
+class Permanent(DagmasterError):
+    """The task can never succeed; it is not tried again."""
+
+
+class Retry(DagmasterError):
+    """The handler asked to be run again."""
+
+    def __init__(self, after_seconds: float | None = None, message: str = "") -> None:
+        super().__init__(message)
+        _check_delay(after_seconds)
+        self.after_seconds = after_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerResult:
+    """How a run ended. `permanent` and `retry_after_seconds` concern failures only."""
+
+    success: bool
+    output: dict[str, Any] | None = None
+    error_message: str | None = None
+    metrics: dict[str, Any] | None = None
+    permanent: bool = False
+    retry_after_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_delay(self.retry_after_seconds)
+
+    @classmethod
+    def ok(cls, output: dict[str, Any] | None = None) -> Self:
+        return cls(success=True, output={} if output is None else output)
+
+    @classmethod
+    def failed(cls, message: str, permanent: bool = False) -> Self:
+        return cls(success=False, error_message=message, permanent=permanent)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    current: float
+    total: float | None = None
+    message: str = ""
+
+    @property
+    def percent(self) -> float | None:
+        """None when the total is unknown."""
+        if not self.total or self.total < 0:
+            return None
+        return round(min(max(100 * self.current / self.total, 0.0), 100.0), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    phase: str
+    data: dict[str, Any]
+
+
+@dataclass(kw_only=True, eq=False)
+class HandlerContext:
+    """One task as its handler sees it.
+
+    `checkpoint` is where an earlier attempt got to, `{"phase": ..., "data": {...}}`. The two sinks are called in the
+    thread that the handler runs in, one call at a time, and must return at once.
+    """
+
+    task_id: str
+    job_id: int
+    node_id: str
+    handler: str
+    params: dict[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets, and a repr is soon logged
+    retry_count: int = 0
+    timeout_seconds: float | None = None
+    worker_id: str = ""
+    correlation_id: str | None = None
+    checkpoint: dict[str, Any] | None = field(default=None, repr=False)
+    pool: Any | None = field(default=None, repr=False)
+    blob_repository: Any | None = field(default=None, repr=False)
+    progress_sink: Callable[[Progress], None] | None = field(default=None, repr=False)
+    checkpoint_sink: Callable[[Checkpoint], None] | None = field(default=None, repr=False)
+    cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+    logger: "TaskLogger" = field(init=False, repr=False)
+    last_progress: Progress | None = field(default=None, init=False, repr=False)
+    last_checkpoint: Checkpoint | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        ids = {"job_id": self.job_id, "node_id": self.node_id, "task_id": self.task_id}
+        self.logger = TaskLogger(logging.getLogger(f"dagmaster.handler.{self.handler}"), ids)
+        self._sinks = threading.RLock()
+
+    def progress(self, current: float, total: float | None = None, message: str = "") -> None:
+        """Say how far the work is. Never waits; call it from any thread."""
+        current = float(current)
+        total = None if total is None else float(total)
+        if not math.isfinite(current) or not math.isfinite(total or 0):
+            return  # 0/0 in somebody's arithmetic is no reason to fail hours of work
+        progress = Progress(current, total, clean_text(message))
+        with self._sinks:
+            self.last_progress = progress
+            if self.progress_sink:
+                self.progress_sink(progress)
+
+    def save_checkpoint(self, phase: str | int, data: Mapping[str, Any] | None = None) -> None:
+        """Remember that this phase is done, so that a later attempt can go on after it. Never waits."""
+        # A copy: the handler goes on changing its data while the checkpoint is on its way.
+        checkpoint = Checkpoint(clean_text(str(phase)), copy.deepcopy(dict(data or {})))
+        with self._sinks:
+            self.last_checkpoint = checkpoint
+            if self.checkpoint_sink:
+                self.checkpoint_sink(checkpoint)
+
+
+Context = HandlerContext
+
+
+class TaskLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds the task's ids to each record and, unlike its base in Python 3.11, keeps the caller's own `extra`."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, {**kwargs, "extra": {**(kwargs.get("extra") or {}), **(self.extra or {})}}
+
+
+def clean_text(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """Text that PostgreSQL can store: no NUL, no lone surrogates, not endless."""
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return well_formed(text).replace("\0", "\ufffd")
+
+
+def well_formed(text: str) -> str:
+    """Join the surrogates that are pairs and replace the others."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _check_delay(seconds: float | None) -> None:
+    if seconds is not None and not 0 <= seconds <= LONGEST_RETRY_DELAY_SECONDS:
+        raise Invalid(f"a retry can wait 0 to {LONGEST_RETRY_DELAY_SECONDS} seconds, not {seconds}")

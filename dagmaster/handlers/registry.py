@@ -1,0 +1,177 @@
+"""The handlers that a worker may run: nothing else is ever called by name."""
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args, overload
+
+from pydantic import BaseModel
+
+from dagmaster.errors import Misconfigured, UnknownHandler
+
+Isolation = Literal["auto", "thread"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+NAME_LIMIT = 128
+NAMES_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function and how to run it. What can be wrong with it is found here, before any task needs it."""
+
+    name: str
+    function: Callable[..., Any]
+    queue: str | None = None
+    timeout_seconds: float | None = None
+    params: type[BaseModel] | None = None
+    isolation: Isolation = "auto"
+    in_loop: bool = field(init=False)
+    takes_params: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check(self)
+        # Settled once: looking at signatures for each task would cost more than many a handler.
+        object.__setattr__(self, "in_loop", self.isolation == "auto" and _is_async(self.function))
+        object.__setattr__(self, "takes_params", _takes_params(self))
+
+
+class Registry:
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def register(self, handler: Handler) -> None:
+        """Refuses a second handler of the same name, unless it is the first one loaded again."""
+        known = self._handlers.get(handler.name)
+        if known and not _is_reload(known.function, handler.function):
+            raise Misconfigured(
+                f"two handlers are named {handler.name!r}: {_place(known.function)} and {_place(handler.function)}"
+            )
+        self._handlers[handler.name] = handler
+
+    def get(self, name: str) -> Handler:
+        try:
+            return self._handlers[name]
+        except KeyError:
+            raise UnknownHandler(f"no handler is named {name!r}; {self._hint(name)}") from None
+
+    def names(self) -> list[str]:
+        return sorted(self._handlers)
+
+    def queues(self) -> Mapping[str, str | None]:
+        """The queue that each handler is registered with."""
+        return {name: handler.queue for name, handler in self._handlers.items()}
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(list(self._handlers.values()))
+
+    def _hint(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._handlers, n=3)
+        if near:
+            return f"did you mean {' or '.join(map(repr, near))}?"
+        names = self.names()
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        return f"loaded are {', '.join(names[:NAMES_SHOWN]) or 'none'}{more}"
+
+
+registry = Registry()
+
+
+@overload
+def handler(name: Function, /) -> Function: ...
+@overload
+def handler(
+    name: str | None = None,
+    *,
+    queue: str | None = None,
+    timeout_seconds: float | None = None,
+    params: type[BaseModel] | None = None,
+    isolation: Isolation = "auto",
+) -> Callable[[Function], Function]: ...
+def handler(
+    name: Any = None,
+    *,
+    queue: str | None = None,
+    timeout_seconds: float | None = None,
+    params: type[BaseModel] | None = None,
+    isolation: Isolation = "auto",
+) -> Any:
+    """Let workers run this function as `name`, by default the function's own name.
+
+    Plain functions run in threads; coroutines and async generators share the worker's loop unless `isolation` is
+    "thread", which gives them a thread and a loop of their own. With `params`, the task's parameters are validated,
+    and passed as the second argument if the function takes one.
+    """
+    if callable(name):
+        return handler()(name)
+
+    def register(function: Function) -> Function:
+        own_name = getattr(function, "__name__", "")
+        registry.register(
+            Handler(own_name if name is None else name, function, queue, timeout_seconds, params, isolation)
+        )
+        return function
+
+    return register
+
+
+register_handler = handler
+
+
+def _check(handler: Handler) -> None:
+    name = handler.name
+    if not isinstance(name, str) or name != name.strip() or not 0 < len(name) <= NAME_LIMIT or name == "<lambda>":
+        raise Misconfigured(f"a handler needs a name of 1 to {NAME_LIMIT} characters, not {name!r}")
+    if inspect.isgeneratorfunction(handler.function):
+        raise Misconfigured(f"handler {name!r} is a plain generator; write `async def`, or use ctx.save_checkpoint")
+    if handler.isolation not in get_args(Isolation):
+        raise Misconfigured(f"handler {name!r}: isolation is 'auto' or 'thread', not {handler.isolation!r}")
+    if handler.timeout_seconds is not None and not 0 < handler.timeout_seconds < math.inf:
+        raise Misconfigured(f"handler {name!r}: timeout_seconds must be above 0, not {handler.timeout_seconds}")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - the method itself is asked for
+    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in candidates)
+
+
+def _takes_params(handler: Handler) -> bool:
+    signature = inspect.signature(handler.function)
+    if handler.params and _accepts(signature, 2):
+        return True
+    if _accepts(signature, 1):
+        return False
+    expected = (
+        "(ctx) or (ctx, params)" if handler.params else "(ctx), or (ctx, params) with params=MODEL beside its name"
+    )
+    raise Misconfigured(f"handler {handler.name!r} takes {signature}; it should take {expected}")
+
+
+def _accepts(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_reload(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """A module that is imported again, a file run under a second name and a notebook's cell all define afresh."""
+    if old is new:
+        return True
+    name = getattr(new, "__qualname__", "<unknown>")
+    if "<" in name or name != getattr(old, "__qualname__", None):  # <locals>, <lambda>: others may look the same
+        return False
+    return old.__module__ == new.__module__ or _file(old) == _file(new)
+
+
+def _file(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code.co_filename if code else f"<{function.__module__}>"
+
+
+def _place(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", repr(function))
+    return f"{getattr(function, '__module__', '?')}.{name}"

@@ -1,0 +1,77 @@
+"""A compiled workflow: what the engine walks. Every reference is resolved, every expression parsed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dagmaster.model.conditions import Condition
+from dagmaster.model.expressions import Template
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.workflow import Aggregation, Workflow
+
+
+class NodeType(StrEnum):
+    START = "start"
+    END = "end"
+    TASK = "task"
+    CONDITIONAL = "conditional"
+    FAN_OUT = "fan_out"
+    FAN_IN = "fan_in"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What a worker is asked to do, and how patiently."""
+
+    handler: str
+    queue: str
+    params: Template
+    timeout_seconds: float
+    retry: RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class BranchSpec:
+    """`condition` is None for the default branch."""
+
+    name: str
+    condition: Condition | None
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutSpec:
+    source: Template
+    child: TaskSpec
+    max_parallel: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FanInSpec:
+    fan_out: str
+    aggregation: Aggregation
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A node with its edges: one from each member of `all_of` and `any_of`, one to each of `targets`."""
+
+    node_id: str
+    type: NodeType
+    all_of: tuple[str, ...]
+    any_of: tuple[str, ...]
+    targets: tuple[str, ...]
+    retry: RetryPolicy
+    task: TaskSpec | None = None
+    branches: tuple[BranchSpec, ...] = ()
+    fan_out: FanOutSpec | None = None
+    fan_in: FanInSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """`nodes` is in topological order. Nodes with no inbound edge are the roots."""
+
+    workflow: Workflow
+    nodes: Mapping[str, GraphNode]
+    roots: tuple[str, ...]

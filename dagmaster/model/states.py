@@ -1,0 +1,83 @@
+"""The states of jobs and nodes, and every move between them that is legal."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+
+class JobStatus(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class NodeStatus(StrEnum):
+    PENDING = "pending"
+    READY = "ready"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class TaskStatus(StrEnum):
+    RECEIVED = "received"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class EventStatus(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+    WARNING = "warning"
+    INFO = "info"
+
+
+JOB_TERMINAL = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
+NODE_TERMINAL = frozenset({NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED})
+NODE_SUCCESSFUL = frozenset({NodeStatus.COMPLETED, NodeStatus.SKIPPED})
+NODE_IN_FLIGHT = frozenset({NodeStatus.DISPATCHED, NodeStatus.RUNNING})
+
+
+S = TypeVar("S", JobStatus, NodeStatus)
+
+
+@dataclass(frozen=True, eq=False)
+class Move(Generic[S]):
+    """One legal change of state; its name is the event that records it in the timeline."""
+
+    event: str
+    sources: frozenset[S]
+    target: S
+    status: EventStatus = EventStatus.INFO
+
+
+JOB_STARTED = Move("job_started", frozenset({JobStatus.PENDING}), JobStatus.RUNNING)
+JOB_COMPLETED = Move("job_completed", frozenset({JobStatus.RUNNING}), JobStatus.COMPLETED, EventStatus.SUCCESS)
+JOB_FAILED = Move("job_failed", frozenset({JobStatus.RUNNING}), JobStatus.FAILED, EventStatus.FAILURE)
+JOB_CANCELLED = Move(
+    "job_cancelled", frozenset({JobStatus.PENDING, JobStatus.RUNNING}), JobStatus.CANCELLED, EventStatus.WARNING
+)
+
+NODE_READY = Move("node_ready", frozenset({NodeStatus.PENDING}), NodeStatus.READY)
+NODE_DISPATCHED = Move("node_dispatched", frozenset({NodeStatus.READY}), NodeStatus.DISPATCHED)
+NODE_STARTED = Move("node_started", frozenset({NodeStatus.DISPATCHED}), NodeStatus.RUNNING)
+NODE_COMPLETED = Move("node_completed", frozenset({NodeStatus.RUNNING}), NodeStatus.COMPLETED, EventStatus.SUCCESS)
+NODE_FAILED = Move(
+    "node_failed",
+    frozenset({NodeStatus.READY, NodeStatus.DISPATCHED, NodeStatus.RUNNING}),
+    NodeStatus.FAILED,
+    EventStatus.FAILURE,
+)
+NODE_RETRYING = Move("node_retrying", frozenset({NodeStatus.FAILED}), NodeStatus.READY, EventStatus.WARNING)
+NODE_SKIPPED = Move("node_skipped", frozenset({NodeStatus.PENDING, NodeStatus.READY}), NodeStatus.SKIPPED)
+
+JOB_MOVES = (JOB_STARTED, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED)
+NODE_MOVES = (NODE_READY, NODE_DISPATCHED, NODE_STARTED, NODE_COMPLETED, NODE_FAILED, NODE_RETRYING, NODE_SKIPPED)
+
+# What users may write in a filter, and what is stored.
+EVENT_ALIASES = {"node_running": "node_started", "node_retry": "node_retrying"}

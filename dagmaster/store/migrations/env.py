@@ -1,0 +1,29 @@
+"""Alembic's entry: runs the migrations on the connection that `dagmaster.store.migrate` hands over."""
+
+from typing import Any
+
+from alembic import context
+
+from dagmaster.store.tables import SCHEMA, Base
+
+
+def include_name(name: str | None, type_: str, parents: Any) -> bool:
+    """Only our own schema is looked at; partitions are the database's business."""
+    if type_ == "schema":
+        return name == SCHEMA
+    return not (type_ == "table" and (name or "").startswith("dag_job_events_"))
+
+
+connection = context.config.attributes["connection"]
+context.configure(
+    connection=connection,
+    target_metadata=Base.metadata,
+    version_table_schema=SCHEMA,
+    include_schemas=True,
+    include_name=include_name,
+    compare_type=True,
+    compare_server_default=False,
+    transaction_per_migration=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

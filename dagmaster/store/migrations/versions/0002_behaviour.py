@@ -1,0 +1,128 @@
+"""Functions, triggers, partitions and storage settings"""
+
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+# The fence of every batch: lock the jobs that the owner still owns; fail with the list of those it does not.
+FENCE = """
+CREATE FUNCTION dagapp.fence(me text, fences json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE lost text;
+BEGIN
+    WITH wanted AS (
+        SELECT * FROM json_to_recordset(fences) AS f(job_id bigint, owner_epoch bigint)
+    ), held AS MATERIALIZED (
+        SELECT j.job_id FROM wanted w JOIN dagapp.dag_jobs j ON j.job_id = w.job_id
+        WHERE j.owner_id = me AND j.owner_epoch = w.owner_epoch
+        ORDER BY j.job_id
+        FOR NO KEY UPDATE OF j
+    )
+    SELECT string_agg(w.job_id::text, ',') INTO lost
+    FROM wanted w LEFT JOIN held h ON h.job_id = w.job_id WHERE h.job_id IS NULL;
+    IF lost IS NOT NULL THEN
+        RAISE EXCEPTION 'jobs are owned by another orchestrator' USING ERRCODE = 'DM001', DETAIL = lost;
+    END IF;
+END $$
+"""
+
+# A write that applies to fewer rows than meant must not commit.
+EXPECT = """
+CREATE FUNCTION dagapp.expect(what text, wanted bigint, found bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF wanted IS DISTINCT FROM found THEN
+        RAISE EXCEPTION '% of % % were as expected', found, wanted, what USING ERRCODE = 'DM002';
+    END IF;
+END $$
+"""
+
+TOUCH = """
+CREATE FUNCTION dagapp.touch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.updated_at = now();
+    RETURN NEW;
+END $$
+"""
+
+# Rows that some other program writes into dag_task_results reach the job's owner like any report.
+MAIL_RESULT = """
+CREATE FUNCTION dagapp.mail_result() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms)
+    VALUES (NEW.job_id, NEW.status::text, NEW.node_id, NEW.task_id, NEW.worker_id, NEW.output,
+            NEW.error_message, NEW.execution_duration_ms);
+    RETURN NULL;
+END $$
+"""
+
+PARTITIONS = """
+CREATE FUNCTION dagapp.ensure_event_partitions(days_ahead int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    first date := (now() AT TIME ZONE 'UTC')::date;
+    made int := 0;
+    name text;
+    low timestamptz;
+    high timestamptz;
+BEGIN
+    FOR n IN 0 .. days_ahead LOOP
+        name := 'dag_job_events_' || to_char(first + n, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass('dagapp.' || name) IS NOT NULL;
+        PERFORM pg_advisory_xact_lock(hashtext('dagapp.ensure_event_partitions'));
+        CONTINUE WHEN to_regclass('dagapp.' || name) IS NOT NULL;
+        low := (first + n)::timestamp AT TIME ZONE 'UTC';
+        high := (first + n + 1)::timestamp AT TIME ZONE 'UTC';
+        EXECUTE format('CREATE TABLE dagapp.%I (LIKE dagapp.dag_job_events INCLUDING DEFAULTS INCLUDING STORAGE)', name);
+        -- Rows that came before their partition wait in the default one.
+        EXECUTE format('WITH moved AS (DELETE FROM dagapp.dag_job_events_default
+                        WHERE created_at >= %L AND created_at < %L RETURNING *)
+                        INSERT INTO dagapp.%I OVERRIDING SYSTEM VALUE SELECT * FROM moved', low, high, name);
+        EXECUTE format('ALTER TABLE dagapp.dag_job_events ATTACH PARTITION dagapp.%I FOR VALUES FROM (%L) TO (%L)',
+                       name, low, high);
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+END $$
+"""
+
+HOT = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0"
+STORAGE = {
+    "dag_jobs": "fillfactor = 80",
+    "dag_node_states": "fillfactor = 70",
+    "dag_orchestrators": "fillfactor = 50",
+    "dag_workers": "fillfactor = 50",
+    "dag_tasks_waiting": HOT,
+    "dag_tasks_running": HOT,
+    "dag_mailbox": HOT,
+}
+
+
+def upgrade() -> None:
+    for function in (FENCE, EXPECT, TOUCH, MAIL_RESULT, PARTITIONS):
+        op.execute(function)
+    for table in ("dag_jobs", "dag_node_states"):
+        op.execute(
+            f"CREATE TRIGGER touch BEFORE UPDATE ON dagapp.{table} FOR EACH ROW EXECUTE FUNCTION dagapp.touch()"
+        )
+    op.execute(
+        "CREATE TRIGGER mail_result AFTER INSERT OR UPDATE ON dagapp.dag_task_results FOR EACH ROW "
+        "WHEN (NOT NEW.processed AND NEW.status IN ('completed', 'failed')) EXECUTE FUNCTION dagapp.mail_result()"
+    )
+    for table, settings in STORAGE.items():
+        op.execute(f"ALTER TABLE dagapp.{table} SET ({settings})")
+    op.execute("CREATE TABLE dagapp.dag_job_events_default PARTITION OF dagapp.dag_job_events DEFAULT")
+    op.execute("SELECT dagapp.ensure_event_partitions(7)")
+
+
+def downgrade() -> None:
+    op.execute("DROP TABLE dagapp.dag_job_events_default")
+    op.execute("DROP TRIGGER mail_result ON dagapp.dag_task_results")
+    for table in ("dag_jobs", "dag_node_states"):
+        op.execute(f"DROP TRIGGER touch ON dagapp.{table}")
+    for function in (
+        "ensure_event_partitions(int)",
+        "mail_result()",
+        "touch()",
+        "expect(text, bigint, bigint)",
+        "fence(text, json)",
+    ):
+        op.execute(f"DROP FUNCTION dagapp.{function}")

@@ -1,0 +1,320 @@
+"""The tables. The schema's only source: the migrations build exactly this, and a test proves it."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from sqlalchemy import BigInteger, Column, DateTime, Enum, Identity, Index, MetaData, Text, func, text
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
+from sqlmodel import Field, SQLModel
+
+from dagmaster.model.states import EventStatus, JobStatus, NodeStatus, TaskStatus
+
+SCHEMA = "dagapp"
+MAX_ERROR = 2000
+
+EVENT_TYPES = (
+    "job_created",
+    "job_started",
+    "job_completed",
+    "job_failed",
+    "job_cancelled",
+    "node_ready",
+    "node_dispatched",
+    "node_started",
+    "node_completed",
+    "node_failed",
+    "node_retrying",
+    "node_skipped",
+    "node_checkpoint",
+    "node_timeout",
+    "node_warning",
+    "task_received",
+    "task_completed",
+    "task_failed",
+    "result_ignored",
+    "orchestrator_cycle",
+    "orchestrator_error",
+    "orchestrator_stall",
+    "orchestrator_backpressure",
+    "job_taken_over",
+    "command",
+)
+
+
+class Base(SQLModel):
+    metadata: ClassVar[MetaData] = MetaData(schema=SCHEMA)
+
+
+def _enum(kind: type[StrEnum], name: str) -> Enum:
+    return Enum(kind, name=name, schema=SCHEMA, values_callable=lambda members: [member.value for member in members])
+
+
+JOB_STATUS = _enum(JobStatus, "job_status")
+NODE_STATUS = _enum(NodeStatus, "node_status")
+TASK_STATUS = _enum(TaskStatus, "task_status")
+EVENT_STATUS = _enum(EventStatus, "event_status")
+EVENT_TYPE = Enum(*EVENT_TYPES, name="event_type", schema=SCHEMA)
+
+
+def _time(*, default_now: bool = False, nullable: bool = False) -> Any:
+    default = {"server_default": func.now()} if default_now else {}
+    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, **default))
+
+
+def _jsonb(default: str | None = None) -> Any:
+    server = {"server_default": text(f"'{default}'::jsonb"), "nullable": False} if default else {}
+    return Field(default=None, sa_column=Column(JSONB, **server))
+
+
+def _big(**options: Any) -> Any:
+    return Field(default=None, sa_column=Column(BigInteger, **options))
+
+
+class DagWorkflow(Base, table=True):
+    """Pinned definitions, by content: what a job runs never changes under it."""
+
+    __tablename__ = "dag_workflows"
+    workflow_hash: str = Field(primary_key=True, max_length=64)
+    workflow_id: str = Field(max_length=64, index=True)
+    version: int
+    definition: dict[str, Any] = _jsonb("{}")
+    created_at: datetime = _time(default_now=True)
+
+
+class DagJob(Base, table=True):
+    __tablename__ = "dag_jobs"
+    __table_args__ = (
+        Index("ix_dag_jobs_live", "status", postgresql_where=text("status IN ('pending', 'running')")),
+        Index("ix_dag_jobs_workflow_id", "workflow_id", "created_at"),
+        Index("ix_dag_jobs_created_at", "created_at"),
+        Index("ix_dag_jobs_owner", "owner_id", "owner_heartbeat_at", postgresql_where=text("owner_id IS NOT NULL")),
+        Index("ix_dag_jobs_correlation_id", "correlation_id", postgresql_where=text("correlation_id IS NOT NULL")),
+        Index("ix_dag_jobs_asset_id", "asset_id", postgresql_where=text("asset_id IS NOT NULL")),
+        Index(
+            "uq_dag_jobs_idempotency_key",
+            "submitted_by",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key IS NOT NULL"),
+        ),
+    )
+    job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    workflow_id: str = Field(max_length=64)
+    workflow_version: int
+    workflow_hash: str = Field(max_length=64)
+    status: JobStatus = Field(sa_column=Column(JOB_STATUS, nullable=False))
+    priority: int = 0
+    input_params: dict[str, Any] = _jsonb("{}")
+    result_data: dict[str, Any] | None = _jsonb()
+    error_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    job_metadata: dict[str, Any] = Field(
+        sa_column=Column("metadata", JSONB, nullable=False, server_default=text("'{}'::jsonb"))
+    )
+    # Empty, not null, when unknown: the unique key must hold for anonymous submitters too.
+    submitted_by: str = Field(default="", max_length=128, sa_column_kwargs={"server_default": ""})
+    correlation_id: str | None = Field(default=None, max_length=128)
+    idempotency_key: str | None = Field(default=None, max_length=128)
+    request_hash: str | None = Field(default=None, max_length=64)
+    callback_url: str | None = Field(default=None, sa_type=Text)
+    asset_id: str | None = Field(default=None, max_length=64)
+    owner_id: str | None = Field(default=None, max_length=32)
+    owner_epoch: int = _big(nullable=False, server_default=text("0"))
+    owner_heartbeat_at: datetime | None = _time(nullable=True)
+    created_at: datetime = _time(default_now=True)
+    started_at: datetime | None = _time(nullable=True)
+    completed_at: datetime | None = _time(nullable=True)
+    updated_at: datetime = _time(default_now=True)
+    version: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+
+
+class DagNodeState(Base, table=True):
+    __tablename__ = "dag_node_states"
+    job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    node_id: str = Field(primary_key=True, max_length=64)
+    status: NodeStatus = Field(sa_column=Column(NODE_STATUS, nullable=False))
+    task_id: str | None = Field(default=None, max_length=128)
+    retry_count: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    max_retries: int = Field(default=3, sa_column_kwargs={"server_default": text("3")})
+    parent_node_id: str | None = Field(default=None, max_length=64)
+    fan_out_index: int | None = None
+    fan_out_item_key: str | None = Field(default=None, max_length=128)
+    input_params: dict[str, Any] | None = _jsonb()
+    output: dict[str, Any] | None = _jsonb()
+    error_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    checkpoint_phase: str | None = Field(default=None, max_length=128)
+    checkpoint_data: dict[str, Any] | None = _jsonb()
+    checkpoint_saved_at: datetime | None = _time(nullable=True)
+    not_before: datetime | None = _time(nullable=True)
+    created_at: datetime = _time(default_now=True)
+    dispatched_at: datetime | None = _time(nullable=True)
+    started_at: datetime | None = _time(nullable=True)
+    completed_at: datetime | None = _time(nullable=True)
+    updated_at: datetime = _time(default_now=True)
+    version: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+
+
+class DagTaskResult(Base, table=True):
+    """One row per attempt. A row inserted by hand with `processed = false` is mailed to the job's owner."""
+
+    __tablename__ = "dag_task_results"
+    __table_args__ = (
+        Index("ix_dag_task_results_job", "job_id", "node_id"),
+        Index("ix_dag_task_results_unprocessed", "reported_at", postgresql_where=text("NOT processed")),
+    )
+    task_id: str = Field(primary_key=True, max_length=128)
+    job_id: int = _big(nullable=False)
+    node_id: str = Field(max_length=64)
+    status: TaskStatus = Field(sa_column=Column(TASK_STATUS, nullable=False))
+    output: dict[str, Any] | None = _jsonb()
+    error_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    worker_id: str | None = Field(default=None, max_length=128)
+    execution_duration_ms: int | None = _big()
+    progress_current: float | None = None
+    progress_total: float | None = None
+    progress_percent: float | None = None
+    progress_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    reported_at: datetime = _time(default_now=True)
+    processed: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+
+
+class DagJobEvent(Base, table=True):
+    """The timeline, one partition per day."""
+
+    __tablename__ = "dag_job_events"
+    __table_args__ = {"postgresql_partition_by": "RANGE (created_at)"}  # noqa: RUF012 - SQLAlchemy's own form
+    job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    event_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+    created_at: datetime = Field(sa_column=Column(DateTime(timezone=True), primary_key=True, server_default=func.now()))
+    node_id: str | None = Field(default=None, max_length=64)
+    task_id: str | None = Field(default=None, max_length=128)
+    event_type: str = Field(sa_column=Column(EVENT_TYPE, nullable=False))
+    event_status: EventStatus = Field(sa_column=Column(EVENT_STATUS, nullable=False))
+    checkpoint_name: str | None = Field(default=None, max_length=128)
+    event_data: dict[str, Any] | None = _jsonb()
+    error_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    duration_ms: int | None = _big()
+    source_app: str = Field(max_length=64)
+
+
+class DagCheckpoint(Base, table=True):
+    __tablename__ = "dag_checkpoints"
+    __table_args__ = (Index("ix_dag_checkpoints_node", "job_id", "node_id", "checkpoint_id"),)
+    checkpoint_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    job_id: int = _big(nullable=False)
+    node_id: str = Field(max_length=64)
+    task_id: str = Field(max_length=128)
+    phase_name: str = Field(max_length=128)
+    phase_index: int | None = None
+    phase_total: int | None = None
+    progress_current: float | None = None
+    progress_total: float | None = None
+    progress_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    state_data: dict[str, Any] | None = _jsonb()
+    artifacts_completed: list[Any] | None = _jsonb()
+    artifacts_total: int | None = None
+    memory_bytes: int | None = _big()
+    disk_bytes: int | None = _big()
+    error_count: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    is_final: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    is_valid: bool = Field(default=True, sa_column_kwargs={"server_default": text("true")})
+    created_at: datetime = _time(default_now=True)
+
+
+class DagOrchestrator(Base, table=True):
+    """One heartbeat row per instance; its jobs are held as long as it beats."""
+
+    __tablename__ = "dag_orchestrators"
+    orchestrator_id: str = Field(primary_key=True, max_length=32)
+    hostname: str = Field(max_length=255)
+    pid: int
+    host_key: str = Field(max_length=128)
+    status: str = Field(max_length=16)
+    started_at: datetime = _time(default_now=True)
+    heartbeat_at: datetime = _time(default_now=True)
+    jobs_owned: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    stats: dict[str, Any] = _jsonb("{}")
+
+
+class DagWorker(Base, table=True):
+    """One heartbeat row per worker; it is the lease of all the tasks that the worker runs."""
+
+    __tablename__ = "dag_workers"
+    worker_id: str = Field(primary_key=True, max_length=32)
+    hostname: str = Field(max_length=255)
+    pid: int
+    host_key: str = Field(max_length=128)
+    status: str = Field(max_length=16)
+    queues: list[str] = Field(sa_column=Column(ARRAY(Text), nullable=False))
+    concurrency: int
+    last_heartbeat: datetime = _time(default_now=True)
+    started_at: datetime = _time(default_now=True)
+    tasks_completed: int = _big(nullable=False, server_default=text("0"))
+    tasks_failed: int = _big(nullable=False, server_default=text("0"))
+
+
+class DagTaskWaiting(Base, table=True):
+    """A queue's content. Narrow and short-lived: parameters are read from the node when a worker claims it."""
+
+    __tablename__ = "dag_tasks_waiting"
+    __table_args__ = (
+        Index("ix_dag_tasks_waiting_order", "queue", text("priority DESC"), "job_started_at", "seq"),
+        Index("ix_dag_tasks_waiting_job", "job_id"),
+    )
+    task_id: str = Field(primary_key=True, max_length=128)
+    seq: int = Field(sa_column=Column(BigInteger, Identity(always=True), nullable=False))
+    job_id: int = _big(nullable=False)
+    node_id: str = Field(max_length=64)
+    retry_count: int
+    queue: str = Field(max_length=128)
+    priority: int
+    job_started_at: datetime = _time()
+    handler: str = Field(max_length=128)
+    timeout_seconds: float
+    correlation_id: str | None = Field(default=None, max_length=128)
+    trace_parent: str | None = Field(default=None, max_length=64)
+    dispatched_at: datetime = _time()
+
+
+class DagTaskRunning(Base, table=True):
+    """What a worker holds. It is the worker's heartbeat that keeps these alive."""
+
+    __tablename__ = "dag_tasks_running"
+    __table_args__ = (
+        Index("ix_dag_tasks_running_worker", "worker_id"),
+        Index("ix_dag_tasks_running_job", "job_id"),
+    )
+    task_id: str = Field(primary_key=True, max_length=128)
+    job_id: int = _big(nullable=False)
+    node_id: str = Field(max_length=64)
+    retry_count: int
+    queue: str = Field(max_length=128)
+    priority: int
+    job_started_at: datetime = _time()
+    handler: str = Field(max_length=128)
+    timeout_seconds: float
+    correlation_id: str | None = Field(default=None, max_length=128)
+    trace_parent: str | None = Field(default=None, max_length=64)
+    dispatched_at: datetime = _time()
+    worker_id: str = Field(max_length=32)
+    claimed_at: datetime = _time(default_now=True)
+
+
+class DagMail(Base, table=True):
+    """Everything that may change a job, until its owner has taken it in."""
+
+    __tablename__ = "dag_mailbox"
+    __table_args__ = (Index("ix_dag_mailbox_job", "job_id", "mail_id"),)
+    mail_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+    job_id: int = _big(nullable=False)
+    kind: str = Field(max_length=32)
+    node_id: str | None = Field(default=None, max_length=64)
+    task_id: str | None = Field(default=None, max_length=128)
+    worker_id: str | None = Field(default=None, max_length=128)
+    output: Any = Field(default=None, sa_column=Column(JSON))
+    error: str | None = Field(default=None, sa_type=Text)
+    duration_ms: int | None = _big()
+    data: dict[str, Any] | None = _jsonb()
+    created_at: datetime = Field(
+        default=None, sa_column=Column(DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()"))
+    )
