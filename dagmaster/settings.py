@@ -6,8 +6,9 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from dotenv import dotenv_values
@@ -15,13 +16,12 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    NonNegativeFloat,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     SecretStr,
     ValidationError,
-    model_validator,
+    ValidationInfo,
+    field_validator,
 )
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -29,6 +29,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from dagmaster.errors import Misconfigured
 
 PREFIX = "DAGMASTER_"
+SECRETS = {"database_url", "postgres_password"}
 
 # Names without the prefix that are accepted too, the first found wins (C-59).
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -61,19 +62,15 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _postgres_address(url: SecretStr) -> SecretStr:
-    if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
-        raise ValueError("must be a PostgreSQL address, like postgresql://user:password@host:5432/database")
-    return url
-
-
 def _default_log_dir() -> Path:
-    return Path.home() / ".dagmaster" / "logs" if sys.platform == "darwin" else Path("/var/log/dagmaster")
+    return Path("~/.dagmaster/logs") if sys.platform == "darwin" else Path("/var/log/dagmaster")
 
 
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Grace = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Folder = Annotated[Path, AfterValidator(Path.expanduser)]
 Names = Annotated[list[str], BeforeValidator(_split_at_commas)]
 Lowercase = BeforeValidator(_lower)
-PostgresAddress = Annotated[SecretStr, AfterValidator(_postgres_address)]
 
 
 class Settings(BaseSettings):
@@ -81,36 +78,36 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    database_url: PostgresAddress | None = None
     postgres_host: str | None = None
-    postgres_port: Annotated[int, Field(ge=1, le=65535)] = 5432
-    postgres_db: str = "dagmaster"
+    postgres_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    postgres_db: str | None = None
     postgres_user: str | None = None
     postgres_password: SecretStr | None = None
-    data_dir: Path = Path(".dagmaster")
+    database_url: SecretStr | None = None
+    data_dir: Folder = Path(".dagmaster")
     auto_migrate: bool = True
 
-    workflows_dir: Path = Path("workflows")
+    workflows_dir: Folder = Path("workflows")
     handlers: Names = []
     run_mode: Annotated[Literal["orchestrator", "worker", "gateway"], Lowercase] | None = None
     worker_queue: str | None = None
     worker_queues: Names = []
     worker_concurrency: PositiveInt = 16
 
-    poll_interval_seconds: PositiveFloat = 1.0
-    heartbeat_interval_seconds: PositiveFloat = 30
-    orphan_threshold_seconds: PositiveFloat = 120
-    orphan_scan_interval_seconds: PositiveFloat = 60
-    worker_heartbeat_interval_seconds: PositiveFloat = 30
-    worker_lost_after_seconds: PositiveFloat = 90
-    zombie_after_seconds: PositiveFloat = 86_400
+    poll_interval_seconds: Seconds = 1.0
+    heartbeat_interval_seconds: Seconds = 30
+    orphan_threshold_seconds: Seconds = 120
+    orphan_scan_interval_seconds: Seconds = 60
+    worker_heartbeat_interval_seconds: Seconds = 30
+    worker_lost_after_seconds: Seconds = 90
+    zombie_after_seconds: Seconds = 86_400
 
-    default_task_timeout_seconds: PositiveFloat = 3600
-    default_job_timeout_seconds: PositiveFloat = 86_400
-    dispatch_timeout_seconds: PositiveFloat | None = None
-    timeout_grace_seconds: NonNegativeFloat = 5
+    default_task_timeout_seconds: Seconds = 3600
+    default_job_timeout_seconds: Seconds = 86_400
+    dispatch_timeout_seconds: Seconds | None = None
+    timeout_grace_seconds: Grace = 5
     default_max_retries: NonNegativeInt = 3
-    shutdown_grace_seconds: NonNegativeFloat = 30
+    shutdown_grace_seconds: Grace = 30
 
     template_env_prefix: Annotated[str, Field(min_length=1)] = "DAGMASTER_VAR_"
     max_fan_out: PositiveInt = 1_000_000
@@ -119,7 +116,7 @@ class Settings(BaseSettings):
 
     log_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], Lowercase] = "info"
     log_format: Annotated[Literal["text", "json"], Lowercase] = "text"
-    log_dir: Path = Field(default_factory=_default_log_dir)
+    log_dir: Folder = Field(default_factory=_default_log_dir)
 
     @classmethod
     def settings_customise_sources(
@@ -130,42 +127,58 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # Not the library's own sources: they forget where a value was found, and refuse foreign names in `.env`.
         return init_settings, *(InitSettingsSource(settings_cls, place.values) for place in _places())
 
-    @model_validator(mode="before")
+    @field_validator("database_url")
     @classmethod
-    def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        if values.get("worker_queue") and "worker_queues" not in values:
-            return {**values, "worker_queues": [values["worker_queue"]]}
-        return values
+    def _name_the_database(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if url is None:
+            return _compose_url(info.data)
+        if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise ValueError("should look like postgresql://user:password@host:5432/database")
+        return url
 
-    @model_validator(mode="after")
-    def _check_intervals(self) -> Self:
-        for beat, limit in (
-            ("heartbeat_interval_seconds", "orphan_threshold_seconds"),
-            ("worker_heartbeat_interval_seconds", "worker_lost_after_seconds"),
-        ):
-            if getattr(self, beat) >= getattr(self, limit):
-                raise ValueError(
-                    f"{beat} ({getattr(self, beat):g}) must be smaller than {limit} ({getattr(self, limit):g})"
-                )
-        return self
+    @field_validator("worker_queues")
+    @classmethod
+    def _consume_the_default_queue(cls, queues: list[str], info: ValidationInfo) -> list[str]:
+        default = info.data.get("worker_queue")
+        return queues or ([default] if default else [])
+
+    @field_validator("orphan_threshold_seconds", "worker_lost_after_seconds")
+    @classmethod
+    def _outlast_a_heartbeat(cls, limit: float, info: ValidationInfo) -> float:
+        beat = "heartbeat_interval_seconds"
+        if info.field_name == "worker_lost_after_seconds":
+            beat = "worker_heartbeat_interval_seconds"
+        if limit <= info.data.get(beat, 0):
+            raise ValueError(f"should be greater than {beat}, which is {info.data[beat]:g}")
+        return limit
 
     def database_dsn(self) -> str | None:
-        """The address of the database, from the URL or else from the POSTGRES_ parts; None means the embedded server."""
-        if self.database_url is not None:
-            return self.database_url.get_secret_value()
-        if self.postgres_host is None:
-            return None
-        user = quote(self.postgres_user or "", safe="")
-        password = quote(self.postgres_password.get_secret_value() if self.postgres_password else "", safe="")
-        login = f"{user}:{password}@" if password else f"{user}@" if user else ""
-        return f"postgresql://{login}{quote(self.postgres_host, safe='')}:{self.postgres_port}/{quote(self.postgres_db, safe='')}"
+        """The address of the database with its password; None means the embedded server."""
+        return self.database_url.get_secret_value() if self.database_url else None
 
     def template_env(self) -> dict[str, str]:
         """What `{{ env.NAME }}` may see: the variables with the prefix, which is left off."""
         prefix = self.template_env_prefix
         return {name.removeprefix(prefix): value for name, value in os.environ.items() if name.startswith(prefix)}
+
+
+def _compose_url(parts: Mapping[str, Any]) -> SecretStr | None:
+    host, password = parts.get("postgres_host"), parts.get("postgres_password")
+    given = [name for name in ("port", "db", "user", "password") if parts.get(f"postgres_{name}")]
+    if host is None and given:
+        # Running on the embedded server instead would look like lost data.
+        raise ValueError(f"is missing, and so is POSTGRES_HOST, although POSTGRES_{given[0].upper()} is given")
+    if host is None:
+        return None
+    login = quote(parts.get("postgres_user") or "", safe="")
+    if password:
+        login += ":" + quote(password.get_secret_value(), safe="")
+    database = quote(parts.get("postgres_db") or "dagmaster", safe="")
+    address = f"{quote(host, safe='')}:{parts.get('postgres_port') or 5432}/{database}"
+    return SecretStr(f"postgresql://{login}@{address}" if login else f"postgresql://{address}")
 
 
 @dataclass(frozen=True)
@@ -180,28 +193,30 @@ class _Place:
 def _places() -> Iterator[_Place]:
     """Where settings are looked for, the strongest first."""
     yield _variables("environment", os.environ)
-    dotenv = Path(".env")
-    if dotenv.is_file():
-        yield _variables(".env", dotenv_values(dotenv))
+    yield _variables(".env", dotenv_values(stream=StringIO(_read(Path(".env")))))
     toml = Path("dagmaster.toml")
-    if toml.is_file():
-        values = _read_toml(toml)
-        yield _Place(toml.name, values, {name: name for name in values})
+    try:
+        values = tomllib.loads(_read(toml))
+    except tomllib.TOMLDecodeError as error:
+        raise Misconfigured(f"{toml}: {error}") from error
+    yield _Place(toml.name, values, {name: name for name in values})
 
 
 def _variables(title: str, variables: Mapping[str, str | None]) -> _Place:
     names: dict[str, str] = {}
     for setting in Settings.model_fields:
         for name in (PREFIX + setting.upper(), *ALIASES.get(setting, ())):
-            if variables.get(name):  # set to nothing is not set, as compose files do it
+            if variables.get(name):  # empty is not set: compose files pass on what they do not have
                 names.setdefault(setting, name)
     return _Place(title, {setting: variables[name] for setting, name in names.items()}, names)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> str:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(f"{path} cannot be read: {error}") from error
 
 
@@ -211,25 +226,24 @@ def load_settings(**overrides: Any) -> Settings:
         return Settings(**overrides)
     except ValidationError as error:
         problems = [_describe(problem, overrides) for problem in error.errors()]
-    raise Misconfigured("\n".join(dict.fromkeys(problems)))
+    raise Misconfigured("\n".join(problems))
 
 
 def _describe(problem: ErrorDetails, overrides: Mapping[str, Any]) -> str:
-    if not problem["loc"]:
-        return problem["msg"].removeprefix("Value error, ")
     setting = str(problem["loc"][0])
-    called = _origin(setting, overrides)
+    origin = _origin(setting, overrides)
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(setting, Settings.model_fields, n=1)
-        return f"{called} is not a setting" + (f"; did you mean {near[0]}?" if near else "")
-    reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{called} is wrong: {reason}"
+        near = difflib.get_close_matches(setting.lower().removeprefix(PREFIX.lower()), Settings.model_fields, n=1)
+        return f"{origin} is not a setting" + (f"; did you mean {near[0]}?" if near else "")
+    reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    shown = "" if setting in SECRETS else f", not {problem['input']!r}"
+    return f"{origin} {reason}{shown}"
 
 
 def _origin(setting: str, overrides: Mapping[str, Any]) -> str:
     if setting in overrides:
-        return f"{setting} (given by the caller)"
+        return f"{setting} (argument)"
     for place in _places():
         if setting in place.names:
             return f"{place.names[setting]} ({place.title})"
-    return setting
+    return f"{PREFIX}{setting.upper()} (default)"

@@ -21,11 +21,18 @@ from dagmaster.engine.messages import (
     TaskStarted,
     TimerDue,
 )
-from dagmaster.engine.reports import accept_completed, accept_failed, accept_lost, accept_started, ignore
+from dagmaster.engine.reports import (
+    accept_completed,
+    accept_failed,
+    accept_lost,
+    accept_started,
+    begin,
+    ignore,
+)
 from dagmaster.engine.running import expand, resume, run_ready
 from dagmaster.engine.state import JobState
 from dagmaster.engine.timers import fire
-from dagmaster.engine.turn import Rules, Turn
+from dagmaster.engine.turn import Dispatch, Rules, Turn
 
 
 def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rules) -> Turn:
@@ -64,3 +71,8 @@ def _apply(turn: Turn, message: Message) -> None:
             fail_job(turn, message.error, failed=[])
         case _:
             assert_never(message)
+
+
+def claim_here(turn: Turn, dispatch: Dispatch, worker_id: str) -> None:
+    """A worker in the owner's process takes the task in the very transaction that dispatches it."""
+    begin(turn, dispatch.node, worker_id)

@@ -58,12 +58,13 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class TaskLost:
-    """The worker that had the task is gone."""
+    """The worker that had the task is gone; `given_back` when it left in order, which costs no retry."""
 
     node_id: str
     task_id: str
     worker_id: str | None
     at: datetime
+    given_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

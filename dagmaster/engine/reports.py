@@ -24,7 +24,7 @@ def accept_completed(turn: Turn, message: TaskCompleted) -> None:
     node = _open(turn, message)
     if node is None:
         return
-    turn.results.append(_result(turn, message))
+    turn.results.setdefault(message.task_id, _result(turn, message))
     turn.close_task(node)
     complete(turn, node, message.output, message.duration_ms)
 
@@ -33,7 +33,7 @@ def accept_failed(turn: Turn, message: TaskFailed) -> None:
     node = _open(turn, message)
     if node is None:
         return
-    turn.results.append(_result(turn, message))
+    turn.results.setdefault(message.task_id, _result(turn, message))
     fail_attempt(
         turn,
         node,
@@ -46,17 +46,21 @@ def accept_failed(turn: Turn, message: TaskFailed) -> None:
 
 
 def accept_lost(turn: Turn, message: TaskLost) -> None:
-    """Another worker gets it at once; the attempt counts."""
+    """Another worker gets it at once; the attempt counts, unless the worker gave it back."""
     node = _current(turn, message.node_id, message.task_id)
-    if node is not None and node.status in NODE_IN_FLIGHT:
-        fail_attempt(turn, node, f"worker {message.worker_id} was lost", delay_seconds=0, worker_id=message.worker_id)
+    if node is None or node.status not in NODE_IN_FLIGHT:
+        return
+    if message.given_back:
+        node.max_retries += 1
+    error = f"worker {message.worker_id} {'gave it back' if message.given_back else 'was lost'}"
+    fail_attempt(turn, node, error, delay_seconds=0, status=EventStatus.WARNING, worker_id=message.worker_id)
 
 
 def ignore(turn: Turn, message: Report, reason: str) -> None:
     """Keep what was reported, say so in the timeline, change nothing (ruling D-03)."""
     if isinstance(message, TaskLost) or not message.task_id.startswith(f"{turn.job.job_id}_{message.node_id}_"):
         return
-    turn.results.append(_result(turn, message))
+    turn.results.setdefault(message.task_id, _result(turn, message))
     turn.note(
         "result_ignored",
         EventStatus.WARNING,

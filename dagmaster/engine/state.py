@@ -128,7 +128,7 @@ def restore(job: JobState, nodes: Iterable[NodeState]) -> None:
     for node in nodes:
         job.nodes[node.node_id] = node
         if node.spec.type is NodeType.FAN_OUT:
-            (fan := job.fans.setdefault(node.parent or node.node_id, FanState()))
+            fan = job.fans.setdefault(node.parent or node.node_id, FanState())
             if node.is_child:
                 _count_child(fan, node)
             elif node.output is not None:

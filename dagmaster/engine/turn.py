@@ -99,7 +99,7 @@ class Turn:
     created: dict[str, NodeState] = field(default_factory=dict)
     dispatches: dict[str, Dispatch] = field(default_factory=dict)
     closed_tasks: list[str] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    results: dict[str, Result] = field(default_factory=dict)
     timers: list[Timer] = field(default_factory=list)
     follow_ups: list[Message] = field(default_factory=list)
     ready: deque[NodeState] = field(default_factory=deque)

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import inspect
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import aclosing
 from contextvars import copy_context
@@ -25,13 +25,17 @@ DEPTH_LIMIT = 200
 LARGEST_EXPONENT = 308
 NUMBER_LENGTH_LIMIT = 400
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-INTEGERS = range(-(2**63), 2**64)
+SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1  # of orjson
 
 # An even number of backslashes before it: otherwise the text speaks of \u0000 and holds none.
 NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
-RESULT_KEYS = frozenset(one.name for one in fields(HandlerResult))
-NO_RESULT = HandlerResult.failed("the handler ended without yielding a result", permanent=True)
+RESULT_KEYS = {"type", *(one.name for one in fields(HandlerResult))}
+NO_RESULT = HandlerResult.failed("the handler ended without yielding a result")
+YIELDS = (
+    'it may yield {"type": "checkpoint", "phase", "data"}, {"type": "progress", "current", "total", "message"} and '
+    '{"type": "result", "output"} or other fields of HandlerResult'
+)
 
 
 async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | None) -> HandlerResult:
@@ -44,7 +48,7 @@ async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | No
         return _normalised(await _run(handler, arguments, ctx, executor))
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # noqa: BLE001 - SystemExit and Rust panics too: a worker survives its handlers
+    except BaseException as error:  # SystemExit and Rust panics too: a worker survives its handlers
         if _is_cancelled(error):
             ctx.cancelled.set()
             raise
@@ -64,9 +68,7 @@ def _arguments(handler: Handler, ctx: HandlerContext) -> list[Any]:
 def _problems(error: ValidationError) -> str:
     # Without the values: params may hold secrets, and this text goes to the timeline.
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(
-        ": ".join([*([".".join(map(str, one["loc"]))] if one["loc"] else []), one["msg"]]) for one in problems
-    )
+    return "; ".join(": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in problems)
 
 
 async def _run(handler: Handler, arguments: list[Any], ctx: HandlerContext, executor: Executor | None) -> Any:
@@ -86,7 +88,7 @@ def _in_thread(handler: Handler, arguments: list[Any], ctx: HandlerContext) -> A
     return value
 
 
-async def _settle(value: Awaitable[Any] | AsyncGenerator[Any, None], ctx: HandlerContext) -> Any:
+async def _settle(value: Any, ctx: HandlerContext) -> Any:
     if not isinstance(value, AsyncGenerator):
         return await value
     result = NO_RESULT
@@ -105,19 +107,13 @@ def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
             ctx.save_checkpoint(phase, item.get("data"))
         case {"type": "progress", "current": current}:
             ctx.progress(current, item.get("total"), item.get("message", ""))
-        case {"type": "result", **rest} if rest.keys() <= RESULT_KEYS:
-            return HandlerResult(**{"success": True, **rest})
-        case {"type": "checkpoint" | "progress" | "result" as kind}:
-            raise Permanent(f"the handler yielded a {kind} with the keys {', '.join(map(str, item))}; {YIELDS}")
+        case {"type": "result"} if item.keys() <= RESULT_KEYS:
+            given = {key: value for key, value in item.items() if key != "type"}
+            return HandlerResult(**{"success": given.get("error_message") is None, **given})
         case _:
-            raise Permanent(f"the handler yielded a {type(item).__name__} that is none of these: {YIELDS}")
+            shown = f"a dict with {', '.join(map(str, item))}" if isinstance(item, dict) else f"a {type(item).__name__}"
+            raise Permanent(f"the handler yielded {shown}; {YIELDS}")
     return None
-
-
-YIELDS = (
-    'a handler yields {"type": "checkpoint", "phase", "data"}, {"type": "progress", "current", "total", "message"} '
-    f'or {{"type": "result", "output"}} (or other fields of HandlerResult: {", ".join(sorted(RESULT_KEYS))})'
-)
 
 
 def _normalised(value: Any) -> HandlerResult:
@@ -255,7 +251,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         case bool() | float() | None:
             return value
         case int():
-            return int(value) if value in INTEGERS else _number(Decimal(value))
+            return int(value) if SMALLEST_INTEGER <= value <= LARGEST_INTEGER else _number(Decimal(value))
         case dict():
             return {_key(key, path): _plain(one, f"{path}.{key}", depth - 1) for key, one in value.items()}
         case list():

@@ -18,7 +18,7 @@ NAME_LIMIT = 128
 NAMES_SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Handler:
     """A function and how to run it. What can be wrong with it is found here, before any task needs it."""
 
@@ -108,10 +108,8 @@ def handler(
         return handler()(name)
 
     def register(function: Function) -> Function:
-        own_name = getattr(function, "__name__", "")
-        registry.register(
-            Handler(own_name if name is None else name, function, queue, timeout_seconds, params, isolation)
-        )
+        chosen = getattr(function, "__name__", "") if name is None else name
+        registry.register(Handler(chosen, function, queue, timeout_seconds, params, isolation))
         return function
 
     return register
@@ -143,9 +141,7 @@ def _takes_params(handler: Handler) -> bool:
         return True
     if _accepts(signature, 1):
         return False
-    expected = (
-        "(ctx) or (ctx, params)" if handler.params else "(ctx), or (ctx, params) with params=MODEL beside its name"
-    )
+    expected = "(ctx) or (ctx, params)" if handler.params else "(ctx), or (ctx, params) with params=MODEL declared"
     raise Misconfigured(f"handler {handler.name!r} takes {signature}; it should take {expected}")
 
 

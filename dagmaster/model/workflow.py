@@ -118,9 +118,7 @@ class FanInNode(NodeBase):
     retry: RetryPolicy | None = None
 
 
-Node = Annotated[
-    StartNode | EndNode | TaskNode | ConditionalNode | FanOutNode | FanInNode, Field(discriminator="type")
-]
+Node = Annotated[StartNode | EndNode | TaskNode | ConditionalNode | FanOutNode | FanInNode, Field(discriminator="type")]
 
 
 class Workflow(Frozen):

@@ -182,7 +182,7 @@ class DagJobEvent(Base, table=True):
     """The timeline, one partition per day."""
 
     __tablename__ = "dag_job_events"
-    __table_args__ = {"postgresql_partition_by": "RANGE (created_at)"}  # noqa: RUF012 - SQLAlchemy's own form
+    __table_args__ = {"postgresql_partition_by": "RANGE (created_at)"}
     job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     event_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
     created_at: datetime = Field(sa_column=Column(DateTime(timezone=True), primary_key=True, server_default=func.now()))
@@ -316,5 +316,6 @@ class DagMail(Base, table=True):
     duration_ms: int | None = _big()
     data: dict[str, Any] | None = _jsonb()
     created_at: datetime = Field(
-        default=None, sa_column=Column(DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()"))
+        default=None,
+        sa_column=Column(DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
     )

@@ -28,10 +28,10 @@ END $$
 
 # A write that applies to fewer rows than meant must not commit.
 EXPECT = """
-CREATE FUNCTION dagapp.expect(what text, wanted bigint, found bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dagapp.expect(what text, wanted bigint, counted bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF wanted IS DISTINCT FROM found THEN
-        RAISE EXCEPTION '% of % % were as expected', found, wanted, what USING ERRCODE = 'DM002';
+    IF wanted IS DISTINCT FROM counted THEN
+        RAISE EXCEPTION '% of % % were as expected', counted, wanted, what USING ERRCODE = 'DM002';
     END IF;
 END $$
 """
@@ -100,9 +100,7 @@ def upgrade() -> None:
     for function in (FENCE, EXPECT, TOUCH, MAIL_RESULT, PARTITIONS):
         op.execute(function)
     for table in ("dag_jobs", "dag_node_states"):
-        op.execute(
-            f"CREATE TRIGGER touch BEFORE UPDATE ON dagapp.{table} FOR EACH ROW EXECUTE FUNCTION dagapp.touch()"
-        )
+        op.execute(f"CREATE TRIGGER touch BEFORE UPDATE ON dagapp.{table} FOR EACH ROW EXECUTE FUNCTION dagapp.touch()")
     op.execute(
         "CREATE TRIGGER mail_result AFTER INSERT OR UPDATE ON dagapp.dag_task_results FOR EACH ROW "
         "WHEN (NOT NEW.processed AND NEW.status IN ('completed', 'failed')) EXECUTE FUNCTION dagapp.mail_result()"

@@ -1,0 +1,159 @@
+"""Handlers that need nothing: for first steps, tests and drills."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from dagmaster.handlers.contract import HandlerContext, HandlerResult, Permanent
+from dagmaster.handlers.registry import handler
+
+BYTES_PER_MB = 1024 * 1024
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@handler("echo")
+async def echo(ctx: HandlerContext) -> dict[str, Any]:
+    """Give back the parameters; with a number of `steps`, take that many steps and report each."""
+    steps = ctx.params.get("steps")
+    if type(steps) is not int:  # anything can be echoed, whatever it calls its parts
+        return {"echoed_params": ctx.params}
+    for step in range(1, steps + 1):
+        ctx.progress(step, steps, f"step {step} of {steps}")
+        await asyncio.sleep(0)
+    return {"echoed_params": ctx.params, "steps_completed": max(steps, 0)}
+
+
+class Greeting(BaseModel):
+    message: str = "Hello, world!"
+
+
+@handler("hello_world", params=Greeting)
+async def hello_world(ctx: HandlerContext, params: Greeting) -> Greeting:
+    ctx.logger.info("%s", params.message)
+    return params
+
+
+class Sleep(BaseModel):
+    seconds: Seconds = 1.0
+
+
+@handler("sleep", params=Sleep)
+async def sleep(ctx: HandlerContext, params: Sleep) -> dict[str, float]:
+    await asyncio.sleep(params.seconds)
+    return {"slept_seconds": params.seconds}
+
+
+class Failure(BaseModel):
+    message: str = "failed, as it was asked to"
+    permanent: bool = False
+
+
+@handler("fail", params=Failure)
+async def fail(ctx: HandlerContext, params: Failure) -> HandlerResult:
+    return HandlerResult.failed(params.message, permanent=params.permanent)
+
+
+class Flakiness(BaseModel):
+    """`fail_attempts` makes it certain: the first so many attempts fail and the next succeeds."""
+
+    failure_rate: float = Field(default=0.2, ge=0, le=1)
+    fail_attempts: int | None = Field(default=None, ge=0)
+
+
+@handler("flaky_echo", params=Flakiness)
+async def flaky_echo(ctx: HandlerContext, params: Flakiness) -> HandlerResult:
+    if params.fail_attempts is None:
+        fails = random.random() < params.failure_rate
+    else:
+        fails = ctx.retry_count < params.fail_attempts
+    if fails:
+        return HandlerResult.failed(f"flaky_echo failed in attempt {ctx.retry_count + 1}")
+    return HandlerResult.ok({"echoed_params": ctx.params, "retry_count": ctx.retry_count})
+
+
+class Phases(BaseModel):
+    """`phases` is how many, or their names."""
+
+    phases: Annotated[int, Field(ge=1, le=10_000)] | Annotated[list[str], Field(min_length=1)] = 3
+    phase_seconds: Seconds = 0.1
+
+    def names(self) -> list[str]:
+        if isinstance(self.phases, list):
+            return self.phases
+        return [f"phase_{number}" for number in range(1, self.phases + 1)]
+
+
+@handler("multi_phase", params=Phases)
+async def multi_phase(ctx: HandlerContext, params: Phases) -> AsyncIterator[dict[str, Any]]:
+    """Work through the phases with a checkpoint after each, going on after the one that was reached before."""
+    names = params.names()
+    reached = (ctx.checkpoint or {}).get("phase")
+    first = names.index(reached) + 1 if reached in names else 0
+    for index, name in enumerate(names[first:], first):
+        await asyncio.sleep(params.phase_seconds)
+        yield {"type": "checkpoint", "phase": name, "data": {"completed": names[: index + 1]}}
+        yield {"type": "progress", "current": index + 1, "total": len(names), "message": name}
+    output = {"phases_completed": names, "executed": names[first:], "resumed_after": reached if first else None}
+    yield {"type": "result", "output": output}
+
+
+class SizeQuestion(BaseModel):
+    size_bytes: int | None = Field(default=None, ge=0)
+    path: Path | None = None
+    threshold_mb: float = Field(default=100, gt=0)
+    light_queue: str = "light-tasks"
+    heavy_queue: str = "heavy-tasks"
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.size_bytes is None) == (self.path is None):
+            raise ValueError("give either size_bytes or path")
+        return self
+
+
+class SizeAnswer(BaseModel):
+    size_bytes: int
+    size_mb: float
+    is_large: bool
+    recommended_queue: str
+
+
+@handler("size_check", params=SizeQuestion)
+def size_check(ctx: HandlerContext, params: SizeQuestion) -> SizeAnswer:
+    """Say which queue a file of this size belongs to."""
+    size_bytes = params.path.stat().st_size if params.path else params.size_bytes or 0
+    is_large = size_bytes >= params.threshold_mb * BYTES_PER_MB
+    return SizeAnswer(
+        size_bytes=size_bytes,
+        size_mb=round(size_bytes / BYTES_PER_MB, 3),
+        is_large=is_large,
+        recommended_queue=params.heavy_queue if is_large else params.light_queue,
+    )
+
+
+class Chunk(BaseModel):
+    chunk: list[Any]
+    operation: Literal["sum", "count", "echo"] = "count"
+
+
+@handler("chunk_processor", params=Chunk)
+def chunk_processor(ctx: HandlerContext, params: Chunk) -> dict[str, Any]:
+    match params.operation:
+        case "sum":
+            result: Any = sum(_number(index, item) for index, item in enumerate(params.chunk))
+        case "count":
+            result = len(params.chunk)
+        case "echo":
+            result = params.chunk
+    return {"processed": len(params.chunk), "result": result}
+
+
+def _number(index: int, item: Any) -> int | float:
+    if isinstance(item, bool) or not isinstance(item, int | float):
+        raise Permanent(f"chunk[{index}] is a {type(item).__name__}, not a number")
+    return item

@@ -1,0 +1,230 @@
+"""Everything that can be wrong with a workflow, found before it runs."""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from dagmaster.model.edges import Ancestry, find_cycles, find_inbound, find_nearest_fan_outs, find_targets
+from dagmaster.model.inputs import WrongType, fit
+from dagmaster.model.problems import Path, Problem, did_you_mean
+from dagmaster.model.scopes import find_expression_problems
+from dagmaster.model.workflow import (
+    CHILD_SEPARATOR,
+    NODE_ID_PATTERN,
+    ChildTask,
+    ConditionalNode,
+    EndNode,
+    FanInNode,
+    FanOutNode,
+    Node,
+    StartNode,
+    TaskNode,
+    Workflow,
+)
+
+MAX_NODES: Final = 5_000
+
+
+def find_problems(workflow: Workflow, *, known_handlers: Collection[str] | None = None) -> list[Problem]:
+    """All errors and warnings. What only follows from another problem is not reported."""
+    if len(workflow.nodes) > MAX_NODES:
+        return [Problem(f"a workflow may have {MAX_NODES} nodes, not {len(workflow.nodes)}", ("nodes",))]
+    structure = _Structure(workflow)
+    return [
+        *_check_inputs(workflow),
+        *_check_ids(workflow),
+        *_check_ends(structure),
+        *structure.dangling,
+        *_check_cycles(structure),
+        *_check_reachability(structure),
+        *_check_links(structure),
+        *_check_tasks(workflow, known_handlers),
+        *_check_conditionals(workflow),
+        *_check_fan_ins(structure),
+        *_check_expressions(structure),
+    ]
+
+
+class _Structure:
+    """The workflow with its edges. `is_sound` is false where conclusions from the edges would mislead."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self.workflow = workflow
+        self.nodes = workflow.nodes
+        self.inbound = find_inbound(workflow.nodes)
+        self.dangling = list(_find_dangling(workflow))
+        self.cycles = find_cycles(self.inbound)
+        self.is_sound = not self.dangling and not self.cycles
+        self.ancestry = Ancestry(self.inbound)
+        starts = any(isinstance(node, StartNode) for node in self.nodes.values())
+        self.loose = [
+            node_id
+            for node_id, edges in self.inbound.items()
+            if starts and self.is_sound and not edges.sources and not isinstance(self.nodes[node_id], StartNode)
+        ]
+
+    def is_loose(self, node_id: str) -> bool:
+        """Nothing leads from the start to this node."""
+        return any(root == node_id or self.ancestry.is_before(root, node_id) for root in self.loose)
+
+
+# Inputs, ids, start and end
+
+
+def _check_inputs(workflow: Workflow) -> Iterator[Problem]:
+    for name, spec in workflow.inputs.items():
+        if spec.default is not None:
+            try:
+                fit(spec.default, spec.type)
+            except WrongType as error:
+                yield Problem(f"the default of input {name!r} {error}", ("inputs", name, "default"))
+
+
+def _check_ids(workflow: Workflow) -> Iterator[Problem]:
+    for node_id in workflow.nodes:
+        if not re.fullmatch(NODE_ID_PATTERN, node_id) or CHILD_SEPARATOR in node_id:
+            rule = "a letter, then letters, digits, '_' or '-', at most 48 in all, and no '__'"
+            yield Problem(f"the node id {node_id!r} is not allowed: it must be {rule}", ("nodes", node_id))
+
+
+def _check_ends(structure: _Structure) -> Iterator[Problem]:
+    nodes = structure.nodes
+    starts = [node_id for node_id, node in nodes.items() if isinstance(node, StartNode)]
+    if not starts:
+        yield Problem("the workflow has no start node", ("nodes",))
+    for node_id in starts[1:]:
+        yield Problem(f"{node_id!r} is a second start node; {starts[0]!r} is the first", ("nodes", node_id))
+    if not any(isinstance(node, EndNode) for node in nodes.values()):
+        yield Problem("the workflow has no end node", ("nodes",))
+    for node_id, edges in structure.inbound.items():
+        if edges.sources and node_id in starts:
+            yield Problem(f"{edges.sources[0]!r} leads to the start node {node_id!r}; nothing can", ("nodes", node_id))
+        for source in edges.sources:
+            if isinstance(nodes[source], EndNode):
+                yield Problem(f"{node_id!r} follows the end node {source!r}; nothing can", ("nodes", node_id))
+
+
+# Links
+
+
+def _links(node: Node) -> Iterator[tuple[Path, str]]:
+    """Every place where a node names another one."""
+    yield from ((("next", i), target) for i, target in enumerate(node.next))
+    if node.depends_on:
+        yield from ((("depends_on", "all_of", i), source) for i, source in enumerate(node.depends_on.all_of))
+        yield from ((("depends_on", "any_of", i), source) for i, source in enumerate(node.depends_on.any_of))
+    if isinstance(node, ConditionalNode):
+        for place, branch in enumerate(node.branches):
+            yield from ((("branches", place, "next", i), target) for i, target in enumerate(branch.next))
+    if isinstance(node, FanInNode) and node.source_node:
+        yield ("source_node",), node.source_node
+
+
+def _find_dangling(workflow: Workflow) -> Iterator[Problem]:
+    for node_id, node in workflow.nodes.items():
+        for place, target in _links(node):
+            if target not in workflow.nodes:
+                hint = did_you_mean(target, workflow.nodes)
+                yield Problem(f"node {node_id!r} names an unknown node {target!r}{hint}", ("nodes", node_id, *place))
+
+
+def _check_cycles(structure: _Structure) -> Iterator[Problem]:
+    for cycle in structure.cycles:
+        yield Problem(f"these nodes wait for each other: {' -> '.join(cycle)}", ("nodes", cycle[0]))
+
+
+def _check_reachability(structure: _Structure) -> Iterator[Problem]:
+    for node_id in structure.loose:
+        advice = "name it in the 'next' of another node, or give it 'depends_on'"
+        yield Problem(f"nothing leads to node {node_id!r}: {advice}", ("nodes", node_id))
+    if not structure.is_sound or structure.loose:
+        return
+    for node_id, targets in find_targets(structure.inbound).items():
+        if not targets and not isinstance(structure.nodes[node_id], EndNode):
+            message = f"node {node_id!r} does not lead to an end node"
+            yield Problem(message, ("nodes", node_id), severity="warning")
+
+
+def _check_links(structure: _Structure) -> Iterator[Problem]:
+    for node_id, node in structure.nodes.items():
+        branching = {t for branch in node.branches for t in branch.next} if isinstance(node, ConditionalNode) else set()
+        for place, target in enumerate(node.next):
+            path = ("nodes", node_id, "next", place)
+            if target in structure.nodes and node_id not in structure.inbound[target].sources:
+                message = f"this 'next' has no effect: {target!r} has 'depends_on' without {node_id!r}"
+                yield Problem(message, path, severity="warning")
+            elif target in branching:
+                message = f"{target!r} is also in a branch of {node_id!r}: it follows whichever branch is taken"
+                yield Problem(message, path, severity="warning")
+
+
+# What each type of node needs
+
+
+def _tasks(workflow: Workflow) -> Iterator[tuple[str, Path, ChildTask]]:
+    for node_id, node in workflow.nodes.items():
+        if isinstance(node, TaskNode):
+            yield node_id, ("nodes", node_id), node
+        if isinstance(node, FanOutNode):
+            yield node_id, ("nodes", node_id, "task"), node.task
+
+
+def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> Iterator[Problem]:
+    for node_id, path, task in _tasks(workflow):
+        if known_handlers is not None and task.handler not in known_handlers:
+            hint = did_you_mean(task.handler, known_handlers)
+            yield Problem(f"node {node_id!r} names an unknown handler {task.handler!r}{hint}", (*path, "handler"))
+        if not task.queue:
+            advice = f"give it a 'queue', register the handler {task.handler!r} with one, or set a default queue"
+            yield Problem(f"node {node_id!r} has no queue: {advice}", path)
+
+
+def _check_conditionals(workflow: Workflow) -> Iterator[Problem]:
+    for node_id, node in workflow.nodes.items():
+        if not isinstance(node, ConditionalNode):
+            continue
+        path = ("nodes", node_id)
+        if not any(branch.next for branch in node.branches):
+            yield Problem(f"no branch of the conditional {node_id!r} leads anywhere", path)
+            continue
+        defaults = [place for place, branch in enumerate(node.branches) if branch.when is None]
+        if not defaults:
+            yield Problem(f"the conditional {node_id!r} has no default branch", path)
+        for place in defaults[1:]:
+            yield Problem(f"the conditional {node_id!r} has a second default branch", (*path, "branches", place))
+        names = [branch.name for branch in node.branches]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                message = f"two branches of the conditional {node_id!r} are named {name!r}"
+                yield Problem(message, (*path, "branches", place))
+
+
+def _check_fan_ins(structure: _Structure) -> Iterator[Problem]:
+    for node_id, node in structure.nodes.items():
+        if isinstance(node, FanInNode) and structure.is_sound and not structure.is_loose(node_id):
+            yield from _check_fan_in(node_id, node, structure)
+
+
+def _check_fan_in(node_id: str, node: FanInNode, structure: _Structure) -> Iterator[Problem]:
+    path = ("nodes", node_id)
+    if source := node.source_node:
+        if not isinstance(structure.nodes[source], FanOutNode):
+            message = f"the source_node of {node_id!r} must be a fan_out, and {source!r} is not"
+            yield Problem(message, (*path, "source_node"))
+        elif not structure.ancestry.is_before(source, node_id):
+            yield Problem(f"the fan_out {source!r} does not lead to the fan_in {node_id!r}", (*path, "source_node"))
+        return
+    nearest = find_nearest_fan_outs(node_id, structure.nodes, structure.inbound)
+    if not nearest:
+        yield Problem(f"no fan_out leads to the fan_in {node_id!r}", path)
+    if len(nearest) > 1:
+        names = " and ".join(map(repr, nearest))
+        yield Problem(f"{names} are equally near to the fan_in {node_id!r}: choose one with 'source_node'", path)
+
+
+def _check_expressions(structure: _Structure) -> Iterator[Problem]:
+    def is_before(ancestor: str, node_id: str) -> bool:
+        guessing = not structure.is_sound or structure.is_loose(node_id) or structure.is_loose(ancestor)
+        return guessing or structure.ancestry.is_before(ancestor, node_id)
+
+    return find_expression_problems(structure.workflow, is_before)

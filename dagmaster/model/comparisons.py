@@ -1,0 +1,136 @@
+"""How conditions compare values: typed, with strings read as numbers or booleans only where the other side is one."""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dagmaster.model.references import describe
+from dagmaster.model.sandbox import to_text
+
+Warn = Callable[[str], None]
+Compare = Callable[[Any, Any, Warn], bool]
+
+_INTEGER = re.compile(r"[+-]?\d{1,300}")
+_FLOAT = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][+-]?\d{1,3})?")
+_BOOLEANS: Final = {"true": True, "false": False}
+_FALSE_TEXTS: Final = frozenset({"", "false", "0", "no", "none", "null"})
+
+
+def read_literal(text: str) -> Any:
+    """An unquoted literal: integer, number, boolean, null, or the text itself."""
+    if text.lower() in ("none", "null"):
+        return None
+    for value in (_find_number(text), _BOOLEANS.get(text.lower())):
+        if value is not None:
+            return value
+    return text
+
+
+def is_true(value: Any) -> bool:
+    """A value on its own: `no`, `0`, `none` and the like are false although they are texts."""
+    return value.strip().lower() not in _FALSE_TEXTS if isinstance(value, str) else bool(value)
+
+
+def are_equal(left: Any, right: Any) -> bool:
+    left, right = _align(left, right)
+    return bool(left == right)
+
+
+def _equal(left: Any, right: Any, warn: Warn) -> bool:
+    return are_equal(left, right)
+
+
+def _unequal(left: Any, right: Any, warn: Warn) -> bool:
+    return not are_equal(left, right)
+
+
+def _ordered(symbol: str, compare: Callable[[Any, Any], bool]) -> Compare:
+    def check(left: Any, right: Any, warn: Warn) -> bool:
+        first, second = _align(left, right)
+        if (_is_number(first) and _is_number(second)) or (isinstance(first, str) and isinstance(second, str)):
+            return compare(first, second)
+        warn(f"{describe(left)} {symbol} {describe(right)} has no answer and counts as false")
+        return False
+
+    return check
+
+
+def _contains(container: Any, item: Any, warn: Warn) -> bool:
+    match container:
+        case str() if item is not None:
+            return to_text(item) in container
+        case list() | tuple():
+            return any(are_equal(item, member) for member in container)
+        case Mapping():
+            return to_text(item) in container
+        case _:
+            warn(f"{describe(container)} cannot contain {describe(item)}; this counts as false")
+            return False
+
+
+def _in(left: Any, right: Any, warn: Warn) -> bool:
+    return _contains(right, left, warn)
+
+
+def _not_in(left: Any, right: Any, warn: Warn) -> bool:
+    warned: list[str] = []
+    found = _contains(right, left, warned.append)
+    for warning in warned:
+        warn(warning)
+    return not found and not warned
+
+
+def _textual(name: str, compare: Callable[[str, str], bool]) -> Compare:
+    def check(left: Any, right: Any, warn: Warn) -> bool:
+        if _is_scalar(left) and _is_scalar(right):
+            return compare(to_text(left), to_text(right))
+        warn(f"{describe(left)} {name} {describe(right)} has no answer and counts as false")
+        return False
+
+    return check
+
+
+COMPARISONS: Final[Mapping[str, Compare]] = {
+    "==": _equal,
+    "!=": _unequal,
+    "<": _ordered("<", operator.lt),
+    ">": _ordered(">", operator.gt),
+    "<=": _ordered("<=", operator.le),
+    ">=": _ordered(">=", operator.ge),
+    "in": _in,
+    "not_in": _not_in,
+    "contains": _contains,
+    "starts_with": _textual("starts_with", str.startswith),
+    "ends_with": _textual("ends_with", str.endswith),
+}
+
+
+def _align(left: Any, right: Any) -> tuple[Any, Any]:
+    """A text beside a number or a boolean is read as one, if it looks like one."""
+    if isinstance(left, str) and not isinstance(right, str):
+        return _read_as(left, right), right
+    if isinstance(right, str) and not isinstance(left, str):
+        return left, _read_as(right, left)
+    return left, right
+
+
+def _read_as(text: str, other: Any) -> Any:
+    if isinstance(other, bool):
+        return _BOOLEANS.get(text.strip().lower(), text)
+    number = _find_number(text.strip()) if isinstance(other, int | float) else None
+    return text if number is None else number
+
+
+def _find_number(text: str) -> int | float | None:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | float)

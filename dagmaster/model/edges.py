@@ -1,0 +1,135 @@
+"""The edges between the nodes of a workflow, and what follows from them: order, cycles, ancestors."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dagmaster.model.workflow import ConditionalNode, FanOutNode, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """Where the edges into a node come from."""
+
+    all_of: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.all_of, *self.any_of)))
+
+
+def find_inbound(nodes: Mapping[str, Node]) -> dict[str, Inbound]:
+    """`depends_on` decides over `next` (LP-11), but a branch always leads to its targets. Unknown ids give no edge."""
+    by_next, by_branch = _link(nodes)
+    inbound = {}
+    for node_id, node in nodes.items():
+        all_of, any_of = by_next[node_id], list[str]()
+        if has_dependencies(node) and node.depends_on:
+            all_of = [source for source in node.depends_on.all_of if source in nodes]
+            any_of = [source for source in node.depends_on.any_of if source in nodes]
+        branching = [source for source in by_branch[node_id] if source not in any_of]
+        inbound[node_id] = Inbound(tuple(dict.fromkeys([*all_of, *branching])), tuple(dict.fromkeys(any_of)))
+    return inbound
+
+
+def has_dependencies(node: Node) -> bool:
+    return node.depends_on is not None and bool(node.depends_on.all_of or node.depends_on.any_of)
+
+
+def find_targets(inbound: Mapping[str, Inbound]) -> dict[str, tuple[str, ...]]:
+    """The same edges, seen from the other end."""
+    targets: dict[str, list[str]] = {node_id: [] for node_id in inbound}
+    for node_id, edges in inbound.items():
+        for source in edges.sources:
+            targets[source].append(node_id)
+    return {node_id: tuple(ids) for node_id, ids in targets.items()}
+
+
+def sort_topologically(inbound: Mapping[str, Inbound]) -> list[str]:
+    """Every node after its sources, otherwise as written. Nodes on or behind a cycle are left out."""
+    targets = find_targets(inbound)
+    waiting = {node_id: len(edges.sources) for node_id, edges in inbound.items()}
+    ready = deque(node_id for node_id, count in waiting.items() if not count)
+    order = []
+    while ready:
+        order.append(ready.popleft())
+        for target in targets[order[-1]]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    return order
+
+
+def find_cycles(inbound: Mapping[str, Inbound]) -> list[list[str]]:
+    """One cycle for each knot, in the direction of the edges, starting and ending with the same node."""
+    left = {node_id: edges.sources for node_id, edges in inbound.items()}
+    cycles = []
+    while left := _trim(left):
+        cycle = _follow_back(left)
+        cycles.append([*cycle, cycle[0]])
+        left = {node_id: sources for node_id, sources in left.items() if node_id not in cycle}
+    return cycles
+
+
+class Ancestry:
+    """Who comes before whom. Sets of nodes are bits of integers: thousands of nodes stay cheap."""
+
+    def __init__(self, inbound: Mapping[str, Inbound]) -> None:
+        order = sort_topologically(inbound)
+        self._bits = {node_id: 1 << place for place, node_id in enumerate(order)}
+        self._before: dict[str, int] = {}
+        for node_id in order:
+            before = 0
+            for source in inbound[node_id].sources:
+                before |= self._before[source] | self._bits[source]
+            self._before[node_id] = before
+
+    def is_before(self, ancestor: str, node_id: str) -> bool:
+        return bool(self._before[node_id] & self._bits[ancestor])
+
+
+def find_nearest_fan_outs(node_id: str, nodes: Mapping[str, Node], inbound: Mapping[str, Inbound]) -> list[str]:
+    """The fan-outs fewest edges upstream; several if they are equally near."""
+    level, seen = [node_id], {node_id}
+    while level:
+        sources = dict.fromkeys(source for member in level for source in inbound[member].sources)
+        level = [source for source in sources if source not in seen]
+        seen.update(level)
+        if found := [source for source in level if isinstance(nodes[source], FanOutNode)]:
+            return found
+    return []
+
+
+def _link(nodes: Mapping[str, Node]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    by_next: dict[str, list[str]] = {node_id: [] for node_id in nodes}
+    by_branch: dict[str, list[str]] = {node_id: [] for node_id in nodes}
+    for node_id, node in nodes.items():
+        _note(node_id, node.next, by_next)
+        for branch in node.branches if isinstance(node, ConditionalNode) else ():
+            _note(node_id, branch.next, by_branch)
+    return by_next, by_branch
+
+
+def _note(source: str, targets: Iterable[str], into: dict[str, list[str]]) -> None:
+    for target in targets:
+        if target in into:
+            into[target].append(source)
+
+
+def _trim(left: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Without the nodes that no cycle leads to; each of the others has a source among them."""
+    inbound = {node_id: Inbound(tuple(s for s in sources if s in left)) for node_id, sources in left.items()}
+    outside = set(sort_topologically(inbound))
+    return {
+        node_id: tuple(source for source in edges.all_of if source not in outside)
+        for node_id, edges in inbound.items()
+        if node_id not in outside
+    }
+
+
+def _follow_back(left: Mapping[str, tuple[str, ...]]) -> list[str]:
+    path: list[str] = [next(iter(left))]
+    while (source := left[path[-1]][0]) not in path:
+        path.append(source)
+    return path[path.index(source) :][::-1]

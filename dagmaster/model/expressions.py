@@ -1,0 +1,221 @@
+"""Values with `{{ expressions }}` inside: compiled once, resolved against a job's data.
+
+A string that is exactly one expression keeps the native type of its value (white space around it does not count). In
+mixed text `null` becomes the empty string, booleans become `true` and `false`, lists and objects become JSON. What is
+inserted is never rendered again.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dagmaster.model.references import ROOTS, Key, Reference, Scope, look_up, parse_path
+from dagmaster.model.sandbox import (
+    ExpressionSyntax,
+    Incomparable,
+    compile_expression,
+    join_bounded,
+    shorten,
+    to_text,
+)
+
+__all__ = [
+    "ROOTS",
+    "ExpressionSyntax",
+    "Incomparable",
+    "Piece",
+    "Reference",
+    "Scope",
+    "Template",
+    "compile_template",
+    "find_closing",
+    "split_expressions",
+    "to_text",
+    "walk_strings",
+]
+
+Path = tuple[Key, ...]
+Evaluate = Callable[[Scope], Any]
+
+MAX_TEMPLATE_CHARS: Final = 16 * 1024
+MAX_VALUE_DEPTH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A value of any JSON shape. `guarded` are the references that only occur where a default covers them."""
+
+    raw: Any = field(hash=False)
+    references: frozenset[Reference] = frozenset()
+    guarded: frozenset[Reference] = frozenset()
+    _evaluate: Evaluate | None = field(default=None, repr=False, compare=False)
+
+    def resolve(self, scope: Scope) -> Any:
+        """Raise ExpressionFailed. Constant parts are shared between results: do not change what is returned."""
+        return self.raw if self._evaluate is None else self._evaluate(scope)
+
+
+def compile_template(raw: Any) -> Template:
+    """Raise ExpressionSyntax, with the path of the first expression that is wrong."""
+    found = _Found()
+    evaluate = _compile_value(raw, (), found)
+    return Template(raw, frozenset(found.strict | found.guarded), frozenset(found.guarded - found.strict), evaluate)
+
+
+def walk_strings(raw: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Every string in the value, with the path that leads to it; not deeper than a template may be."""
+    match raw:
+        case str():
+            yield path, raw
+        case dict() | list() | tuple() if len(path) > MAX_VALUE_DEPTH:
+            return
+        case dict():
+            for key, value in raw.items():
+                yield from walk_strings(value, (*path, key))
+        case list() | tuple():
+            for index, value in enumerate(raw):
+                yield from walk_strings(value, (*path, index))
+
+
+# Values
+
+
+@dataclass(slots=True)
+class _Found:
+    strict: set[Reference] = field(default_factory=set)
+    guarded: set[Reference] = field(default_factory=set)
+
+
+def _compile_value(raw: Any, path: Path, found: _Found) -> Evaluate | None:
+    """None for a value without expressions."""
+    if len(path) > MAX_VALUE_DEPTH:
+        raise ExpressionSyntax(f"the value is nested more than {MAX_VALUE_DEPTH} levels deep", path[:1])
+    match raw:
+        case str():
+            return _compile_text(raw, path, found) if "{" in raw else None
+        case dict():
+            return _filled(dict, raw, _compile_parts(raw.items(), path, found))
+        case list() | tuple():
+            return _filled(list, raw, _compile_parts(enumerate(raw), path, found))
+        case _:
+            return None
+
+
+def _compile_parts(parts: Any, path: Path, found: _Found) -> list[tuple[Key, Evaluate]]:
+    compiled = []
+    for place, value in parts:
+        if isinstance(place, str) and "{{" in place:
+            raise ExpressionSyntax(f"the key {place!r} holds an expression; only values can", (*path, place))
+        if evaluate := _compile_value(value, (*path, place), found):
+            compiled.append((place, evaluate))
+    return compiled
+
+
+def _filled(kind: Callable[[Any], Any], raw: Any, parts: list[tuple[Key, Evaluate]]) -> Evaluate | None:
+    """A copy of the value in which only the changing parts are evaluated."""
+    if not parts:
+        return None
+
+    def evaluate(scope: Scope) -> Any:
+        filled = kind(raw)
+        for place, part in parts:
+            filled[place] = part(scope)
+        return filled
+
+    return evaluate
+
+
+def _compile_text(text: str, path: Path, found: _Found) -> Evaluate | None:
+    try:
+        pieces = split_expressions(text)
+        if not any(piece.is_expression for piece in pieces):
+            return None
+        whole = [piece for piece in pieces if piece.is_expression or piece.text.strip()]
+        if len(whole) == 1:
+            return _compile_piece(whole[0], found)
+        return _joined([_compile_piece(piece, found) if piece.is_expression else piece.text for piece in pieces])
+    except ExpressionSyntax as error:
+        error.path = path
+        raise
+
+
+def _joined(pieces: list[str | Evaluate]) -> Evaluate:
+    def evaluate(scope: Scope) -> str:
+        return join_bounded([piece if isinstance(piece, str) else to_text(piece(scope)) for piece in pieces])
+
+    return evaluate
+
+
+def _compile_piece(piece: "Piece", found: _Found) -> Evaluate:
+    if reference := parse_path(piece.text):
+        found.strict.add(reference)
+        return _path_reader(reference)
+    expression = compile_expression(piece.text)
+    found.strict |= expression.strict
+    found.guarded |= expression.guarded
+    return expression
+
+
+def _path_reader(reference: Reference) -> Evaluate:
+    keys = (reference.root, *reference.path)
+
+    def evaluate(scope: Scope) -> Any:
+        value: Any = scope
+        try:
+            for key in keys:
+                value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return look_up(reference, scope)
+        return value
+
+    return evaluate
+
+
+# Finding the expressions in a text
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What stands between double braces, or the text between such places."""
+
+    text: str
+    is_expression: bool
+
+
+_STATEMENT = re.compile(r"\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+_INSIDE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[{}]""", re.DOTALL)
+
+
+def split_expressions(text: str) -> list[Piece]:
+    """The pieces in order. Joined, they are the text again, but for the white space inside the braces."""
+    pieces: list[Piece] = []
+    position = 0
+    while (start := text.find("{{", position)) >= 0:
+        end = find_closing(text, start + 2)
+        pieces += _literal(text[position:start])
+        pieces.append(Piece(text[start + 2 : end].strip(), True))
+        position = end + 2
+    pieces += _literal(text[position:])
+    if pieces and position and len(text) > MAX_TEMPLATE_CHARS:
+        raise ExpressionSyntax(f"a text with expressions may have {MAX_TEMPLATE_CHARS} characters, not {len(text)}")
+    return pieces
+
+
+def _literal(text: str) -> list[Piece]:
+    if found := _STATEMENT.search(text):
+        raise ExpressionSyntax(f"{shorten(found[0])} is not supported, only {{{{ expressions }}}} are")
+    return [Piece(text, False)] if text else []
+
+
+def find_closing(text: str, start: int) -> int:
+    """Where the braces that were opened before `start` are closed."""
+    depth = 0
+    for token in _INSIDE.finditer(text, start):
+        if token[0] == "{":
+            depth += 1
+        elif token[0] == "}" and depth:
+            depth -= 1
+        elif token[0] == "}" and text.startswith("}}", token.start()):
+            return token.start()
+    raise ExpressionSyntax(f"the braces are never closed in {shorten(text[start - 2 :])!r}")

@@ -1,0 +1,58 @@
+"""What is wrong with a workflow, and where."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from dagmaster.errors import Invalid
+
+Severity = Literal["error", "warning"]
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`path` leads to the place in the workflow; file, line and column are known when it was read from a file."""
+
+    message: str
+    path: Path = ()
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    severity: Severity = "error"
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity == "error"
+
+    def __str__(self) -> str:
+        return f"{self._place}{self.severity}: {self.message}"
+
+    @property
+    def _place(self) -> str:
+        marks = [str(mark) for mark in (self.file, self.line, self.column) if mark is not None]
+        if self.line is None and self.path:
+            marks.append(".".join(map(str, self.path)))
+        return "".join(f"{mark}:" for mark in marks) + (" " if marks else "")
+
+
+class InvalidWorkflow(Invalid):
+    """The workflow has problems. All of them are in `problems`, warnings included."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name; empty when nothing is close."""
+    close = find_close(name, known)
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def find_close(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    close = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[close[0]] if close else None

@@ -1,0 +1,152 @@
+"""What the expressions of a workflow may refer to, each in its place."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from dagmaster.model.conditions import Condition, compile_condition
+from dagmaster.model.expressions import ExpressionSyntax, Reference, Template, compile_template, walk_strings
+from dagmaster.model.problems import Path, Problem, Severity, did_you_mean
+from dagmaster.model.workflow import ConditionalNode, FanOutNode, Node, TaskNode, Workflow
+
+IsBefore = Callable[[str, str], bool]
+
+_NODE_FIELDS: Final = ("output", "status")
+_FAN_OUT_FIELDS: Final = ("item", "index", "total")
+
+
+def find_expression_problems(workflow: Workflow, is_before: IsBefore) -> Iterator[Problem]:
+    """Syntax errors, and references to what will not be there. `is_before(a, b)`: a is an ancestor of b."""
+    for found in _find_all(workflow):
+        if isinstance(found, Problem):
+            yield found
+        elif message := _find_fault(found, workflow, is_before):
+            severity: Severity = "warning" if found.is_guarded and found.reference.root == "inputs" else "error"
+            yield Problem(message, found.place.path, severity=severity)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an expression stands. `node_id` is None in the globals, which every task shares."""
+
+    path: Path
+    node_id: str | None
+    has_item: bool = False
+
+    def at(self, *keys: str | int, has_item: bool = False) -> "_Place":
+        return _Place((*self.path, *keys), self.node_id, has_item or self.has_item)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    reference: Reference
+    is_guarded: bool
+    place: _Place
+
+
+Found = Iterator[_Use | Problem]
+
+
+# Finding them
+
+
+def _find_all(workflow: Workflow) -> Found:
+    yield from _in_value(dict(workflow.globals), _Place(("globals",), None))
+    for node_id, node in workflow.nodes.items():
+        yield from _in_node(node, _Place(("nodes", node_id), node_id))
+
+
+def _in_node(node: Node, place: _Place) -> Found:
+    match node:
+        case TaskNode():
+            yield from _in_value(node.params, place.at("params"))
+        case FanOutNode():
+            yield from _in_value(node.source, place.at("source"))
+            yield from _in_value(node.task.params, place.at("task", "params", has_item=True))
+        case ConditionalNode():
+            yield from _in_conditional(node, place)
+
+
+def _in_value(raw: Any, place: _Place) -> Found:
+    """Each text by itself, so that every problem is found, and found where it is."""
+    found = [
+        use for path, text in walk_strings(raw) for use in _in_text(partial(compile_template, text), place.at(*path))
+    ]
+    yield from found
+    if not any(isinstance(use, Problem) for use in found):
+        yield from _wrong_shape(raw, place)
+
+
+def _wrong_shape(raw: Any, place: _Place) -> Iterator[Problem]:
+    try:
+        compile_template(raw)
+    except ExpressionSyntax as error:
+        yield Problem(str(error), place.at(*error.path).path)
+
+
+def _in_conditional(node: ConditionalNode, place: _Place) -> Found:
+    """What is wrong with the subject is reported there, not again with every branch."""
+    subject, of_subject = node.subject, frozenset[Reference]()
+    if subject is not None:
+        found = list(_in_text(partial(compile_condition, "is_null()", subject=subject), place.at("subject")))
+        yield from found
+        subject = "{{ inputs }}" if any(isinstance(part, Problem) for part in found) else subject
+        of_subject = compile_condition("is_null()", subject=subject).references
+    for number, branch in enumerate(node.branches):
+        if branch.when is not None:
+            compile_it = partial(compile_condition, branch.when, subject=subject)
+            yield from _in_text(compile_it, place.at("branches", number, "when"), of_subject)
+
+
+def _in_text(
+    compile_it: Callable[[], Template | Condition], place: _Place, seen: frozenset[Reference] = frozenset()
+) -> Found:
+    try:
+        compiled = compile_it()
+    except ExpressionSyntax as error:
+        yield Problem(str(error), place.path)
+        return
+    for reference in sorted(compiled.references - seen, key=str):
+        yield _Use(reference, reference in compiled.guarded, place)
+
+
+# Judging them
+
+
+def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore) -> str | None:
+    reference, place = use.reference, use.place
+    match reference.root:
+        case "inputs":
+            return _fault_of_input(reference, workflow)
+        case "nodes":
+            return _fault_of_node(reference, place, workflow, is_before)
+        case "env" if not reference.path:
+            return "env cannot be read as a whole: name a variable, such as env.HOME"
+        case "item" | "index" | "fan_out" if not place.has_item:
+            return f"{reference} is only known in the task of a fan_out"
+        case "fan_out" if not reference.path or reference.path[0] not in _FAN_OUT_FIELDS:
+            return f"{reference} is unknown: fan_out has {', '.join(_FAN_OUT_FIELDS)}"
+        case _:
+            return None
+
+
+def _fault_of_input(reference: Reference, workflow: Workflow) -> str | None:
+    if not reference.path or workflow.additional_inputs or reference.path[0] in workflow.inputs:
+        return None
+    name = str(reference.path[0])
+    known = f"; inputs are: {', '.join(workflow.inputs) or 'none'}"
+    return f"{reference} refers to an unknown input{did_you_mean(name, workflow.inputs) or known}"
+
+
+def _fault_of_node(reference: Reference, place: _Place, workflow: Workflow, is_before: IsBefore) -> str | None:
+    if place.node_id is None:
+        return f"{reference} cannot be used in globals: they are shared by all nodes, so only inputs and env are known"
+    name = str(reference.path[0]) if reference.path else ""
+    if len(reference.path) < 2 or reference.path[1] not in _NODE_FIELDS:
+        return f"{reference} is not complete: write nodes.{name or '<id>'}.output or nodes.{name or '<id>'}.status"
+    if name not in workflow.nodes:
+        return f"{reference} refers to an unknown node{did_you_mean(name, workflow.nodes)}"
+    if not is_before(name, place.node_id):
+        return f"{reference} is not known here: node {name!r} does not lead to node {place.node_id!r}"
+    return None

@@ -1,0 +1,137 @@
+"""The chores of an orchestrator: each does one thing, now and then, on a connection of its own."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dagmaster.errors import DatabaseUnavailable
+from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.store.care import vacuum_hot_tables
+from dagmaster.store.connect import LOST, Connection, connect
+from dagmaster.store.events import ensure_partitions
+from dagmaster.store.instances import (
+    beat_orchestrator,
+    bury_dead,
+    forget_instances,
+    register_orchestrator,
+    rescue_tasks,
+    take_over_jobs,
+)
+from dagmaster.store.mailbox import close_late_mail
+from dagmaster.store.signals import MAIL, Notifier
+
+log = logging.getLogger(__name__)
+
+TAKE_OVER_AT_ONCE = 500
+DEAD_ROWS = 5000
+FORGET_AFTER_DAYS = 7
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    heartbeat_seconds: float = 30.0
+    orphan_scan_seconds: float = 60.0
+    orphan_threshold_seconds: float = 120.0
+    worker_lost_after_seconds: float = 90.0
+    late_mail_seconds: float = 2.0
+    vacuum_seconds: float = 5.0
+    housekeeping_seconds: float = 3600.0
+
+    @property
+    def rescue_seconds(self) -> float:
+        """Often enough that a worker's death is seen soon after its lease is over."""
+        return max(0.2, min(self.heartbeat_seconds, self.worker_lost_after_seconds / 3, 5.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    name: str
+    every_seconds: float
+    run_once: Callable[[Connection], Awaitable[None]]
+
+    async def run(self, dsn: str) -> None:
+        """Until cancelled. A lost connection is opened again; the chore is tried again."""
+        while True:
+            try:
+                conn = await connect(dsn, application=f"dagmaster {self.name}", durable=False)
+                async with conn:
+                    while True:
+                        await self.run_once(conn)
+                        await asyncio.sleep(self.every_seconds)
+            except (*LOST, DatabaseUnavailable) as error:
+                log.debug("%s lost its connection: %s", self.name, error)
+                await asyncio.sleep(min(RETRY_SECONDS, self.every_seconds))
+
+
+def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> list[Chore]:
+    return [
+        Chore("heartbeat", intervals.heartbeat_seconds, lambda conn: beat(conn, orchestrator, intervals)),
+        Chore("rescue", intervals.rescue_seconds, lambda conn: rescue(conn, orchestrator, intervals, notifier)),
+        Chore("adoption", intervals.orphan_scan_seconds, lambda conn: adopt(conn, orchestrator, intervals)),
+        Chore("late mail", intervals.late_mail_seconds, close_late),
+        Chore("vacuum", intervals.vacuum_seconds, vacuum),
+        Chore("housekeeping", intervals.housekeeping_seconds, keep_house),
+    ]
+
+
+async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
+    """Say that this instance lives, unless its loop stands still: then its jobs are better off elsewhere."""
+    last = orchestrator.stats.last_cycle_at
+    now = orchestrator.clock.now()
+    stalled = last is not None and (now - last).total_seconds() > intervals.orphan_threshold_seconds
+    if stalled:
+        log.warning("the loop has not moved since %s; not beating", last)
+        return
+    asked = datetime.now(UTC)
+    database_now = await beat_orchestrator(conn, orchestrator.me, len(orchestrator.jobs), orchestrator.summary())
+    if database_now is None:
+        await register_orchestrator(conn, orchestrator.me)
+        orchestrator.forget_all()
+        return
+    orchestrator.clock.adjust(database_now, asked, datetime.now(UTC))
+    if orchestrator.beaten(database_now) > intervals.orphan_threshold_seconds:
+        log.warning("this orchestrator was away for too long; reading its jobs anew")
+        orchestrator.forget_all()
+
+
+async def rescue(conn: Connection, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
+    """Tasks whose worker is gone go back to their owners; jobs whose owner is gone for certain are adopted at once."""
+    dead = await bury_dead(conn, orchestrator.me.host_key)
+    if await rescue_tasks(conn, lost_after_seconds=intervals.worker_lost_after_seconds):
+        notifier.notify(MAIL)
+        orchestrator.look()
+    if dead:
+        await adopt(conn, orchestrator, intervals)
+
+
+async def adopt(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
+    """Take over jobs that have no living owner."""
+    while True:
+        taken = await take_over_jobs(
+            conn,
+            orchestrator.me,
+            threshold_seconds=intervals.orphan_threshold_seconds,
+            limit=TAKE_OVER_AT_ONCE,
+        )
+        if taken:
+            log.info("took over %d jobs", len(taken))
+            orchestrator.stats.jobs_reclaimed += len(taken)
+            orchestrator.adopt(taken)
+        if len(taken) < TAKE_OVER_AT_ONCE:
+            return
+
+
+async def close_late(conn: Connection) -> None:
+    await close_late_mail(conn)
+
+
+async def vacuum(conn: Connection) -> None:
+    await vacuum_hot_tables(conn, dead_rows=DEAD_ROWS)
+
+
+async def keep_house(conn: Connection) -> None:
+    await ensure_partitions(conn)
+    await forget_instances(conn, days=FORGET_AFTER_DAYS)

@@ -1,0 +1,339 @@
+"""An orchestrator: holds its jobs in memory, takes in what arrives, and writes each batch in one transaction."""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from dagmaster.engine.decide import claim_here, decide
+from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost
+from dagmaster.engine.turn import Dispatch, Rules, Turn
+from dagmaster.errors import DagmasterError
+from dagmaster.orchestrator.clock import DatabaseClock
+from dagmaster.orchestrator.definitions import Definitions
+from dagmaster.orchestrator.owned import OwnedJob, OwnedJobs
+from dagmaster.orchestrator.posts import Post, by_job, from_mail, messages
+from dagmaster.queues.contract import LocalWorker, TaskMessage, TaskReport
+from dagmaster.store import jobs as job_store
+from dagmaster.store.batch import Batch, OwnershipLost, commit, settle_versions
+from dagmaster.store.connect import LOST, Connection
+from dagmaster.store.instances import Instance, this_instance
+from dagmaster.store.mailbox import read_mail
+from dagmaster.store.signals import TASKS, Notifier
+
+log = logging.getLogger(__name__)
+
+MAX_MAIL = 2000
+MAX_POSTS = 4000
+MAX_EXPANSIONS = 4
+MAX_STRIKES = 3
+
+
+@dataclass(slots=True)
+class Stats:
+    """What this instance has done since it started."""
+
+    cycles: int = 0
+    tasks_dispatched: int = 0
+    results_processed: int = 0
+    jobs_claimed: int = 0
+    jobs_reclaimed: int = 0
+    jobs_ended: int = 0
+    errors: int = 0
+    last_error: str | None = None
+    last_cycle_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class _Work:
+    """One batch on its way."""
+
+    batch: Batch
+    posts: dict[int, list[Post]]
+    local: list[TaskMessage] = field(default_factory=list)
+
+
+class Orchestrator:
+    def __init__(self, rules: Rules, notifier: Notifier, *, poll_interval_seconds: float = 1.0) -> None:
+        self.me: Instance = this_instance()
+        self.rules = rules
+        self.clock = DatabaseClock()
+        self.jobs = OwnedJobs()
+        self.definitions = Definitions()
+        self.stats = Stats()
+        self.local: LocalWorker | None = None
+        self._notifier = notifier
+        self._poll_interval = poll_interval_seconds
+        self._inbox: deque[Post] = deque()
+        self._expansions: deque[Post] = deque()
+        self._to_load: set[int] = set()
+        self._strikes: Counter[int] = Counter()
+        self._mail_waits = True
+        self._last_beat: datetime | None = None
+        self._wake = asyncio.Event()
+
+    # What others in this process may ask of it.
+
+    def look(self) -> None:
+        """Mail may have arrived."""
+        self._mail_waits = True
+        self._wake.set()
+
+    def adopt(self, job_ids: Iterable[int]) -> None:
+        """These jobs are owned by this instance now."""
+        self._to_load.update(job_ids)
+        self._wake.set()
+
+    def deliver(self, report: TaskReport) -> bool:
+        """Take a local worker's report, if the job is in this memory."""
+        if report.job_id not in self.jobs:
+            return False
+        self._inbox.append(Post(report.job_id, _message(report, self.me.instance_id, self.clock.now(), self.local)))
+        self._wake.set()
+        return True
+
+    def beaten(self, at: datetime) -> float:
+        """Note a heartbeat; how many seconds after the last one."""
+        last, self._last_beat = self._last_beat, at
+        return (at - last).total_seconds() if last is not None else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """What other instances and people may know of this one."""
+        return asdict(self.stats)
+
+    def forget_all(self) -> None:
+        """Memory may be out of date: what is still owned is read anew."""
+        self._to_load.update(self.jobs)
+        for job_id in list(self.jobs):
+            self.jobs.drop(job_id)
+        self._wake.set()
+
+    # The loop.
+
+    async def run(self, conn: Connection, stop: asyncio.Event) -> None:
+        """Until `stop`, or until the connection is lost."""
+        while not stop.is_set():
+            if not await self.cycle(conn):
+                await self._rest()
+            else:
+                await asyncio.sleep(0)
+
+    def interrupt(self) -> None:
+        self._wake.set()
+
+    async def _rest(self) -> None:
+        """Sleep until something arrives, a timer runs out, or it is time to look by oneself."""
+        seconds = self._poll_interval
+        if (at := self.jobs.next_wake()) is not None:
+            seconds = min(seconds, (at - self.clock.now()).total_seconds())
+        try:
+            await asyncio.wait_for(self._wake.wait(), max(seconds, 0.001))
+        except TimeoutError:
+            self._mail_waits = self._mail_waits or seconds == self._poll_interval
+
+    async def cycle(self, conn: Connection) -> bool:
+        """One batch; False when there was nothing to do."""
+        self._wake.clear()
+        self.stats.cycles += 1
+        self.stats.last_cycle_at = now = self.clock.now()
+        posts = by_job(await self._collect(conn, now))
+        if not posts:
+            return False
+        fresh = await self._load(conn, [job_id for job_id in posts if job_id not in self.jobs])
+        await self._advance(conn, posts, fresh, now)
+        return True
+
+    async def _collect(self, conn: Connection, now: datetime) -> list[Post]:
+        posts = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_POSTS))]
+        posts += [self._expansions.popleft() for _ in range(min(len(self._expansions), MAX_EXPANSIONS))]
+        posts += [Post(job_id, timer) for job_id, timer in self.jobs.due(now)]
+        posts += [Post(job_id, Resume()) for job_id in self._to_load]
+        self._to_load.clear()
+        if self._mail_waits:
+            try:
+                mail = await read_mail(conn, self.me.instance_id, MAX_MAIL)
+            except BaseException:
+                self._keep(posts)
+                raise
+            self._mail_waits = len(mail) == MAX_MAIL
+            posts += from_mail(mail)
+        return posts
+
+    async def _load(self, conn: Connection, job_ids: list[int]) -> set[int]:
+        """Read jobs into memory; those that cannot be read are failed."""
+        if not job_ids:
+            return set()
+        rows = await job_store.job_rows(conn, self.me.instance_id, job_ids)
+        fetched = await self.definitions.fetch(conn, (row["workflow_hash"] for row in rows))
+        graphs, readable = {}, []
+        for row in rows:
+            try:
+                graphs[row["workflow_hash"]] = self.definitions.get(row["workflow_hash"], fetched)
+                readable.append(row)
+            except (DagmasterError, ValueError) as error:
+                await self._poisoned(conn, row["job_id"], f"its definition cannot be read: {error}")
+        loaded = await job_store.restore_rows(conn, readable, graphs)
+        for job in loaded:
+            self.jobs.add(OwnedJob(job.state, job.owner_epoch))
+        self.stats.jobs_claimed += len(loaded)
+        return {job.state.job_id for job in loaded}
+
+    async def _advance(self, conn: Connection, posts: dict[int, list[Post]], fresh: set[int], now: datetime) -> None:
+        """Decide, write, and only then act on what was decided."""
+        work = _Work(Batch(self.me.instance_id, self.local.worker_id if self.local else None), posts)
+        for job_id, its_posts in posts.items():
+            job = self.jobs.get(job_id)
+            if job is None:
+                continue
+            work.batch.mail += [post.mail_id for post in its_posts if post.mail_id is not None]
+            try:
+                turn = decide(job.state, messages(its_posts, is_new=job_id in fresh), now, self.rules)
+            except Exception as error:
+                log.exception("job %s cannot be processed", job_id)
+                await self._strike(conn, job_id, its_posts, error)
+                work.batch.mail = [mail for mail in work.batch.mail if mail not in {post.mail_id for post in its_posts}]
+                continue
+            work.batch.turns.append((turn, job.epoch))
+        if work.batch.turns:
+            await self._write(conn, work)
+
+    async def _write(self, conn: Connection, work: _Work) -> None:
+        self._assign_local(work)
+        try:
+            await commit(conn, work.batch)
+        except BaseException as error:  # noqa: BLE001 - whatever it was, memory is no longer what the rows are
+            if self.local is not None:
+                self.local.release(len(work.local))
+            await self._undo(conn, work, error)
+            return
+        settle_versions(work.batch)
+        self._act(work)
+
+    def _assign_local(self, work: _Work) -> None:
+        """Tasks for which this process has a free slot are claimed in the transaction that dispatches them."""
+        if self.local is None:
+            return
+        tasks = [(turn, dispatch) for turn, _ in work.batch.turns for dispatch in turn.dispatches.values()]
+        tasks.sort(key=lambda task: (-task[0].job.priority, task[0].job.started_at))
+        for turn, dispatch in tasks:
+            if dispatch.node.params is None or not self.local.reserve(dispatch.node.task.queue):
+                continue
+            work.local.append(_task_message(turn, dispatch))
+            work.batch.local.add(dispatch.task_id)
+            claim_here(turn, dispatch, self.local.worker_id)
+
+    def _act(self, work: _Work) -> None:
+        """The batch is durable: arm timers, start local tasks, wake the workers, forget what has ended."""
+        queues = set()
+        for turn, _ in work.batch.turns:
+            job_id = turn.job.job_id
+            self._strikes.pop(job_id, None)
+            self.stats.results_processed += len(turn.results)
+            self.stats.tasks_dispatched += len(turn.dispatches)
+            if turn.is_over:
+                self.jobs.drop(job_id)
+                self.stats.jobs_ended += 1
+                continue
+            self.jobs.arm(job_id, turn.timers)
+            self._expansions.extend(Post(job_id, message) for message in turn.follow_ups)
+            queues |= {d.node.task.queue for d in turn.dispatches.values() if d.task_id not in work.batch.local}
+        if self.local is not None:
+            for message in work.local:
+                self.local.start(message)
+            if queues:
+                self.local.expect_more(queues)
+        if queues:
+            self._notifier.notify(TASKS)
+
+    # When something goes wrong.
+
+    async def _undo(self, conn: Connection, work: _Work, error: BaseException) -> None:
+        """Nothing was written, or it is not known: memory is worth nothing, the database is read again."""
+        turns = work.batch.turns
+        for turn, _ in turns:
+            self.jobs.drop(turn.job.job_id)
+        self._mail_waits = True
+        match error:
+            case OwnershipLost():
+                log.warning("%d jobs were taken over by another orchestrator", len(error.job_ids))
+                self._keep([p for posts in work.posts.values() for p in posts if p.job_id not in error.job_ids])
+                self._to_load.update(turn.job.job_id for turn, _ in turns if turn.job.job_id not in error.job_ids)
+            case psycopg.Error() | DagmasterError() if not isinstance(error, LOST) and len(turns) > 1:
+                log.warning("a batch of %d jobs failed, trying each alone: %s", len(turns), error)
+                for turn, _ in turns:
+                    await self._alone(conn, turn.job.job_id, work.posts[turn.job.job_id])
+            case psycopg.Error() | DagmasterError() if not isinstance(error, LOST):
+                job_id = turns[0][0].job.job_id
+                await self._strike(conn, job_id, work.posts[job_id], error)
+            case _:
+                self._keep(p for posts in work.posts.values() for p in posts)
+                self._to_load.update(turn.job.job_id for turn, _ in turns)
+                raise error
+
+    async def _alone(self, conn: Connection, job_id: int, posts: list[Post]) -> None:
+        fresh = await self._load(conn, [job_id])
+        await self._advance(conn, {job_id: posts}, fresh, self.clock.now())
+
+    async def _strike(self, conn: Connection, job_id: int, posts: list[Post], error: BaseException) -> None:
+        """Read it anew and try again; give the job up when that does not help."""
+        self.jobs.drop(job_id)
+        self._strikes[job_id] += 1
+        self.stats.errors += 1
+        self.stats.last_error = f"job {job_id}: {error}"
+        if self._strikes[job_id] >= MAX_STRIKES:
+            await self._poisoned(conn, job_id, f"the job cannot be processed: {type(error).__name__}: {error}")
+            return
+        await job_store.note_error(conn, job_id, f"{type(error).__name__}: {error}", strike=self._strikes[job_id])
+        self._keep(posts)
+        self._to_load.add(job_id)
+        self._mail_waits = True
+
+    async def _poisoned(self, conn: Connection, job_id: int, error: str) -> None:
+        log.error("job %s is failed: %s", job_id, error)
+        self._strikes.pop(job_id, None)
+        await job_store.fail_poisoned(conn, self.me.instance_id, job_id, error)
+
+    def _keep(self, posts: Iterable[Post]) -> None:
+        self._inbox.extend(post for post in posts if post.exists_only_here)
+
+
+def _message(report: TaskReport, instance_id: str, at: datetime, local: LocalWorker | None) -> Message:
+    worker_id = local.worker_id if local else instance_id
+    match report.kind:
+        case "completed":
+            output = report.output or b"{}"
+            return TaskCompleted(report.node_id, report.task_id, worker_id, at, output, report.duration_ms)
+        case "failed":
+            return TaskFailed(
+                report.node_id,
+                report.task_id,
+                worker_id,
+                at,
+                report.error or "failed without a message",
+                report.permanent,
+                report.retry_after_seconds,
+                report.duration_ms,
+            )
+        case "given_back":
+            return TaskLost(report.node_id, report.task_id, worker_id, at, given_back=True)
+
+
+def _task_message(turn: Turn, dispatch: Dispatch) -> TaskMessage:
+    spec = dispatch.node.task
+    return TaskMessage(
+        dispatch.task_id,
+        turn.job.job_id,
+        dispatch.node.node_id,
+        spec.handler,
+        spec.queue,
+        dispatch.node.params or b"{}",
+        spec.timeout_seconds,
+        dispatch.attempt,
+        dispatch.at,
+        turn.job.correlation_id,
+    )

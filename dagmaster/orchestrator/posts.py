@@ -1,0 +1,39 @@
+"""What is to be done to a job, and where it came from."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.store.mailbox import Mail
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """`mail_id` is None for what never was in the mailbox: timers, follow-ups, reports of a local worker."""
+
+    job_id: int
+    message: Message | None
+    mail_id: int | None = None
+
+    @property
+    def exists_only_here(self) -> bool:
+        """It would be lost with this memory; everything else is found again in the database."""
+        return self.mail_id is None and isinstance(self.message, TaskStarted | TaskCompleted | TaskFailed | TaskLost)
+
+
+def from_mail(mail: Iterable[Mail]) -> list[Post]:
+    return [Post(one.job_id, one.message, one.mail_id) for one in mail]
+
+
+def by_job(posts: Iterable[Post]) -> dict[int, list[Post]]:
+    grouped: defaultdict[int, list[Post]] = defaultdict(list)
+    for post in posts:
+        grouped[post.job_id].append(post)
+    return dict(grouped)
+
+
+def messages(posts: Iterable[Post], *, is_new: bool) -> list[Message]:
+    """A job that has just been loaded is resumed first; one that was in memory needs no resuming."""
+    given = [post.message for post in posts if post.message is not None and not isinstance(post.message, Resume)]
+    return [Resume(), *given] if is_new else given

@@ -1,0 +1,94 @@
+"""The process around an orchestrator: connections, chores, and an orderly end."""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from dagmaster.errors import DatabaseUnavailable
+from dagmaster.orchestrator.chores import Intervals, adopt, chores_of
+from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.store.connect import LOST, connect, keep_json
+from dagmaster.store.events import ensure_partitions
+from dagmaster.store.instances import bury_dead, hand_over_jobs, register_orchestrator, stop_orchestrator
+from dagmaster.store.signals import MAIL, Notifier
+
+log = logging.getLogger(__name__)
+
+MAX_RECONNECT_SECONDS = 5.0
+HAND_OVER_SECONDS = 5.0
+
+
+async def run_orchestrator(
+    dsn: str,
+    orchestrator: Orchestrator,
+    intervals: Intervals,
+    notifier: Notifier,
+    stop: asyncio.Event,
+    *,
+    ready: asyncio.Event | None = None,
+) -> None:
+    """Until `stop`; then its jobs go to the others at once."""
+    await announce(dsn, orchestrator, intervals)
+    if ready is not None:
+        ready.set()
+    chores = [asyncio.create_task(chore.run(dsn)) for chore in chores_of(orchestrator, intervals, notifier)]
+    chores.append(asyncio.create_task(_interrupt_on(stop, orchestrator)))
+    loop = asyncio.create_task(_loop(dsn, orchestrator, stop))
+    try:
+        await asyncio.wait([loop, *chores], return_when=asyncio.FIRST_COMPLETED)
+        _raise_first([loop, *chores])
+        await loop
+    finally:
+        for chore in [loop, *chores]:
+            chore.cancel()
+        await asyncio.gather(loop, *chores, return_exceptions=True)
+        await leave(dsn, orchestrator, intervals, notifier)
+
+
+def _raise_first(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -> None:
+    """Be known before any job can be given to this instance; adopt at once what nobody holds."""
+    async with await connect(dsn, application="dagmaster orchestrator") as conn:
+        await ensure_partitions(conn)
+        await register_orchestrator(conn, orchestrator.me)
+        await bury_dead(conn, orchestrator.me.host_key)
+        await adopt(conn, orchestrator, intervals)
+
+
+async def _interrupt_on(stop: asyncio.Event, orchestrator: Orchestrator) -> None:
+    await stop.wait()
+    orchestrator.interrupt()
+
+
+async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> None:
+    """The loop survives the loss of its connection."""
+    delay = 0.1
+    while not stop.is_set():
+        try:
+            conn = await connect(dsn, application="dagmaster orchestrator", hot=True)
+            async with conn:
+                keep_json(conn)
+                orchestrator.look()
+                delay = 0.1
+                await orchestrator.run(conn, stop)
+        except (*LOST, DatabaseUnavailable) as error:
+            log.warning("the orchestrator lost the database, trying again: %s", str(error).strip().partition("\n")[0])
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), delay)
+            delay = min(delay * 2, MAX_RECONNECT_SECONDS)
+
+
+async def leave(dsn: str, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
+    """Hand over, then stop: the others go on within one wake-up."""
+    with suppress(*LOST, DatabaseUnavailable, TimeoutError):
+        async with asyncio.timeout(HAND_OVER_SECONDS), await connect(dsn, application="dagmaster orchestrator") as conn:
+            await stop_orchestrator(conn, orchestrator.me)
+            given = await hand_over_jobs(conn, orchestrator.me, threshold_seconds=intervals.orphan_threshold_seconds)
+            if given:
+                log.info("handed over %d jobs", given)
+                await conn.execute(f"NOTIFY {MAIL}")

@@ -1,0 +1,163 @@
+"""Write what a batch of turns changed, in one fenced transaction."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import psycopg
+
+from dagmaster.engine.state import JobState, NodeState
+from dagmaster.engine.turn import Dispatch, Result, Turn
+from dagmaster.errors import Conflict
+from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.statements import SQL
+
+OWNERSHIP_LOST = "DM001"
+ROWS_DIFFER = "DM002"
+
+
+class OwnershipLost(Conflict):
+    """Another orchestrator owns some of these jobs."""
+
+    def __init__(self, job_ids: frozenset[int]) -> None:
+        super().__init__()
+        self.job_ids = job_ids
+
+
+class RowsDiffer(Conflict):
+    """The rows in the database are not as their owner knew them."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is to be committed together. `local` are dispatches that a worker in this process takes at once."""
+
+    owner_id: str
+    worker_id: str | None = None
+    turns: list[tuple[Turn, int]] = field(default_factory=list)
+    mail: list[int] = field(default_factory=list)
+    local: set[str] = field(default_factory=set)
+
+
+async def commit(conn: Connection, batch: Batch) -> None:
+    """All of it or nothing."""
+    try:
+        await conn.execute(SQL["commit_batch"], _values(batch))
+    except psycopg.Error as error:
+        if error.sqlstate == OWNERSHIP_LOST:
+            detail = error.diag.message_detail or ""
+            raise OwnershipLost(frozenset(int(job_id) for job_id in detail.split(","))) from error
+        if error.sqlstate == ROWS_DIFFER:
+            raise RowsDiffer(str(error)) from error
+        raise
+
+
+def settle_versions(batch: Batch) -> None:
+    """The commit succeeded: memory now is what the rows are."""
+    for turn, _ in batch.turns:
+        turn.job.version += turn.job_touched
+        for node in turn.touched.values():
+            node.version += 1
+            node.params = None
+        for node in turn.created.values():
+            node.params = None
+
+
+def _values(batch: Batch) -> dict[str, Any]:
+    turns = [turn for turn, _ in batch.turns]
+    jobs = [_job_row(turn.job) for turn in turns if turn.job_touched]
+    nodes = [_node_row(turn.job, node) for turn in turns for node in turn.touched.values()]
+    tasks = [(turn.job, dispatch) for turn in turns for dispatch in turn.dispatches.values()]
+    return {
+        "owner_id": batch.owner_id,
+        "worker_id": batch.worker_id,
+        "fences": encode_rows([{"job_id": turn.job.job_id, "owner_epoch": epoch} for turn, epoch in batch.turns]),
+        "jobs": encode_rows(jobs),
+        "job_count": len(jobs),
+        "nodes": encode_rows(nodes),
+        "node_count": len(nodes),
+        "new_nodes": encode_rows(
+            [_new_node_row(turn.job, node, turn) for turn in turns for node in turn.created.values()]
+        ),
+        "results": encode_rows([_result_row(result) for turn in turns for result in turn.results.values()]),
+        "closed_tasks": encode_rows([task_id for turn in turns for task_id in turn.closed_tasks]),
+        "waiting": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id not in batch.local]),
+        "running": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id in batch.local]),
+        "events": encode_rows([event for turn in turns for event in turn.events]),
+        "mail": encode_rows(batch.mail),
+    }
+
+
+def _json(value: bytes | None) -> orjson.Fragment | None:
+    return orjson.Fragment(value) if value is not None else None
+
+
+def _job_row(job: JobState) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "version": job.version,
+        "status": job.status,
+        "started_at": job.started_at,
+        "completed_at": job.completed_at,
+        "error_message": job.error,
+        "result_data": _json(job.result),
+    }
+
+
+def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "node_id": node.node_id,
+        "version": node.version,
+        "status": node.status,
+        "task_id": job.task_id(node) if node.dispatched_at else None,
+        "retry_count": node.attempt,
+        "max_retries": node.max_retries,
+        "input_params": _json(node.params),
+        "output": _json(node.output),
+        "error_message": node.error,
+        "not_before": node.not_before,
+        "dispatched_at": node.dispatched_at,
+        "started_at": node.started_at,
+        "completed_at": node.completed_at,
+    }
+
+
+def _new_node_row(job: JobState, node: NodeState, turn: Turn) -> dict[str, Any]:
+    return _node_row(job, node) | {
+        "parent_node_id": node.parent,
+        "fan_out_index": node.index,
+        "created_at": turn.now,
+    }
+
+
+def _result_row(result: Result) -> dict[str, Any]:
+    return {
+        "task_id": result.task_id,
+        "job_id": result.job_id,
+        "node_id": result.node_id,
+        "status": result.status,
+        "output": _json(result.output),
+        "error_message": result.error_message,
+        "worker_id": result.worker_id,
+        "execution_duration_ms": result.execution_duration_ms,
+        "reported_at": result.reported_at,
+    }
+
+
+def _task_row(job: JobState, dispatch: Dispatch) -> dict[str, Any]:
+    spec = dispatch.node.task
+    return {
+        "task_id": dispatch.task_id,
+        "job_id": job.job_id,
+        "node_id": dispatch.node.node_id,
+        "retry_count": dispatch.attempt,
+        "queue": spec.queue,
+        "priority": job.priority,
+        "job_started_at": job.started_at,
+        "handler": spec.handler,
+        "timeout_seconds": spec.timeout_seconds,
+        "correlation_id": job.correlation_id,
+        "trace_parent": None,
+        "dispatched_at": dispatch.at,
+    }

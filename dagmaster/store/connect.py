@@ -1,0 +1,71 @@
+"""Connections: how they are opened, what they have set, and what their loss looks like."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_loads
+
+from dagmaster.errors import DatabaseUnavailable
+
+Connection = AsyncConnection[DictRow]
+
+# Every statement of the hot path finds its rows by key. While a table is young its statistics are not, and a plan
+# that reads all of it, once chosen, would stay for minutes.
+_BY_KEY = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c plan_cache_mode=force_generic_plan -c jit=off"
+# A transaction that is left open keeps every dead row alive.
+_SAFE = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
+
+LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
+
+
+async def connect(dsn: str, *, application: str, hot: bool = False, durable: bool = True) -> Connection:
+    """Autocommit, dict rows. `hot` is for loops of keyed statements; not `durable` for what may be repeated."""
+    options = [_SAFE]
+    if hot:
+        options.append(_BY_KEY)
+    if not durable:
+        options.append("-c synchronous_commit=off")
+    try:
+        connection = await AsyncConnection.connect(
+            dsn,
+            autocommit=True,
+            prepare_threshold=0 if hot else 5,
+            row_factory=dict_row,
+            application_name=application,
+            options=" ".join(options),
+            connect_timeout=10,
+        )
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailable(f"the database cannot be reached: {str(error).strip().splitlines()[-1]}") from error
+    set_json_loads(orjson.loads, connection)
+    return connection
+
+
+def keep_json(connection: Connection) -> None:
+    """JSON comes as the bytes that were stored: it is carried, not looked into."""
+    set_json_loads(_as_bytes, connection)
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+@asynccontextmanager
+async def opened(dsn: str, *, application: str) -> AsyncIterator[Connection]:
+    connection = await connect(dsn, application=application)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def encode_rows(rows: Sequence[Any]) -> str | None:
+    """Rows for `json_to_recordset`: one parameter, one pass, whatever their number."""
+    if not rows:
+        return None
+    return orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -1,0 +1,128 @@
+"""Orchestrators and workers as rows that beat: who is alive, who is gone, and what becomes of what they held."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dagmaster.ids import new_id
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import SQL
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    instance_id: str
+    hostname: str
+    pid: int
+    host_key: str
+
+
+def this_instance() -> Instance:
+    return Instance(str(new_id()), socket.gethostname(), os.getpid(), host_key())
+
+
+def host_key() -> str:
+    """The same for processes that can see each other's pids: this boot of this machine, this pid namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    namespace = Path("/proc/self/ns/pid")
+    if not boot.exists() or not namespace.exists():
+        return f"unknown-{new_id()}"
+    return f"{boot.read_text().strip()}-{namespace.stat().st_ino}"
+
+
+async def register_orchestrator(conn: Connection, me: Instance) -> None:
+    await conn.execute(SQL["register_orchestrator"], _identity(me))
+
+
+async def beat_orchestrator(
+    conn: Connection, me: Instance, jobs_owned: int, stats: Mapping[str, Any]
+) -> datetime | None:
+    values = {"instance_id": me.instance_id, "jobs_owned": jobs_owned, "stats": orjson.dumps(stats).decode()}
+    return await _now(conn, "beat_orchestrator", values)
+
+
+async def stop_orchestrator(conn: Connection, me: Instance) -> None:
+    await conn.execute(SQL["stop_orchestrator"], {"instance_id": me.instance_id})
+
+
+async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[int]:
+    values = {"instance_id": me.instance_id, "threshold_seconds": threshold_seconds, "limit": limit}
+    return [row["job_id"] for row in await _rows(conn, "take_over_jobs", values)]
+
+
+async def hand_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float) -> int:
+    values = {"instance_id": me.instance_id, "threshold_seconds": threshold_seconds}
+    return len(await _rows(conn, "hand_over_jobs", values))
+
+
+async def register_worker(conn: Connection, me: Instance, queues: Sequence[str], concurrency: int) -> None:
+    await conn.execute(SQL["register_worker"], _identity(me) | {"queues": list(queues), "concurrency": concurrency})
+
+
+async def beat_worker(conn: Connection, me: Instance, completed: int, failed: int) -> datetime | None:
+    """None when the worker was given up: its tasks are somebody else's now."""
+    return await _now(conn, "beat_worker", _counted(me, completed, failed))
+
+
+async def stop_worker(conn: Connection, me: Instance, completed: int, failed: int) -> None:
+    await conn.execute(SQL["stop_worker"], _counted(me, completed, failed))
+
+
+async def bury_dead(conn: Connection, key: str) -> list[str]:
+    """Instances of this machine whose process no longer exists need no threshold: they are gone."""
+    rows = await _rows(conn, "living_instances", {"host_key": key})
+    dead = [row["instance_id"] for row in rows if not _is_alive(row["pid"])]
+    if dead:
+        await conn.execute(SQL["bury_instances"], {"instance_ids": dead})
+    return dead
+
+
+async def rescue_tasks(conn: Connection, *, lost_after_seconds: float) -> int:
+    """Give up workers that no longer beat, and take their tasks from them; the owners are told."""
+    await conn.execute(SQL["give_up_workers"], {"lost_after_seconds": lost_after_seconds})
+    return len(await _rows(conn, "rescue_tasks", {}))
+
+
+async def forget_instances(conn: Connection, *, days: int) -> None:
+    await conn.execute(SQL["forget_instances"], {"days": days})
+
+
+async def list_workers(conn: Connection) -> list[dict[str, Any]]:
+    return await _rows(conn, "list_workers", {})
+
+
+async def list_orchestrators(conn: Connection) -> list[dict[str, Any]]:
+    return await _rows(conn, "list_orchestrators", {})
+
+
+def _is_alive(pid: int) -> bool:
+    """A zombie is dead: it only waits for its parent to notice."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _identity(me: Instance) -> dict[str, Any]:
+    return {"instance_id": me.instance_id, "hostname": me.hostname, "pid": me.pid, "host_key": me.host_key}
+
+
+def _counted(me: Instance, completed: int, failed: int) -> dict[str, Any]:
+    return {"instance_id": me.instance_id, "tasks_completed": completed, "tasks_failed": failed}
+
+
+async def _rows(conn: Connection, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    cursor = await conn.execute(SQL[name], values)
+    return await cursor.fetchall()
+
+
+async def _now(conn: Connection, name: str, values: Mapping[str, Any]) -> datetime | None:
+    rows = await _rows(conn, name, values)
+    return rows[0]["now"] if rows else None

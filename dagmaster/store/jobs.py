@@ -1,0 +1,273 @@
+"""Jobs: submitted in one transaction, loaded into their owner's memory, shown to people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from dagmaster.engine.state import JobState, NodeState, new_job, restore
+from dagmaster.errors import IdempotencyConflict, UnknownJob
+from dagmaster.ids import new_id
+from dagmaster.model.graph import Graph
+from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.statements import SQL
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be submitted; its inputs are checked already."""
+
+    graph: Graph
+    inputs: Mapping[str, Any]
+    priority: int = 0
+    submitted_by: str = ""
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
+    callback_url: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    job_id: int
+    is_new: bool
+    owner_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A job in memory, and the fencing epoch under which it was read."""
+
+    state: JobState
+    owner_epoch: int
+
+
+async def submit(
+    conn: Connection,
+    job: NewJob,
+    *,
+    threshold_seconds: float,
+    owner_id: str | None = None,
+    source_app: str = "cli",
+) -> Submitted:
+    """Store the job with its nodes, owned at once. The same key with the same content gives the first job."""
+    [submitted] = await submit_many(
+        conn, [job], threshold_seconds=threshold_seconds, owner_id=owner_id, source_app=source_app
+    )
+    return submitted
+
+
+async def submit_many(
+    conn: Connection,
+    jobs: Sequence[NewJob],
+    *,
+    threshold_seconds: float,
+    owner_id: str | None = None,
+    source_app: str = "cli",
+) -> list[Submitted]:
+    rows = [_job_row(job) for job in jobs]
+    graphs = {job.graph.workflow.content_hash: job.graph for job in jobs}
+    values = {
+        "jobs": encode_rows(rows),
+        "workflows": encode_rows([_workflow_row(graph) for graph in graphs.values()]),
+        "nodes": encode_rows([row for graph in graphs.values() for row in _node_rows(graph)]),
+        "threshold_seconds": threshold_seconds,
+        "owner_id": owner_id,
+        "source_app": source_app,
+    }
+    cursor = await conn.execute(SQL["submit_jobs"], values)
+    added = {row["job_id"]: row["owner_id"] for row in await cursor.fetchall()}
+    return [
+        Submitted(row["job_id"], True, added[row["job_id"]]) if row["job_id"] in added else await _first(conn, row)
+        for row in rows
+    ]
+
+
+async def _first(conn: Connection, row: Mapping[str, Any]) -> Submitted:
+    """The job that was submitted under this key before."""
+    key = {"submitted_by": row["submitted_by"], "idempotency_key": row["idempotency_key"]}
+    found = await (await conn.execute(SQL["find_by_idempotency_key"], key)).fetchone()
+    if found is None:
+        raise UnknownJob(f"the job with idempotency key {row['idempotency_key']!r} was removed; submit again")
+    if found["request_hash"] != row["request_hash"]:
+        raise IdempotencyConflict(
+            f"idempotency key {row['idempotency_key']!r} belongs to job {found['job_id']}, which was submitted with "
+            "other content; use a new key"
+        )
+    return Submitted(found["job_id"], False)
+
+
+def _job_row(job: NewJob) -> dict[str, Any]:
+    workflow = job.graph.workflow
+    content = orjson.dumps([workflow.workflow_id, job.inputs], option=orjson.OPT_SORT_KEYS)
+    return {
+        "job_id": new_id(),
+        "workflow_id": workflow.workflow_id,
+        "workflow_version": workflow.version,
+        "workflow_hash": workflow.content_hash,
+        "priority": job.priority,
+        "input_params": job.inputs,
+        "metadata": job.metadata,
+        "submitted_by": job.submitted_by,
+        "correlation_id": job.correlation_id,
+        "idempotency_key": job.idempotency_key,
+        "request_hash": sha256(content).hexdigest() if job.idempotency_key else None,
+        "callback_url": job.callback_url,
+        "asset_id": None,
+    }
+
+
+def _workflow_row(graph: Graph) -> dict[str, Any]:
+    workflow = graph.workflow
+    return {
+        "workflow_hash": workflow.content_hash,
+        "workflow_id": workflow.workflow_id,
+        "version": workflow.version,
+        "definition": orjson.Fragment(workflow.to_json()),
+    }
+
+
+def _node_rows(graph: Graph) -> list[dict[str, Any]]:
+    """`max_retries` is fixed here, for the life of the job (RT-04)."""
+    return [
+        {
+            "workflow_hash": graph.workflow.content_hash,
+            "node_id": node.node_id,
+            "max_retries": (node.task.retry if node.task else node.retry).max_attempts,
+        }
+        for node in graph.nodes.values()
+    ]
+
+
+async def load(conn: Connection, owner_id: str, job_ids: Sequence[int], graphs: Mapping[str, Graph]) -> list[Loaded]:
+    """Those of the jobs that are still live and owned; a pending job needs no look at its nodes."""
+    rows = await job_rows(conn, owner_id, job_ids)
+    return await restore_rows(conn, rows, graphs)
+
+
+async def job_rows(conn: Connection, owner_id: str, job_ids: Sequence[int]) -> list[dict[str, Any]]:
+    cursor = await conn.execute(SQL["load_jobs"], {"job_ids": list(job_ids), "owner_id": owner_id})
+    return await cursor.fetchall()
+
+
+async def restore_rows(
+    conn: Connection, rows: Sequence[Mapping[str, Any]], graphs: Mapping[str, Graph]
+) -> list[Loaded]:
+    loaded = {row["job_id"]: Loaded(_state(row, graphs[row["workflow_hash"]]), row["owner_epoch"]) for row in rows}
+    begun = [job_id for job_id, job in loaded.items() if job.state.status is not JobStatus.PENDING]
+    if begun:
+        cursor = await conn.execute(SQL["load_nodes"], {"job_ids": begun})
+        by_job: dict[int, list[NodeState]] = {}
+        for row in await cursor.fetchall():
+            job = loaded[row["job_id"]].state
+            by_job.setdefault(job.job_id, []).append(_node(row, job))
+        for job_id, nodes in by_job.items():
+            _restore(loaded[job_id].state, nodes)
+    return list(loaded.values())
+
+
+def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
+    job = new_job(
+        row["job_id"],
+        graph,
+        orjson.loads(row["input_params"]),
+        row["created_at"],
+        priority=row["priority"],
+        correlation_id=row["correlation_id"],
+    )
+    job.status = JobStatus(row["status"])
+    job.started_at = row["started_at"]
+    job.version = row["version"]
+    return job
+
+
+def _node(row: Mapping[str, Any], job: JobState) -> NodeState:
+    parent = row["parent_node_id"]
+    return NodeState(
+        row["node_id"],
+        job.graph.nodes[parent or row["node_id"]],
+        row["max_retries"],
+        NodeStatus(row["status"]),
+        attempt=row["retry_count"],
+        parent=parent,
+        index=row["fan_out_index"],
+        has_params=row["has_params"],
+        output=row["output"],
+        error=row["error_message"],
+        dispatched_at=row["dispatched_at"],
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+        not_before=row["not_before"],
+        version=row["version"],
+    )
+
+
+def _restore(job: JobState, nodes: list[NodeState]) -> None:
+    restore(job, nodes)
+    times: list[datetime] = [
+        at for node in nodes for at in (node.dispatched_at, node.started_at, node.completed_at) if at is not None
+    ]
+    job.last_progress_at = max(times, default=job.started_at)
+
+
+async def load_definitions(conn: Connection, hashes: Sequence[str]) -> dict[str, bytes]:
+    cursor = await conn.execute(SQL["load_definitions"], {"hashes": list(hashes)})
+    return {row["workflow_hash"]: row["definition"] for row in await cursor.fetchall()}
+
+
+async def get_job(conn: Connection, job_id: int) -> dict[str, Any]:
+    row = await (await conn.execute(SQL["show_job"], {"job_id": job_id})).fetchone()
+    if row is None:
+        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
+    return row
+
+
+async def list_jobs(
+    conn: Connection,
+    *,
+    status: str | None = None,
+    workflow_id: str | None = None,
+    limit: int = 50,
+    offset: int = 0,
+) -> list[dict[str, Any]]:
+    values = {
+        "status": status.lower() if status else None,
+        "workflow_id": workflow_id,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await (await conn.execute(SQL["list_jobs"], values)).fetchall()
+
+
+async def list_nodes(conn: Connection, job_id: int, *, with_children: bool = False) -> list[dict[str, Any]]:
+    values = {"job_id": job_id, "with_children": with_children}
+    return await (await conn.execute(SQL["show_nodes"], values)).fetchall()
+
+
+async def count_nodes(conn: Connection, job_id: int) -> list[dict[str, Any]]:
+    """How many nodes are in each state; the children of each fan-out apart."""
+    return await (await conn.execute(SQL["count_nodes"], {"job_id": job_id})).fetchall()
+
+
+async def job_status(conn: Connection, job_ids: Sequence[int]) -> list[dict[str, Any]]:
+    return await (await conn.execute(SQL["job_status"], {"job_ids": list(job_ids)})).fetchall()
+
+
+async def count_live_jobs(conn: Connection) -> int:
+    row = await (await conn.execute(SQL["count_live_jobs"])).fetchone()
+    return row["jobs"] if row else 0
+
+
+async def fail_poisoned(conn: Connection, owner_id: str, job_id: int, error: str) -> bool:
+    """End a job that cannot be processed; False when it is no longer this owner's."""
+    cursor = await conn.execute(SQL["fail_poisoned_job"], {"job_id": job_id, "owner_id": owner_id, "error": error})
+    return await cursor.fetchone() is not None
+
+
+async def note_error(conn: Connection, job_id: int, error: str, *, strike: int) -> None:
+    values = {"job_id": job_id, "error": error, "data": orjson.dumps({"strike": strike}).decode()}
+    await conn.execute(SQL["note_error"], values)

@@ -1,0 +1,69 @@
+"""What has arrived for an owner's jobs, as messages of the engine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from dagmaster.engine.messages import Cancel, Message, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.statements import SQL
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """`message` is None for a kind that this version does not know; it is closed all the same."""
+
+    mail_id: int
+    job_id: int
+    message: Message | None
+
+
+async def read_mail(conn: Connection, owner_id: str, limit: int) -> list[Mail]:
+    """Needs a connection that keeps JSON as bytes."""
+    cursor = await conn.execute(SQL["read_mail"], {"owner_id": owner_id, "limit": limit})
+    return [Mail(row["mail_id"], row["job_id"], _message(row)) for row in await cursor.fetchall()]
+
+
+async def close_late_mail(conn: Connection, limit: int = 1000) -> int:
+    cursor = await conn.execute(SQL["close_late_mail"], {"limit": limit})
+    row = await cursor.fetchone()
+    return row["closed"] if row else 0
+
+
+async def add_mail(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    await conn.execute(SQL["add_mail"], {"mail": encode_rows(rows)})
+
+
+async def request_cancel(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> None:
+    await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": actor, "reason": reason}}])
+
+
+def _message(row: dict[str, Any]) -> Message | None:
+    data = orjson.loads(row["data"]) if row["data"] is not None else {}
+    node, task, worker, at = row["node_id"], row["task_id"], row["worker_id"], row["created_at"]
+    match row["kind"]:
+        case "submitted" | "adopted":
+            return Resume()
+        case "started":
+            return TaskStarted(node, task, worker, at)
+        case "completed":
+            return TaskCompleted(node, task, worker, at, row["output"] or b"{}", row["duration_ms"])
+        case "failed":
+            return TaskFailed(
+                node,
+                task,
+                worker,
+                at,
+                row["error"] or "failed without a message",
+                permanent=bool(data.get("permanent")),
+                retry_after_seconds=data.get("retry_after_seconds"),
+                duration_ms=row["duration_ms"],
+            )
+        case "lost" | "given_back" as kind:
+            return TaskLost(node, task, worker, at, given_back=kind == "given_back")
+        case "cancel":
+            return Cancel(data.get("actor"), data.get("reason"))
+        case _:
+            return None

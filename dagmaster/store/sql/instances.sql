@@ -1,0 +1,113 @@
+-- register_orchestrator --
+-- An instance begins to beat.
+INSERT INTO dagapp.dag_orchestrators (orchestrator_id, hostname, pid, host_key, status)
+VALUES (:instance_id, :hostname, :pid, :host_key, 'running')
+ON CONFLICT (orchestrator_id) DO UPDATE SET status = 'running', heartbeat_at = clock_timestamp();
+
+-- beat_orchestrator --
+-- Still here. The answer is the database's clock.
+UPDATE dagapp.dag_orchestrators SET heartbeat_at = clock_timestamp(), jobs_owned = :jobs_owned, stats = :stats::jsonb
+WHERE orchestrator_id = :instance_id
+RETURNING clock_timestamp() AS now;
+
+-- stop_orchestrator --
+-- Gone, on purpose.
+UPDATE dagapp.dag_orchestrators SET status = 'stopped', jobs_owned = 0 WHERE orchestrator_id = :instance_id;
+
+-- list_orchestrators --
+SELECT * FROM dagapp.dag_orchestrators ORDER BY started_at DESC LIMIT 100;
+
+-- take_over_jobs --
+-- Adopt live jobs that nobody owns, or whose owner no longer beats. Exactly one instance wins each.
+WITH alive AS MATERIALIZED (
+    SELECT orchestrator_id FROM dagapp.dag_orchestrators
+    WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
+), orphans AS MATERIALIZED (
+    SELECT job_id, owner_id FROM dagapp.dag_jobs
+    WHERE status IN ('pending', 'running')
+        AND (owner_id IS NULL OR owner_id <> ALL (SELECT orchestrator_id FROM alive))
+    ORDER BY created_at LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE dagapp.dag_jobs j
+    SET owner_id = :instance_id, owner_epoch = j.owner_epoch + 1, owner_heartbeat_at = clock_timestamp()
+    FROM orphans o WHERE j.job_id = o.job_id
+    RETURNING j.job_id, j.owner_epoch, o.owner_id AS former_owner
+), noted AS (
+    INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+    SELECT job_id, 'job_taken_over', 'warning',
+        jsonb_build_object('from', former_owner, 'to', :instance_id, 'epoch', owner_epoch),
+        clock_timestamp(), 'orchestrator'
+    FROM taken
+)
+SELECT job_id FROM taken;
+
+-- hand_over_jobs --
+-- Give this instance's jobs to the others that are alive, in turn, or to nobody; mail tells the heirs.
+WITH heirs AS MATERIALIZED (
+    SELECT orchestrator_id, row_number() OVER (ORDER BY orchestrator_id) - 1 AS place, count(*) OVER () AS heads
+    FROM dagapp.dag_orchestrators
+    WHERE status = 'running' AND orchestrator_id <> :instance_id
+        AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
+), mine AS MATERIALIZED (
+    SELECT job_id FROM dagapp.dag_jobs
+    WHERE owner_id = :instance_id AND status IN ('pending', 'running') FOR UPDATE
+), numbered AS (
+    SELECT job_id, row_number() OVER (ORDER BY job_id) AS place FROM mine
+), given AS (
+    UPDATE dagapp.dag_jobs j
+    SET owner_epoch = j.owner_epoch + 1, owner_heartbeat_at = clock_timestamp(),
+        owner_id = (SELECT orchestrator_id FROM heirs h WHERE h.place = n.place % h.heads)
+    FROM numbered n WHERE j.job_id = n.job_id
+    RETURNING j.job_id
+)
+INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'adopted' FROM given
+RETURNING job_id;
+
+-- living_instances --
+-- Orchestrators and workers of this very machine that should be running.
+SELECT 'orchestrator' AS role, orchestrator_id AS instance_id, pid FROM dagapp.dag_orchestrators
+WHERE status = 'running' AND host_key = :host_key
+UNION ALL
+SELECT 'worker', worker_id, pid FROM dagapp.dag_workers WHERE status = 'active' AND host_key = :host_key;
+
+-- bury_instances --
+-- These processes are gone for certain: no need to wait until their heartbeat is old.
+WITH orchestrators AS (
+    UPDATE dagapp.dag_orchestrators SET status = 'lost' WHERE orchestrator_id = ANY(:instance_ids)
+)
+UPDATE dagapp.dag_workers SET status = 'lost' WHERE worker_id = ANY(:instance_ids);
+
+-- register_worker --
+INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, concurrency)
+VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :concurrency);
+
+-- beat_worker --
+-- Still here; no row comes back when the worker was given up.
+UPDATE dagapp.dag_workers
+SET last_heartbeat = clock_timestamp(), tasks_completed = :tasks_completed, tasks_failed = :tasks_failed
+WHERE worker_id = :instance_id AND status = 'active'
+RETURNING clock_timestamp() AS now;
+
+-- stop_worker --
+UPDATE dagapp.dag_workers
+SET status = 'stopped', tasks_completed = :tasks_completed, tasks_failed = :tasks_failed
+WHERE worker_id = :instance_id AND status = 'active';
+
+-- give_up_workers --
+-- Workers that have not beaten for too long are lost.
+UPDATE dagapp.dag_workers SET status = 'lost'
+WHERE status = 'active' AND last_heartbeat < clock_timestamp() - make_interval(secs => :lost_after_seconds)
+RETURNING worker_id;
+
+-- list_workers --
+SELECT * FROM dagapp.dag_workers ORDER BY status, started_at DESC LIMIT 100;
+
+-- forget_instances --
+-- Instances that stopped long ago need not be listed any more.
+WITH workers AS (
+    DELETE FROM dagapp.dag_workers w
+    WHERE w.status <> 'active' AND w.last_heartbeat < now() - make_interval(days => :days)
+)
+DELETE FROM dagapp.dag_orchestrators o
+WHERE o.status <> 'running' AND o.heartbeat_at < now() - make_interval(days => :days);

@@ -1,0 +1,142 @@
+-- submit_jobs --
+-- Store jobs with their nodes, owned at once by :owner_id or else by an orchestrator that is alive; mail tells it.
+-- A job whose idempotency key is taken is not stored and not returned.
+WITH incoming AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(:jobs::json) AS r(
+        job_id bigint, workflow_id text, workflow_version int, workflow_hash text, priority int, input_params jsonb,
+        metadata jsonb, submitted_by text, correlation_id text, idempotency_key text, request_hash text,
+        callback_url text, asset_id text
+    )
+), alive AS MATERIALIZED (
+    SELECT orchestrator_id FROM dagapp.dag_orchestrators
+    WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
+    ORDER BY random() LIMIT 1
+), pinned AS (
+    INSERT INTO dagapp.dag_workflows (workflow_hash, workflow_id, version, definition)
+    SELECT r.workflow_hash, r.workflow_id, r.version, r.definition
+    FROM json_to_recordset(:workflows::json) AS r(workflow_hash text, workflow_id text, version int, definition jsonb)
+    ON CONFLICT (workflow_hash) DO NOTHING
+), added AS (
+    INSERT INTO dagapp.dag_jobs (
+        job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, metadata, submitted_by,
+        correlation_id, idempotency_key, request_hash, callback_url, asset_id,
+        owner_id, owner_epoch, owner_heartbeat_at, created_at
+    )
+    SELECT i.job_id, i.workflow_id, i.workflow_version, i.workflow_hash, 'pending', i.priority, i.input_params,
+        coalesce(i.metadata, '{}'), coalesce(i.submitted_by, ''), i.correlation_id, i.idempotency_key,
+        i.request_hash, i.callback_url, i.asset_id,
+        coalesce(:owner_id, (SELECT orchestrator_id FROM alive)), 1, clock_timestamp(), clock_timestamp()
+    FROM incoming i
+    ON CONFLICT (submitted_by, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+    RETURNING *
+), nodes AS (
+    INSERT INTO dagapp.dag_node_states (job_id, node_id, status, max_retries, created_at)
+    SELECT a.job_id, n.node_id, 'pending', n.max_retries, a.created_at
+    FROM added a
+    JOIN json_to_recordset(:nodes::json) AS n(workflow_hash text, node_id text, max_retries int) USING (workflow_hash)
+), events AS (
+    INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, created_at, event_data, source_app)
+    SELECT a.job_id, 'job_created', 'info', a.created_at, jsonb_build_object(
+        'workflow_id', a.workflow_id, 'workflow_version', a.workflow_version, 'workflow_hash', a.workflow_hash,
+        'input_params', a.input_params, 'submitted_by', nullif(a.submitted_by, ''),
+        'correlation_id', a.correlation_id, 'priority', a.priority
+    ), :source_app
+    FROM added a
+), mail AS (
+    INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'submitted' FROM added
+)
+SELECT job_id, owner_id, owner_epoch, created_at FROM added;
+
+-- find_by_idempotency_key --
+-- The job that a submitter has stored under this key.
+SELECT job_id, request_hash, status FROM dagapp.dag_jobs
+WHERE submitted_by = :submitted_by AND idempotency_key = :idempotency_key;
+
+-- load_jobs --
+-- These jobs as their owner needs them in memory.
+SELECT job_id, workflow_hash, status, priority, input_params, correlation_id, owner_epoch, created_at, started_at, version
+FROM dagapp.dag_jobs
+WHERE job_id = ANY(:job_ids) AND owner_id = :owner_id AND status IN ('pending', 'running');
+
+-- load_nodes --
+-- All nodes of these jobs, children after their fan-outs and in order.
+SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, output,
+    input_params IS NOT NULL AS has_params, error_message, dispatched_at, started_at, completed_at, not_before, version
+FROM dagapp.dag_node_states
+WHERE job_id = ANY(:job_ids)
+ORDER BY job_id, fan_out_index NULLS FIRST;
+
+-- load_definitions --
+-- Pinned definitions by hash.
+SELECT workflow_hash, definition FROM dagapp.dag_workflows WHERE workflow_hash = ANY(:hashes);
+
+-- show_job --
+-- One job, whole.
+SELECT * FROM dagapp.dag_jobs WHERE job_id = :job_id;
+
+-- list_jobs --
+-- The newest jobs first, filtered.
+SELECT job_id, workflow_id, workflow_version, status, priority, error_message, submitted_by, correlation_id, owner_id,
+    created_at, started_at, completed_at
+FROM dagapp.dag_jobs
+WHERE (:status::text IS NULL OR status = :status::dagapp.job_status)
+    AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
+ORDER BY created_at DESC, job_id DESC
+LIMIT :limit OFFSET :offset;
+
+-- show_nodes --
+-- A job's own nodes, and its fan-out children when they are asked for.
+SELECT node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, output, error_message,
+    not_before, created_at, dispatched_at, started_at, completed_at
+FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND (:with_children OR parent_node_id IS NULL)
+ORDER BY coalesce(started_at, dispatched_at) NULLS LAST, created_at, fan_out_index NULLS FIRST, node_id;
+
+-- count_nodes --
+-- How many nodes of a job are in each state, apart for each fan-out.
+SELECT parent_node_id, status, count(*) AS nodes
+FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY parent_node_id, status;
+
+-- job_status --
+-- How far these jobs are.
+SELECT job_id, status, error_message, result_data FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
+
+-- count_live_jobs --
+-- What is still to be done.
+SELECT count(*) AS jobs FROM dagapp.dag_jobs WHERE status IN ('pending', 'running');
+
+-- note_error --
+-- An orchestrator stumbled over this job.
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, error_message, event_data, created_at, source_app)
+VALUES (:job_id, 'orchestrator_error', 'failure', left(:error, 2000), :data::jsonb, clock_timestamp(), 'orchestrator');
+
+-- fail_poisoned_job --
+-- A job that its owner cannot process ends here, without the engine: one bad job never stops another.
+WITH job AS (
+    UPDATE dagapp.dag_jobs
+    SET status = 'failed', started_at = coalesce(started_at, clock_timestamp()), completed_at = clock_timestamp(),
+        error_message = left(:error, 2000), owner_id = NULL, version = version + 1
+    WHERE job_id = :job_id AND owner_id = :owner_id AND status IN ('pending', 'running')
+    RETURNING job_id
+), nodes AS (
+    UPDATE dagapp.dag_node_states n
+    SET status = CASE WHEN n.status IN ('pending', 'ready') THEN 'skipped' ELSE 'failed' END::dagapp.node_status,
+        completed_at = clock_timestamp(), version = n.version + 1
+    FROM job WHERE n.job_id = job.job_id AND n.status IN ('pending', 'ready', 'dispatched', 'running')
+    RETURNING n.job_id, n.node_id, n.task_id, n.status
+), waiting AS (
+    DELETE FROM dagapp.dag_tasks_waiting t USING job WHERE t.job_id = job.job_id
+), running AS (
+    DELETE FROM dagapp.dag_tasks_running t USING job WHERE t.job_id = job.job_id
+), node_events AS (
+    INSERT INTO dagapp.dag_job_events (
+        job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
+    )
+    SELECT job_id, node_id, task_id,
+        CASE status WHEN 'skipped' THEN 'node_skipped' ELSE 'node_failed' END::dagapp.event_type, 'warning',
+        '{"reason": "job_failed"}', clock_timestamp(), 'orchestrator'
+    FROM nodes
+)
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, error_message, created_at, source_app)
+SELECT job_id, 'job_failed', 'failure', left(:error, 2000), clock_timestamp(), 'orchestrator' FROM job
+RETURNING job_id;

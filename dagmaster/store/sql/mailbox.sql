@@ -1,0 +1,50 @@
+-- read_mail --
+-- What has arrived for the jobs of this owner, in the order of its arrival.
+SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.error, m.duration_ms, m.data,
+    m.created_at
+FROM dagapp.dag_mailbox m JOIN dagapp.dag_jobs j ON j.job_id = m.job_id
+WHERE j.owner_id = :owner_id
+ORDER BY m.mail_id
+LIMIT :limit;
+
+-- add_mail --
+-- Tell a job's owner something.
+INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
+SELECT job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data
+FROM json_to_recordset(:mail::json) AS r(
+    job_id bigint, kind text, node_id text, task_id text, worker_id text, output json, error text, duration_ms bigint,
+    data jsonb
+);
+
+-- close_late_mail --
+-- Reports for jobs that have ended, or that never were: kept, noted in the timeline, out of the way (ruling D-03).
+WITH late AS MATERIALIZED (
+    SELECT m.mail_id, j.job_id IS NOT NULL AS is_known
+    FROM dagapp.dag_mailbox m LEFT JOIN dagapp.dag_jobs j ON j.job_id = m.job_id
+    WHERE j.job_id IS NULL OR j.status IN ('completed', 'failed', 'cancelled')
+    ORDER BY m.mail_id LIMIT :limit
+    FOR UPDATE OF m SKIP LOCKED
+), closed AS (
+    DELETE FROM dagapp.dag_mailbox m USING late l WHERE m.mail_id = l.mail_id
+    RETURNING m.*, l.is_known
+), reports AS (
+    SELECT * FROM closed
+    WHERE is_known AND kind IN ('completed', 'failed') AND starts_with(task_id, job_id || '_' || node_id || '_')
+), kept AS (
+    INSERT INTO dagapp.dag_task_results AS t (
+        task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
+    )
+    SELECT DISTINCT ON (task_id) task_id, job_id, node_id, kind::dagapp.task_status, output::jsonb, left(error, 2000),
+        worker_id, duration_ms, created_at, true
+    FROM reports ORDER BY task_id, mail_id
+    ON CONFLICT (task_id) DO UPDATE SET processed = true
+    RETURNING task_id, xmax = 0 AS is_new
+), noted AS (
+    INSERT INTO dagapp.dag_job_events (
+        job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
+    )
+    SELECT r.job_id, r.node_id, r.task_id, 'result_ignored', 'warning',
+        jsonb_build_object('reason', 'the job has ended', 'worker_id', r.worker_id), clock_timestamp(), 'orchestrator'
+    FROM reports r JOIN kept k ON k.task_id = r.task_id AND k.is_new
+)
+SELECT count(*) AS closed FROM closed;

@@ -1,0 +1,85 @@
+-- claim_tasks --
+-- Take up to :limit waiting tasks of these queues: highest priority first, then the oldest started job, then in order
+-- of creation. Nothing for a worker that was given up. Mail tells the owners that they have started.
+WITH picked AS MATERIALIZED (
+    SELECT w.task_id
+    FROM unnest(:queues::text[]) AS q(name)
+    CROSS JOIN LATERAL (
+        SELECT t.task_id, t.priority, t.job_started_at, t.seq FROM dagapp.dag_tasks_waiting t
+        WHERE t.queue = q.name
+        ORDER BY t.priority DESC, t.job_started_at, t.seq
+        LIMIT :limit
+        FOR UPDATE SKIP LOCKED
+    ) w
+    WHERE EXISTS (SELECT FROM dagapp.dag_workers v WHERE v.worker_id = :worker_id AND v.status = 'active')
+    ORDER BY w.priority DESC, w.job_started_at, w.seq
+    LIMIT :limit
+), taken AS (
+    DELETE FROM dagapp.dag_tasks_waiting t USING picked p WHERE t.task_id = p.task_id RETURNING t.*
+), held AS (
+    INSERT INTO dagapp.dag_tasks_running (
+        task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
+        correlation_id, trace_parent, dispatched_at, worker_id, claimed_at
+    )
+    SELECT task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
+        correlation_id, trace_parent, dispatched_at, :worker_id, clock_timestamp()
+    FROM taken
+), mail AS (
+    INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
+    SELECT job_id, 'started', node_id, task_id, :worker_id FROM taken
+)
+SELECT t.task_id, t.job_id, t.node_id, t.retry_count, t.queue, t.handler, t.timeout_seconds, t.correlation_id,
+    t.trace_parent, t.dispatched_at, n.input_params AS params, n.checkpoint_phase, n.checkpoint_data
+FROM taken t JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
+ORDER BY t.priority DESC, t.job_started_at, t.seq;
+
+-- report_tasks --
+-- The worker is done with these; their owners are told.
+WITH reports AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(:reports::json) AS r(
+        task_id text, job_id bigint, node_id text, kind text, output json, error text, duration_ms bigint, data jsonb
+    )
+), ended AS (
+    DELETE FROM dagapp.dag_tasks_running t USING reports r
+    WHERE t.task_id = r.task_id AND t.worker_id = :worker_id
+)
+INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
+SELECT job_id, kind, node_id, task_id, :worker_id, output, error, duration_ms, data FROM reports;
+
+-- held_tasks --
+-- What this worker holds, as the database knows it.
+SELECT t.task_id, t.job_id, t.node_id, t.retry_count, t.queue, t.handler, t.timeout_seconds, t.correlation_id,
+    t.trace_parent, t.dispatched_at, n.input_params AS params, n.checkpoint_phase, n.checkpoint_data
+FROM dagapp.dag_tasks_running t
+JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
+WHERE t.worker_id = :worker_id AND NOT t.task_id = ANY(:known);
+
+-- withdrawn_tasks --
+-- Which of these this worker no longer holds: their job has ended or another attempt has begun.
+SELECT task_id FROM unnest(:task_ids::text[]) AS mine(task_id)
+WHERE NOT EXISTS (
+    SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = mine.task_id AND t.worker_id = :worker_id
+);
+
+-- rescue_tasks --
+-- Take the tasks of workers that no longer beat away from them, and tell the owners.
+WITH gone AS (
+    DELETE FROM dagapp.dag_tasks_running t
+    WHERE NOT EXISTS (
+        SELECT FROM dagapp.dag_workers w WHERE w.worker_id = t.worker_id AND w.status = 'active'
+    )
+    RETURNING t.*
+)
+INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
+SELECT job_id, 'lost', node_id, task_id, worker_id FROM gone
+RETURNING job_id;
+
+-- queue_depths --
+-- How much waits and how much runs, by queue.
+SELECT queue, sum(waiting)::int AS waiting, sum(running)::int AS running, min(oldest) AS oldest_dispatched_at
+FROM (
+    SELECT queue, count(*) AS waiting, 0 AS running, min(dispatched_at) AS oldest
+    FROM dagapp.dag_tasks_waiting GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, count(*), NULL FROM dagapp.dag_tasks_running GROUP BY queue
+) q GROUP BY queue ORDER BY queue;

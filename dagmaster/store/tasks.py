@@ -1,0 +1,63 @@
+"""Tasks that wait in a queue, and tasks that a worker holds."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import orjson
+from psycopg import AsyncCursor
+from psycopg.rows import DictRow
+
+from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.statements import SQL
+
+
+async def start_claim(conn: Connection, worker_id: str, queues: Sequence[str], limit: int) -> AsyncCursor[DictRow]:
+    """The rows are fetched by the caller: in a pipeline they come later."""
+    return await conn.execute(SQL["claim_tasks"], {"worker_id": worker_id, "queues": list(queues), "limit": limit})
+
+
+async def report(conn: Connection, worker_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    await conn.execute(SQL["report_tasks"], {"worker_id": worker_id, "reports": encode_rows(rows)})
+
+
+def report_row(
+    *,
+    task_id: str,
+    job_id: int,
+    node_id: str,
+    kind: str,
+    output: bytes | None,
+    error: str | None,
+    duration_ms: int | None,
+    permanent: bool = False,
+    retry_after_seconds: float | None = None,
+) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if permanent:
+        data["permanent"] = True
+    if retry_after_seconds is not None:
+        data["retry_after_seconds"] = retry_after_seconds
+    return {
+        "task_id": task_id,
+        "job_id": job_id,
+        "node_id": node_id,
+        "kind": kind,
+        "output": orjson.Fragment(output) if output is not None else None,
+        "error": error,
+        "duration_ms": duration_ms,
+        "data": data or None,
+    }
+
+
+async def withdrawn(conn: Connection, worker_id: str, task_ids: Sequence[str]) -> set[str]:
+    cursor = await conn.execute(SQL["withdrawn_tasks"], {"worker_id": worker_id, "task_ids": list(task_ids)})
+    return {row["task_id"] for row in await cursor.fetchall()}
+
+
+async def held(conn: Connection, worker_id: str, known: Collection[str]) -> list[DictRow]:
+    cursor = await conn.execute(SQL["held_tasks"], {"worker_id": worker_id, "known": list(known)})
+    return await cursor.fetchall()
+
+
+async def queue_depths(conn: Connection) -> list[DictRow]:
+    return await (await conn.execute(SQL["queue_depths"])).fetchall()

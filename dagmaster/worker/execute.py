@@ -1,0 +1,105 @@
+"""Run one task: find its handler, give it its time, and make a report of whatever happens."""
+
+import asyncio
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import DagmasterError
+from dagmaster.handlers import HandlerContext, HandlerResult, Registry
+from dagmaster.handlers.calling import call, encode_output
+from dagmaster.queues.contract import TaskMessage, TaskReport
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What every task of a worker is executed with."""
+
+    registry: Registry
+    worker_id: str
+    executor: Executor
+    max_output_bytes: int
+
+
+async def execute(message: TaskMessage, bench: Bench) -> TaskReport:
+    started = perf_counter()
+    try:
+        handler = bench.registry.get(message.handler)
+        ctx = _context(message, bench.worker_id)
+        async with asyncio.timeout(message.timeout_seconds):
+            result = await call(handler, ctx, executor=bench.executor)
+        report = _report(message, result, bench.max_output_bytes)
+    except TimeoutError:
+        report = _failed(message, f"timed out after {message.timeout_seconds:g} s")
+    except DagmasterError as error:
+        report = _failed(message, str(error), permanent=True)
+    duration_ms = round((perf_counter() - started) * 1000)
+    return TaskReport(
+        report.task_id,
+        report.job_id,
+        report.node_id,
+        report.kind,
+        report.output,
+        report.error,
+        report.permanent,
+        report.retry_after_seconds,
+        duration_ms,
+    )
+
+
+def _context(message: TaskMessage, worker_id: str) -> HandlerContext:
+    return HandlerContext(
+        task_id=message.task_id,
+        job_id=message.job_id,
+        node_id=message.node_id,
+        handler=message.handler,
+        params=_params(message),
+        retry_count=message.retry_count,
+        timeout_seconds=message.timeout_seconds,
+        worker_id=worker_id,
+        correlation_id=message.correlation_id,
+        checkpoint=_checkpoint(message),
+    )
+
+
+def _params(message: TaskMessage) -> dict[str, Any]:
+    params = orjson.loads(message.params)
+    if not isinstance(params, dict):
+        raise DagmasterError(f"malformed task: its params are a {type(params).__name__}, not an object")
+    return params
+
+
+def _checkpoint(message: TaskMessage) -> dict[str, Any] | None:
+    if message.checkpoint_phase is None:
+        return None
+    data = orjson.loads(message.checkpoint_data) if message.checkpoint_data else {}
+    return {"phase": message.checkpoint_phase, "data": data}
+
+
+def _report(message: TaskMessage, result: HandlerResult, max_output_bytes: int) -> TaskReport:
+    if not result.success:
+        return _failed(
+            message,
+            result.error_message or "failed without a message",
+            permanent=result.permanent,
+            retry_after_seconds=result.retry_after_seconds,
+        )
+    output = encode_output(result.output, max_output_bytes)
+    return TaskReport(message.task_id, message.job_id, message.node_id, "completed", output)
+
+
+def _failed(
+    message: TaskMessage, error: str, *, permanent: bool = False, retry_after_seconds: float | None = None
+) -> TaskReport:
+    return TaskReport(
+        message.task_id,
+        message.job_id,
+        message.node_id,
+        "failed",
+        error=error,
+        permanent=permanent,
+        retry_after_seconds=retry_after_seconds,
+    )

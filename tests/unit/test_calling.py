@@ -1,0 +1,444 @@
+"""Whatever a handler does, the worker gets a result."""
+
+import asyncio
+import contextvars
+import enum
+import logging
+import sys
+import threading
+import uuid
+from collections import deque, namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import BaseModel, Field
+
+from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Permanent, Retry, call, encode_output
+
+LIMIT = 1_000_000
+
+
+class Size(BaseModel):
+    width: int
+    height: int = Field(default=1, ge=1)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: float
+    label: Any = None
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+def a_context(**fields) -> HandlerContext:
+    return HandlerContext(**{"task_id": "7_a_0", "job_id": 7, "node_id": "a", "handler": "h", **fields})
+
+
+async def run(function, ctx=None, **options) -> HandlerResult:
+    return await call(Handler("h", function, **options), ctx or a_context(), executor=None)
+
+
+def raising(error):
+    """The same handler, once in the loop and once in a thread."""
+
+    async def in_loop(ctx):
+        raise error
+
+    def in_thread(ctx):
+        raise error
+
+    return [in_loop, in_thread]
+
+
+# --- what is returned
+
+
+@pytest.mark.parametrize(
+    "returned, output",
+    [
+        (None, {}),
+        ({"a": 1}, {"a": 1}),
+        (Size(width=2), {"width": 2, "height": 1}),
+        (Point(1.5), {"x": 1.5, "label": None}),
+        ([1, 2], {"result": [1, 2]}),
+        (False, {"result": False}),
+        ("text", {"result": "text"}),
+        (HandlerResult.ok(), {}),
+        (HandlerResult(success=True), {}),
+        (HandlerResult(success=True, output=Size(width=2)), {"width": 2, "height": 1}),
+    ],
+)
+async def test_what_a_handler_returns_becomes_its_output(returned, output):
+    async def in_loop(ctx):
+        return returned
+
+    def in_thread(ctx):
+        return returned
+
+    assert (await run(in_loop)).output == output
+    assert (await run(in_thread)).output == output
+
+
+async def test_a_result_is_taken_as_it_is():
+    given = HandlerResult(False, error_message="later", metrics={"rows": 3}, retry_after_seconds=5)
+    assert await run(lambda ctx: given) == given
+
+
+async def test_a_failure_without_a_message_gets_one():
+    result = await run(lambda ctx: HandlerResult(False))
+    assert result.error_message == "the handler reported a failure without a message"
+
+
+# --- where it runs
+
+
+async def test_a_plain_function_does_not_block_the_loop():
+    release = threading.Event()
+    task = asyncio.create_task(run(lambda ctx: release.wait(5)))
+    await asyncio.sleep(0.01)
+    release.set()
+    assert (await task).output == {"result": True}
+
+
+async def test_a_plain_function_runs_in_the_given_executor():
+    with ThreadPoolExecutor(thread_name_prefix="mine") as executor:
+        handler = Handler("h", lambda ctx: threading.current_thread().name)
+        result = await call(handler, a_context(), executor=executor)
+    assert result.output["result"].startswith("mine")
+
+
+async def test_a_plain_function_sees_the_callers_context_variables():
+    variable = contextvars.ContextVar("variable")
+    variable.set("seen")
+    assert (await run(lambda ctx: variable.get())).output == {"result": "seen"}
+
+
+async def test_an_async_handler_shares_the_loop():
+    async def handler(ctx):
+        return asyncio.get_running_loop()
+
+    assert (await run(handler)).output["result"] is asyncio.get_running_loop()
+
+
+async def test_an_async_handler_can_be_given_a_thread_and_a_loop_of_its_own():
+    async def handler(ctx):
+        return [threading.current_thread() is threading.main_thread(), asyncio.get_running_loop()]
+
+    in_main_thread, loop = (await run(handler, isolation="thread")).output["result"]
+    assert not in_main_thread
+    assert loop is not asyncio.get_running_loop()
+
+
+async def test_a_coroutine_behind_a_plain_function_is_awaited():
+    async def hidden(ctx):
+        return {"found": True}
+
+    def unmarked(ctx):
+        return hidden(ctx)
+
+    assert (await run(unmarked)).output == {"found": True}
+
+
+# --- params
+
+
+async def test_params_are_validated_and_passed():
+    def area(ctx, params):
+        return params.width * params.height
+
+    assert (await run(area, a_context(params={"width": "6"}), params=Size)).output == {"result": 6}
+
+
+async def test_invalid_params_fail_for_good_and_name_the_fields():
+    result = await run(lambda ctx: None, a_context(params={"width": "s3cret", "height": 0}), params=Size)
+    assert result.permanent
+    assert result.error_message.startswith("invalid params: width: Input should be a valid integer")
+    assert "; height: Input should be greater than or equal to 1" in result.error_message
+    assert "s3cret" not in result.error_message
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize("function", raising(ValueError("no bands")))
+async def test_an_exception_becomes_a_failure_with_the_traceback_in_the_log(function, caplog):
+    result = await run(function)
+    assert result == HandlerResult.failed("ValueError: no bands")
+    assert "Traceback" in caplog.text
+    assert caplog.records[0].task_id == "7_a_0"
+
+
+@pytest.mark.parametrize("function", raising(Permanent("the file is no raster")))
+async def test_permanent_is_not_tried_again(function, caplog):
+    assert await run(function) == HandlerResult.failed("the file is no raster", permanent=True)
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("function", raising(Retry(30, "the source is busy")))
+async def test_retry_says_when(function):
+    result = await run(function)
+    assert result == HandlerResult(False, error_message="the source is busy", retry_after_seconds=30)
+
+
+@pytest.mark.parametrize("function", raising(SystemExit(3)))
+async def test_a_handler_that_exits_has_failed(function):
+    assert (await run(function)).error_message == "SystemExit: 3"
+
+
+class Panic(BaseException):
+    """What libraries written in Rust raise."""
+
+
+@pytest.mark.parametrize("function", raising(Panic("index out of bounds")))
+async def test_a_panic_is_a_failure(function):
+    assert (await run(function)).error_message == "Panic: index out of bounds"
+
+
+@pytest.mark.parametrize("function", raising(StopIteration()))
+async def test_stop_iteration_is_a_failure_and_hangs_nothing(function):
+    async with asyncio.timeout(5):
+        result = await run(function)
+    assert "StopIteration" in result.error_message
+
+
+@pytest.mark.parametrize("function", raising(asyncio.CancelledError()))
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(function):
+    assert (await run(function)).error_message == "CancelledError"
+
+
+def test_keyboard_interrupt_passes():
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(run(raising(KeyboardInterrupt())[0]))
+
+
+async def test_an_error_message_is_bounded_and_storable():
+    result = await run(raising(ValueError("\0" + "x" * 5000))[0])
+    assert len(result.error_message) == 2000
+    assert result.error_message.startswith("ValueError: \ufffdxxx")
+
+
+async def test_an_exception_that_cannot_be_shown_is_still_named():
+    class Shy(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    assert (await run(raising(Shy())[0])).error_message == "Shy"
+
+
+async def test_a_group_names_its_first_members():
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("left"), KeyError("right")])
+    message = (await run(raising(group)[0])).error_message
+    assert message.endswith("ValueError: left; KeyError: 'right'")
+
+
+async def test_cancelling_the_call_cancels_an_async_handler():
+    stopped = []
+
+    async def handler(ctx):
+        try:
+            await asyncio.sleep(10)
+        finally:
+            stopped.append(True)
+
+    task = asyncio.create_task(run(handler))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stopped
+
+
+async def test_cancelling_the_call_tells_a_thread_to_stop():
+    stopped = threading.Event()
+
+    def handler(ctx):
+        if ctx.cancelled.wait(5):
+            stopped.set()
+
+    task = asyncio.create_task(run(handler))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(stopped.wait, 5)
+
+
+async def test_a_timeout_around_the_call_stays_a_timeout():
+    async def handler(ctx):
+        await asyncio.sleep(10)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await run(handler)
+
+
+# --- generators
+
+
+async def test_a_generator_checkpoints_reports_and_ends_with_its_last_result():
+    checkpoints, reports = [], []
+
+    async def handler(ctx):
+        yield {"type": "checkpoint", "phase": "read", "data": {"rows": 3}}
+        yield {"type": "progress", "current": 1, "total": 2, "message": "half"}
+        yield {"type": "result", "output": {"first": True}}
+        yield {"type": "result", "output": {"last": True}, "metrics": {"rows": 3}}
+
+    ctx = a_context(checkpoint_sink=checkpoints.append, progress_sink=reports.append)
+    assert await run(handler, ctx) == HandlerResult(True, {"last": True}, metrics={"rows": 3})
+    assert [(one.phase, one.data) for one in checkpoints] == [("read", {"rows": 3})]
+    assert [(one.current, one.total, one.message) for one in reports] == [(1, 2, "half")]
+
+
+@pytest.mark.parametrize("isolation", ["auto", "thread"])
+async def test_a_generator_without_a_result_has_failed_but_may_be_tried_again(isolation):
+    async def handler(ctx):
+        yield {"type": "progress", "current": 1}
+
+    result = await run(handler, isolation=isolation)
+    assert result == HandlerResult.failed("the handler ended without yielding a result")
+
+
+async def test_a_generator_may_yield_a_failure():
+    async def with_a_dict(ctx):
+        yield {"type": "result", "error_message": "half of it is missing", "permanent": True}
+
+    async def with_an_object(ctx):
+        yield HandlerResult.failed("half of it is missing", permanent=True)
+
+    expected = HandlerResult.failed("half of it is missing", permanent=True)
+    assert await run(with_a_dict) == expected
+    assert await run(with_an_object) == expected
+
+
+@pytest.mark.parametrize(
+    "item, shown",
+    [
+        ({"type": "reslt", "output": {}}, "a dict with type, output"),
+        ({"type": "checkpoint", "data": {}}, "a dict with type, data"),
+        ({"type": "result", "rows": 3}, "a dict with type, rows"),
+        (5, "a int"),
+    ],
+)
+async def test_a_generator_that_yields_something_else_is_told_what_it_may_yield(item, shown):
+    async def handler(ctx):
+        yield item
+
+    result = await run(handler)
+    assert result.permanent
+    assert f"yielded {shown}; it may yield" in result.error_message
+
+
+async def test_a_generator_that_raises_is_closed_and_has_failed():
+    async def handler(ctx):
+        yield {"type": "result", "output": {}}
+        raise ValueError("too late")
+
+    assert await run(handler) == HandlerResult.failed("ValueError: too late")
+
+
+# --- the output as JSON
+
+
+@pytest.mark.parametrize(
+    "value, stored",
+    [
+        ("a\0b", "a\ufffdb"),
+        ("\0\0", "\ufffd\ufffd"),
+        ("speaks of \\u0000", "speaks of \\u0000"),
+        ("\\\0", "\\\ufffd"),
+        ("lone \ud800", "lone \ufffd"),
+        ("pair \ud83d\ude00", "pair 😀"),
+        (float("nan"), None),
+        (float("-inf"), None),
+        (datetime(2024, 5, 6, 7, 8, tzinfo=UTC), "2024-05-06T07:08:00+00:00"),
+        (timedelta(minutes=1), 60.0),
+        (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Path("/data/a.tif"), "/data/a.tif"),
+        (Decimal("1.10"), 1.1),
+        (Decimal("NaN"), None),
+        (Decimal("1E+9999"), "1E+9999"),
+        ({3, 1, 2}, [1, 2, 3]),
+        (frozenset({"b", 1}), ["b", 1]),
+        (b"\xff\x00", "/wA="),
+        (Colour.RED, "red"),
+        (Point(1.0, Path("p")), {"x": 1.0, "label": "p"}),
+        (Size(width=1), {"width": 1, "height": 1}),
+        (Pair(1, 2), {"left": 1, "right": 2}),
+        (MappingProxyType({"a": 1}), {"a": 1}),
+        (deque([1, 2]), [1, 2]),
+        (range(3), [0, 1, 2]),
+        ((1, (2,)), [1, [2]]),
+        ({1: "a", None: "b", False: "c"}, {"1": "a", "null": "b", "false": "c"}),
+        ({Path("k"): 1}, {"k": 1}),
+        ({"a\0": {"\ud800": 1}}, {"a\ufffd": {"\ufffd": 1}}),
+        (Point(1.0, "\ud800"), {"x": 1.0, "label": "\ufffd"}),
+        ([{"deep": ("\ud800", {1}, Decimal(2))}], [{"deep": ["\ufffd", [1], 2]}]),
+    ],
+)
+def test_output_is_stored_in_a_sensible_form(value, stored):
+    assert orjson.loads(encode_output({"value": value}, LIMIT)) == {"value": stored}
+
+
+def test_numbers_keep_every_digit():
+    assert encode_output({"a": Decimal("0.10"), "b": 2**70}, LIMIT) == b'{"a":0.10,"b":1180591620717411303424}'
+
+
+@pytest.mark.parametrize(
+    "output, message",
+    [
+        ({"a": [{"model": object()}]}, r"cannot store output\.a\[0\]\.model: a object is not JSON"),
+        ({"a": threading.Lock()}, r"cannot store output\.a: a lock"),
+        ({"a": {(1, 2): 3}}, r"cannot store output\.a: a tuple cannot be a key"),
+        ({"a": Point(1, Path)}, r"cannot store output\.a\.label: a type"),
+        ({"a": sys.modules}, "is not JSON"),
+    ],
+)
+def test_what_cannot_be_json_fails_for_good_and_is_named(output, message):
+    with pytest.raises(Permanent, match=message):
+        encode_output(output, LIMIT)
+
+
+def test_a_circle_is_refused():
+    circle: list[Any] = []
+    circle.append({"again": circle})
+    with pytest.raises(Permanent, match="in a circle"):
+        encode_output({"circle": circle}, LIMIT)
+
+
+def test_an_output_above_the_limit_is_refused_with_both_sizes():
+    assert len(encode_output({"a": "x" * 992}, 1000)) == 1000
+    with pytest.raises(Permanent, match=r"the output is 1,001 bytes, the limit is 1,000; store large results"):
+        encode_output({"a": "x" * 993}, 1000)
+
+
+def test_numpy_values_are_numbers_and_lists():
+    np = pytest.importorskip("numpy")
+    output = {
+        "scalar": np.float32(0.5),
+        "array": np.arange(6).reshape(2, 3),
+        "strided": np.arange(6)[::2],
+        "text": np.array(["a"]),
+        np.int64(3): np.nan,
+    }
+    expected = {"scalar": 0.5, "array": [[0, 1, 2], [3, 4, 5]], "strided": [0, 2, 4], "text": ["a"], "3": None}
+    assert orjson.loads(encode_output(output, LIMIT)) == expected
+
+
+async def test_failures_of_handlers_are_logged_as_errors(caplog):
+    with caplog.at_level(logging.ERROR):
+        await run(raising(ValueError("x"))[0])
+    assert [record.getMessage() for record in caplog.records] == ["handler h failed"]

@@ -1,0 +1,306 @@
+"""The handler contract and the registry."""
+
+import functools
+import logging
+import threading
+
+import pytest
+from pydantic import BaseModel
+
+from dagmaster.errors import DagmasterError, Invalid, Misconfigured, UnknownHandler
+from dagmaster.handlers import (
+    Context,
+    Handler,
+    HandlerContext,
+    HandlerResult,
+    Permanent,
+    Registry,
+    Retry,
+    handler,
+    register_handler,
+    registry,
+)
+from dagmaster.handlers.contract import MESSAGE_LIMIT, Checkpoint, Progress, clean_text
+
+
+class Size(BaseModel):
+    width: int
+
+
+def a_context(**fields) -> HandlerContext:
+    return HandlerContext(**{"task_id": "7_a_0", "job_id": 7, "node_id": "a", "handler": "echo", **fields})
+
+
+@pytest.fixture
+def empty_default(monkeypatch):
+    """The default registry, emptied for the time of the test."""
+    monkeypatch.setattr(registry, "_handlers", {})
+    return registry
+
+
+# --- the context
+
+
+def test_context_is_another_name_of_handler_context():
+    assert Context is HandlerContext
+
+
+def test_progress_without_a_sink_stays_on_the_context():
+    ctx = a_context()
+    ctx.progress(3, 4, "three")
+    assert ctx.last_progress == Progress(3.0, 4.0, "three")
+
+
+def test_progress_goes_to_the_sink():
+    seen = []
+    a_context(progress_sink=seen.append).progress(1)
+    assert seen == [Progress(1.0, None, "")]
+
+
+def test_progress_from_many_threads_reaches_the_sink_one_call_at_a_time():
+    inside, overlaps, seen = [], [], []
+
+    def sink(progress):
+        inside.append(progress)
+        overlaps.append(len(inside) > 1)
+        seen.append(progress.current)
+        inside.pop()
+
+    ctx = a_context(progress_sink=sink)
+    threads = [threading.Thread(target=lambda: [ctx.progress(n) for n in range(200)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 1600
+    assert not any(overlaps)
+
+
+@pytest.mark.parametrize("current, total", [(float("nan"), 1), (1, float("inf"))])
+def test_progress_that_is_no_number_is_dropped(current, total):
+    ctx = a_context()
+    ctx.progress(current, total)
+    assert ctx.last_progress is None
+
+
+def test_progress_that_is_not_numeric_fails_where_it_is_reported():
+    with pytest.raises(ValueError):
+        a_context().progress("half")
+
+
+@pytest.mark.parametrize(
+    "progress, percent",
+    [
+        (Progress(1, 3), 33.3),
+        (Progress(5, 4), 100.0),
+        (Progress(-1, 4), 0.0),
+        (Progress(1), None),
+        (Progress(1, 0), None),
+    ],
+)
+def test_percent_is_bounded_and_unknown_without_a_total(progress, percent):
+    assert progress.percent == percent
+
+
+def test_a_checkpoint_without_a_sink_stays_on_the_context():
+    ctx = a_context()
+    ctx.save_checkpoint(2, {"rows": 10})
+    assert ctx.last_checkpoint == Checkpoint("2", {"rows": 10})
+
+
+def test_a_checkpoint_is_a_copy():
+    seen, done = [], [1]
+    a_context(checkpoint_sink=seen.append).save_checkpoint("load", {"done": done})
+    done.append(2)
+    assert seen == [Checkpoint("load", {"done": [1]})]
+
+
+def test_a_context_starts_uncancelled():
+    ctx = a_context()
+    assert not ctx.cancelled.is_set()
+    ctx.cancelled.set()
+    assert ctx.cancelled.is_set()
+
+
+def test_log_records_carry_the_ids_and_the_callers_extra(caplog):
+    with caplog.at_level(logging.INFO):
+        a_context().logger.info("hello", extra={"tile": 5})
+    record = caplog.records[0]
+    assert (record.job_id, record.node_id, record.task_id, record.tile) == (7, "a", "7_a_0", 5)
+    assert record.name == "dagmaster.handler.echo"
+
+
+def test_the_repr_of_a_context_shows_no_params():
+    assert "hunter2" not in repr(a_context(params={"password": "hunter2"}, checkpoint={"token": "hunter2"}))
+
+
+def test_text_is_cleaned_for_postgresql():
+    assert clean_text("a\0b\ud800c") == "a\ufffdb\ufffdc"
+    assert clean_text("\ud83d\ude00") == "😀"
+    assert clean_text("x" * 3000) == "x" * (MESSAGE_LIMIT - 1) + "…"
+
+
+# --- results
+
+
+def test_ok_and_failed_build_results():
+    assert HandlerResult.ok({"a": 1}) == HandlerResult(success=True, output={"a": 1})
+    assert HandlerResult.ok().output == {}
+    assert HandlerResult.failed("no", permanent=True) == HandlerResult(False, error_message="no", permanent=True)
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 10**9])
+def test_a_delay_that_no_timer_can_hold_is_refused(delay):
+    with pytest.raises(Invalid, match="0 to 604800 seconds"):
+        Retry(delay)
+    with pytest.raises(Invalid):
+        HandlerResult(False, retry_after_seconds=delay)
+
+
+def test_retry_and_permanent_say_something_by_default():
+    assert str(Retry()) == "The handler asked to be run again."
+    assert str(Retry(5, "the tide is out")) == "the tide is out"
+    assert "never succeed" in str(Permanent())
+    assert issubclass(Retry, DagmasterError) and issubclass(Permanent, DagmasterError)
+
+
+# --- the decorator
+
+
+def test_the_decorator_leaves_the_function_as_it_is(empty_default):
+    @handler("double", queue="light", timeout_seconds=5)
+    def double(ctx):
+        return 2
+
+    found = empty_default.get("double")
+    assert found.function is double
+    assert (found.queue, found.timeout_seconds, found.in_loop) == ("light", 5, False)
+
+
+def test_register_handler_is_the_same_decorator():
+    assert register_handler is handler
+
+
+@pytest.mark.parametrize("decorate", [handler, handler(), handler(None)])
+def test_the_name_defaults_to_the_functions_own(empty_default, decorate):
+    @decorate
+    def resample(ctx): ...
+
+    assert empty_default.names() == ["resample"]
+
+
+def test_async_functions_and_generators_run_in_the_loop_unless_asked_otherwise():
+    async def coroutine(ctx): ...
+
+    async def generator(ctx):
+        yield
+
+    class Callable:
+        async def __call__(self, ctx): ...
+
+    def plain(ctx): ...
+
+    functions = [coroutine, generator, Callable(), functools.partial(coroutine), plain]
+    assert [Handler("x", one).in_loop for one in functions] == [True, True, True, True, False]
+    assert [Handler("x", one, isolation="thread").in_loop for one in functions] == [False] * 5
+
+
+def test_the_params_model_is_passed_if_the_function_takes_it():
+    assert Handler("x", lambda ctx, params: None, params=Size).takes_params
+    assert not Handler("x", lambda ctx: None, params=Size).takes_params
+
+
+@pytest.mark.parametrize(
+    "function, options, message",
+    [
+        (lambda: None, {}, "should take"),
+        (lambda ctx, params: None, {}, "params=MODEL"),
+        (lambda ctx, a, b: None, {"params": Size}, "should take"),
+        (lambda ctx, *, needed: None, {}, "should take"),
+        (lambda ctx: None, {"isolation": "process"}, "isolation"),
+        (lambda ctx: None, {"timeout_seconds": 0}, "timeout_seconds"),
+        (lambda ctx: (yield), {}, "plain generator"),
+    ],
+)
+def test_a_handler_that_could_never_run_is_refused_at_once(function, options, message):
+    with pytest.raises(Misconfigured, match=message):
+        Handler("x", function, **options)
+
+
+@pytest.mark.parametrize("name", ["", " x", "x" * 129, "<lambda>", 5])
+def test_a_bad_name_is_refused(name):
+    with pytest.raises(Misconfigured, match="needs a name"):
+        Handler(name, lambda ctx: None)
+
+
+# --- the registry
+
+
+def test_an_unknown_name_is_refused_with_near_matches():
+    one = Registry()
+    one.register(Handler("raster.validate", lambda ctx: None))
+    with pytest.raises(UnknownHandler, match=r"no handler is named 'raster.valdate'; did you mean 'raster.validate'\?"):
+        one.get("raster.valdate")
+
+
+def test_an_unknown_name_unlike_any_other_is_refused_with_what_is_loaded():
+    one = Registry()
+    with pytest.raises(UnknownHandler, match="loaded are none"):
+        one.get("os.system")
+    for number in range(12):
+        one.register(Handler(f"h{number:02}", lambda ctx: None))
+    with pytest.raises(UnknownHandler, match=r"h00, .*h09 and 2 more"):
+        one.get("os.system")
+
+
+def test_queues_tells_where_each_handler_belongs():
+    one = Registry()
+    one.register(Handler("b", lambda ctx: None, queue="heavy"))
+    one.register(Handler("a", lambda ctx: None))
+    assert one.names() == ["a", "b"]
+    assert one.queues() == {"a": None, "b": "heavy"}
+
+
+def test_two_functions_cannot_share_a_name(empty_default):
+    @handler("twin")
+    def first(ctx): ...
+
+    with pytest.raises(Misconfigured, match=r"two handlers are named 'twin': .*first and .*second"):
+
+        @handler("twin")
+        def second(ctx): ...
+
+    assert empty_default.get("twin").function is first
+
+
+def test_two_functions_from_one_factory_cannot_share_a_name():
+    def factory():
+        return lambda ctx: None
+
+    one = Registry()
+    one.register(Handler("twin", factory()))
+    with pytest.raises(Misconfigured):
+        one.register(Handler("twin", factory()))
+
+
+def test_the_same_function_may_be_registered_again():
+    def same(ctx): ...
+
+    one = Registry()
+    one.register(Handler("same", same))
+    one.register(Handler("same", same, queue="heavy"))
+    assert one.queues() == {"same": "heavy"}
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [(("cell_1", "__main__"), ("cell_2", "__main__")), (("flow.py", "__main__"), ("flow.py", "flow"))],
+    ids=["a notebook's cell run again", "a script imported under its name"],
+)
+def test_a_function_defined_again_replaces_the_old_one(first, second):
+    one = Registry()
+    for file, module in (first, second):
+        names = {"__name__": module}
+        exec(compile("def load(ctx): ...", file, "exec"), names)
+        one.register(Handler("load", names["load"]))
+    assert one.get("load").function is names["load"]

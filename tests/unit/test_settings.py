@@ -1,0 +1,268 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from dagmaster.errors import Misconfigured
+from dagmaster.settings import ALIASES, PREFIX, Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch, tmp_path):
+    """An empty folder and an environment without any setting."""
+    monkeypatch.chdir(tmp_path)
+    aliases = {name for names in ALIASES.values() for name in names}
+    for name in list(os.environ):
+        if name.startswith(PREFIX) or name in aliases:
+            monkeypatch.delenv(name)
+
+
+def problems_of(**overrides: object) -> list[str]:
+    with pytest.raises(Misconfigured) as caught:
+        load_settings(**overrides)
+    return str(caught.value).splitlines()
+
+
+def test_everything_has_a_default():
+    settings = load_settings()
+    assert settings.database_dsn() is None
+    assert settings.worker_queue is None and settings.worker_queues == []
+    assert (settings.poll_interval_seconds, settings.heartbeat_interval_seconds) == (1.0, 30)
+    assert (settings.orphan_threshold_seconds, settings.orphan_scan_interval_seconds) == (120, 60)
+    assert (settings.default_task_timeout_seconds, settings.dispatch_timeout_seconds) == (3600, None)
+    assert settings.data_dir == Path(".dagmaster")
+    assert settings.max_output_bytes == 16 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("platform", "folder"), [("linux", Path("/var/log/dagmaster")), ("darwin", Path.home() / ".dagmaster" / "logs")]
+)
+def test_the_log_folder_is_the_platforms_own(monkeypatch, platform, folder):
+    monkeypatch.setattr(sys, "platform", platform)
+    assert load_settings().log_dir == folder
+
+
+def test_the_stronger_place_wins(monkeypatch):
+    Path("dagmaster.toml").write_text("worker_concurrency = 1\nmax_nodes = 1\nmax_fan_out = 1\nlog_level = 'debug'\n")
+    Path(".env").write_text("DAGMASTER_WORKER_CONCURRENCY=2\nDAGMASTER_MAX_NODES=2\nDAGMASTER_MAX_FAN_OUT=2\n")
+    monkeypatch.setenv("DAGMASTER_WORKER_CONCURRENCY", "3")
+    monkeypatch.setenv("DAGMASTER_MAX_NODES", "3")
+    settings = load_settings(worker_concurrency=4)
+    assert (settings.worker_concurrency, settings.max_nodes, settings.max_fan_out) == (4, 3, 2)
+    assert settings.log_level == "debug"
+
+
+def test_an_alias_in_the_environment_beats_the_full_name_in_a_file(monkeypatch):
+    Path(".env").write_text("DAGMASTER_DATABASE_URL=postgresql://file/db\n")
+    Path("dagmaster.toml").write_text("database_url = 'postgresql://toml/db'\n")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://environment/db")
+    assert load_settings().database_dsn() == "postgresql://environment/db"
+
+
+def test_in_one_place_the_full_name_beats_its_alias(monkeypatch):
+    monkeypatch.setenv("ORCHESTRATOR_POLL_INTERVAL", "9")
+    monkeypatch.setenv("DAGMASTER_POLL_INTERVAL_SECONDS", "0.5")
+    assert load_settings().poll_interval_seconds == 0.5
+
+
+EXAMPLES = {
+    "database_url": ("postgresql://host/db", SecretStr("postgresql://host/db")),
+    "run_mode": ("worker", "worker"),
+    "log_level": ("ERROR", "error"),
+    "log_format": ("JSON", "json"),
+    "postgres_password": ("hush", SecretStr("hush")),
+    "postgres_host": ("db", "db"),
+    "postgres_db": ("geo", "geo"),
+    "postgres_user": ("me", "me"),
+    "worker_queue": ("heavy", "heavy"),
+    "orphan_threshold_seconds": ("77", 77),
+    "heartbeat_interval_seconds": ("7", 7),
+    "worker_heartbeat_interval_seconds": ("7", 7),
+}
+
+
+@pytest.mark.parametrize(("setting", "alias"), [(key, name) for key, names in ALIASES.items() for name in names])
+def test_every_alias_is_read(monkeypatch, setting, alias):
+    text, value = EXAMPLES.get(setting, ("42", 42))
+    if setting.startswith("postgres_"):
+        monkeypatch.setenv("POSTGRES_HOST", "db")
+    monkeypatch.setenv(alias, text)
+    assert getattr(load_settings(), setting) == value
+
+
+def test_every_alias_names_a_setting():
+    assert set(ALIASES) <= set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_a_variable_set_to_nothing_counts_as_not_set(monkeypatch, empty):
+    if empty is None:
+        Path(".env").write_text("DATABASE_URL\n")
+    else:
+        monkeypatch.setenv("DATABASE_URL", empty)
+    assert load_settings().database_dsn() is None
+
+
+def test_other_programs_variables_in_the_env_file_are_let_be():
+    Path(".env").write_text("FLASK_DEBUG=1\nDAGMASTER_LOG_FORMAT=json\n")
+    assert load_settings().log_format == "json"
+
+
+def test_lists_are_split_at_commas_and_may_be_lists_in_toml(monkeypatch):
+    Path("dagmaster.toml").write_text("handlers = ['a.b', 'c.py']\n")
+    monkeypatch.setenv("DAGMASTER_WORKER_QUEUES", "fast, slow,")
+    settings = load_settings()
+    assert settings.handlers == ["a.b", "c.py"]
+    assert settings.worker_queues == ["fast", "slow"]
+
+
+def test_a_worker_consumes_the_default_queue_unless_told_otherwise():
+    assert load_settings(worker_queue="heavy").worker_queues == ["heavy"]
+    assert load_settings(worker_queue="heavy", worker_queues=["light"]).worker_queues == ["light"]
+
+
+def test_folders_may_start_at_home():
+    assert load_settings(data_dir="~/flows").data_dir == Path.home() / "flows"
+
+
+def test_the_parts_make_a_url(monkeypatch):
+    monkeypatch.setenv("POSTGRES_HOST", "db.example")
+    assert load_settings().database_dsn() == "postgresql://db.example:5432/dagmaster"
+    monkeypatch.setenv("POSTGRES_PORT", "6543")
+    monkeypatch.setenv("POSTGRES_DB", "geo")
+    monkeypatch.setenv("POSTGRES_USER", "me@corp")
+    monkeypatch.setenv("POSTGRES_PASSWORD", "p@ss:w/rd")
+    assert load_settings().database_dsn() == "postgresql://me%40corp:p%40ss%3Aw%2Frd@db.example:6543/geo"
+
+
+def test_a_url_beats_the_parts(monkeypatch):
+    monkeypatch.setenv("POSTGRES_HOST", "parts")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://url/db")
+    assert load_settings().database_dsn() == "postgresql://url/db"
+
+
+def test_a_socket_folder_may_be_the_host():
+    settings = load_settings(postgres_host="/var/run/postgresql")
+    assert settings.database_dsn() == "postgresql://%2Fvar%2Frun%2Fpostgresql:5432/dagmaster"
+
+
+def test_parts_without_a_host_are_refused_rather_than_ignored(monkeypatch):
+    monkeypatch.setenv("POSTGRES_DB", "geo")
+    assert problems_of() == [
+        "DAGMASTER_DATABASE_URL (default) is missing, and so is POSTGRES_HOST, although POSTGRES_DB is given"
+    ]
+
+
+def test_passwords_are_never_shown(monkeypatch):
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me:hush@host/db")
+    monkeypatch.setenv("POSTGRES_PASSWORD", "hush")
+    settings = load_settings()
+    assert "hush" not in repr(settings) + str(settings) + str(settings.model_dump())
+    monkeypatch.setenv("DATABASE_URL", "mysql://me:hush@host/db")
+    assert problems_of() == [
+        "DATABASE_URL (environment) should look like postgresql://user:password@host:5432/database"
+    ]
+
+
+@pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql+asyncpg://h/d", "host=h dbname=d"])
+def test_only_postgresql_addresses_are_accepted(url):
+    assert "database_url (argument) should look like" in problems_of(database_url=url)[0]
+
+
+def test_all_problems_are_told_at_once_with_their_places(monkeypatch):
+    Path("dagmaster.toml").write_text("log_format = 'xml'\nworkerqueue = 'x'\n")
+    Path(".env").write_text("DAGMASTER_AUTO_MIGRATE=perhaps\n")
+    monkeypatch.setenv("ORCHESTRATOR_POLL_INTERVAL", "-1")
+    assert sorted(problems_of(max_nodes="many")) == sorted(
+        [
+            "ORCHESTRATOR_POLL_INTERVAL (environment) should be greater than 0, not '-1'",
+            "DAGMASTER_AUTO_MIGRATE (.env) should be a valid boolean, unable to interpret input, not 'perhaps'",
+            "log_format (dagmaster.toml) should be 'text' or 'json', not 'xml'",
+            "workerqueue (dagmaster.toml) is not a setting; did you mean worker_queue?",
+            "max_nodes (argument) should be a valid integer, unable to parse string as an integer, not 'many'",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("POSTGRES_PORT", "70000"),
+        ("HEARTBEAT_INTERVAL_SEC", "nan"),
+        ("ORPHAN_THRESHOLD_SEC", "inf"),
+        ("DAGMASTER_WORKER_CONCURRENCY", "0"),
+        ("DAGMASTER_DISPATCH_TIMEOUT_SECONDS", "0"),
+        ("DAGMASTER_TIMEOUT_GRACE_SECONDS", "-1"),
+        ("WORKER_MAX_RETRIES", "-1"),
+        ("WORKER_MAX_RETRIES", "2.5"),
+        ("LOG_LEVEL", "loud"),
+        ("RUN_MODE", "boss"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_variable(monkeypatch, variable, value):
+    monkeypatch.setenv("POSTGRES_HOST", "db")
+    monkeypatch.setenv(variable, value)
+    (problem,) = problems_of()
+    assert problem.startswith(f"{variable} (environment) should be ")
+    assert problem.endswith(f", not {value!r}")
+
+
+def test_no_retries_and_no_grace_are_allowed():
+    settings = load_settings(default_max_retries=0, timeout_grace_seconds=0, shutdown_grace_seconds=0)
+    assert (settings.default_max_retries, settings.timeout_grace_seconds, settings.shutdown_grace_seconds) == (0, 0, 0)
+
+
+def test_a_heartbeat_must_come_before_its_owner_counts_as_lost(monkeypatch):
+    monkeypatch.setenv("ORPHAN_THRESHOLD_SEC", "30")
+    assert problems_of(worker_heartbeat_interval_seconds=200) == [
+        "ORPHAN_THRESHOLD_SEC (environment) should be greater than heartbeat_interval_seconds, which is 30, not '30'",
+        "DAGMASTER_WORKER_LOST_AFTER_SECONDS (default) should be greater than worker_heartbeat_interval_seconds, "
+        "which is 200, not 90",
+    ]
+
+
+@pytest.mark.parametrize("key", ["log_levle", "DAGMASTER_LOG_LEVEL", "loglevel"])
+def test_an_unknown_key_in_the_toml_file_gets_a_suggestion(key):
+    Path("dagmaster.toml").write_text(f"{key} = 'info'\n")
+    assert problems_of() == [f"{key} (dagmaster.toml) is not a setting; did you mean log_level?"]
+
+
+def test_an_unknown_key_like_no_other_gets_none():
+    Path("dagmaster.toml").write_text("[zzz]\nx = 1\n")
+    assert problems_of() == ["zzz (dagmaster.toml) is not a setting"]
+
+
+def test_an_unknown_argument_is_refused():
+    assert problems_of(pol_interval_seconds=1) == [
+        "pol_interval_seconds (argument) is not a setting; did you mean poll_interval_seconds?"
+    ]
+
+
+def test_a_toml_file_that_is_not_toml_is_named_with_the_line():
+    Path("dagmaster.toml").write_text("log_level = 'info'\nlog_format json\n")
+    (problem,) = problems_of()
+    assert problem.startswith("dagmaster.toml: ") and "line 2" in problem
+
+
+@pytest.mark.parametrize("name", [".env", "dagmaster.toml"])
+def test_a_file_that_is_not_text_is_named(name):
+    Path(name).write_bytes(b"\xff\xfe\x00")
+    assert problems_of()[0].startswith(f"{name} cannot be read: ")
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValidationError, match="frozen"):
+        load_settings().max_nodes = 1
+
+
+def test_templates_see_only_variables_with_the_prefix(monkeypatch):
+    monkeypatch.setenv("DAGMASTER_VAR_REGION", "eu")
+    monkeypatch.setenv("SECRET_KEY", "hush")
+    assert load_settings().template_env() == {"REGION": "eu"}
+    assert load_settings(template_env_prefix="SECRET_").template_env() == {"KEY": "hush"}
+
+
+def test_an_empty_template_prefix_would_show_everything_and_is_refused():
+    assert "template_env_prefix (argument)" in problems_of(template_env_prefix="")[0]
