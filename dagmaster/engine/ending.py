@@ -76,7 +76,7 @@ def _close_nodes(turn: Turn, reason: str) -> None:
 def _result(job: JobState) -> bytes:
     """The outputs by node, without a fan-out's children (ruling D-18), and where they come from."""
     workflow = job.graph.workflow
-    data = {node.node_id: orjson.Fragment(node.output) for node in _with_output(job)}
+    data = {node.node_id: orjson.Fragment(node.output or b"null") for node in _with_output(job)}
     provenance = {
         "workflow_id": workflow.workflow_id,
         "workflow_version": workflow.version,

@@ -174,7 +174,7 @@ def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> 
         if known_handlers is not None and task.handler not in known_handlers:
             hint = did_you_mean(task.handler, known_handlers)
             yield Problem(f"node {node_id!r} names an unknown handler {task.handler!r}{hint}", (*path, "handler"))
-        if not task.queue:
+        elif not task.queue:
             advice = f"give it a 'queue', register the handler {task.handler!r} with one, or set a default queue"
             yield Problem(f"node {node_id!r} has no queue: {advice}", path)
 

@@ -132,4 +132,6 @@ def _follow_back(left: Mapping[str, tuple[str, ...]]) -> list[str]:
     path: list[str] = [next(iter(left))]
     while (source := left[path[-1]][0]) not in path:
         path.append(source)
-    return path[path.index(source) :][::-1]
+    cycle = path[path.index(source) :][::-1]
+    first = cycle.index(next(node_id for node_id in left if node_id in cycle))
+    return cycle[first:] + cycle[:first]

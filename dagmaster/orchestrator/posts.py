@@ -35,5 +35,6 @@ def by_job(posts: Iterable[Post]) -> dict[int, list[Post]]:
 
 def messages(posts: Iterable[Post], *, is_new: bool) -> list[Message]:
     """A job that has just been loaded is resumed first; one that was in memory needs no resuming."""
-    given = [post.message for post in posts if post.message is not None and not isinstance(post.message, Resume)]
-    return [Resume(), *given] if is_new else given
+    given: list[Message] = [Resume()] if is_new else []
+    given += [post.message for post in posts if post.message is not None and not isinstance(post.message, Resume)]
+    return given

@@ -16,7 +16,16 @@ Connection = AsyncConnection[DictRow]
 
 # Every statement of the hot path finds its rows by key. While a table is young its statistics are not, and a plan
 # that reads all of it, once chosen, would stay for minutes.
-_BY_KEY = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c plan_cache_mode=force_generic_plan -c jit=off"
+_BY_KEY = " ".join(
+    f"-c {setting}"
+    for setting in (
+        "enable_seqscan=off",
+        "enable_hashjoin=off",
+        "enable_mergejoin=off",
+        "plan_cache_mode=force_generic_plan",
+        "jit=off",
+    )
+)
 # A transaction that is left open keeps every dead row alive.
 _SAFE = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
 

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import LiteralString, cast
+from typing import LiteralString
 
 _NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
@@ -14,8 +14,8 @@ def _load(folder: Path) -> dict[str, LiteralString]:
         _, *parts = _NAME.split(path.read_text(encoding="utf-8"))
         for name, body in zip(parts[::2], parts[1::2], strict=True):
             assert name not in found, f"two statements are named {name}"
-            statement = _PARAMETER.sub(r"%(\1)s", body.replace("%", "%%").strip().removesuffix(";"))
-            found[name] = cast(LiteralString, statement)  # Our own files, never a user's text.
+            statement = body.replace("%", "%%").strip().removesuffix(";")
+            found[name] = _PARAMETER.sub(r"%(\1)s", statement)  # Our own files, never a user's text.
     return found
 
 

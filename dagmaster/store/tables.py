@@ -58,13 +58,13 @@ EVENT_TYPE = Enum(*EVENT_TYPES, name="event_type", schema=SCHEMA)
 
 
 def _time(*, default_now: bool = False, nullable: bool = False) -> Any:
-    default = {"server_default": func.now()} if default_now else {}
-    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, **default))
+    now = func.now() if default_now else None
+    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, server_default=now))
 
 
 def _jsonb(default: str | None = None) -> Any:
-    server = {"server_default": text(f"'{default}'::jsonb"), "nullable": False} if default else {}
-    return Field(default=None, sa_column=Column(JSONB, **server))
+    server_default = text(f"'{default}'::jsonb") if default else None
+    return Field(default=None, sa_column=Column(JSONB, nullable=not default, server_default=server_default))
 
 
 def _big(**options: Any) -> Any:

@@ -71,7 +71,7 @@ BEGIN
         CONTINUE WHEN to_regclass('dagapp.' || name) IS NOT NULL;
         low := (first + n)::timestamp AT TIME ZONE 'UTC';
         high := (first + n + 1)::timestamp AT TIME ZONE 'UTC';
-        EXECUTE format('CREATE TABLE dagapp.%I (LIKE dagapp.dag_job_events INCLUDING DEFAULTS INCLUDING STORAGE)', name);
+        EXECUTE format('CREATE TABLE dagapp.%I (LIKE dagapp.dag_job_events INCLUDING DEFAULTS)', name);
         -- Rows that came before their partition wait in the default one.
         EXECUTE format('WITH moved AS (DELETE FROM dagapp.dag_job_events_default
                         WHERE created_at >= %L AND created_at < %L RETURNING *)

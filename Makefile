@@ -1,0 +1,47 @@
+# `make demo` and `make test` set up everything they need in .venv, quietly and once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+RUNS ?= 5000
+
+.PHONY: help demo test check bench simulate format clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(READY) ## Run the demo workflow on an embedded PostgreSQL, with a live view
+	@$(BIN)/dagmaster run workflows/demo.yaml
+
+test: $(READY) ## Run all tests
+	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+check: $(READY) ## Check format, lint, types and the layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(READY) ## Measure speed against a floor on the same database
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+simulate: $(READY) ## Run the engine through RUNS random worlds full of faults
+	@$(BIN)/dagmaster simulate --runs $(RUNS) $(ARGS)
+
+format: $(READY) ## Format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## Remove the virtual environment, caches and the embedded database
+	@rm -rf $(VENV) .dagmaster .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "dagmaster needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Setting up $(VENV) (once; about a minute) ..."
+	@$(PYTHON) -m venv $(VENV) \
+		|| { echo "the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

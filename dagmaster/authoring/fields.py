@@ -1,0 +1,114 @@
+"""Read typed fields out of a located document, noting what is wrong and where everything stood."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from dagmaster.authoring.positions import Located, Mark
+from dagmaster.model.problems import Path, Problem, Severity, find_close
+
+Fields = dict[str, Located]
+
+
+class Notes:
+    """The problems found so far, and the place in the file of every path in the workflow."""
+
+    def __init__(self, file: str | None, problems: Iterable[Problem] = ()) -> None:
+        self.problems = list(problems)
+        self._file = file
+        self._marks: dict[Path, Mark] = {}
+
+    def report(self, message: str, mark: Mark, severity: Severity = "error") -> None:
+        self.problems.append(Problem(message, (), self._file, mark.line, mark.column, severity))
+
+    def place(self, path: Path, located: Located) -> None:
+        """Remember where a value stands, and everything in it."""
+        self._marks[path] = located.mark
+        match located.value:
+            case dict() as entries:
+                for key, entry in entries.items():
+                    self.place((*path, key), entry)
+            case list() as items:
+                for index, item in enumerate(items):
+                    self.place((*path, index), item)
+
+    def place_mark(self, path: Path, mark: Mark) -> None:
+        self._marks[path] = mark
+
+    def move(self, source: Path, target: Path) -> None:
+        """What was written in one place is meant for another."""
+        found = {path: mark for path, mark in self._marks.items() if path[: len(source)] == source}
+        self._marks.update({(*target, *path[len(source) :]): mark for path, mark in found.items()})
+
+    def locate(self, problem: Problem) -> Problem:
+        """The problem with the position of its path, or of the nearest thing around it."""
+        for length in range(len(problem.path), -1, -1):
+            if mark := self._marks.get(problem.path[:length]):
+                return replace(problem, file=self._file, line=mark.line, column=mark.column)
+        return replace(problem, file=self._file)
+
+    @property
+    def has_errors(self) -> bool:
+        return any(problem.is_error for problem in self.problems)
+
+
+def read_fields(located: Located, known: Collection[str], what: str, notes: Notes) -> Fields:
+    """The entries of a mapping. A misspelt key is reported, and read as the key that was probably meant."""
+    if not isinstance(located.value, dict):
+        if located.value is not None:
+            notes.report(f"{what} must be a mapping of keys to values", located.mark)
+        return {}
+    entries: Fields = located.value
+    fields = {key: entry for key, entry in entries.items() if key in known}
+    for key, entry in entries.items():
+        if key not in known:
+            meant = find_close(key, [name for name in known if name not in fields])
+            hint = f"; did you mean {meant!r}?" if meant else f"; known are {', '.join(known)}"
+            notes.report(f"unknown key {key!r} in {what}{hint}", entry.key_mark or entry.mark)
+            if meant:
+                fields[meant] = entry
+    return fields
+
+
+def read_text(located: Located | None, what: str, notes: Notes) -> str | None:
+    """A scalar as it was written, so that the node `yes` is not the boolean."""
+    if located is None or located.value is None:
+        return None
+    if isinstance(located.value, dict | list):
+        notes.report(f"{what} must be a text", located.mark)
+        return None
+    return located.text
+
+
+def read_flag(located: Located | None, what: str, notes: Notes, *, default: bool) -> bool:
+    if located is None or located.value is None:
+        return default
+    if not isinstance(located.value, bool):
+        notes.report(f"{what} must be true or false", located.mark)
+        return default
+    return located.value
+
+
+def read_names(located: Located | None, path: Path, what: str, notes: Notes) -> list[str]:
+    """One name or a list of names."""
+    if located is None or located.value is None:
+        return []
+    items = located.value if isinstance(located.value, list) else [located]
+    names = []
+    for item in items:
+        if name := read_text(item, f"each name in {what}", notes):
+            notes.place((*path, len(names)), item)
+            names.append(name)
+    return names
+
+
+def read_mapping(located: Located | None, path: Path, what: str, notes: Notes) -> dict[str, Any]:
+    """Any mapping, as plain data."""
+    if located is None or located.value is None:
+        return {}
+    if not isinstance(located.value, dict):
+        notes.report(f"{what} must be a mapping of names to values", located.mark)
+        return {}
+    notes.place(path, located)
+    plain: dict[str, Any] = located.plain
+    return plain

@@ -1,0 +1,224 @@
+"""The composition root: settings become a database, an orchestrator and a worker that run together or apart."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dagmaster.engine.turn import Rules
+from dagmaster.errors import Misconfigured
+from dagmaster.handlers import Registry
+from dagmaster.orchestrator.chores import Intervals
+from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.orchestrator.process import run_orchestrator
+from dagmaster.settings import Settings
+from dagmaster.store import migrate
+from dagmaster.store.care import check_schema
+from dagmaster.store.connect import opened
+from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.events import ensure_partitions
+from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
+from dagmaster.worker.worker import Worker, WorkerOptions
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def database(settings: Settings, *, migrated: bool = True) -> Iterator[str]:
+    """The database that the settings name, or the embedded one of the data folder; its address for libpq."""
+    dsn = settings.database_dsn()
+    if dsn is not None:
+        if migrated:
+            asyncio.run(_check(dsn))
+        yield dsn
+        return
+    with EmbeddedServer.start(settings.data_dir) as server:
+        if migrated and settings.auto_migrate:
+            migrate.upgrade(server.dsn)
+        if migrated:
+            asyncio.run(_check(server.dsn))
+        yield server.dsn
+
+
+async def _check(dsn: str) -> None:
+    async with opened(dsn, application="dagmaster") as conn:
+        await check_schema(conn)
+        await ensure_partitions(conn)
+
+
+def rules_of(settings: Settings) -> Rules:
+    return Rules(
+        dispatch_timeout_seconds=settings.dispatch_timeout_seconds,
+        timeout_grace_seconds=settings.timeout_grace_seconds,
+        zombie_after_seconds=settings.zombie_after_seconds,
+        max_fan_out=settings.max_fan_out,
+        env=settings.template_env(),
+    )
+
+
+def intervals_of(settings: Settings) -> Intervals:
+    return Intervals(
+        heartbeat_seconds=settings.heartbeat_interval_seconds,
+        orphan_scan_seconds=settings.orphan_scan_interval_seconds,
+        orphan_threshold_seconds=settings.orphan_threshold_seconds,
+        worker_lost_after_seconds=settings.worker_lost_after_seconds,
+    )
+
+
+def worker_options(settings: Settings, queues: Sequence[str], concurrency: int | None) -> WorkerOptions:
+    if not queues:
+        raise Misconfigured(
+            "the worker has no queue to consume; name some with --queues a,b or set DAGMASTER_WORKER_QUEUES "
+            "(or DAGMASTER_WORKER_QUEUE, the default queue of tasks)"
+        )
+    return WorkerOptions(
+        queues=tuple(queues),
+        concurrency=concurrency or settings.worker_concurrency,
+        poll_interval_seconds=settings.poll_interval_seconds,
+        heartbeat_interval_seconds=settings.worker_heartbeat_interval_seconds,
+        shutdown_grace_seconds=settings.shutdown_grace_seconds,
+        max_output_bytes=settings.max_output_bytes,
+    )
+
+
+@dataclass(slots=True)
+class Fleet:
+    """What runs in this process."""
+
+    notifier: Notifier
+    orchestrator: Orchestrator | None
+    worker: Worker | None
+    ended: asyncio.Future[None]
+
+    def wake(self) -> None:
+        """A job was submitted or something was asked of one."""
+        self.notifier.notify(MAIL)
+        if self.orchestrator is not None:
+            self.orchestrator.look()
+
+
+@asynccontextmanager
+async def fleet(
+    dsn: str,
+    settings: Settings,
+    *,
+    orchestrate: bool = False,
+    work: WorkerOptions | None = None,
+    registry: Registry | None = None,
+) -> AsyncIterator[Fleet]:
+    """Start the roles, and stop them in order: the worker first, so that its last reports are still taken."""
+    notifier = Notifier(dsn)
+    orchestrator = None
+    if orchestrate:
+        orchestrator = Orchestrator(rules_of(settings), notifier, poll_interval_seconds=settings.poll_interval_seconds)
+    worker = None
+    if work is not None and registry is not None:
+        deliver = orchestrator.deliver if orchestrator is not None else None
+        worker = Worker(dsn, registry, work, notifier, deliver=deliver)
+        if orchestrator is not None:
+            orchestrator.local = worker
+    calls = {}
+    if orchestrator is not None:
+        calls[MAIL] = orchestrator.look
+    if worker is not None:
+        calls[TASKS] = worker.look
+    running = Fleet(notifier, orchestrator, worker, asyncio.get_running_loop().create_future())
+    async with (
+        _background(notifier.run(), listen(dsn, calls)),
+        _stopped_last(dsn, settings, running),
+        _stopped_first(running),
+    ):
+        yield running
+
+
+@asynccontextmanager
+async def _background(*work: Awaitable[None]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _stopped_last(dsn: str, settings: Settings, running: Fleet) -> AsyncIterator[None]:
+    if running.orchestrator is None:
+        yield
+        return
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(
+        run_orchestrator(dsn, running.orchestrator, intervals_of(settings), running.notifier, stop, ready=ready)
+    )
+    task.add_done_callback(lambda _: _end(running, task))
+    waiter = asyncio.create_task(ready.wait())
+    await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if task.done():
+        await task
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+@asynccontextmanager
+async def _stopped_first(running: Fleet) -> AsyncIterator[None]:
+    if running.worker is None:
+        yield
+        return
+    stop = asyncio.Event()
+    task = asyncio.create_task(running.worker.run(stop))
+    task.add_done_callback(lambda _: _end(running, task))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+def _end(running: Fleet, task: "asyncio.Task[None]") -> None:
+    """A role that ends by itself ends the whole."""
+    if running.ended.done():
+        return
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        running.ended.set_exception(error)
+        running.ended.exception()  # Whoever waits sees it; nobody need wait.
+    else:
+        running.ended.set_result(None)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Set by the first SIGINT or SIGTERM; the second one ends the process at once."""
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            log.warning("stopping at once")
+            os._exit(128 + number)
+        log.info("stopping; once more to stop at once")
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+async def until_stopped(running: Fleet, stop: asyncio.Event) -> None:
+    """Wait for a signal, or for a role that fails."""
+    waiter = asyncio.ensure_future(stop.wait())
+    both: list[asyncio.Future[Any]] = [waiter, running.ended]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiter
+    if running.ended.done():
+        await running.ended
