@@ -40,6 +40,9 @@ class Notes:
         found = {path: mark for path, mark in self._marks.items() if path[: len(source)] == source}
         self._marks.update({(*target, *path[len(source) :]): mark for path, mark in found.items()})
 
+    def find_mark(self, path: Path) -> Mark | None:
+        return self._marks.get(path)
+
     def locate(self, problem: Problem) -> Problem:
         """The problem with the position of its path, or of the nearest thing around it."""
         for length in range(len(problem.path), -1, -1):
@@ -70,6 +73,11 @@ def read_fields(located: Located, known: Collection[str], what: str, notes: Note
     return fields
 
 
+def is_missing(located: Located | None) -> bool:
+    """Not given at all. What was given but could not be read has been reported already."""
+    return located is None or (located.value is None and not located.is_broken)
+
+
 def read_text(located: Located | None, what: str, notes: Notes) -> str | None:
     """A scalar as it was written, so that the node `yes` is not the boolean."""
     if located is None or located.value is None:
@@ -94,7 +102,7 @@ def read_names(located: Located | None, path: Path, what: str, notes: Notes) -> 
     if located is None or located.value is None:
         return []
     items = located.value if isinstance(located.value, list) else [located]
-    names = []
+    names: list[str] = []
     for item in items:
         if name := read_text(item, f"each name in {what}", notes):
             notes.place((*path, len(names)), item)

@@ -114,6 +114,8 @@ def _explain(error: yaml.YAMLError, text: str, file: str | None) -> Problem:
     lines = text.splitlines()
     around = {mark.line, error.context_mark.line if error.context_mark else mark.line}
     hint = _QUOTE_HINT if any(_UNQUOTED.search(lines[n]) for n in around if n < len(lines)) else ""
+    if not hint and "block scalar" in message:
+        hint = "; a value that begins with '>' must be in quotes"
     return Problem(f"not readable as YAML: {message}{hint}", file=file, line=mark.line + 1, column=mark.column + 1)
 
 
@@ -190,7 +192,8 @@ class _Reader:
     def _scalar(self, node: yaml.Node) -> Any:
         kind = node.tag.removeprefix(_TAGS)
         if kind not in _SCALARS:
-            self._report(f"the tag {node.tag!r} is not supported", node)
+            hint = "; a value that begins with '!' must be in quotes" if node.tag.startswith("!") else ""
+            self._report(f"the tag {node.tag!r} is not supported{hint}", node)
             return None
         try:
             value = _SCALARS[kind](node)

@@ -98,7 +98,8 @@ class Turn:
     touched: dict[str, NodeState] = field(default_factory=dict)
     created: dict[str, NodeState] = field(default_factory=dict)
     dispatches: dict[str, Dispatch] = field(default_factory=dict)
-    closed_tasks: list[str] = field(default_factory=list)
+    closed_running: list[str] = field(default_factory=list)
+    closed_waiting: list[str] = field(default_factory=list)
     results: dict[str, Result] = field(default_factory=dict)
     timers: list[Timer] = field(default_factory=list)
     follow_ups: list[Message] = field(default_factory=list)
@@ -176,8 +177,11 @@ class Turn:
     def close_task(self, node: NodeState) -> None:
         """Its attempt is over: nothing of it may stay on a queue or count as running."""
         task_id = self.job.task_id(node)
-        if self.dispatches.pop(task_id, None) is None:
-            self.closed_tasks.append(task_id)
+        if self.dispatches.pop(task_id, None) is not None:
+            return
+        self.closed_running.append(task_id)
+        if node.started_at is None or node.started_at == self.now:  # As far as the rows know, it still waits.
+            self.closed_waiting.append(task_id)
 
     def fail(self, node: NodeState, error: str, **event: Any) -> None:
         """End the attempt; whether another follows is for the caller to decide."""

@@ -53,6 +53,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def find_close(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant."""
-    by_folded = {candidate.casefold(): candidate for candidate in known}
+    by_folded = {candidate.casefold(): str(candidate) for candidate in known}
     close = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None

@@ -4,16 +4,17 @@ There are no statements, no globals, no Python attributes, and no calls except a
 grow beyond the size of the data (powers, repeated or joined texts) is bounded.
 """
 
+import math
+import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import GeneratorType
 from typing import Any, Final
 
 import orjson
 from jinja2 import TemplateRuntimeError, TemplateSyntaxError, Undefined, UndefinedError, nodes
 from jinja2.environment import TemplateExpression
-from jinja2.filters import FILTERS, do_round
+from jinja2.filters import FILTERS, do_float, do_int, do_round
 from jinja2.parser import Parser
 from jinja2.runtime import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
@@ -26,6 +27,7 @@ from dagmaster.model.references import NOTHING, ROOTS, Key, Reference, Scope, de
 
 MAX_TEXT_CHARS: Final = 1024 * 1024
 MAX_LIST_ITEMS: Final = 1_000_000
+MAX_INTEGER: Final = 2**63 - 1
 MAX_POWER_BITS: Final = 4096
 MAX_DEPTH: Final = 40
 
@@ -108,7 +110,7 @@ def to_plain(value: Any) -> Any:
     match value:
         case Undefined():
             return value._fail_with_undefined_error()
-        case GeneratorType() | tuple() | list():
+        case Iterator() | tuple() | list():
             return [to_plain(item) if isinstance(item, Undefined | tuple) else item for item in value]
         case Mapping() if not isinstance(value, dict):
             return dict(value)
@@ -214,6 +216,8 @@ def _check_node(node: nodes.Node) -> None:
             raise ExpressionSyntax(
                 f"functions cannot be called, only methods of strings: {', '.join(sorted(_METHODS))}"
             )
+        case nodes.Const(value=int() | float() as number) if not _is_storable(number):
+            raise ExpressionSyntax(f"the number {shorten(str(number))} is too large")
         case nodes.Pair() if not isinstance(node.key, nodes.Const) or not isinstance(node.key.value, str):
             raise ExpressionSyntax("the keys of an object must be quoted strings")
         case _ if not isinstance(node, _ALLOWED):
@@ -230,7 +234,7 @@ class _Missing(StrictUndefined):
 
 
 class _Sandbox(SandboxedEnvironment):
-    intercepted_binops = frozenset({"+", "*", "%", "**"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         return (
@@ -247,7 +251,7 @@ class _Sandbox(SandboxedEnvironment):
         return isinstance(getattr(obj, "__self__", None), str) and obj.__name__ in _METHODS
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        return _BOUNDED[operator](left, right)
+        return _check_number(_OPERATORS[operator](left, right))
 
 
 class _ConcatIsJoin(NodeTransformer):
@@ -272,6 +276,17 @@ def _need_numbers(operation: str, *values: Any) -> None:
             raise TypeError(f"{operation} needs numbers, not {describe(value)}")
 
 
+def _check_number(value: Any) -> Any:
+    if isinstance(value, int | float) and not _is_storable(value):
+        raise ValueError("the number is too large")
+    return value
+
+
+def _is_storable(number: int | float) -> bool:
+    """JSON and the database hold 64 bits, and neither infinity nor what comes of it."""
+    return -MAX_INTEGER <= number <= MAX_INTEGER if isinstance(number, int) else math.isfinite(number)
+
+
 def _check_length(chars: int) -> None:
     if chars > MAX_TEXT_CHARS:
         raise ExpressionFailed(f"the text would have more than {MAX_TEXT_CHARS} characters")
@@ -287,26 +302,32 @@ def _add(left: Any, right: Any) -> Any:
     return left + right
 
 
-def _multiply(left: Any, right: Any) -> Any:
-    _need_numbers("*", left, right)
-    return left * right
-
-
-def _modulo(left: Any, right: Any) -> Any:
-    _need_numbers("%", left, right)
-    return left % right
-
-
 def _power(left: Any, right: Any) -> Any:
     _need_numbers("**", left, right)
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > MAX_POWER_BITS:
-        raise ValueError("the power is too large")
+        raise ValueError("the number is too large")
     if left < 0 and not float(right).is_integer():
         raise ValueError("a negative number has no such power")
     return left**right
 
 
-_BOUNDED: Final = {"+": _add, "*": _multiply, "%": _modulo, "**": _power}
+def _numeric(sign: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def apply(left: Any, right: Any) -> Any:
+        _need_numbers(sign, left, right)
+        return compute(left, right)
+
+    return apply
+
+
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "+": _add,
+    "-": _numeric("-", operator.sub),
+    "*": _numeric("*", operator.mul),
+    "/": _numeric("/", operator.truediv),
+    "//": _numeric("//", operator.floordiv),
+    "%": _numeric("%", operator.mod),
+    "**": _power,
+}
 
 
 # Filters, tests and methods
@@ -330,7 +351,7 @@ def _round(value: Any, precision: int = 0, method: Any = "common") -> Any:
 def _sum(values: Iterable[Any]) -> Any:
     numbers = list(values)
     _need_numbers("sum", *numbers)
-    return sum(numbers)
+    return _check_number(sum(numbers))
 
 
 def _to_json(value: Any) -> str:
@@ -338,7 +359,7 @@ def _to_json(value: Any) -> str:
 
 
 _JINJA_FILTERS: Final = (
-    *("default", "d", "length", "count", "int", "float", "abs", "min", "max", "first", "last", "sort", "unique"),
+    *("default", "d", "length", "count", "abs", "min", "max", "first", "last", "sort", "unique"),
     *("reverse", "list", "map", "select", "reject", "selectattr", "rejectattr"),
 )
 _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -349,6 +370,8 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "capitalize": lambda value: to_text(value).capitalize(),
     "trim": lambda value, chars=None: to_text(value).strip(chars),
     "string": to_text,
+    "int": lambda value, *args, **options: _check_number(do_int(value, *args, **options)),
+    "float": lambda value, *args, **options: _check_number(do_float(value, *args, **options)),
     "join": _join,
     "replace": _replace,
     "round": _round,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
@@ -139,3 +139,8 @@ class Workflow(Frozen):
     def content_hash(self) -> str:
         """The key under which the definition is pinned."""
         return sha256(self.to_json()).hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("content_hash", None)  # a copy would keep the hash of the original
+        return copied

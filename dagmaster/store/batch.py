@@ -1,5 +1,6 @@
 """Write what a batch of turns changed, in one fenced transaction."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from dagmaster.engine.state import JobState, NodeState
 from dagmaster.engine.turn import Dispatch, Result, Turn
 from dagmaster.errors import Conflict
 from dagmaster.store.connect import Connection, encode_rows
-from dagmaster.store.statements import SQL
+from dagmaster.store.statements import Statement, compose, run_statement
 
 OWNERSHIP_LOST = "DM001"
 ROWS_DIFFER = "DM002"
@@ -42,7 +43,8 @@ class Batch:
 async def commit(conn: Connection, batch: Batch) -> None:
     """All of it or nothing."""
     try:
-        await conn.execute(SQL["commit_batch"], _values(batch))
+        values = _values(batch)
+        await run_statement(conn, _statement(values), values)
     except psycopg.Error as error:
         if error.sqlstate == OWNERSHIP_LOST:
             detail = error.diag.message_detail or ""
@@ -63,6 +65,29 @@ def settle_versions(batch: Batch) -> None:
             node.params = None
 
 
+# Each part of a batch, by the rows that it writes.
+PARTS = {
+    "jobs": "job_rows",
+    "new_nodes": "new_nodes",
+    "nodes": "node_rows",
+    "results": "result_rows",
+    "closed_waiting": "closed_waiting",
+    "closed_running": "closed_running",
+    "waiting": "waiting",
+    "running": "running",
+    "events": "event_rows",
+    "mail": "mail_rows",
+}
+CHECKED = ("job_rows", "node_rows")
+
+
+def _statement(values: Mapping[str, Any]) -> Statement:
+    """Only the parts that have something to write: an empty one would cost as much as a small one."""
+    parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
+    checks = tuple(f"check_{part}" for part in CHECKED if part in parts)
+    return compose(("held", *parts), ("check_held", *checks))
+
+
 def _values(batch: Batch) -> dict[str, Any]:
     turns = [turn for turn, _ in batch.turns]
     jobs = [_job_row(turn.job) for turn in turns if turn.job_touched]
@@ -80,7 +105,8 @@ def _values(batch: Batch) -> dict[str, Any]:
             [_new_node_row(turn.job, node, turn) for turn in turns for node in turn.created.values()]
         ),
         "results": encode_rows([_result_row(result) for turn in turns for result in turn.results.values()]),
-        "closed_tasks": encode_rows([task_id for turn in turns for task_id in turn.closed_tasks]),
+        "closed_waiting": encode_rows([task_id for turn in turns for task_id in turn.closed_waiting]),
+        "closed_running": encode_rows([task_id for turn in turns for task_id in turn.closed_running]),
         "waiting": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id not in batch.local]),
         "running": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id in batch.local]),
         "events": encode_rows([event for turn in turns for event in turn.events]),

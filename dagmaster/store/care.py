@@ -3,24 +3,24 @@
 from dagmaster.errors import SchemaMissing
 from dagmaster.store.connect import Connection
 from dagmaster.store.migrate import head
-from dagmaster.store.statements import SQL
+from dagmaster.store.statements import run
 
 
 async def vacuum_hot_tables(conn: Connection, *, dead_rows: int) -> list[str]:
     """Autovacuum looks once a minute; at thousands of tasks a second that is too late."""
-    cursor = await conn.execute(SQL["dead_rows"], {"threshold": dead_rows})
+    cursor = await run(conn, "dead_rows", {"threshold": dead_rows})
     tables = [row["relname"] for row in await cursor.fetchall()]
     for table in tables:
-        await conn.execute(SQL[f"vacuum_{table}"])
+        await run(conn, f"vacuum_{table}")
     return tables
 
 
 async def check_schema(conn: Connection) -> None:
     """Raises unless the schema is the one this program was made for."""
-    row = await (await conn.execute(SQL["schema_revision"])).fetchone()
+    row = await (await run(conn, "schema_revision")).fetchone()
     if row is None or not row["is_there"]:
         raise SchemaMissing("the database has no dagmaster tables; run `dagmaster migrate`")
-    found = await (await conn.execute(SQL["schema_version"])).fetchone()
+    found = await (await run(conn, "schema_version")).fetchone()
     version = found["version_num"] if found else None
     if version != head():
         raise SchemaMissing(

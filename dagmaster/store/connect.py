@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncRawCursor
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 
@@ -45,6 +45,7 @@ async def connect(dsn: str, *, application: str, hot: bool = False, durable: boo
             autocommit=True,
             prepare_threshold=0 if hot else 5,
             row_factory=dict_row,
+            cursor_factory=AsyncRawCursor,
             application_name=application,
             options=" ".join(options),
             connect_timeout=10,

@@ -58,10 +58,10 @@ class Account(NamedTuple):
 
 
 class EmbeddedServer:
-    """One process's hold on the server of a folder; the last hold that is released, or dies, was the last.
+    """One process's hold on the server of a folder; whoever lets go last stops it.
 
-    A hold is a shared lock on a file, which the kernel drops with the process: nobody counts pids, and a process that
-    was killed is not counted. Its server runs on; the next process joins it and stops it as the last.
+    A hold is a shared lock on a file. The kernel drops it with the process, so there are no pids to count, and one that
+    was killed does not count. If it was the last, the server runs on; the next process joins and later stops it.
     """
 
     dsn: str
@@ -91,6 +91,9 @@ class EmbeddedServer:
             undo.pop_all()
         atexit.register(server.release)
         return server
+
+    def dsn_of(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={quote(str(self._socket_dir), safe='')}&port=5432"
 
     def release(self) -> None:
         """Let go of the server; without another holder it is stopped. A forked child holds nothing."""
@@ -206,10 +209,11 @@ class EmbeddedServer:
             options += ["-c", f"{name}={value}"]
         start = ("pg_ctl", "start", "-w", "-t", f"{START_SECONDS:.0f}", "-l", self._log.name, "-o", shlex.join(options))
         deadline = time.monotonic() + STALE_BACKENDS_SECONDS
-        while self._run(*start).returncode != 0:
+        while (started := self._run(*start)).returncode != 0:
             # Backends outlive a killed server until they notice, and the folder is theirs until then.
             if "pre-existing shared memory block" not in self._last_lines() or time.monotonic() > deadline:
-                raise EmbeddedServerFailed(self._with_log(f"the server in {self.pgdata} did not start"))
+                output = started.stdout.strip()
+                raise EmbeddedServerFailed(self._with_log(f"the server in {self.pgdata} did not start: {output}"))
             self._log.unlink()
             time.sleep(0.2)
         logger.info("started the embedded PostgreSQL in %s", self.pgdata)
@@ -277,9 +281,6 @@ class EmbeddedServer:
             )
         except OSError as error:
             raise EmbeddedServerFailed(f"{self._binaries / program} cannot be run: {error}") from error
-
-    def dsn_of(self, database: str) -> str:
-        return f"postgresql://postgres@/{database}?host={quote(str(self._socket_dir), safe='')}&port=5432"
 
     def _last_lines(self) -> str:
         if not self._log.exists():

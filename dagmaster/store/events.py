@@ -5,7 +5,7 @@ from typing import Any
 
 from dagmaster.model.states import EVENT_ALIASES
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import SQL
+from dagmaster.store.statements import run
 
 
 async def list_events(
@@ -20,9 +20,9 @@ async def list_events(
     """Oldest first, beginning behind the event `after`."""
     types = [EVENT_ALIASES.get(name, name) for name in event_types] or None
     values = {"job_id": job_id, "node_id": node_id, "event_types": types, "after": after, "limit": limit}
-    cursor = await conn.execute(SQL["list_events"], values)
+    cursor = await run(conn, "list_events", values)
     return await cursor.fetchall()
 
 
 async def ensure_partitions(conn: Connection, days_ahead: int = 7) -> None:
-    await conn.execute(SQL["ensure_event_partitions"], {"days_ahead": days_ahead})
+    await run(conn, "ensure_event_partitions", {"days_ahead": days_ahead})

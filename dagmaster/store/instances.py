@@ -12,7 +12,7 @@ import orjson
 
 from dagmaster.ids import new_id
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import SQL
+from dagmaster.store.statements import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def host_key() -> str:
 
 
 async def register_orchestrator(conn: Connection, me: Instance) -> None:
-    await conn.execute(SQL["register_orchestrator"], _identity(me))
+    await run(conn, "register_orchestrator", _identity(me))
 
 
 async def beat_orchestrator(
@@ -48,7 +48,7 @@ async def beat_orchestrator(
 
 
 async def stop_orchestrator(conn: Connection, me: Instance) -> None:
-    await conn.execute(SQL["stop_orchestrator"], {"instance_id": me.instance_id})
+    await run(conn, "stop_orchestrator", {"instance_id": me.instance_id})
 
 
 async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[int]:
@@ -62,7 +62,7 @@ async def hand_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: f
 
 
 async def register_worker(conn: Connection, me: Instance, queues: Sequence[str], concurrency: int) -> None:
-    await conn.execute(SQL["register_worker"], _identity(me) | {"queues": list(queues), "concurrency": concurrency})
+    await run(conn, "register_worker", _identity(me) | {"queues": list(queues), "concurrency": concurrency})
 
 
 async def beat_worker(conn: Connection, me: Instance, completed: int, failed: int) -> datetime | None:
@@ -71,7 +71,7 @@ async def beat_worker(conn: Connection, me: Instance, completed: int, failed: in
 
 
 async def stop_worker(conn: Connection, me: Instance, completed: int, failed: int) -> None:
-    await conn.execute(SQL["stop_worker"], _counted(me, completed, failed))
+    await run(conn, "stop_worker", _counted(me, completed, failed))
 
 
 async def bury_dead(conn: Connection, key: str) -> list[str]:
@@ -79,18 +79,18 @@ async def bury_dead(conn: Connection, key: str) -> list[str]:
     rows = await _rows(conn, "living_instances", {"host_key": key})
     dead = [row["instance_id"] for row in rows if not _is_alive(row["pid"])]
     if dead:
-        await conn.execute(SQL["bury_instances"], {"instance_ids": dead})
+        await run(conn, "bury_instances", {"instance_ids": dead})
     return dead
 
 
 async def rescue_tasks(conn: Connection, *, lost_after_seconds: float) -> int:
     """Give up workers that no longer beat, and take their tasks from them; the owners are told."""
-    await conn.execute(SQL["give_up_workers"], {"lost_after_seconds": lost_after_seconds})
+    await run(conn, "give_up_workers", {"lost_after_seconds": lost_after_seconds})
     return len(await _rows(conn, "rescue_tasks", {}))
 
 
 async def forget_instances(conn: Connection, *, days: int) -> None:
-    await conn.execute(SQL["forget_instances"], {"days": days})
+    await run(conn, "forget_instances", {"days": days})
 
 
 async def list_workers(conn: Connection) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def _counted(me: Instance, completed: int, failed: int) -> dict[str, Any]:
 
 
 async def _rows(conn: Connection, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    cursor = await conn.execute(SQL[name], values)
+    cursor = await run(conn, name, values)
     return await cursor.fetchall()
 
 

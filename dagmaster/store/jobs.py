@@ -14,7 +14,7 @@ from dagmaster.ids import new_id
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection, encode_rows
-from dagmaster.store.statements import SQL
+from dagmaster.store.statements import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ async def submit_many(
         "owner_id": owner_id,
         "source_app": source_app,
     }
-    cursor = await conn.execute(SQL["submit_jobs"], values)
+    cursor = await run(conn, "submit_jobs", values)
     added = {row["job_id"]: row["owner_id"] for row in await cursor.fetchall()}
     return [
         Submitted(row["job_id"], True, added[row["job_id"]]) if row["job_id"] in added else await _first(conn, row)
@@ -90,7 +90,7 @@ async def submit_many(
 async def _first(conn: Connection, row: Mapping[str, Any]) -> Submitted:
     """The job that was submitted under this key before."""
     key = {"submitted_by": row["submitted_by"], "idempotency_key": row["idempotency_key"]}
-    found = await (await conn.execute(SQL["find_by_idempotency_key"], key)).fetchone()
+    found = await (await run(conn, "find_by_idempotency_key", key)).fetchone()
     if found is None:
         raise UnknownJob(f"the job with idempotency key {row['idempotency_key']!r} was removed; submit again")
     if found["request_hash"] != row["request_hash"]:
@@ -150,7 +150,7 @@ async def load(conn: Connection, owner_id: str, job_ids: Sequence[int], graphs: 
 
 
 async def job_rows(conn: Connection, owner_id: str, job_ids: Sequence[int]) -> list[dict[str, Any]]:
-    cursor = await conn.execute(SQL["load_jobs"], {"job_ids": list(job_ids), "owner_id": owner_id})
+    cursor = await run(conn, "load_jobs", {"job_ids": list(job_ids), "owner_id": owner_id})
     return await cursor.fetchall()
 
 
@@ -160,7 +160,7 @@ async def restore_rows(
     loaded = {row["job_id"]: Loaded(_state(row, graphs[row["workflow_hash"]]), row["owner_epoch"]) for row in rows}
     begun = [job_id for job_id, job in loaded.items() if job.state.status is not JobStatus.PENDING]
     if begun:
-        cursor = await conn.execute(SQL["load_nodes"], {"job_ids": begun})
+        cursor = await run(conn, "load_nodes", {"job_ids": begun})
         by_job: dict[int, list[NodeState]] = {}
         for row in await cursor.fetchall():
             job = loaded[row["job_id"]].state
@@ -215,12 +215,12 @@ def _restore(job: JobState, nodes: list[NodeState]) -> None:
 
 
 async def load_definitions(conn: Connection, hashes: Sequence[str]) -> dict[str, bytes]:
-    cursor = await conn.execute(SQL["load_definitions"], {"hashes": list(hashes)})
+    cursor = await run(conn, "load_definitions", {"hashes": list(hashes)})
     return {row["workflow_hash"]: row["definition"] for row in await cursor.fetchall()}
 
 
 async def get_job(conn: Connection, job_id: int) -> dict[str, Any]:
-    row = await (await conn.execute(SQL["show_job"], {"job_id": job_id})).fetchone()
+    row = await (await run(conn, "show_job", {"job_id": job_id})).fetchone()
     if row is None:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
     return row
@@ -240,34 +240,39 @@ async def list_jobs(
         "limit": limit,
         "offset": offset,
     }
-    return await (await conn.execute(SQL["list_jobs"], values)).fetchall()
+    return await (await run(conn, "list_jobs", values)).fetchall()
 
 
 async def list_nodes(conn: Connection, job_id: int, *, with_children: bool = False) -> list[dict[str, Any]]:
     values = {"job_id": job_id, "with_children": with_children}
-    return await (await conn.execute(SQL["show_nodes"], values)).fetchall()
+    return await (await run(conn, "show_nodes", values)).fetchall()
 
 
 async def count_nodes(conn: Connection, job_id: int) -> list[dict[str, Any]]:
     """How many nodes are in each state; the children of each fan-out apart."""
-    return await (await conn.execute(SQL["count_nodes"], {"job_id": job_id})).fetchall()
+    return await (await run(conn, "count_nodes", {"job_id": job_id})).fetchall()
+
+
+async def watch_nodes(conn: Connection, job_id: int) -> list[dict[str, Any]]:
+    """The job's own nodes without their outputs, in no order."""
+    return await (await run(conn, "watch_nodes", {"job_id": job_id})).fetchall()
 
 
 async def job_status(conn: Connection, job_ids: Sequence[int]) -> list[dict[str, Any]]:
-    return await (await conn.execute(SQL["job_status"], {"job_ids": list(job_ids)})).fetchall()
+    return await (await run(conn, "job_status", {"job_ids": list(job_ids)})).fetchall()
 
 
 async def count_live_jobs(conn: Connection) -> int:
-    row = await (await conn.execute(SQL["count_live_jobs"])).fetchone()
+    row = await (await run(conn, "count_live_jobs")).fetchone()
     return row["jobs"] if row else 0
 
 
 async def fail_poisoned(conn: Connection, owner_id: str, job_id: int, error: str) -> bool:
     """End a job that cannot be processed; False when it is no longer this owner's."""
-    cursor = await conn.execute(SQL["fail_poisoned_job"], {"job_id": job_id, "owner_id": owner_id, "error": error})
+    cursor = await run(conn, "fail_poisoned_job", {"job_id": job_id, "owner_id": owner_id, "error": error})
     return await cursor.fetchone() is not None
 
 
 async def note_error(conn: Connection, job_id: int, error: str, *, strike: int) -> None:
     values = {"job_id": job_id, "error": error, "data": orjson.dumps({"strike": strike}).decode()}
-    await conn.execute(SQL["note_error"], values)
+    await run(conn, "note_error", values)

@@ -8,7 +8,7 @@ import orjson
 
 from dagmaster.engine.messages import Cancel, Message, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.store.connect import Connection, encode_rows
-from dagmaster.store.statements import SQL
+from dagmaster.store.statements import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ class Mail:
 
 async def read_mail(conn: Connection, owner_id: str, limit: int) -> list[Mail]:
     """Needs a connection that keeps JSON as bytes."""
-    cursor = await conn.execute(SQL["read_mail"], {"owner_id": owner_id, "limit": limit})
+    cursor = await run(conn, "read_mail", {"owner_id": owner_id, "limit": limit})
     return [Mail(row["mail_id"], row["job_id"], _message(row)) for row in await cursor.fetchall()]
 
 
 async def close_late_mail(conn: Connection, limit: int = 1000) -> int:
-    cursor = await conn.execute(SQL["close_late_mail"], {"limit": limit})
+    cursor = await run(conn, "close_late_mail", {"limit": limit})
     row = await cursor.fetchone()
     return row["closed"] if row else 0
 
 
 async def add_mail(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    await conn.execute(SQL["add_mail"], {"mail": encode_rows(rows)})
+    await run(conn, "add_mail", {"mail": encode_rows(rows)})
 
 
 async def request_cancel(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> None:

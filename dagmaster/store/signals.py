@@ -18,6 +18,7 @@ _NOTIFY: Mapping[str, LiteralString] = {MAIL: "NOTIFY dagmaster_mail", TASKS: "N
 
 # A notification in every commit would serialise the commits of all processes.
 MIN_INTERVAL_SECONDS = 0.003
+NOT_URGENT_SECONDS = 0.05
 RECONNECT_SECONDS = 1.0
 
 
@@ -29,9 +30,17 @@ class Notifier:
         self._due: set[str] = set()
         self._wake = asyncio.Event()
 
-    def notify(self, channel: str) -> None:
+    def notify(self, channel: str, *, urgent: bool = True) -> None:
+        """What is not urgent waits a little for something that is."""
         self._due.add(channel)
-        self._wake.set()
+        if urgent:
+            self._wake.set()
+        else:
+            asyncio.get_running_loop().call_later(NOT_URGENT_SECONDS, self._wake_if_due)
+
+    def _wake_if_due(self) -> None:
+        if self._due:
+            self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -8,16 +8,16 @@ from psycopg import AsyncCursor
 from psycopg.rows import DictRow
 
 from dagmaster.store.connect import Connection, encode_rows
-from dagmaster.store.statements import SQL
+from dagmaster.store.statements import run
 
 
 async def start_claim(conn: Connection, worker_id: str, queues: Sequence[str], limit: int) -> AsyncCursor[DictRow]:
     """The rows are fetched by the caller: in a pipeline they come later."""
-    return await conn.execute(SQL["claim_tasks"], {"worker_id": worker_id, "queues": list(queues), "limit": limit})
+    return await run(conn, "claim_tasks", {"worker_id": worker_id, "queues": list(queues), "limit": limit})
 
 
 async def report(conn: Connection, worker_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    await conn.execute(SQL["report_tasks"], {"worker_id": worker_id, "reports": encode_rows(rows)})
+    await run(conn, "report_tasks", {"worker_id": worker_id, "reports": encode_rows(rows)})
 
 
 def report_row(
@@ -50,14 +50,14 @@ def report_row(
 
 
 async def withdrawn(conn: Connection, worker_id: str, task_ids: Sequence[str]) -> set[str]:
-    cursor = await conn.execute(SQL["withdrawn_tasks"], {"worker_id": worker_id, "task_ids": list(task_ids)})
+    cursor = await run(conn, "withdrawn_tasks", {"worker_id": worker_id, "task_ids": list(task_ids)})
     return {row["task_id"] for row in await cursor.fetchall()}
 
 
 async def held(conn: Connection, worker_id: str, known: Collection[str]) -> list[DictRow]:
-    cursor = await conn.execute(SQL["held_tasks"], {"worker_id": worker_id, "known": list(known)})
+    cursor = await run(conn, "held_tasks", {"worker_id": worker_id, "known": list(known)})
     return await cursor.fetchall()
 
 
 async def queue_depths(conn: Connection) -> list[DictRow]:
-    return await (await conn.execute(SQL["queue_depths"])).fetchall()
+    return await (await run(conn, "queue_depths")).fetchall()

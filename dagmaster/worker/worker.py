@@ -185,7 +185,7 @@ class Worker:
         for _ in reports:
             self._reports.popleft()
         if reports or claimed:
-            self._notifier.notify(MAIL)
+            self._notifier.notify(MAIL, urgent=bool(reports))
         for message in claimed:
             self._begin(message)
         if wanted and len(claimed) == wanted:

@@ -54,9 +54,11 @@ WHERE submitted_by = :submitted_by AND idempotency_key = :idempotency_key;
 
 -- load_jobs --
 -- These jobs as their owner needs them in memory.
+WITH named AS MATERIALIZED (
+    SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids)
+)
 SELECT job_id, workflow_hash, status, priority, input_params, correlation_id, owner_epoch, created_at, started_at, version
-FROM dagapp.dag_jobs
-WHERE job_id = ANY(:job_ids) AND owner_id = :owner_id AND status IN ('pending', 'running');
+FROM named WHERE owner_id = :owner_id AND status IN ('pending', 'running');
 
 -- load_nodes --
 -- All nodes of these jobs, children after their fan-outs and in order.
@@ -94,8 +96,14 @@ ORDER BY coalesce(started_at, dispatched_at) NULLS LAST, created_at, fan_out_ind
 
 -- count_nodes --
 -- How many nodes of a job are in each state, apart for each fan-out.
-SELECT parent_node_id, status, count(*) AS nodes
+SELECT parent_node_id, status, count(*) AS nodes, sum(retry_count)::bigint AS retries, max(completed_at) AS last_ended_at
 FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY parent_node_id, status;
+
+-- watch_nodes --
+-- A job's own nodes for those who look often: without what they hold, with the time at which it was so.
+SELECT node_id, status, retry_count, max_retries, error_message, not_before, dispatched_at, started_at, completed_at,
+    clock_timestamp() AS now
+FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL;
 
 -- job_status --
 -- How far these jobs are.

@@ -2,7 +2,10 @@
 -- What has arrived for the jobs of this owner, in the order of its arrival.
 SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.error, m.duration_ms, m.data,
     m.created_at
-FROM dagapp.dag_mailbox m JOIN dagapp.dag_jobs j ON j.job_id = m.job_id
+FROM dagapp.dag_mailbox m
+CROSS JOIN LATERAL (
+    SELECT owner_id FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
+) j
 WHERE j.owner_id = :owner_id
 ORDER BY m.mail_id
 LIMIT :limit;

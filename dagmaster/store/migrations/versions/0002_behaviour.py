@@ -5,24 +5,17 @@ from alembic import op
 revision = "0002"
 down_revision = "0001"
 
-# The fence of every batch: lock the jobs that the owner still owns; fail with the list of those it does not.
+# The fence of every batch: fails with the list of those jobs that the owner could not lock.
 FENCE = """
-CREATE FUNCTION dagapp.fence(me text, fences json) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dagapp.check_fence(fences json, held bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE lost text;
 BEGIN
-    WITH wanted AS (
-        SELECT * FROM json_to_recordset(fences) AS f(job_id bigint, owner_epoch bigint)
-    ), held AS MATERIALIZED (
-        SELECT j.job_id FROM wanted w JOIN dagapp.dag_jobs j ON j.job_id = w.job_id
-        WHERE j.owner_id = me AND j.owner_epoch = w.owner_epoch
-        ORDER BY j.job_id
-        FOR NO KEY UPDATE OF j
-    )
-    SELECT string_agg(w.job_id::text, ',') INTO lost
-    FROM wanted w LEFT JOIN held h ON h.job_id = w.job_id WHERE h.job_id IS NULL;
-    IF lost IS NOT NULL THEN
-        RAISE EXCEPTION 'jobs are owned by another orchestrator' USING ERRCODE = 'DM001', DETAIL = lost;
+    IF json_array_length(fences) = coalesce(cardinality(held), 0) THEN
+        RETURN;
     END IF;
+    SELECT string_agg(w.job_id::text, ',') INTO lost
+    FROM json_to_recordset(fences) AS w(job_id bigint) WHERE w.job_id <> ALL (coalesce(held, '{}'));
+    RAISE EXCEPTION 'jobs are owned by another orchestrator' USING ERRCODE = 'DM001', DETAIL = lost;
 END $$
 """
 
@@ -121,6 +114,6 @@ def downgrade() -> None:
         "mail_result()",
         "touch()",
         "expect(text, bigint, bigint)",
-        "fence(text, json)",
+        "check_fence(json, bigint[])",
     ):
         op.execute(f"DROP FUNCTION dagapp.{function}")

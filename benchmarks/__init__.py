@@ -1,0 +1,1 @@
+"""What we claim about speed, as ratios to a floor that is measured in the same run on the same server."""

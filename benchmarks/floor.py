@@ -1,0 +1,87 @@
+"""The floor of W1 and W2: bare commits of one step, and rounds of a commit and a notification."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from benchmarks.floor_statements import NOTIFY, ONE_ROW, SEED_CHAIN, STEP
+from dagmaster.ids import new_id
+from dagmaster.store.connect import Connection, connect
+
+PARAMS = '{"message": "hello"}'
+OUTPUT = '{"echoed_params": {"message": "hello"}}'
+
+
+@dataclass(slots=True)
+class Floor:
+    """Hot connections, as the product has them, and a second process that listens."""
+
+    conn: Connection
+    notifying: Connection
+    listener: asyncio.subprocess.Process
+    rounds: list[float] = field(default_factory=list)
+    chains: list[float] = field(default_factory=list)
+    one_row: list[float] = field(default_factory=list)
+
+    async def measure_rounds(self, count: int) -> None:
+        """One step's rows in one commit, then NOTIFY on its own connection, until the other process has it."""
+        job_id = await self._seed(count)
+        for number in range(count):
+            began = perf_counter()
+            await self.conn.execute(STEP, _step(job_id, number))
+            await self.notifying.execute(NOTIFY)
+            self.rounds.append(await self._heard() - began)
+
+    async def measure_chain(self, steps: int) -> None:
+        """So many bare steps, each in a commit of its own."""
+        job_id = await self._seed(steps)
+        began = perf_counter()
+        for number in range(steps):
+            await self.conn.execute(STEP, _step(job_id, number))
+        self.chains.append(perf_counter() - began)
+
+    async def measure_one_row(self, count: int) -> None:
+        for _ in range(count):
+            began = perf_counter()
+            await self.conn.execute(ONE_ROW, [1])
+            self.one_row.append(perf_counter() - began)
+
+    async def _seed(self, steps: int) -> int:
+        job_id = new_id()
+        await self.conn.execute(SEED_CHAIN, [job_id, steps])
+        return job_id
+
+    async def _heard(self) -> float:
+        """When the listener heard of it; the clock is the machine's, the same for all processes."""
+        assert self.listener.stdout is not None
+        return float(await self.listener.stdout.readline())
+
+
+def _step(job_id: int, number: int) -> Sequence[Any]:
+    node, next_node = f"n{number}", f"n{number + 1}"
+    return [job_id, node, f"{job_id}_{node}_0", next_node, f"{job_id}_{next_node}_0", PARAMS, OUTPUT]
+
+
+@asynccontextmanager
+async def open_floor(dsn: str) -> AsyncIterator[Floor]:
+    listener = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.listener", dsn, stdout=asyncio.subprocess.PIPE
+    )
+    assert listener.stdout is not None
+    try:
+        await listener.stdout.readline()
+        async with (
+            await connect(dsn, application="floor", hot=True) as conn,
+            await connect(dsn, application="floor notifier", durable=False) as notifying,
+        ):
+            floor = Floor(conn, notifying, listener)
+            await floor.measure_rounds(20)  # warm
+            floor.rounds.clear()
+            yield floor
+    finally:
+        listener.kill()
+        await listener.wait()

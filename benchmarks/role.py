@@ -1,0 +1,42 @@
+"""One process of the measured fleet: `python -m benchmarks.role orchestrator|worker|both DSN CONCURRENCY`.
+
+With BENCH_PROFILE set to a folder, it leaves a profile for `python -m pstats` there when it ends.
+"""
+
+import asyncio
+import cProfile
+import logging
+import os
+import sys
+from pathlib import Path
+
+from benchmarks.workflows import QUEUE
+from dagmaster.cli.runtime import fleet, stop_on_signals, until_stopped, worker_options
+from dagmaster.handlers import load_handlers, registry
+from dagmaster.settings import load_settings
+
+
+async def play(role: str, dsn: str, concurrency: int) -> None:
+    settings = load_settings(database_url=dsn)
+    work = worker_options(settings, [QUEUE], concurrency) if role != "orchestrator" else None
+    stop = stop_on_signals()
+    async with fleet(dsn, settings, orchestrate=role != "worker", work=work, registry=registry) as running:
+        print("ready", flush=True)
+        await until_stopped(running, stop)
+
+
+def main() -> None:
+    role, dsn, concurrency = sys.argv[1:]
+    logging.basicConfig(level="WARNING")
+    load_handlers([])
+    folder = os.environ.get("BENCH_PROFILE")
+    if folder is None:
+        asyncio.run(play(role, dsn, int(concurrency)))
+        return
+    profile = cProfile.Profile()
+    profile.runcall(asyncio.run, play(role, dsn, int(concurrency)))
+    profile.dump_stats(Path(folder) / f"{role}-{os.getpid()}.prof")
+
+
+if __name__ == "__main__":
+    main()

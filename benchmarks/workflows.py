@@ -1,0 +1,52 @@
+"""The workflows that are measured."""
+
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.graph import Graph
+from dagmaster.model.workflow import (
+    ChildTask,
+    EndNode,
+    FanInNode,
+    FanOutNode,
+    InputSpec,
+    InputType,
+    Node,
+    StartNode,
+    TaskNode,
+    Workflow,
+)
+
+QUEUE = "bench"
+UNATTENDED = "nobody-consumes-this"
+CHAIN_INPUTS = {"message": "hello"}
+
+
+def chain(steps: int) -> Graph:
+    """START -> n0 -> n1 -> ... -> END, each step an echo of the input."""
+    nodes: dict[str, Node] = {"START": StartNode(next=("n0",)), "END": EndNode()}
+    for number in range(steps):
+        following = f"n{number + 1}" if number + 1 < steps else "END"
+        nodes[f"n{number}"] = TaskNode(
+            handler="echo", queue=QUEUE, params={"message": "{{ inputs.message }}"}, next=(following,)
+        )
+    return compile_graph(
+        Workflow(workflow_id=f"chain-{steps}", name="chain", inputs={"message": InputSpec()}, nodes=nodes)
+    )
+
+
+def fan(queue: str = QUEUE) -> Graph:
+    """START -> fan-out over the input's items -> fan-in that collects -> END."""
+    child = ChildTask(handler="echo", queue=queue, params={"item": "{{ item }}"})
+    nodes: dict[str, Node] = {
+        "START": StartNode(next=("spread",)),
+        "spread": FanOutNode(source="{{ inputs.items }}", task=child, next=("gather",)),
+        "gather": FanInNode(next=("END",)),
+        "END": EndNode(),
+    }
+    return compile_graph(
+        Workflow(
+            workflow_id=f"fan-{queue}",
+            name="fan",
+            inputs={"items": InputSpec(type=InputType.ARRAY)},
+            nodes=nodes,
+        )
+    )

@@ -1,0 +1,5 @@
+"""`python -m dagmaster` is `dagmaster`."""
+
+from dagmaster.cli import main
+
+main()

@@ -1,0 +1,120 @@
+"""The workflows that can be started: the files of a folder, and those that Python code registered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from dagmaster.authoring.implicit import QueueRules, resolve_queues
+from dagmaster.authoring.yaml import read_file
+from dagmaster.errors import Misconfigured, UnknownWorkflow
+from dagmaster.model.checks import find_problems
+from dagmaster.model.problems import InvalidWorkflow, Problem, did_you_mean
+from dagmaster.model.workflow import Workflow
+
+_SUFFIXES: Final = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What was read, and the stamp by which a change is seen."""
+
+    stamp: tuple[int, int] | None
+    workflow: Workflow | None
+    problems: tuple[Problem, ...]
+
+
+class Catalog:
+    """A broken file does not keep the others from being loaded; what is wrong with it is in `problems`."""
+
+    def __init__(self, folder: Path | None = None, *, queues: QueueRules = QueueRules()) -> None:
+        self._folder = folder
+        self._queues = queues
+        self._files: dict[Path, _File] = {}
+        self._registered: dict[str, Workflow] = {}
+        self._workflows: Mapping[str, Workflow] = {}
+        self._problems: Mapping[str, tuple[Problem, ...]] = {}
+        self.reload()
+
+    @property
+    def workflows(self) -> Mapping[str, Workflow]:
+        """By id. The mapping is replaced by `reload`, never changed."""
+        return self._workflows
+
+    @property
+    def problems(self) -> Mapping[str, tuple[Problem, ...]]:
+        """By file, warnings included; files without problems are left out."""
+        return self._problems
+
+    def get(self, workflow_id: str, version: int | None = None) -> Workflow:
+        """Raise UnknownWorkflow, also where another version is loaded."""
+        workflow = self._workflows.get(workflow_id)
+        if workflow is None:
+            raise UnknownWorkflow(self._explain_unknown(workflow_id))
+        if version not in (None, workflow.version):
+            raise UnknownWorkflow(f"workflow {workflow_id!r} is loaded in version {workflow.version}, not {version}")
+        return workflow
+
+    def register(self, workflow: Workflow) -> Workflow:
+        """Add or replace a workflow that was made in Python; its queues are filled in. Raise InvalidWorkflow."""
+        resolved = resolve_queues(workflow, self._queues)
+        problems = find_problems(resolved, known_handlers=self._queues.handler_queues)
+        if any(problem.is_error for problem in problems):
+            raise InvalidWorkflow(problems)
+        self._registered[workflow.workflow_id] = resolved
+        self._publish()
+        return resolved
+
+    def reload(self) -> None:
+        """Read the files that changed since the last time, and forget those that are gone."""
+        self._files = {path: self._read(path) for path in self._list_files()}
+        self._publish()
+
+    def _list_files(self) -> list[Path]:
+        if self._folder is None:
+            return []
+        if not self._folder.is_dir():
+            raise Misconfigured(f"the folder of workflows {str(self._folder)!r} does not exist")
+        found = (path for path in self._folder.iterdir() if path.suffix in _SUFFIXES and path.name[0] != ".")
+        return sorted(path for path in found if path.is_file())
+
+    def _read(self, path: Path) -> _File:
+        known = self._files.get(path)
+        stamp = _stamp(path)
+        if known and stamp and known.stamp == stamp:
+            return known
+        workflow, problems = read_file(path, queues=self._queues)
+        return _File(stamp, workflow, problems)
+
+    def _publish(self) -> None:
+        workflows = dict(self._registered)
+        sources = dict.fromkeys(self._registered, "Python code")
+        problems: dict[str, tuple[Problem, ...]] = {}
+        for path, file in self._files.items():
+            found = file.problems
+            if file.workflow and (first := sources.get(file.workflow.workflow_id)):
+                message = f"the workflow_id {file.workflow.workflow_id!r} is taken by {first}; this file is not used"
+                found = (*found, Problem(message, ("workflow_id",), str(path)))
+            elif file.workflow:
+                workflows[file.workflow.workflow_id] = file.workflow
+                sources[file.workflow.workflow_id] = str(path)
+            if found:
+                problems[str(path)] = found
+        self._workflows = MappingProxyType(workflows)
+        self._problems = MappingProxyType(problems)
+
+    def _explain_unknown(self, workflow_id: str) -> str:
+        loaded = ", ".join(sorted(self._workflows)) or "none"
+        broken = [Path(path).name for path, found in self._problems.items() if any(p.is_error for p in found)]
+        also = f"; not loaded because of problems: {', '.join(broken)}" if broken else ""
+        hint = did_you_mean(workflow_id, self._workflows)
+        return f"no workflow is named {workflow_id!r}; loaded are: {loaded}{also}{hint}"
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size

@@ -1,0 +1,318 @@
+"""Every way to write a node, read into the one form of the model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from dagmaster.authoring.conditionals import read_conditional
+from dagmaster.authoring.fields import Fields, Notes, is_missing, read_fields, read_mapping, read_names, read_text
+from dagmaster.authoring.positions import Located, Mark
+from dagmaster.model.problems import Path, Problem, did_you_mean, find_close
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.workflow import (
+    Aggregation,
+    ConditionalNode,
+    EndNode,
+    FanInNode,
+    FanOutNode,
+    Node,
+    StartNode,
+    TaskNode,
+)
+
+# Stands for a handler that could not be read, so that the mistake is reported once.
+UNREAD: Final = "?"
+
+_CLASSES: Final[dict[str, type[Node]]] = {
+    "task": TaskNode,
+    "start": StartNode,
+    "end": EndNode,
+    "conditional": ConditionalNode,
+    "fan_out": FanOutNode,
+    "fan_in": FanInNode,
+}
+_COMMON_KEYS: Final = ("type", "description", "next", "depends_on")
+_TASK_KEYS: Final = ("handler", "task_type", "queue", "params", "timeout_seconds", "retry")
+_KEYS: Final = {
+    "task": _TASK_KEYS,
+    "start": (),
+    "end": (),
+    "conditional": ("condition", "condition_field", "on_true", "on_false", "branches", "default", "retry"),
+    "fan_out": ("source", "task", "child_node", "max_parallel", "queue", "timeout_seconds", "retry"),
+    "fan_in": ("source_node", "aggregation", "aggregation_mode", "retry"),
+}
+_ALL_KEYS: Final = tuple(dict.fromkeys((*_COMMON_KEYS, *(key for keys in _KEYS.values() for key in keys))))
+
+
+@dataclass(slots=True)
+class Draft:
+    """A node as the model has it, still open to change. `child_node` is the template that a fan-out names."""
+
+    node_id: str
+    mark: Mark
+    raw: dict[str, Any]
+    child_node: str | None = None
+
+    @property
+    def type(self) -> str:
+        return str(self.raw["type"])
+
+
+def read_nodes(located: Located, notes: Notes) -> dict[str, Draft]:
+    """The nodes by id, from a mapping or from a list of mappings with `id`."""
+    drafts: dict[str, Draft] = {}
+    for node_id, mark, body in _bodies(located, notes):
+        if node_id in drafts:
+            notes.report(f"the node id {node_id!r} is used twice, first on line {drafts[node_id].mark.line}", mark)
+            continue
+        notes.place_mark(("nodes", node_id), mark)
+        drafts[node_id] = _NodeReader(node_id, mark, notes).read(body)
+    return drafts
+
+
+def build_node(draft: Draft, notes: Notes) -> Node:
+    """The model's node. A value that the model refuses is reported, and left out."""
+    model = _CLASSES[draft.type]
+    try:
+        return model.model_validate(draft.raw)
+    except ValidationError as error:
+        for fault in error.errors():
+            _report_refused(draft.node_id, fault["loc"], fault["msg"], fault["input"], notes)
+            draft.raw.pop(str(fault["loc"][0]), None)
+        _fill_in(draft.raw)
+        return model.model_validate(draft.raw)
+
+
+def _report_refused(node_id: str, place: Path, reason: str, value: Any, notes: Notes) -> None:
+    reason = reason.removeprefix("Value error, ")
+    shown = f", not {value!r}" if isinstance(value, str | int | float) and len(repr(value)) < 40 else ""
+    message = f"{'.'.join(map(str, place))!r} of node {node_id!r}: {reason[0].lower()}{reason[1:]}{shown}"
+    notes.problems.append(notes.locate(Problem(message, ("nodes", node_id, *place))))
+
+
+def _fill_in(raw: dict[str, Any]) -> None:
+    unread = {"handler": UNREAD, "queue": UNREAD}
+    match raw["type"]:
+        case "task":
+            raw |= {key: value for key, value in unread.items() if key not in raw}
+        case "fan_out":
+            raw.setdefault("task", unread)
+            raw.setdefault("source", [])
+
+
+def _bodies(located: Located, notes: Notes) -> Iterator[tuple[str, Mark, Located]]:
+    match located.value:
+        case dict() as entries:
+            for node_id, entry in entries.items():
+                yield node_id, entry.key_mark or entry.mark, entry
+        case list() as items:
+            for item in items:
+                yield from _listed(item, notes)
+        case _ if not located.is_broken:
+            notes.report("'nodes' must be a mapping of ids to nodes", located.mark)
+
+
+def _listed(item: Located, notes: Notes) -> Iterator[tuple[str, Mark, Located]]:
+    entries: Fields = item.value if isinstance(item.value, dict) else {}
+    given = entries.get("id")
+    node_id = read_text(given, "the id of a node", notes)
+    if given is None or not node_id:
+        if not item.is_broken:
+            notes.report("each node in the list must be a mapping with an 'id'", item.mark)
+        return
+    rest = {key: entry for key, entry in entries.items() if key != "id"}
+    yield node_id, given.mark, Located(rest, item.mark)
+
+
+class _NodeReader:
+    def __init__(self, node_id: str, mark: Mark, notes: Notes) -> None:
+        self._node_id = node_id
+        self._mark = mark
+        self._notes = notes
+        self._path: Path = ("nodes", node_id)
+        self._what = f"node {node_id!r}"
+
+    def read(self, body: Located) -> Draft:
+        fields = read_fields(body, _ALL_KEYS, self._what, self._notes)
+        if body.is_broken or (body.value is not None and not isinstance(body.value, dict)):
+            return Draft(self._node_id, self._mark, {"type": "task", "handler": UNREAD, "queue": UNREAD})
+        node_type = self._type(fields)
+        fields = self._own_fields(fields, node_type)
+        raw = {"type": node_type, **self._common(fields), **self._special(node_type, fields)}
+        return Draft(self._node_id, self._mark, raw, self._child_node(fields.get("child_node")))
+
+    # Which type it is, and which keys that type has
+
+    def _type(self, fields: Fields) -> str:
+        if "type" not in fields:
+            return self._guess_type(fields)
+        text = (read_text(fields["type"], f"the type of {self._what}", self._notes) or "task").lower()
+        if text in _CLASSES:
+            return text
+        if text == "fan_out_target":
+            hint = "; it was withdrawn, write the task under 'task:' in the fan_out"
+        else:
+            hint = did_you_mean(text, _CLASSES) or f"; types are {', '.join(_CLASSES)}"
+        self._notes.report(f"unknown type {text!r} of {self._what}{hint}", fields["type"].mark)
+        return find_close(text, _CLASSES) or self._guess_type(fields, is_reported=True)
+
+    def _guess_type(self, fields: Fields, *, is_reported: bool = False) -> str:
+        if "handler" in fields or "task_type" in fields:
+            return "task"
+        if self._node_id.upper() in ("START", "END"):
+            return self._node_id.lower()
+        owners = {
+            name for name, keys in _KEYS.items() if name != "task" and set(fields) & (set(keys) - set(_TASK_KEYS))
+        }
+        if len(owners) != 1:
+            return "task"
+        owner = owners.pop()
+        if not is_reported:
+            self._notes.report(f"{self._what} has no type; it looks like 'type: {owner}'", self._mark)
+        return owner
+
+    def _own_fields(self, fields: Fields, node_type: str) -> Fields:
+        """Keys that mean nothing for this type are reported; those of a task do no harm."""
+        own_keys = (*_COMMON_KEYS, *_KEYS[node_type])
+        own = {key: entry for key, entry in fields.items() if key in own_keys}
+        for key, entry in fields.items():
+            if key in own_keys:
+                continue
+            mark = entry.key_mark or entry.mark
+            if key in _TASK_KEYS:
+                self._notes.report(f"{key!r} has no effect on the {node_type} {self._node_id!r}", mark, "warning")
+                continue
+            meant = find_close(key, [name for name in own_keys if name not in own])
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            self._notes.report(f"{key!r} does not belong to the {node_type} {self._node_id!r}{hint}", mark)
+            if meant:
+                own[meant] = entry
+        return own
+
+    # The fields
+
+    def _common(self, fields: Fields) -> dict[str, Any]:
+        description = read_text(fields.get("description"), f"the description of {self._what}", self._notes)
+        return {
+            "description": description or "",
+            "next": read_names(fields.get("next"), (*self._path, "next"), f"'next' of {self._what}", self._notes),
+            "depends_on": self._depends_on(fields.get("depends_on")),
+        }
+
+    def _depends_on(self, located: Located | None) -> dict[str, Any] | None:
+        if located is None:
+            return None
+        what, path = f"'depends_on' of {self._what}", (*self._path, "depends_on")
+        if isinstance(located.value, dict):
+            parts = read_fields(located, ("all_of", "any_of"), what, self._notes)
+        else:
+            parts = {"all_of": located}
+        names = {key: read_names(part, (*path, key), what, self._notes) for key, part in parts.items()}
+        return names if any(names.values()) else None
+
+    def _special(self, node_type: str, fields: Fields) -> dict[str, Any]:
+        match node_type:
+            case "task":
+                return self._task(fields, self._path, self._what, self._mark)
+            case "conditional":
+                return {
+                    **read_conditional(self._node_id, self._mark, fields, self._notes),
+                    **self._retry(fields, self._path),
+                }
+            case "fan_out":
+                return self._fan_out(fields)
+            case "fan_in":
+                return self._fan_in(fields)
+            case _:
+                return {}
+
+    def _task(self, fields: Fields, path: Path, what: str, mark: Mark) -> dict[str, Any]:
+        handler = fields.get("handler") or fields.get("task_type")
+        if is_missing(handler):
+            self._notes.report(f"{what} needs a 'handler'", mark)
+        elif handler is not None:
+            self._notes.place((*path, "handler"), handler)
+        name = read_text(handler, f"the handler of {what}", self._notes)
+        queue = read_text(fields.get("queue"), f"the queue of {what}", self._notes)
+        return {
+            "handler": name or UNREAD,
+            "queue": queue or (None if name else UNREAD),
+            "params": read_mapping(fields.get("params"), (*path, "params"), f"'params' of {what}", self._notes),
+            **self._plain(fields, path, "timeout_seconds"),
+            **self._retry(fields, path),
+        }
+
+    def _retry(self, fields: Fields, path: Path) -> dict[str, Any]:
+        located = fields.get("retry")
+        if located is None or located.value is None:
+            return {}
+        self._notes.place((*path, "retry"), located)
+        parts = read_fields(located, tuple(RetryPolicy.model_fields), f"'retry' of {self._what}", self._notes)
+        retry = {key: part.plain for key, part in parts.items()}
+        if isinstance(retry.get("backoff"), str):
+            retry["backoff"] = retry["backoff"].lower()
+        return {"retry": retry}
+
+    def _fan_out(self, fields: Fields) -> dict[str, Any]:
+        source = fields.get("source")
+        if is_missing(source):
+            self._notes.report(f"the fan_out {self._node_id!r} needs a 'source', the list to work through", self._mark)
+        elif source is not None:
+            self._notes.place((*self._path, "source"), source)
+        return {
+            "source": source.plain if source and source.value is not None else [],
+            "task": self._child(fields),
+            **self._plain(fields, self._path, "max_parallel"),
+            **self._retry(fields, self._path),
+        }
+
+    def _child(self, fields: Fields) -> dict[str, Any]:
+        """The inline task, or what is known of it before the template is folded in."""
+        located = fields.get("task")
+        if is_missing(located) == ("child_node" not in fields):
+            message = f"the fan_out {self._node_id!r} needs either a 'task' or a 'child_node'"
+            self._notes.report(message, located.mark if located else self._mark)
+        if located is None or not isinstance(located.value, dict):
+            if located is not None and located.value is not None:
+                self._notes.report(f"the task of {self._what} must be a mapping with a 'handler'", located.mark)
+            unread = {} if "child_node" in fields else {"handler": UNREAD, "queue": UNREAD}
+            return self._inherit(fields, unread)
+        what, mark = f"the task of {self._what}", located.key_mark or located.mark
+        parts = read_fields(located, (*_TASK_KEYS, "type", "description"), what, self._notes)
+        self._notes.place_mark((*self._path, "task"), mark)
+        return self._inherit(fields, self._task(parts, (*self._path, "task"), what, mark))
+
+    def _inherit(self, fields: Fields, task: dict[str, Any]) -> dict[str, Any]:
+        """A queue given on the fan-out itself goes first (ruling C-16)."""
+        queue = read_text(fields.get("queue"), f"the queue of {self._what}", self._notes)
+        return {**self._plain(fields, self._path, "timeout_seconds"), **task, "queue": queue or task.get("queue")}
+
+    def _child_node(self, located: Located | None) -> str | None:
+        if located is None:
+            return None
+        self._notes.place((*self._path, "child_node"), located)
+        return read_text(located, f"the child_node of {self._what}", self._notes)
+
+    def _fan_in(self, fields: Fields) -> dict[str, Any]:
+        raw: dict[str, Any] = self._retry(fields, self._path)
+        if source := fields.get("source_node"):
+            self._notes.place((*self._path, "source_node"), source)
+            raw["source_node"] = read_text(source, f"the source_node of {self._what}", self._notes)
+        if located := fields.get("aggregation") or fields.get("aggregation_mode"):
+            mode = (read_text(located, f"the aggregation of {self._what}", self._notes) or "collect").lower()
+            if mode not in list(Aggregation):
+                hint = did_you_mean(mode, list(Aggregation)) or f"; known are {', '.join(Aggregation)}"
+                self._notes.report(f"unknown aggregation {mode!r} in {self._what}{hint}", located.mark)
+                mode = "collect"
+            raw["aggregation"] = mode
+        return raw
+
+    def _plain(self, fields: Fields, path: Path, key: str) -> dict[str, Any]:
+        """A value that the model checks."""
+        located = fields.get(key)
+        if located is None or located.value is None:
+            return {}
+        self._notes.place((*path, key), located)
+        return {key: located.plain}

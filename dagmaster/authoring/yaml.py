@@ -1,0 +1,233 @@
+"""Read workflow files. Every dialect that was ever documented ends in the same frozen Workflow."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from dagmaster.authoring.dialects import UNREAD, build_node, read_nodes
+from dagmaster.authoring.fields import Fields, Notes, is_missing, read_fields, read_flag, read_mapping, read_text
+from dagmaster.authoring.implicit import QueueRules, add_ends, alias_ends, resolve_queues
+from dagmaster.authoring.positions import MAX_FILE_CHARS, Located, read_yaml
+from dagmaster.authoring.templates import fold_templates
+from dagmaster.model.checks import MAX_NODES, find_problems
+from dagmaster.model.inputs import WrongType, fit
+from dagmaster.model.problems import InvalidWorkflow, Problem, find_close
+from dagmaster.model.workflow import InputSpec, InputType, Node, Workflow
+
+__all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_workflow"]
+
+_KEYS: Final = tuple(Workflow.model_fields)
+_INPUT_KEYS: Final = ("type", "required", "default", "description")
+_OTHER_NAMES: Final = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+    "map": "object",
+    "mapping": "object",
+}
+
+
+def load_workflow(path: Path, *, queues: QueueRules) -> Workflow:
+    """Raise InvalidWorkflow, also where the file cannot be read."""
+    workflow, problems = read_file(path, queues=queues)
+    if workflow is None:
+        raise InvalidWorkflow(problems)
+    return workflow
+
+
+def read_file(path: Path, *, queues: QueueRules) -> tuple[Workflow | None, tuple[Problem, ...]]:
+    """As `read_workflow`."""
+    try:
+        if path.stat().st_size > MAX_FILE_CHARS:
+            return None, (Problem(f"the file is larger than {MAX_FILE_CHARS} bytes", file=str(path)),)
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        return None, (Problem(f"the file cannot be read: {error.strerror}", file=str(path)),)
+    except UnicodeDecodeError as error:
+        return None, (Problem(f"the file is not UTF-8: {error.reason}", file=str(path)),)
+    return read_workflow(text, file=str(path), queues=queues)
+
+
+def parse_workflow(text: str, *, file: str | None = None, queues: QueueRules) -> Workflow:
+    """Raise InvalidWorkflow with all problems, sorted by line, if one of them is an error."""
+    workflow, problems = read_workflow(text, file=file, queues=queues)
+    if workflow is None:
+        raise InvalidWorkflow(problems)
+    return workflow
+
+
+def read_workflow(
+    text: str, *, file: str | None = None, queues: QueueRules
+) -> tuple[Workflow | None, tuple[Problem, ...]]:
+    """The workflow, or None if it has errors; and all problems, warnings included."""
+    try:
+        document, unreadable = read_yaml(text, file)
+    except InvalidWorkflow as error:
+        return None, error.problems
+    notes = Notes(file, unreadable)
+    workflow = _read_document(document, queues, notes)
+    problems = tuple(sorted(notes.problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
+    return None if notes.has_errors else workflow, problems
+
+
+def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workflow | None:
+    if not isinstance(document.value, dict):
+        notes.report("the file must be a mapping with 'workflow_id' and 'nodes'", document.mark)
+        return None
+    fields = read_fields(_without_extensions(document), _KEYS, "the workflow", notes)
+    notes.place_mark((), document.mark)
+    head = _read_head(fields, document, notes)
+    nodes = _read_nodes(fields, document, notes)
+    if not nodes:
+        return None
+    workflow = resolve_queues(_build(head, nodes, notes), queues)
+    known = None if queues.handler_queues is None else {*queues.handler_queues, UNREAD}
+    notes.problems += [notes.locate(problem) for problem in find_problems(workflow, known_handlers=known)]
+    return workflow
+
+
+def _without_extensions(document: Located) -> Located:
+    """Keys that begin with `x-` are the author's own, such as a place for YAML anchors."""
+    kept = {key: entry for key, entry in document.value.items() if not key.startswith("x-")}
+    return Located(kept, document.mark)
+
+
+# The head
+
+
+def _read_head(fields: Fields, document: Located, notes: Notes) -> dict[str, Any]:
+    for key in ("workflow_id", "name", "description", "version"):
+        if key in fields:
+            notes.place((key,), fields[key])
+    if is_missing(fields.get("workflow_id")):
+        notes.report("the workflow needs a 'workflow_id'", document.mark)
+    workflow_id = read_text(fields.get("workflow_id"), "'workflow_id'", notes) or UNREAD
+    return {
+        "workflow_id": workflow_id,
+        "name": read_text(fields.get("name"), "'name'", notes) or workflow_id,
+        "version": _read_version(fields.get("version"), notes),
+        "description": read_text(fields.get("description"), "'description'", notes) or "",
+        "inputs": _read_inputs(fields.get("inputs"), notes),
+        "additional_inputs": read_flag(fields.get("additional_inputs"), "'additional_inputs'", notes, default=False),
+        "is_active": read_flag(fields.get("is_active"), "'is_active'", notes, default=True),
+        "globals": read_mapping(fields.get("globals"), ("globals",), "'globals'", notes),
+    }
+
+
+def _read_version(located: Located | None, notes: Notes) -> int:
+    if located is None or located.value is None:
+        return 1
+    match located.value:
+        case str(text) if text.strip().isdecimal() and len(text) < 10:
+            return int(text)
+        case float(number) if number.is_integer():
+            return int(number)
+        case int(number) if not isinstance(number, bool):
+            return number
+    notes.report("'version' must be a whole number", located.mark)
+    return 1
+
+
+def _build(head: dict[str, Any], nodes: dict[str, Node], notes: Notes) -> Workflow:
+    try:
+        return Workflow(**head, nodes=nodes)
+    except ValidationError as error:
+        for fault in error.errors():
+            key = str(fault["loc"][0])
+            message = f"{key!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+            notes.problems.append(notes.locate(Problem(message, (key,))))
+            head[key] = UNREAD
+        return Workflow(**head, nodes=nodes)
+
+
+# Inputs
+
+
+def _read_inputs(located: Located | None, notes: Notes) -> dict[str, InputSpec]:
+    if located is None or located.value is None:
+        return {}
+    if not isinstance(located.value, dict):
+        notes.report("'inputs' must be a mapping of names to types", located.mark)
+        return {}
+    return {name: _read_input(name, entry, notes) for name, entry in located.value.items()}
+
+
+def _read_input(name: str, located: Located, notes: Notes) -> InputSpec:
+    """`x: string` is short for `x: {type: string}`. Without a type, the default shows it."""
+    notes.place_mark(("inputs", name), located.key_mark or located.mark)
+    if isinstance(located.value, str):
+        return InputSpec(type=_read_type(name, located, notes) or InputType.STRING)
+    fields = read_fields(located, _INPUT_KEYS, f"input {name!r}", notes)
+    default = None
+    if "default" in fields:
+        notes.place(("inputs", name, "default"), fields["default"])
+        default = fields["default"].plain
+    kind = _read_type(name, fields.get("type"), notes) or _type_of(default)
+    required = read_flag(fields.get("required"), f"'required' of input {name!r}", notes, default=True)
+    return InputSpec(
+        type=kind,
+        required=required and default is None,
+        default=_as_declared(default, kind),
+        description=read_text(fields.get("description"), f"the description of input {name!r}", notes) or "",
+    )
+
+
+def _read_type(name: str, located: Located | None, notes: Notes) -> InputType | None:
+    text = (read_text(located, f"the type of input {name!r}", notes) or "").lower()
+    if not text or located is None:
+        return None
+    if text in list(InputType):
+        return InputType(text)
+    meant = _OTHER_NAMES.get(text) or find_close(text, list(InputType))
+    hint = f"did you mean {meant!r}?" if meant else f"types are {', '.join(InputType)}"
+    notes.report(f"unknown type {text!r} of input {name!r}; {hint}", located.mark)
+    return InputType(meant) if meant else None
+
+
+def _type_of(default: Any) -> InputType:
+    match default:
+        case bool():
+            return InputType.BOOLEAN
+        case int():
+            return InputType.INTEGER
+        case float():
+            return InputType.NUMBER
+        case list():
+            return InputType.ARRAY
+        case dict():
+            return InputType.OBJECT
+        case _:
+            return InputType.STRING
+
+
+def _as_declared(default: Any, kind: InputType) -> Any:
+    """3.0 becomes 3 for an integer. A default that does not fit is found with the other problems of the workflow."""
+    try:
+        return None if default is None else fit(default, kind)
+    except WrongType:
+        return default
+
+
+# Nodes
+
+
+def _read_nodes(fields: Fields, document: Located, notes: Notes) -> dict[str, Node]:
+    located = fields.get("nodes")
+    if located is None or not located.value:
+        if is_missing(located) or (located is not None and not located.is_broken):
+            notes.report("the workflow needs 'nodes'", located.mark if located else document.mark)
+        return {}
+    notes.place_mark(("nodes",), located.key_mark or located.mark)
+    if len(located.value) > MAX_NODES:
+        notes.report(f"a workflow may have {MAX_NODES} nodes, not {len(located.value)}", located.mark)
+        return {}
+    drafts = fold_templates(read_nodes(located, notes), notes)
+    alias_ends(drafts)
+    nodes = {node_id: build_node(draft, notes) for node_id, draft in drafts.items()}
+    return add_ends(nodes) if nodes else {}

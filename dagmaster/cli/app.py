@@ -1,0 +1,150 @@
+"""The root command: which commands there are, the options they share, and what becomes of their errors."""
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from dagmaster.cli.failures import fail
+from dagmaster.cli.options import Options
+
+RUN, LOOK, SERVE, CARE = "Run workflows", "Look at jobs", "Serve", "Take care"
+# Options of the root command, and whether a value follows.
+SHARED = {"--data-dir": True, "--database-url": True, "--log-level": True, "--debug": False}
+TASK_THREADS = "dagmaster-task"
+
+
+class Outline(NamedTuple):
+    """A command as the help of the root shows it, without loading its module."""
+
+    module: str
+    panel: str
+    help: str
+
+
+COMMANDS: Mapping[str, Outline] = {
+    "run": Outline("run", RUN, "Run a workflow in this process and show its result."),
+    "submit": Outline("submit", RUN, "Submit a job to the orchestrators of the database."),
+    "validate": Outline("workflows", RUN, "Check workflow files and show all their problems."),
+    "workflows": Outline("workflows", RUN, "List the workflows of the folder."),
+    "jobs": Outline("jobs", LOOK, "List the newest jobs."),
+    "show": Outline("jobs", LOOK, "Show one job with its nodes and its result."),
+    "timeline": Outline("timeline", LOOK, "Show everything that happened to a job."),
+    "cancel": Outline("jobs", LOOK, "Cancel a job."),
+    "dev": Outline("roles", SERVE, "Run everything in one process until Ctrl-C."),
+    "orchestrator": Outline("roles", SERVE, "Run an orchestrator until it is stopped."),
+    "worker": Outline("roles", SERVE, "Run a worker until it is stopped."),
+    "workers": Outline("instances", CARE, "List the workers and orchestrators."),
+    "queues": Outline("instances", CARE, "Show how much waits in each queue."),
+    "migrate": Outline("migrate", CARE, "Bring the database's schema to the version of this program, or back."),
+    "simulate": Outline("simulate", CARE, "Run random jobs through the engine with lost messages and killed owners."),
+    "version": Outline("version", CARE, "Show the version."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows its commands by name; loads a command's module, with all that it imports, only to call it."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.commands = {
+            name: TyperCommand(name=name, help=outline.help, rich_help_panel=outline.panel)
+            for name, outline in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and found else found, rest
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        return super().parse_args(ctx, shared_first(args))
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """What Typer does not know how to show comes out of it, and is shown here."""
+        given = kwargs.get("args") or sys.argv[1:]
+        try:
+            return super().main(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - people see messages, not tracebacks
+            sys.exit(fail(error, debug="--debug" in given))
+
+
+def load_command(name: str) -> Any:
+    """A module holds one command, several of them, or a group that is the command."""
+    command: Any = typer.main.get_command(import_module(f"dagmaster.cli.{COMMANDS[name].module}").app)
+    return getattr(command, "commands", {}).get(name, command)
+
+
+def shared_first(args: list[str]) -> list[str]:
+    """The shared options may stand anywhere; the parser wants them before the command."""
+    shared: list[str] = []
+    rest: list[str] = []
+    waiting = list(args)
+    while waiting and waiting[0] != "--":
+        word = waiting.pop(0)
+        option, equals, _ = word.partition("=")
+        target = shared if option in SHARED else rest
+        target.append(word)
+        if SHARED.get(option) and not equals and waiting:
+            target.append(waiting.pop(0))
+    return [*shared, *rest, *waiting]
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="dagmaster",
+    help="Durable workflows on PostgreSQL.\n\nFor a start: dagmaster run workflows/hello_world.yaml",
+    epilog="The options above may stand anywhere. Settings come from the environment (DAGMASTER_...), .env and "
+    "dagmaster.toml. Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 a fault in dagmaster.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder of the embedded PostgreSQL.")] = None,
+    database_url: Annotated[
+        str | None, typer.Option(help="A PostgreSQL server instead: postgresql://user@host/database.")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical.")
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    ctx.obj = Options(data_dir, database_url, log_level, debug)
+    if ctx.invoked_subcommand is None:
+        _start_role(ctx)
+
+
+def _start_role(ctx: typer.Context) -> None:
+    """Containers name their role in the environment."""
+    role = ctx.obj.settings().run_mode
+    if role is None:
+        typer.echo(ctx.get_help())
+        return
+    command = load_command(role)
+    with command.make_context(role, [], parent=ctx) as role_ctx:
+        command.invoke(role_ctx)
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    code: object = 0
+    try:
+        app(prog_name="dagmaster")
+    except SystemExit as end:
+        code = end.code
+    if any(thread.name.startswith(TASK_THREADS) for thread in threading.enumerate()):
+        # A handler's thread cannot be stopped. Its task was given back; nobody waits for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+    sys.exit(code)  # type: ignore[arg-type]

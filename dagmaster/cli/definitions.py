@@ -1,0 +1,69 @@
+"""From what a user names to a graph that can be run: handlers, queues, files, defaults."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.defaults import settle_defaults
+from dagmaster.authoring.yaml import QueueRules, load_workflow
+from dagmaster.errors import Conflict, NotFound, UnknownWorkflow
+from dagmaster.handlers import Registry, load_handlers, registry
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.graph import Graph
+from dagmaster.model.workflow import Workflow
+from dagmaster.settings import Settings
+
+DEFAULT_QUEUE = "default"
+SUFFIXES = (".yaml", ".yml")
+
+log = logging.getLogger(__name__)
+
+
+def load_registry(settings: Settings, more: Sequence[str] | None) -> Registry:
+    load_handlers([*settings.handlers, *(more or ())])
+    return registry
+
+
+def default_queue(settings: Settings, *, one_process: bool = False) -> str | None:
+    """Where tasks go that name no queue. Only what runs on one machine may choose it by itself (ruling C-16)."""
+    if settings.worker_queue:
+        return settings.worker_queue
+    if not one_process and settings.database_dsn() is not None:
+        return None
+    log.info("no default queue is set (DAGMASTER_WORKER_QUEUE): tasks that name none go to %r", DEFAULT_QUEUE)
+    return DEFAULT_QUEUE
+
+
+def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
+    """The workflow of a file, or of an id in the folder of workflows."""
+    path = Path(name)
+    if path.suffix in SUFFIXES or "/" in name:
+        if not path.is_file():
+            raise NotFound(f"there is no file {name!r}")
+        return load_workflow(path, queues=rules)
+    if not settings.workflows_dir.is_dir():
+        raise UnknownWorkflow(
+            f"{name!r} is not a workflow file, and there is no folder {str(settings.workflows_dir)!r} to look for "
+            "a workflow of this id; set DAGMASTER_WORKFLOWS_DIR"
+        )
+    return Catalog(settings.workflows_dir, queues=rules).get(name)
+
+
+def prepare(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
+    """Everything that is left open is settled now, for the life of the job."""
+    if not workflow.is_active:
+        raise Conflict(f"workflow {workflow.workflow_id!r} is not active (is_active: false)")
+    settled = settle_defaults(
+        workflow,
+        handler_timeouts={handler.name: handler.timeout_seconds for handler in known},
+        timeout_seconds=settings.default_task_timeout_seconds,
+        max_retries=settings.default_max_retries,
+    )
+    return compile_graph(settled)
+
+
+def queues_of(graph: Graph) -> set[str]:
+    """Those that its tasks are put on."""
+    tasks = [node.fan_out.child if node.fan_out else node.task for node in graph.nodes.values()]
+    return {task.queue for task in tasks if task is not None}

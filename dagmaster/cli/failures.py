@@ -1,0 +1,39 @@
+"""What people see of an error, and the exit code of the process: nowhere else."""
+
+import sys
+import traceback
+
+from dagmaster.errors import DagmasterError
+
+DONE = 0
+JOB_FAILED = 1
+WRONG_USE = 2
+FAULT = 3
+TIMED_OUT = 124  # as of timeout(1)
+INTERRUPTED = 130
+
+
+def fail(error: Exception, *, debug: bool) -> int:
+    """Say what went wrong; the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, DagmasterError):
+        tell(*describe(error))
+        return WRONG_USE
+    tell(f"error: {type(error).__name__}: {error}")
+    if not debug:
+        tell("this is a fault in dagmaster; run with --debug for the traceback")
+    return FAULT
+
+
+def describe(error: DagmasterError) -> list[str]:
+    """One line for each problem, if the error has collected some."""
+    problems = getattr(error, "problems", None) or [error]
+    lines = [str(problem) for problem in problems]
+    return [line if ": error: " in line or ": warning: " in line else f"error: {line}" for line in lines]
+
+
+def tell(*lines: str) -> None:
+    for line in lines:
+        sys.stderr.write(line.rstrip() + "\n")
+    sys.stderr.flush()

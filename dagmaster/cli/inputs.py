@@ -1,0 +1,67 @@
+"""The inputs of a job as they are given on the command line."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import InvalidInputs
+from dagmaster.model.inputs import check_inputs
+from dagmaster.model.workflow import InputType, Workflow
+
+EXAMPLES: Mapping[InputType, str] = {
+    InputType.INTEGER: "3",
+    InputType.NUMBER: "0.5",
+    InputType.BOOLEAN: "true",
+    InputType.ARRAY: "'[1, 2, 3]'",
+    InputType.OBJECT: """'{"key": "value"}'""",
+}
+
+
+def gather_inputs(workflow: Workflow, pairs: Sequence[str], *documents: str | None) -> dict[str, Any]:
+    """What was given in any way, checked, with the defaults. A single input wins over a document."""
+    given: dict[str, Any] = {}
+    for document in documents:
+        given |= _read_document(document) if document is not None else {}
+    for pair in pairs:
+        name, value = _read_pair(pair, workflow)
+        given[name] = value
+    return check_inputs(workflow, given)
+
+
+def _read_pair(pair: str, workflow: Workflow) -> tuple[str, Any]:
+    name, equals, text = pair.partition("=")
+    name = name.strip()
+    if not equals or not name:
+        raise InvalidInputs(f"an input is given as NAME=VALUE, not as {pair!r}")
+    spec = workflow.inputs.get(name)
+    if spec is None or spec.type is InputType.STRING:
+        return name, text
+    try:
+        return name, orjson.loads(text.lower() if spec.type is InputType.BOOLEAN else text)
+    except orjson.JSONDecodeError:
+        example = f"-i {name}={EXAMPLES[spec.type]}"
+        raise InvalidInputs(f"input {name!r} is of type {spec.type}, which {text!r} is not; such as {example}") from None
+
+
+def _read_document(text: str) -> dict[str, Any]:
+    origin = "the JSON of the inputs"
+    if text.startswith("@"):
+        origin, text = text[1:], _read_file(text[1:])
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InvalidInputs(f"{origin} cannot be read: {error.msg} ({place})") from None
+    if not isinstance(document, dict):
+        raise InvalidInputs(f'{origin} must be an object such as {{"name": "value"}}')
+    return document
+
+
+def _read_file(name: str) -> str:
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputs(f"the inputs cannot be read from {name!r}: {error}") from error

@@ -1,0 +1,126 @@
+"""How values look: in JSON for programs, in tables and words for people."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dagmaster.model.states import JobStatus, NodeStatus
+
+# Nothing is cut off where no terminal sets the width.
+PIPE_WIDTH = 10_000
+ITEMS_SHOWN = 5
+
+SYMBOLS: Mapping[str, tuple[str, str]] = {
+    JobStatus.PENDING: ("○", "dim"),
+    NodeStatus.READY: ("○", "cyan"),
+    NodeStatus.DISPATCHED: ("◌", "cyan"),
+    JobStatus.RUNNING: ("●", "cyan"),
+    JobStatus.COMPLETED: ("✓", "green"),
+    JobStatus.FAILED: ("✗", "red"),
+    JobStatus.CANCELLED: ("✗", "yellow"),
+    NodeStatus.SKIPPED: ("–", "dim"),
+    "retrying": ("↻", "yellow"),
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    found = Console(stderr=stderr, highlight=False)
+    if not found.is_terminal:
+        found.width = PIPE_WIDTH
+    return found
+
+
+def with_symbol(status: str) -> str:
+    symbol, style = SYMBOLS.get(status, ("·", "dim"))
+    return f"[{style}]{symbol} {status}[/]"
+
+
+def table(*headers: str) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header in headers:
+        made.add_column(header, no_wrap=True)
+    return made
+
+
+# JSON
+
+
+def print_json(value: Any) -> None:
+    typer.echo(dump(value))
+
+
+def dump(value: Any, *, indent: bool = True) -> str:
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z | (orjson.OPT_INDENT_2 if indent else 0)
+    return orjson.dumps(value, default=str, option=options).decode()
+
+
+def as_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A database row for programs: ids as texts, times in UTC."""
+    return {name: _as_field(name, value) for name, value in row.items()}
+
+
+def as_records(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [as_record(row) for row in rows]
+
+
+def _as_field(name: str, value: Any) -> Any:
+    match value:
+        case int() if name.endswith("_id"):
+            return str(value)
+        case datetime():
+            return value.astimezone(UTC)
+        case _:
+            return value
+
+
+def shortened(value: Any) -> Any:
+    """The same with long lists cut, for a terminal."""
+    match value:
+        case dict():
+            return {name: shortened(part) for name, part in value.items()}
+        case list() if len(value) > 2 * ITEMS_SHOWN:
+            return [*map(shortened, value[:ITEMS_SHOWN]), f"… and {len(value) - ITEMS_SHOWN:,} more"]
+        case list():
+            return list(map(shortened, value))
+        case _:
+            return value
+
+
+# Words
+
+
+def in_seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def between(start: datetime | None, end: datetime | None) -> float | None:
+    """Seconds; never negative, for clocks are corrected."""
+    if start is None:
+        return None
+    return max(((end or datetime.now(UTC)) - start).total_seconds(), 0.0)
+
+
+def at_local_time(at: datetime | None) -> str:
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
+
+
+def count_of(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], shown: int = 12) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return (", ".join(names[:shown]) or "none") + more

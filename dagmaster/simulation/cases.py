@@ -1,0 +1,115 @@
+"""A case: a workflow, its inputs, and what workers will make of each of its tasks."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple
+
+from dagmaster.model.workflow import CHILD_SEPARATOR, Aggregation, FanInNode, FanOutNode, TaskNode
+from dagmaster.simulation.graphs import Blueprint, Shape
+
+ENDLESS = 1_000
+"""More failures than any policy forgives."""
+
+ITEMS = (1, 2.5, "text", None, True, {"key": {"deep": [1]}}, [1, [2]], "", {})
+
+
+class Plan(NamedTuple):
+    """What becomes of a task: so many failing attempts, then an output of this shape around this value."""
+
+    value: int
+    shape: Shape = "object"
+    failures: int = 0
+    permanent: bool = False
+    retry_after_seconds: float | None = None
+
+    @property
+    def is_doomed(self) -> bool:
+        return self.permanent or self.failures >= ENDLESS
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`plans` are by task and by child, `items` by fan-out. `broken` nodes fail before they reach a worker."""
+
+    blueprint: Blueprint
+    inputs: Mapping[str, Any]
+    items: Mapping[str, list[Any]]
+    plans: Mapping[str, Plan]
+    broken: frozenset[str]
+
+
+def random_case(blueprint: Blueprint, rng: Random) -> Case:
+    """Most cases can be completed; some are doomed by a task or an expression that always fails."""
+    inputs: dict[str, Any] = {"object": {"present": 1}}
+    for switch in blueprint.switches.values():
+        if not switch.look.is_node:
+            inputs[switch.look.source] = rng.randrange(switch.branches)
+    items = {}
+    for node_id, fan in blueprint.fans.items():
+        items[node_id] = fan.written
+        if fan.list_input is not None:
+            items[node_id] = inputs[fan.list_input] = rng.choices(ITEMS, k=rng.choice((0, 1, 2, 3, 4, 5, 7, 9)))
+    plans = dict(_plans(blueprint, items, rng))
+    broken = {node_id for node_id in blueprint.workflow.nodes if _is_broken(node_id, blueprint, items)}
+    return Case(blueprint, inputs, items, plans, frozenset(broken))
+
+
+def _plans(blueprint: Blueprint, items: Mapping[str, list[Any]], rng: Random) -> Iterator[tuple[str, Plan]]:
+    for node_id, node in blueprint.workflow.nodes.items():
+        if isinstance(node, TaskNode) and node.retry:
+            yield node_id, _plan("object", node.retry.max_attempts, rng)
+        if isinstance(node, FanOutNode) and node.task.retry:
+            for index in range(len(items[node_id])):
+                child = f"{node_id}{CHILD_SEPARATOR}{index}"
+                yield child, _plan(blueprint.fans[node_id].shape, node.task.retry.max_attempts, rng)
+
+
+def _plan(shape: Shape, max_retries: int, rng: Random) -> Plan:
+    value, roll = rng.randrange(3), rng.random()
+    if roll < 0.8:
+        return Plan(value, shape)
+    if roll < 0.99:
+        return Plan(value, shape, rng.randint(0, max_retries), retry_after_seconds=rng.choice((None, None, 0.0, 3.0)))
+    return Plan(value, shape, ENDLESS) if roll < 0.995 else Plan(value, shape, 1, permanent=True)
+
+
+def _is_broken(node_id: str, blueprint: Blueprint, items: Mapping[str, list[Any]]) -> bool:
+    """One of its expressions fails, or it is to merge what is no object."""
+    node = blueprint.workflow.nodes[node_id]
+    if not isinstance(node, FanInNode) or node.aggregation is not Aggregation.MERGE:
+        return node_id in blueprint.faulty
+    fan_out = source_of(node_id, blueprint)
+    return bool(items[fan_out]) and blueprint.fans[fan_out].shape in ("list", "number")
+
+
+def source_of(fan_in: str, blueprint: Blueprint) -> str:
+    """Its fan-out: the one it names, or the one right before it."""
+    node = blueprint.workflow.nodes[fan_in]
+    assert isinstance(node, FanInNode)
+    if node.source_node:
+        return node.source_node
+    named = node.depends_on.all_of if node.depends_on else ()
+    return next(
+        node_id
+        for node_id, other in blueprint.workflow.nodes.items()
+        if isinstance(other, FanOutNode) and (fan_in in other.next or node_id in named)
+    )
+
+
+def output_of(plan: Plan, params: Any) -> Any:
+    """What the worker answers; it echoes its parameters, so that wrong ones are seen."""
+    match plan.shape:
+        case "object":
+            return {"value": plan.value, "is_real": True, "echo": params}
+        case "rows":
+            return {"rows": [plan.value, [plan.value]], "more": ["x"], "echo": params}
+        case "list":
+            return [plan.value, 0.5, "text", True]
+        case "number":
+            return plan.value
+
+
+def parent_of(node_id: str) -> str | None:
+    parent, separator, _ = node_id.rpartition(CHILD_SEPARATOR)
+    return parent if separator else None

@@ -1,0 +1,357 @@
+"""Orchestrators and workers in the test's own process, on a real database, with short intervals."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+from unittest.mock import patch
+
+import psycopg
+from psycopg.rows import dict_row
+
+import dagmaster.handlers.basic
+from dagmaster.engine.turn import Rules
+from dagmaster.handlers import Handler, Registry, registry
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.graph import Graph
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.workflow import (
+    ChildTask,
+    EndNode,
+    FanInNode,
+    FanOutNode,
+    InputSpec,
+    Node,
+    StartNode,
+    TaskNode,
+    Workflow,
+)
+from dagmaster.orchestrator import process
+from dagmaster.orchestrator.chores import Intervals
+from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.store import jobs
+from dagmaster.store.connect import opened
+from dagmaster.store.mailbox import request_cancel
+from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
+from dagmaster.worker.worker import Worker, WorkerOptions
+
+assert dagmaster.handlers.basic  # imported for the handlers that it registers
+
+SOON = 30.0
+TERMINAL = ("completed", "failed", "cancelled")
+POLL = 0.05
+INTERVALS = Intervals(
+    heartbeat_seconds=0.3,
+    orphan_scan_seconds=0.3,
+    orphan_threshold_seconds=30.0,
+    worker_lost_after_seconds=30.0,
+    late_mail_seconds=0.1,
+    vacuum_seconds=60.0,
+)
+NEVER = 3600.0
+
+
+# Workflows.
+
+NO_RETRY = RetryPolicy(max_attempts=0)
+
+
+def retry(times: int, delay: float = 0.0, **policy: Any) -> RetryPolicy:
+    return RetryPolicy(max_attempts=times, initial_delay_seconds=delay, **policy)
+
+
+def task(handler: str = "echo", *next_nodes: str, **options: Any) -> TaskNode:
+    """A task on queue `q` that is not retried, unless the options say otherwise."""
+    return TaskNode(**{"handler": handler, "queue": "q", "next": next_nodes, "retry": NO_RETRY, **options})
+
+
+def child(handler: str = "echo", **options: Any) -> ChildTask:
+    return ChildTask(**{"handler": handler, "queue": "q", "retry": NO_RETRY, "params": {"x": "{{ item }}"}, **options})
+
+
+def graph(nodes: Mapping[str, Node], workflow_id: str = "test", *, start: str | None = None, **fields: Any) -> Graph:
+    """Compile it; `start` adds START before that node, and an END is there if one is named."""
+    whole = dict(nodes)
+    if start is not None:
+        whole["START"] = StartNode(next=(start,))
+    if any("END" in _targets(node) for node in nodes.values()):
+        whole["END"] = EndNode()
+    inputs = {name: InputSpec(type=kind) for name, kind in fields.pop("inputs", {}).items()}
+    return compile_graph(Workflow(workflow_id=workflow_id, name=workflow_id, inputs=inputs, nodes=whole, **fields))
+
+
+def _targets(node: Node) -> set[str]:
+    branches = getattr(node, "branches", ())
+    return {*node.next, *(name for branch in branches for name in branch.next)}
+
+
+def single(handler: str = "echo", *, workflow_id: str = "single", **options: Any) -> Graph:
+    return graph({"work": task(handler, "END", **options)}, workflow_id, start="work")
+
+
+def chain(length: int, handler: str = "echo", **options: Any) -> Graph:
+    names = [f"n{number}" for number in range(length)]
+    nodes = {
+        name: task(handler, following, **options) for name, following in zip(names, [*names[1:], "END"], strict=True)
+    }
+    return graph(nodes, "chain", start="n0")
+
+
+def fan(aggregation: str = "collect", *, max_parallel: int | None = None, **options: Any) -> Graph:
+    """One fan-out over the input `items`, and its fan-in."""
+    nodes = {
+        "spread": FanOutNode(source="{{ inputs.items }}", task=child(**options), max_parallel=max_parallel, next=("gather",)),
+        "gather": FanInNode(aggregation=aggregation, next=("END",)),
+    }
+    return graph(nodes, "fan", start="spread", inputs={"items": "array"})
+
+
+def handlers(**functions: Callable[..., Any]) -> Registry:
+    """These and the basic ones."""
+    chosen = Registry()
+    for handler in registry:
+        chosen.register(handler)
+    for name, function in functions.items():
+        chosen.register(Handler(name, function))
+    return chosen
+
+
+# Processes.
+
+
+class Role:
+    """Something that runs until it is stopped, in order or not."""
+
+    def __init__(self) -> None:
+        self._stop = asyncio.Event()
+        self._helpers: list[asyncio.Task[None]] = []
+        self._main: asyncio.Task[None] | None = None
+
+    def _begin(self, main: Awaitable[None], *helpers: Awaitable[None]) -> None:
+        self._helpers = [asyncio.ensure_future(helper) for helper in helpers]
+        self._main = asyncio.ensure_future(main)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._main is None or self._main.done()
+
+    async def stop(self) -> None:
+        """As a signal would; raises what it failed with."""
+        self._stop.set()
+        await self._end()
+
+    async def _end(self) -> None:
+        main, self._main = self._main, None
+        try:
+            if main is not None:
+                await main
+        finally:
+            for helper in self._helpers:
+                helper.cancel()
+            await asyncio.gather(*self._helpers, return_exceptions=True)
+
+    async def _drop(self) -> None:
+        assert self._main is not None
+        self._main.cancel()
+        await asyncio.gather(self._main, return_exceptions=True)
+        self._main = None
+        await self._end()
+
+
+class OrchestratorRole(Role):
+    def __init__(self, dsn: str, rules: Rules, intervals: Intervals, poll: float) -> None:
+        super().__init__()
+        self.dsn, self.intervals = dsn, intervals
+        self.notifier = Notifier(dsn)
+        self.it = Orchestrator(rules, self.notifier, poll_interval_seconds=poll)
+
+    @property
+    def id(self) -> str:
+        return self.it.me.instance_id
+
+    async def start(self, *, listens: bool = True) -> None:
+        ready = asyncio.Event()
+        running = process.run_orchestrator(self.dsn, self.it, self.intervals, self.notifier, self._stop, ready=ready)
+        ear = [listen(self.dsn, {MAIL: self.it.look})] if listens else []
+        self._begin(running, self.notifier.run(), *ear)
+        waiter = asyncio.ensure_future(ready.wait())
+        await asyncio.wait([waiter, self._main], return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        if self._main.done():
+            await self._main
+
+    async def kill(self) -> None:
+        """Gone without a word, as after SIGKILL."""
+        with patch.object(process, "leave", _nothing):
+            await self._drop()
+
+
+class WorkerRole(Role):
+    def __init__(self, dsn: str, known: Registry, options: WorkerOptions, owner: OrchestratorRole | None) -> None:
+        super().__init__()
+        self.dsn = dsn
+        self.notifier = owner.notifier if owner else Notifier(dsn)
+        self._is_local = owner is not None
+        self.it = Worker(dsn, known, options, self.notifier, deliver=owner.it.deliver if owner else None)
+        if owner is not None:
+            owner.it.local = self.it
+
+    @property
+    def id(self) -> str:
+        return self.it.worker_id
+
+    def start(self) -> None:
+        helpers = [listen(self.dsn, {TASKS: self.it.look})]
+        if not self._is_local:
+            helpers.append(self.notifier.run())
+        self._begin(self.it.run(self._stop), *helpers)
+
+    async def kill(self) -> None:
+        held = list(self.it._running.values())
+        with patch.object(self.it, "_leave", _nothing):
+            await self._drop()
+        for one in held:
+            one.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+
+async def _nothing(*_: Any) -> None:
+    pass
+
+
+@dataclass
+class Fleet:
+    dsn: str
+    roles: list[Role] = field(default_factory=list)
+    known: Registry = field(default_factory=handlers)
+
+    async def orchestrator(
+        self, *, rules: Rules | None = None, poll: float = POLL, listens: bool = True, **intervals: float
+    ) -> OrchestratorRole:
+        role = OrchestratorRole(self.dsn, rules or Rules(), replace(INTERVALS, **intervals), poll)
+        self.roles.append(role)
+        await role.start(listens=listens)
+        return role
+
+    async def worker(self, *, owner: OrchestratorRole | None = None, known: Registry | None = None, **options: Any) -> WorkerRole:
+        """`owner` makes it the local worker of that orchestrator. It is registered when this returns."""
+        chosen = {"queues": ("q",), "concurrency": 8, "poll_interval_seconds": POLL, "heartbeat_interval_seconds": 0.3}
+        role = WorkerRole(self.dsn, known or self.known, WorkerOptions(**{**chosen, **options}), owner)
+        self.roles.append(role)
+        role.start()
+        await self.until(
+            "SELECT count(*) = 1 AS ok FROM dagapp.dag_workers WHERE worker_id = %s AND status = 'active'",
+            lambda: [role.id],
+        )
+        return role
+
+    async def submit(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> int:
+        async with opened(self.dsn, application="test") as conn:
+            submitted = await jobs.submit(conn, jobs.NewJob(what, inputs or {}, **options), threshold_seconds=30)
+            await conn.execute(f"NOTIFY {MAIL}")
+        return submitted.job_id
+
+    async def submit_all(self, new: list[jobs.NewJob]) -> list[int]:
+        async with opened(self.dsn, application="test") as conn:
+            submitted = await jobs.submit_many(conn, new, threshold_seconds=30)
+            await conn.execute(f"NOTIFY {MAIL}")
+        return [one.job_id for one in submitted]
+
+    async def cancel(self, job_id: int, actor: str = "somebody") -> None:
+        async with opened(self.dsn, application="test") as conn:
+            await request_cancel(conn, job_id, actor=actor, reason=None)
+            await conn.execute(f"NOTIFY {MAIL}")
+
+    # What the database says.
+
+    async def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        return await rows(self.dsn, query, *values)
+
+    async def value(self, query: str, *values: Any) -> Any:
+        [row] = await self.rows(query, *values)
+        [value] = row.values()
+        return value
+
+    async def until(self, query: str, values: Callable[[], list[Any]] = list, seconds: float = SOON) -> None:
+        """Ask until the answer is true."""
+        deadline = monotonic() + seconds
+        async with await _plain(self.dsn) as conn:
+            while True:
+                row = await (await conn.execute(query, values() or None)).fetchone()
+                if row is not None and all(row.values()):
+                    return
+                self._complain()
+                assert monotonic() < deadline, f"waited in vain for: {query}"
+                await asyncio.sleep(0.005)
+
+    def _complain(self) -> None:
+        """A role that died explains more than a test that waits for it in vain."""
+        for role in self.roles:
+            if role._main is not None and role._main.done() and not role._main.cancelled():
+                role._main.result()
+
+    async def ended(self, *job_ids: int, seconds: float = SOON) -> list[dict[str, Any]]:
+        """The jobs, when all of them have ended, in the order asked for."""
+        query = "SELECT count(*) = %s AS ok FROM dagapp.dag_jobs WHERE job_id = ANY(%s) AND status = ANY(%s::dagapp.job_status[])"
+        await self.until(query, lambda: [len(job_ids), list(job_ids), list(TERMINAL)], seconds)
+        found = {row["job_id"]: row for row in await self.rows("SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(%s)", list(job_ids))}
+        return [found[job_id] for job_id in job_ids]
+
+    async def completed(self, *job_ids: int, seconds: float = SOON) -> list[dict[str, Any]]:
+        found = await self.ended(*job_ids, seconds=seconds)
+        assert {(row["status"], row["error_message"]) for row in found} == {("completed", None)}
+        return found
+
+    async def run(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+        """Submit it and wait for its end."""
+        [row] = await self.ended(await self.submit(what, inputs, **options))
+        return row
+
+    async def nodes(self, job_id: int) -> dict[str, dict[str, Any]]:
+        found = await self.rows("SELECT * FROM dagapp.dag_node_states WHERE job_id = %s", job_id)
+        return {row["node_id"]: row for row in found}
+
+    async def statuses(self, job_id: int) -> dict[str, str]:
+        return {node_id: row["status"] for node_id, row in (await self.nodes(job_id)).items()}
+
+    async def events(self, job_id: int, *types: str) -> list[dict[str, Any]]:
+        found = await self.rows("SELECT * FROM dagapp.dag_job_events WHERE job_id = %s ORDER BY event_id", job_id)
+        return [row for row in found if not types or row["event_type"] in types]
+
+    async def trace(self, job_id: int) -> list[str]:
+        """The timeline as `event node`."""
+        return [" ".join(filter(None, [row["event_type"], row["node_id"]])) for row in await self.events(job_id)]
+
+    async def is_clean(self) -> None:
+        """Nothing that ended leaves anything behind in the hot tables."""
+        await self.until(
+            """SELECT (SELECT count(*) FROM dagapp.dag_tasks_waiting) = 0 AS waiting,
+                      (SELECT count(*) FROM dagapp.dag_tasks_running) = 0 AS running,
+                      (SELECT count(*) FROM dagapp.dag_mailbox) = 0 AS mail"""
+        )
+
+
+@asynccontextmanager
+async def fleet(dsn: str, **functions: Callable[..., Any]) -> AsyncIterator[Fleet]:
+    """An empty fleet whose workers know these handlers; workers stop first."""
+    running = Fleet(dsn, known=handlers(**functions))
+    try:
+        yield running
+    finally:
+        running.roles.sort(key=lambda role: isinstance(role, OrchestratorRole))
+        for role in running.roles:
+            await role.stop()
+
+
+async def _plain(dsn: str) -> psycopg.AsyncConnection[dict[str, Any]]:
+    return await psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=dict_row)
+
+
+async def rows(dsn: str, query: str, *values: Any) -> list[dict[str, Any]]:
+    async with await _plain(dsn) as conn:
+        cursor = await conn.execute(query, values or None)
+        return await cursor.fetchall() if cursor.description else []
+
+
