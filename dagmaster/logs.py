@@ -50,7 +50,9 @@ class JsonFormat(logging.Formatter):
 def set_up_logs(level: str, style: str) -> None:
     """For the whole process; a second call replaces the first."""
     stderr = _Stderr()
-    stderr.setFormatter(JsonFormat() if style == "json" else TextFormat("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    stderr.setFormatter(
+        JsonFormat() if style == "json" else TextFormat("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    )
     logging.basicConfig(level=level.upper(), handlers=[stderr], force=True)
     if logging.getLogger().level > logging.DEBUG:
         logging.getLogger("alembic").setLevel(logging.WARNING)

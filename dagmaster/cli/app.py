@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,7 +13,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dagmaster.cli.failures import fail
-from dagmaster.cli.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What was given for all commands."""
+
+    data_dir: Path | None = None
+    database_url: str | None = None
+    log_level: str | None = None
+
 
 RUN, LOOK, SERVE, CARE = "Run workflows", "Look at jobs", "Serve", "Take care"
 # Options of the root command, and whether a value follows.
@@ -76,8 +86,12 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """A module holds one command, several of them, or a group that is the command."""
-    command: Any = typer.main.get_command(import_module(f"dagmaster.cli.{COMMANDS[name].module}").app)
+    command: Any = typer.main.get_command(_load(COMMANDS[name].module).app)
     return getattr(command, "commands", {}).get(name, command)
+
+
+def _load(module: str) -> Any:
+    return import_module(f"dagmaster.cli.{module}")
 
 
 def shared_first(args: list[str]) -> list[str]:
@@ -103,6 +117,7 @@ app = typer.Typer(
     "dagmaster.toml. Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 a fault in dagmaster.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    add_completion=False,
 )
 
 
@@ -116,16 +131,16 @@ def root(
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical.")
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,  # looked for in `main`
 ) -> None:
-    ctx.obj = Options(data_dir, database_url, log_level, debug)
+    ctx.obj = Shared(data_dir, database_url, log_level)
     if ctx.invoked_subcommand is None:
         _start_role(ctx)
 
 
 def _start_role(ctx: typer.Context) -> None:
     """Containers name their role in the environment."""
-    role = ctx.obj.settings().run_mode
+    role = _load("options").settings_of(ctx.obj).run_mode
     if role is None:
         typer.echo(ctx.get_help())
         return

@@ -1,7 +1,7 @@
 """From what a user names to a graph that can be run: handlers, queues, files, defaults."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dagmaster.authoring.catalog import Catalog
@@ -11,7 +11,7 @@ from dagmaster.errors import Conflict, NotFound, UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
-from dagmaster.model.workflow import Workflow
+from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow
 from dagmaster.settings import Settings
 
 DEFAULT_QUEUE = "default"
@@ -39,9 +39,12 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
     """The workflow of a file, or of an id in the folder of workflows."""
     path = Path(name)
     if path.suffix in SUFFIXES or "/" in name:
-        if not path.is_file():
-            raise NotFound(f"there is no file {name!r}")
-        return load_workflow(path, queues=rules)
+        try:
+            return load_workflow(path, queues=rules)
+        except FileNotFoundError:
+            raise NotFound(f"there is no file {name!r}") from None
+        except OSError as error:
+            raise NotFound(f"the file {name!r} cannot be read: {error.strerror}") from error
     if not settings.workflows_dir.is_dir():
         raise UnknownWorkflow(
             f"{name!r} is not a workflow file, and there is no folder {str(settings.workflows_dir)!r} to look for "
@@ -63,7 +66,15 @@ def prepare(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
     return compile_graph(settled)
 
 
-def queues_of(graph: Graph) -> set[str]:
+def queues_of(workflow: Workflow) -> set[str]:
     """Those that its tasks are put on."""
-    tasks = [node.fan_out.child if node.fan_out else node.task for node in graph.nodes.values()]
-    return {task.queue for task in tasks if task is not None}
+    return {task.queue for task in _tasks(workflow) if task.queue}
+
+
+def _tasks(workflow: Workflow) -> Iterator[ChildTask]:
+    for node in workflow.nodes.values():
+        match node:
+            case TaskNode():
+                yield node
+            case FanOutNode():
+                yield node.task

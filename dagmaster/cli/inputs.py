@@ -43,7 +43,9 @@ def _read_pair(pair: str, workflow: Workflow) -> tuple[str, Any]:
         return name, orjson.loads(text.lower() if spec.type is InputType.BOOLEAN else text)
     except orjson.JSONDecodeError:
         example = f"-i {name}={EXAMPLES[spec.type]}"
-        raise InvalidInputs(f"input {name!r} is of type {spec.type}, which {text!r} is not; such as {example}") from None
+        raise InvalidInputs(
+            f"input {name!r} is of type {spec.type}, which {text!r} is not; such as {example}"
+        ) from None
 
 
 def _read_document(text: str) -> dict[str, Any]:

@@ -69,7 +69,12 @@ def intervals_of(settings: Settings) -> Intervals:
     )
 
 
-def worker_options(settings: Settings, queues: Sequence[str], concurrency: int | None) -> WorkerOptions:
+def worker_options(
+    settings: Settings, queues: Sequence[str], concurrency: int | None, *, grace_seconds: float | None = None
+) -> WorkerOptions:
+    """`grace_seconds` is how long it may take to stop, unless the settings say it."""
+    if grace_seconds is None or "shutdown_grace_seconds" in settings.model_fields_set:
+        grace_seconds = settings.shutdown_grace_seconds
     if not queues:
         raise Misconfigured(
             "the worker has no queue to consume; name some with --queues a,b or set DAGMASTER_WORKER_QUEUES "
@@ -80,7 +85,7 @@ def worker_options(settings: Settings, queues: Sequence[str], concurrency: int |
         concurrency=concurrency or settings.worker_concurrency,
         poll_interval_seconds=settings.poll_interval_seconds,
         heartbeat_interval_seconds=settings.worker_heartbeat_interval_seconds,
-        shutdown_grace_seconds=settings.shutdown_grace_seconds,
+        shutdown_grace_seconds=grace_seconds,
         max_output_bytes=settings.max_output_bytes,
     )
 

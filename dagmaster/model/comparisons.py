@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dagmaster.model.operations import to_text
 from dagmaster.model.references import describe
-from dagmaster.model.sandbox import to_text
 
 Warn = Callable[[str], None]
 Compare = Callable[[Any, Any, Warn], bool]

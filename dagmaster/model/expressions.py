@@ -10,15 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dagmaster.model.operations import join_bounded, to_text
 from dagmaster.model.references import ROOTS, Key, Reference, Scope, look_up, parse_path
-from dagmaster.model.sandbox import (
-    ExpressionSyntax,
-    Incomparable,
-    compile_expression,
-    join_bounded,
-    shorten,
-    to_text,
-)
+from dagmaster.model.sandbox import ExpressionSyntax, Incomparable, compile_expression, shorten
 
 __all__ = [
     "ROOTS",

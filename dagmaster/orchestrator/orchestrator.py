@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -68,7 +69,8 @@ class Orchestrator:
         self.stats = Stats()
         self.local: LocalWorker | None = None
         self._notifier = notifier
-        self._poll_interval = poll_interval_seconds
+        self._poll_interval = timedelta(seconds=poll_interval_seconds)
+        self._last_look: datetime | None = None
         self._inbox: deque[Post] = deque()
         self._expansions: deque[Post] = deque()
         self._to_load: set[int] = set()
@@ -128,41 +130,47 @@ class Orchestrator:
 
     async def _rest(self) -> None:
         """Sleep until something arrives, a timer runs out, or it is time to look by oneself."""
-        seconds = self._poll_interval
+        now = self.clock.now()
+        until = (self._last_look or now) + self._poll_interval
         if (at := self.jobs.next_wake()) is not None:
-            seconds = min(seconds, (at - self.clock.now()).total_seconds())
-        try:
-            await asyncio.wait_for(self._wake.wait(), max(seconds, 0.001))
-        except TimeoutError:
-            self._mail_waits = self._mail_waits or seconds == self._poll_interval
+            until = min(until, at)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), max((until - now).total_seconds(), 0.001))
 
     async def cycle(self, conn: Connection) -> bool:
         """One batch; False when there was nothing to do."""
         self._wake.clear()
         self.stats.cycles += 1
         self.stats.last_cycle_at = now = self.clock.now()
-        posts = by_job(await self._collect(conn, now))
-        if not posts:
-            return False
-        fresh = await self._load(conn, [job_id for job_id in posts if job_id not in self.jobs])
-        await self._advance(conn, posts, fresh, now)
-        return True
+        posts = self._collect(now)
+        try:
+            posts += await self._read_mail(conn, now)
+            grouped = by_job(posts)
+            fresh = await self._load(conn, [job_id for job_id in grouped if job_id not in self.jobs])
+            await self._advance(conn, grouped, fresh, now)
+        except BaseException:
+            self._rewind(posts)
+            raise
+        return bool(posts)
 
-    async def _collect(self, conn: Connection, now: datetime) -> list[Post]:
+    def _collect(self, now: datetime) -> list[Post]:
+        """What this memory itself has to say."""
         posts = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_POSTS))]
         posts += [self._expansions.popleft() for _ in range(min(len(self._expansions), MAX_EXPANSIONS))]
         posts += [Post(job_id, timer) for job_id, timer in self.jobs.due(now)]
         posts += [Post(job_id, Resume()) for job_id in self._to_load]
         self._to_load.clear()
-        if self._mail_waits:
-            try:
-                mail = await read_mail(conn, self.me.instance_id, MAX_MAIL)
-            except BaseException:
-                self._keep(posts)
-                raise
-            self._mail_waits = len(mail) == MAX_MAIL
-            posts += from_mail(mail)
         return posts
+
+    async def _read_mail(self, conn: Connection, now: datetime) -> list[Post]:
+        """What has arrived, when there is a sign of it or the last look was a poll interval ago."""
+        if not self._mail_waits and self._last_look is not None and now - self._last_look < self._poll_interval:
+            return []
+        self._last_look = now
+        self._mail_waits = False
+        mail = await read_mail(conn, self.me.instance_id, MAX_MAIL)
+        self._mail_waits = self._mail_waits or len(mail) == MAX_MAIL
+        return from_mail(mail)
 
     async def _load(self, conn: Connection, job_ids: list[int]) -> set[int]:
         """Read jobs into memory; those that cannot be read are failed."""
@@ -190,15 +198,14 @@ class Orchestrator:
             job = self.jobs.get(job_id)
             if job is None:
                 continue
-            work.batch.mail += [post.mail_id for post in its_posts if post.mail_id is not None]
             try:
                 turn = decide(job.state, messages(its_posts, is_new=job_id in fresh), now, self.rules)
-            except Exception as error:
+            except Exception as error:  # One bad job never stops another, whatever is wrong with it.
                 log.exception("job %s cannot be processed", job_id)
                 await self._strike(conn, job_id, its_posts, error)
-                work.batch.mail = [mail for mail in work.batch.mail if mail not in {post.mail_id for post in its_posts}]
                 continue
             work.batch.turns.append((turn, job.epoch))
+            work.batch.mail += [post.mail_id for post in its_posts if post.mail_id is not None]
         if work.batch.turns:
             await self._write(conn, work)
 
@@ -261,8 +268,7 @@ class Orchestrator:
         match error:
             case OwnershipLost():
                 log.warning("%d jobs were taken over by another orchestrator", len(error.job_ids))
-                self._keep([p for posts in work.posts.values() for p in posts if p.job_id not in error.job_ids])
-                self._to_load.update(turn.job.job_id for turn, _ in turns if turn.job.job_id not in error.job_ids)
+                self._rewind(p for posts in work.posts.values() for p in posts if p.job_id not in error.job_ids)
             case psycopg.Error() | DagmasterError() if not isinstance(error, LOST) and len(turns) > 1:
                 log.warning("a batch of %d jobs failed, trying each alone: %s", len(turns), error)
                 for turn, _ in turns:
@@ -271,8 +277,6 @@ class Orchestrator:
                 job_id = turns[0][0].job.job_id
                 await self._strike(conn, job_id, work.posts[job_id], error)
             case _:
-                self._keep(p for posts in work.posts.values() for p in posts)
-                self._to_load.update(turn.job.job_id for turn, _ in turns)
                 raise error
 
     async def _alone(self, conn: Connection, job_id: int, posts: list[Post]) -> None:
@@ -289,17 +293,21 @@ class Orchestrator:
             await self._poisoned(conn, job_id, f"the job cannot be processed: {type(error).__name__}: {error}")
             return
         await job_store.note_error(conn, job_id, f"{type(error).__name__}: {error}", strike=self._strikes[job_id])
-        self._keep(posts)
-        self._to_load.add(job_id)
-        self._mail_waits = True
+        self._rewind(posts)
 
     async def _poisoned(self, conn: Connection, job_id: int, error: str) -> None:
         log.error("job %s is failed: %s", job_id, error)
         self._strikes.pop(job_id, None)
         await job_store.fail_poisoned(conn, self.me.instance_id, job_id, error)
 
-    def _keep(self, posts: Iterable[Post]) -> None:
-        self._inbox.extend(post for post in posts if post.exists_only_here)
+    def _rewind(self, posts: Iterable[Post]) -> None:
+        """These were not taken in: their jobs are read anew, and what exists nowhere else is kept for them."""
+        for post in posts:
+            self.jobs.drop(post.job_id)
+            self._to_load.add(post.job_id)
+            if post.exists_only_here:
+                self._inbox.append(post)
+        self._mail_waits = True
 
 
 def _message(report: TaskReport, instance_id: str, at: datetime, local: LocalWorker | None) -> Message:

@@ -1,6 +1,6 @@
 """A case: a workflow, its inputs, and what workers will make of each of its tasks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from dagmaster.simulation.graphs import Blueprint, Shape
 ENDLESS = 1_000
 """More failures than any policy forgives."""
 
-ITEMS = (1, 2.5, "text", None, True, {"key": {"deep": [1]}}, [1, [2]], "", {})
+ITEMS: Sequence[Any] = (1, 2.5, "text", None, True, {"key": {"deep": [1]}}, [1, [2]], "", {})
 
 
 class Plan(NamedTuple):

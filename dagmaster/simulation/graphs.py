@@ -106,6 +106,7 @@ class _Sketch:
         self._params: dict[str, dict[str, Look]] = {}
         self._fans: dict[str, Fan] = {}
         self._faulty: set[str] = set()
+        self._trusting: set[str] = set()
 
     # Nodes and their edges.
 
@@ -242,7 +243,12 @@ class _Sketch:
         self.add(EndNode, "end", exits or [Hook(next(reversed(self._drafts)))])
 
     def _cross(self) -> None:
-        tasks = [node_id for node_id, draft in self._drafts.items() if draft.kind is TaskNode]
+        """From anywhere to a later task, unless that relies on having one source only."""
+        tasks = [
+            node_id
+            for node_id, draft in self._drafts.items()
+            if draft.kind is TaskNode and node_id not in self._trusting
+        ]
         if not tasks:
             return
         places = list(self._drafts)
@@ -268,6 +274,7 @@ class _Sketch:
             looks["given"], params["given"] = Look("object"), "{{ inputs.object }}"
         if (before := self._sole(node_id)) and self._chance(0.4):
             looks["before"], params["before"] = Look(before, True), f"{{{{ nodes.{before}.output.value }}}}"
+            self._trusting.add(node_id)
         elif (solid := self._solid(node_id)) and self._chance(0.15):
             looks["before"] = Look(solid[0], True)
             params["before"] = f"{{{{ nodes.{solid[0]}.output.value | default(0) }}}}"

@@ -60,6 +60,8 @@ class Worker:
         self._more_waits = True
         self._wake = asyncio.Event()
         self._stopping = False
+        self._deadline: float | None = None
+        self._recheck = False
 
     @property
     def worker_id(self) -> str:
@@ -67,7 +69,15 @@ class Worker:
 
     @property
     def free_slots(self) -> int:
+        if self._stopping:
+            return 0
         return max(0, self.options.concurrency - len(self._running) - self._reserved)
+
+    def _is_done(self) -> bool:
+        """After the signal to stop: nothing is left to finish, or its time is over."""
+        if not self._running and not self._reports:
+            return True
+        return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
 
     # For an orchestrator in the same process.
 
@@ -79,6 +89,7 @@ class Worker:
 
     def release(self, slots: int) -> None:
         self._reserved -= slots
+        self._recheck = True  # They may have been claimed all the same: whether the commit succeeded is not known.
         self._wake.set()
 
     def start(self, message: TaskMessage) -> None:
@@ -116,6 +127,7 @@ class Worker:
 
     async def _wake_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        self._deadline = asyncio.get_running_loop().time() + self.options.shutdown_grace_seconds
         self._stopping = True
         self._wake.set()
 
@@ -156,8 +168,8 @@ class Worker:
             task.cancel()
 
     async def _exchange(self, queue: Queue, stop: asyncio.Event) -> None:
-        """The loop: one transaction reports what ended and claims what comes next."""
-        while not stop.is_set():
+        """The loop: one transaction reports what ended and claims what comes next. It ends when all has ended."""
+        while not (stop.is_set() and self._is_done()):
             reports = list(self._reports)
             wanted = self.free_slots if self._more_waits or reports else 0
             if reports or wanted:
@@ -227,19 +239,22 @@ class Worker:
         """Stop what is no longer to be done: its job was cancelled or failed, or another attempt has begun."""
         while True:
             await asyncio.sleep(self.options.poll_interval_seconds)
-            held = list(self._running)
-            if not held:
-                continue
-            for task_id in await queue.withdrawn(held):
-                if (task := self._running.get(task_id)) is not None:
-                    log.info("task %s was withdrawn", task_id)
-                    task.cancel()
+            if self._recheck:
+                self._recheck = False
+                for message in await queue.forgotten(self._known()):
+                    self._begin(message)
+            if held := list(self._running):
+                self._cancel(await queue.withdrawn(held))
+
+    def _cancel(self, task_ids: Collection[str]) -> None:
+        for task_id in task_ids:
+            if (task := self._running.get(task_id)) is not None:
+                log.info("task %s was withdrawn", task_id)
+                task.cancel()
 
     async def _leave(self) -> None:
-        """Finish what can be finished in time, give back the rest, say good-bye."""
+        """Give back what was not finished in time, and say good-bye."""
         self._stopping = True
-        if self._running:
-            await asyncio.wait(self._running.values(), timeout=self.options.shutdown_grace_seconds)
         for task_id, task in list(self._running.items()):
             job_id, rest = task_id.split("_", 1)
             task.cancel()

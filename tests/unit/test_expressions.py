@@ -267,9 +267,42 @@ def test_default_keeps_what_is_there() -> None:
     assert resolve("{{ inputs.missing | default('', true) }}") == ""
 
 
-@pytest.mark.parametrize("text", ["{{ 1 if inputs.nothing }}", "{{ [] | first }}", "{{ inputs.missing or 1 }}"])
-def test_nothing_is_never_silently_null(text: str) -> None:
-    assert why_it_fails(text)
+@pytest.mark.parametrize(
+    "expression", ["1 if inputs.nothing", "[] | first", "inputs.numbers[9]", "inputs[inputs.name]"]
+)
+def test_nothing_is_never_silently_null(expression: str) -> None:
+    assert why_it_fails(f"{{{{ {expression} }}}}")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "inputs.missing or 1",
+        "not inputs.missing",
+        "inputs.missing == 1",
+        "inputs.missing in [1]",
+        "1 in inputs.missing",
+        "inputs.missing + 1",
+        "-inputs.missing",
+        "inputs.missing ~ 'x'",
+        "[inputs.missing]",
+        "[[inputs.missing]]",
+        "(1, inputs.missing)",
+        "{'a': {'b': inputs.missing}}",
+        "inputs.missing is none",
+        "inputs.missing is string",
+        "inputs.missing | abs",
+        "inputs.missing | string",
+        "inputs.missing | tojson",
+        "inputs.missing | first",
+        "inputs.missing.split('/')",
+        "inputs.x | default(1) + inputs.missing",
+        "inputs.other | default(inputs.missing)",
+        "1 if inputs.missing else 2",
+    ],
+)
+def test_whatever_is_done_with_a_missing_reference_the_message_names_it(expression: str) -> None:
+    assert why_it_fails(f"{{{{ {expression} }}}}").startswith("inputs.missing is not defined; inputs are:")
 
 
 def test_a_list_with_holes_is_refused() -> None:
@@ -358,6 +391,7 @@ def test_an_order_that_does_not_exist_is_its_own_failure() -> None:
         "inputs.numbers.__len__",
         "(1).__class__",
         "inputs.name.upper.__self__",
+        "inputs.x.split('/')",
     ],
 )
 def test_python_attributes_do_not_exist(expression: str) -> None:
@@ -462,6 +496,32 @@ def test_precision_is_bounded() -> None:
 )
 def test_deep_expressions_are_refused(text: str) -> None:
     assert "nested too deeply" in why_it_is_refused(text)
+
+
+def test_a_method_is_not_a_value() -> None:
+    assert "not plain data" in why_it_fails("{{ (inputs.name).upper }}")
+    assert "not plain data" in why_it_fails("{{ [inputs.name.upper] }}")
+
+
+def test_lazy_results_become_lists_wherever_they_are() -> None:
+    assert resolve("{{ [[1, 2] | reverse] }}") == [[2, 1]]
+    assert resolve("{{ {'a': [1, 2] | map('string')} }}") == {"a": ["1", "2"]}
+    assert resolve("{{ [[1, 2], [3]] | map('reverse') }}") == [[2, 1], [3]]
+    assert resolve("{{ [(1, (2, 3))] }}") == [[1, [2, 3]]]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "[" * 19 + "]" * 19,
+        "1" + " | abs" * 38,
+        "{'a': " * 12 + "1" + "}" * 12,
+        "'a'" + ".upper()" * 38,
+        "1" + " ~ 1" * 500,
+    ],
+)
+def test_the_deepest_that_is_allowed_also_runs(expression: str) -> None:
+    resolve(f"{{{{ {expression} }}}}")
 
 
 def test_the_deepest_allowed_expression_runs() -> None:

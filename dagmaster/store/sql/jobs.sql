@@ -107,7 +107,8 @@ FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL;
 
 -- job_status --
 -- How far these jobs are.
-SELECT job_id, status, error_message, result_data FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
+SELECT job_id, workflow_id, status, error_message, result_data, created_at, started_at, completed_at
+FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
 
 -- count_live_jobs --
 -- What is still to be done.

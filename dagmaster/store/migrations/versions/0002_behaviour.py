@@ -100,12 +100,12 @@ def upgrade() -> None:
     )
     for table, settings in STORAGE.items():
         op.execute(f"ALTER TABLE dagapp.{table} SET ({settings})")
-    op.execute("CREATE TABLE dagapp.dag_job_events_default PARTITION OF dagapp.dag_job_events DEFAULT")
+    op.execute("CREATE TABLE IF NOT EXISTS dagapp.dag_job_events_default PARTITION OF dagapp.dag_job_events DEFAULT")
     op.execute("SELECT dagapp.ensure_event_partitions(7)")
 
 
 def downgrade() -> None:
-    op.execute("DROP TABLE dagapp.dag_job_events_default")
+    # The partitions stay: they hold rows.
     op.execute("DROP TRIGGER mail_result ON dagapp.dag_task_results")
     for table in ("dag_jobs", "dag_node_states"):
         op.execute(f"DROP TRIGGER touch ON dagapp.{table}")

@@ -1,0 +1,42 @@
+"""How much is measured."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`repetitions` are of whole measurements; floor and product take turns, so that both see the same machine."""
+
+    repetitions: int
+    rounds: int
+    latency_jobs: int
+    chain_steps: int
+    fan_sizes: tuple[int, ...]
+    throughput_jobs: int
+    warm_up_jobs: int
+    idle_nodes: int
+    idle_seconds: float
+
+
+FULL = Scale(
+    repetitions=5,
+    rounds=40,
+    latency_jobs=40,
+    chain_steps=40,
+    fan_sizes=(1_000, 10_000, 100_000),
+    throughput_jobs=1_000,
+    warm_up_jobs=50,
+    idle_nodes=10_000,
+    idle_seconds=20.0,
+)
+QUICK = Scale(
+    repetitions=2,
+    rounds=10,
+    latency_jobs=5,
+    chain_steps=10,
+    fan_sizes=(100, 1_000),
+    throughput_jobs=100,
+    warm_up_jobs=10,
+    idle_nodes=1_000,
+    idle_seconds=2.0,
+)

@@ -1,0 +1,60 @@
+"""The user of the measured fleet: submits jobs and waits until they are completed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from dagmaster.model.graph import Graph
+from dagmaster.store import jobs
+from dagmaster.store.connect import Connection, connect
+from dagmaster.store.signals import MAIL, Notifier
+
+OWNER_IS_ALIVE_SECONDS = 120.0
+GIVE_UP_SECONDS = 600.0
+LIVE = ("pending", "running")
+
+
+@dataclass(slots=True)
+class Submitter:
+    conn: Connection
+    notifier: Notifier
+
+    async def submit(self, graph: Graph, inputs: Mapping[str, Any], count: int = 1) -> list[int]:
+        new = [jobs.NewJob(graph, inputs)] * count
+        submitted = await jobs.submit_many(self.conn, new, threshold_seconds=OWNER_IS_ALIVE_SECONDS)
+        self.notifier.notify(MAIL)
+        return [job.job_id for job in submitted]
+
+    async def time_one(self, graph: Graph, inputs: Mapping[str, Any], *, expected_seconds: float) -> float:
+        """From before the submission until this user sees that the job is completed."""
+        began = perf_counter()
+        job_ids = await self.submit(graph, inputs)
+        await self.wait(job_ids, expected_seconds=expected_seconds)
+        return perf_counter() - began
+
+    async def wait(self, job_ids: Sequence[int], *, expected_seconds: float) -> None:
+        """Look seldom before the jobs can have ended and often when they should: looking costs what is measured."""
+        deadline = perf_counter() + GIVE_UP_SECONDS
+        await asyncio.sleep(expected_seconds * 0.6)
+        while await jobs.count_live_jobs(self.conn):
+            if perf_counter() > deadline:
+                raise TimeoutError(f"{len(job_ids)} jobs were not done in {GIVE_UP_SECONDS:g} s")
+            await asyncio.sleep(min(max(expected_seconds * 0.01, 0.001), 0.05))
+        for job in await jobs.job_status(self.conn, job_ids):
+            if job["status"] != "completed":
+                raise RuntimeError(f"job {job['job_id']} is {job['status']}: {job['error_message']}")
+
+
+@asynccontextmanager
+async def open_submitter(dsn: str) -> AsyncIterator[Submitter]:
+    notifier = Notifier(dsn)
+    running = asyncio.create_task(notifier.run())
+    try:
+        async with await connect(dsn, application="bench") as conn:
+            yield Submitter(conn, notifier)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,97 @@
+"""W2: a chain of steps, with separate processes and in one process."""
+
+import asyncio
+from collections.abc import Sequence
+from time import perf_counter
+
+from benchmarks.figures import Bar, Figure, Sample
+from benchmarks.fleet import separate
+from benchmarks.floor import open_floor
+from benchmarks.place import Place
+from benchmarks.scale import Scale
+from benchmarks.submitter import LIVE, OWNER_IS_ALIVE_SECONDS, open_submitter
+from benchmarks.workflows import CHAIN_INPUTS, QUEUE, chain
+from dagmaster.cli.runtime import Fleet, fleet, worker_options
+from dagmaster.handlers import load_handlers, registry
+from dagmaster.model.graph import Graph
+from dagmaster.settings import load_settings
+from dagmaster.store import jobs
+from dagmaster.store.connect import Connection, connect
+
+CHAINS_PER_REPETITION = 3
+SECONDS_PER_STEP = 0.005
+LOOK_SECONDS = 0.0005
+
+
+async def measure(place: Place, scale: Scale) -> list[Figure]:
+    return [*await measure_separate(place, scale), *await measure_one_process(place, scale)]
+
+
+async def measure_separate(place: Place, scale: Scale) -> list[Figure]:
+    graph, times = chain(scale.chain_steps), []
+    expected = scale.chain_steps * SECONDS_PER_STEP
+    with place.database("w2") as dsn, place.database("w2_floor") as floor_dsn, separate(dsn):
+        async with open_submitter(dsn) as user, open_floor(floor_dsn) as floor:
+            await user.time_one(graph, CHAIN_INPUTS, expected_seconds=expected)  # warm
+            for _ in range(scale.repetitions):
+                await floor.measure_rounds(scale.rounds)
+                times.append(await user.time_one(graph, CHAIN_INPUTS, expected_seconds=expected))
+    return separate_figures(times, floor.rounds, scale.chain_steps)
+
+
+def separate_figures(times: Sequence[float], rounds: Sequence[float], steps: int) -> list[Figure]:
+    step, floor = Sample.of(times, scale=1000 / steps), Sample.of(rounds, scale=1000)
+    return [
+        Figure("W2", "floor: one commit-and-notify round", floor.median, "ms", floor.spread),
+        Figure("W2", "a step, separate processes", step.median, "ms", step.spread, floor.median, Bar(5)),
+    ]
+
+
+async def measure_one_process(place: Place, scale: Scale) -> list[Figure]:
+    """In this very process, as `dagmaster dev` and `dagmaster run` do it."""
+    load_handlers([])
+    graph, times = chain(scale.chain_steps), []
+    with place.database("w2_one") as dsn, place.database("w2_one_floor") as floor_dsn:
+        settings = load_settings(database_url=dsn)
+        work = worker_options(settings, [QUEUE], None)
+        async with (
+            fleet(dsn, settings, orchestrate=True, work=work, registry=registry) as running,
+            await connect(dsn, application="bench") as conn,
+            open_floor(floor_dsn) as floor,
+        ):
+            await _time_here(running, conn, graph)  # warm
+            for _ in range(scale.repetitions * CHAINS_PER_REPETITION):
+                await floor.measure_chain(scale.chain_steps)
+                times.append(await _time_here(running, conn, graph))
+            await floor.measure_one_row(scale.rounds)
+    return one_process_figures(times, floor.chains, floor.one_row, scale.chain_steps)
+
+
+async def _time_here(running: Fleet, conn: Connection, graph: Graph) -> float:
+    """From before the submission until the owner, in this process, has seen the last commit succeed."""
+    assert running.orchestrator is not None
+    ended = running.orchestrator.stats.jobs_ended
+    owner_id = running.orchestrator.me.instance_id
+    began = perf_counter()
+    submitted = await jobs.submit(
+        conn, jobs.NewJob(graph, CHAIN_INPUTS), threshold_seconds=OWNER_IS_ALIVE_SECONDS, owner_id=owner_id
+    )
+    running.wake()
+    while running.orchestrator.stats.jobs_ended == ended:
+        await asyncio.sleep(LOOK_SECONDS)
+    seconds = perf_counter() - began
+    [job] = await jobs.job_status(conn, [submitted.job_id])
+    assert job["status"] not in LIVE and job["error_message"] is None, job
+    return seconds
+
+
+def one_process_figures(
+    times: Sequence[float], bare: Sequence[float], one_row: Sequence[float], steps: int
+) -> list[Figure]:
+    measured, floor = Sample.of(times, scale=1000), Sample.of(bare, scale=1000)
+    smallest = Sample.of(one_row, scale=1000)
+    return [
+        Figure("W2", f"floor: {steps} bare commits of a step", floor.median, "ms", floor.spread),
+        Figure("W2", "for comparison: a commit of one row", smallest.median, "ms", smallest.spread),
+        Figure("W2", f"chain of {steps}, one process", measured.median, "ms", measured.spread, floor.median, Bar(1.5)),
+    ]

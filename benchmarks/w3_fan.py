@@ -1,0 +1,43 @@
+"""W3: a wide fan-out with a fan-in that collects; time must grow with the items, and memory stay small."""
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+
+from benchmarks.figures import Bar, Figure, Sample
+from benchmarks.fleet import separate
+from benchmarks.place import Place
+from benchmarks.scale import Scale
+from benchmarks.submitter import open_submitter
+from benchmarks.workflows import fan
+
+SECONDS_PER_CHILD = 0.0003
+REPEAT_UP_TO = 10_000
+MAX_MB = 700
+MAX_GROWTH = 13
+
+
+async def measure(place: Place, scale: Scale) -> list[Figure]:
+    graph, times = fan(), {size: [] for size in scale.fan_sizes}
+    with place.database("w3") as dsn, separate(dsn) as (orchestrator, _):
+        async with open_submitter(dsn) as user:
+            await user.time_one(graph, {"items": [1, 2, 3]}, expected_seconds=0.01)  # warm
+            for size in scale.fan_sizes:
+                for _ in range(min(scale.repetitions, 3) if size <= REPEAT_UP_TO else 1):
+                    began = perf_counter()
+                    await user.time_one(
+                        graph, {"items": list(range(size))}, expected_seconds=size * SECONDS_PER_CHILD
+                    )
+                    times[size].append(perf_counter() - began)
+        return figures(times, orchestrator.peak_mb)
+
+
+def figures(times: Mapping[int, Sequence[float]], peak_mb: float) -> list[Figure]:
+    """Each size is held against the one before it: `floor` is the smaller one's time."""
+    made, before = [], None
+    for size, seconds in times.items():
+        sample = Sample.of(seconds)
+        bar = Bar(MAX_GROWTH) if before else None
+        made.append(Figure("W3", f"fan-out of {size:,}", sample.median, "s", sample.spread, before, bar))
+        before = sample.median
+    largest = max(times)
+    return [*made, Figure("W3", f"orchestrator's peak memory at {largest:,}", peak_mb, "MB", bar=Bar(MAX_MB))]

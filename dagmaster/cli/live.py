@@ -1,0 +1,161 @@
+"""A job while it runs: a table that moves on a terminal, lines elsewhere."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dagmaster.cli.output import SYMBOLS, between, in_seconds
+from dagmaster.cli.progress import FanView, JobView, NodeView, Show
+from dagmaster.model.states import NodeStatus
+
+BAR_WIDTH = 24
+NAME_WIDTH = 28
+LINES_AROUND = 6
+# What must be seen when there is no room for all.
+FIRST_SEEN = ("failed", "running", "retrying", "dispatched", "ready")
+QUARTERS = 4
+
+
+@contextmanager
+def live_view(console: Console) -> Iterator[Show]:
+    # The last picture stays. Whatever is written meanwhile appears above it.
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        yield lambda view: live.update(render(view, console.height), refresh=True)
+
+
+def render(view: JobView, height: int) -> RenderableType:
+    shown, hidden = _choose(view.nodes, max(height - LINES_AROUND, 3))
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    rows.add_column(no_wrap=True)
+    rows.add_column(no_wrap=True, max_width=NAME_WIDTH, overflow="ellipsis")
+    rows.add_column(no_wrap=True, min_width=10)
+    rows.add_column(no_wrap=True, min_width=7, justify="right")
+    rows.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for node in shown:
+        symbol, style = SYMBOLS[node.shown_status]
+        state = Text(node.shown_status, style=style)
+        name_style = "dim" if style == "dim" else ""
+        rows.add_row(
+            Text(f" {symbol}", style=style),
+            Text(node.node_id, style=name_style),
+            state,
+            Text(in_seconds(node.seconds) if node.shown_status != NodeStatus.SKIPPED else "", style="dim"),
+            _detail(node),
+        )
+    parts: list[RenderableType] = [_headline(view), Text(), rows]
+    if hidden:
+        counts = Counter(node.shown_status for node in hidden)
+        parts.append(Text("   … and " + ", ".join(f"{n} {status}" for status, n in counts.items()), style="dim"))
+    parts.append(Text())
+    return Group(*parts)
+
+
+def _headline(view: JobView) -> Text:
+    symbol, style = SYMBOLS[view.status]
+    return Text.assemble(
+        (f" {symbol} ", style),
+        (view.workflow_id, "bold"),
+        (f"   job {view.job_id}   ", "dim"),
+        (str(view.status), style),
+        (f"   {in_seconds(view.seconds)}", "dim"),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+
+
+def _detail(node: NodeView) -> RenderableType:
+    if node.fan is not None:
+        return _fan(node.fan)
+    if node.error and node.status is NodeStatus.FAILED:
+        return Text(node.error.partition("\n")[0], style="red")
+    if node.attempt > 1:
+        return Text(_attempt(node), style="yellow" if node.shown_status == "retrying" else "dim")
+    return Text()
+
+
+def _attempt(node: NodeView) -> str:
+    text = f"attempt {node.attempt} of {node.attempts}"
+    wait = between(node.now, node.not_before) if node.now and node.not_before else None
+    return f"{text} in {in_seconds(wait)}" if wait else text
+
+
+def _fan(fan: FanView) -> RenderableType:
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_column(width=BAR_WIDTH)
+    row.add_column(no_wrap=True, overflow="ellipsis")
+    failed = fan.counts.get(NodeStatus.FAILED, 0)
+    bar = ProgressBar(
+        total=max(fan.total, 1),
+        completed=fan.ended if fan.total else 1,
+        width=BAR_WIDTH,
+        complete_style="red" if failed else "cyan",
+        finished_style="red" if failed else "green",
+    )
+    row.add_row(bar, Text(_fan_text(fan), style="dim"))
+    return row
+
+
+def _fan_text(fan: FanView) -> str:
+    counted = [
+        (fan.counts.get(NodeStatus.RUNNING, 0), "running"),
+        (fan.counts.get(NodeStatus.FAILED, 0), "failed"),
+        (fan.counts.get(NodeStatus.SKIPPED, 0), "skipped"),
+        (fan.retries, "retried"),
+    ]
+    words = [f"{number} {word}" for number, word in counted if number]
+    return " · ".join([f"{fan.counts.get(NodeStatus.COMPLETED, 0):,} of {fan.total:,}", *words])
+
+
+def _choose(nodes: Sequence[NodeView], room: int) -> tuple[Sequence[NodeView], Sequence[NodeView]]:
+    """What is shown, in the workflow's order, and what is not: first what moves, then what ended last."""
+    if len(nodes) <= room:
+        return nodes, ()
+    ended = [node.node_id for node in nodes if node.completed_at and node.shown_status not in FIRST_SEEN]
+    waiting = [node.node_id for node in nodes if node.shown_status == NodeStatus.PENDING]
+    moving = [node.node_id for status in FIRST_SEEN for node in nodes if node.shown_status == status]
+    half = max((room - 1 - len(moving)) // 2, 0)
+    wanted = [*moving, *waiting[:half], *reversed(ended), *waiting[half:]]
+    kept = set(wanted[: room - 1])
+    return [n for n in nodes if n.node_id in kept], [n for n in nodes if n.node_id not in kept]
+
+
+@contextmanager
+def plain_lines() -> Iterator[Show]:
+    """A line for each change that was seen."""
+    seen: dict[str, str] = {}
+
+    def show(view: JobView) -> None:
+        for node in view.nodes:
+            line = _line(node)
+            if line and seen.get(node.node_id) != line:
+                seen[node.node_id] = line
+                timed = f"{line} ({in_seconds(node.seconds)})" if _is_over(node) else line
+                typer.echo(f"{node.node_id}: {timed}")
+
+    yield show
+
+
+def _is_over(node: NodeView) -> bool:
+    return node.shown_status in (NodeStatus.COMPLETED, NodeStatus.FAILED) and node.seconds is not None
+
+
+def _line(node: NodeView) -> str | None:
+    """What has changed since the last line if this is another; nothing for what is soon over."""
+    status = node.shown_status
+    if status in (NodeStatus.PENDING, NodeStatus.READY, NodeStatus.DISPATCHED):
+        return None
+    if status == NodeStatus.RUNNING and node.fan is not None:
+        reached = node.fan.ended * QUARTERS // max(node.fan.total, 1)
+        return f"{reached * 100 // QUARTERS} % of {node.fan.total:,} done"
+    if status == NodeStatus.FAILED and node.error:
+        return f"failed: {node.error}"
+    if node.attempt > 1:
+        return f"{status}, attempt {node.attempt} of {node.attempts}"
+    return status

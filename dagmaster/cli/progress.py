@@ -1,0 +1,159 @@
+"""How far a job is: looked up again and again until it has ended."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from time import perf_counter
+from typing import Any
+
+import psycopg
+
+from dagmaster.cli.output import between
+from dagmaster.errors import DatabaseUnavailable, UnknownJob
+from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.store.connect import Connection, opened
+from dagmaster.store.jobs import count_nodes, job_status, watch_nodes
+
+FIRST_LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.125
+# A job of a hundred thousand nodes is not counted eight times a second.
+SHARE_OF_TIME = 5
+RECONNECT_SECONDS = 1.0
+
+Show = Callable[["JobView"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FanView:
+    """The children of a fan-out, by state."""
+
+    counts: Mapping[NodeStatus, int]
+    retries: int = 0
+    last_ended_at: datetime | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def ended(self) -> int:
+        return sum(self.counts.get(status, 0) for status in NODE_TERMINAL)
+
+    @property
+    def is_open(self) -> bool:
+        return self.ended < self.total
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    node_id: str
+    status: NodeStatus
+    attempt: int = 1
+    attempts: int = 1
+    error: str | None = None
+    not_before: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    now: datetime | None = None
+    fan: FanView | None = None
+
+    @property
+    def shown_status(self) -> str:
+        """A fan-out is at work as long as its children are; a node that waits for its next attempt is retrying."""
+        if self.fan and self.fan.is_open and self.status is NodeStatus.COMPLETED:
+            return NodeStatus.RUNNING
+        if self.status is NodeStatus.READY and self.attempt > 1:
+            return "retrying"
+        return self.status
+
+    @property
+    def seconds(self) -> float | None:
+        ended_at = self.completed_at
+        if self.fan is not None:
+            ended_at = None if self.fan.is_open else self.fan.last_ended_at or ended_at
+        return between(self.started_at, ended_at or self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    job_id: int
+    workflow_id: str
+    status: JobStatus
+    nodes: Sequence[NodeView] = ()
+    error: str | None = None
+    result: Any = field(default=None, repr=False)
+    seconds: float = 0.0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in JOB_TERMINAL
+
+
+async def look(conn: Connection, job_id: int, order: Sequence[str]) -> JobView:
+    """The job with the nodes that `order` names."""
+    rows = await job_status(conn, [job_id])
+    if not rows:
+        raise UnknownJob(f"job {job_id} is gone")
+    [job] = rows
+    nodes = {row["node_id"]: row for row in await watch_nodes(conn, job_id)}
+    fans = _fans(await count_nodes(conn, job_id))
+    now = next((row["now"] for row in nodes.values()), None)
+    return JobView(
+        job_id,
+        job["workflow_id"],
+        JobStatus(job["status"]),
+        [_node(nodes[name], fans.get(name)) for name in order if name in nodes],
+        job["error_message"],
+        job["result_data"],
+        between(job["created_at"], job["completed_at"] or now) or 0.0,
+    )
+
+
+def _fans(rows: Collection[Mapping[str, Any]]) -> dict[str, FanView]:
+    fans: dict[str, FanView] = {}
+    for parent in {row["parent_node_id"] for row in rows} - {None}:
+        mine = [row for row in rows if row["parent_node_id"] == parent]
+        fans[parent] = FanView(
+            {NodeStatus(row["status"]): row["nodes"] for row in mine},
+            sum(row["retries"] for row in mine),
+            max((row["last_ended_at"] for row in mine if row["last_ended_at"]), default=None),
+        )
+    return fans
+
+
+def _node(row: Mapping[str, Any], fan: FanView | None) -> NodeView:
+    return NodeView(
+        row["node_id"],
+        NodeStatus(row["status"]),
+        row["retry_count"] + 1,
+        max(row["max_retries"], row["retry_count"]) + 1,
+        row["error_message"],
+        row["not_before"],
+        row["started_at"],
+        row["completed_at"],
+        row["now"],
+        fan,
+    )
+
+
+async def follow(dsn: str, job_id: int, order: Sequence[str], show: Show) -> JobView:
+    """Show the job each time it was looked at, until it has ended. The database may be away for a while."""
+    while True:
+        with suppress(psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable):
+            async with opened(dsn, application="dagmaster cli") as conn:
+                return await _follow(conn, job_id, order, show)
+        await asyncio.sleep(RECONNECT_SECONDS)
+
+
+async def _follow(conn: Connection, job_id: int, order: Sequence[str], show: Show) -> JobView:
+    pause = FIRST_LOOK_SECONDS
+    while True:
+        began = perf_counter()
+        view = await look(conn, job_id, order)
+        show(view)
+        if view.has_ended:
+            return view
+        await asyncio.sleep(max(pause, SHARE_OF_TIME * (perf_counter() - began)))
+        pause = min(pause * 1.5, LOOK_SECONDS)

@@ -1,0 +1,140 @@
+"""The processes that serve: everything in one, or a role each."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from dagmaster import __version__
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.yaml import QueueRules
+from dagmaster.cli.definitions import DEFAULT_QUEUE, default_queue, load_registry, queues_of
+from dagmaster.cli.failures import tell
+from dagmaster.cli.options import Concurrency, Handlers, begin
+from dagmaster.cli.output import count_of, listed
+from dagmaster.cli.runtime import database, fleet, stop_on_signals, until_stopped, worker_options
+from dagmaster.handlers import Registry
+from dagmaster.settings import Settings
+from dagmaster.worker.worker import WorkerOptions
+
+Queues = Annotated[
+    str | None, typer.Option("--queues", metavar="A,B", help="The queues to take tasks from; else of the settings.")
+]
+
+log = logging.getLogger(__name__)
+
+app = typer.Typer()
+
+
+@app.command()
+def dev(ctx: typer.Context, handlers: Handlers = None, concurrency: Concurrency = None) -> None:
+    """Run everything in one process until Ctrl-C.
+
+    An orchestrator and a worker on the PostgreSQL of the data folder. Jobs that were interrupted go on; others are
+    submitted from a second terminal.
+
+    \b
+    dagmaster dev --handlers my_handlers.py
+    dagmaster submit hello_world --poll
+    """
+    settings = begin(ctx, quiet=False)
+    registry = load_registry(settings, handlers)
+    queue = default_queue(settings, one_process=True)
+    catalog = load_catalog(settings, QueueRules(registry.queues(), queue))
+    named = {name for workflow in catalog.workflows.values() for name in queues_of(workflow)}
+    queues = sorted({queue or DEFAULT_QUEUE, *settings.worker_queues, *named})
+    options = worker_options(settings, queues, concurrency)
+    with database(settings) as dsn:
+        place = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
+        typer.echo(f"dagmaster   {__version__}")
+        typer.echo(f"data        {place}")
+        typer.echo(f"workflows   {listed(sorted(catalog.workflows))} (in {settings.workflows_dir})")
+        typer.echo(f"handlers    {listed(registry.names())}")
+        typer.echo(f"queues      {listed(queues)}")
+        typer.echo("ready; stop with Ctrl-C")
+        serve(dsn, settings, orchestrate=True, work=options, registry=registry)
+
+
+@app.command()
+def orchestrator(
+    ctx: typer.Context,
+    with_worker: Annotated[bool, typer.Option("--with-worker", help="Run a worker in the same process.")] = False,
+    queues: Queues = None,
+    concurrency: Concurrency = None,
+    handlers: Handlers = None,
+) -> None:
+    """Run an orchestrator until it is stopped.
+
+    As many as you like may run on one database: each owns some of the jobs, and when it ends the others take over.
+
+    \b
+    dagmaster orchestrator --database-url postgresql://dagmaster@db/dagmaster
+    dagmaster orchestrator --with-worker --queues default
+    """
+    settings = begin(ctx, quiet=False)
+    options, registry = None, None
+    if with_worker:
+        registry = load_registry(settings, handlers)
+        options = worker_options(settings, chosen_queues(settings, queues), concurrency)
+    with database(settings) as dsn:
+        log.info("the orchestrator is starting")
+        serve(dsn, settings, orchestrate=True, work=options, registry=registry)
+
+
+@app.command()
+def worker(
+    ctx: typer.Context, queues: Queues = None, concurrency: Concurrency = None, handlers: Handlers = None
+) -> None:
+    """Run a worker until it is stopped.
+
+    On SIGTERM it takes no more tasks, finishes what it can, and gives back the rest.
+
+    \b
+    dagmaster worker --queues default,heavy --concurrency 4 --handlers my_package.handlers
+    """
+    settings = begin(ctx, quiet=False)
+    registry = load_registry(settings, handlers)
+    options = worker_options(settings, chosen_queues(settings, queues), concurrency)
+    with database(settings) as dsn:
+        names = ", ".join(options.queues)
+        log.info("the worker is starting: queues %s, %s at once", names, count_of(options.concurrency, "task"))
+        serve(dsn, settings, work=options, registry=registry)
+
+
+def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
+    """Broken files are told, and do not keep the others from being used."""
+    folder = settings.workflows_dir if settings.workflows_dir.is_dir() else None
+    catalog = Catalog(folder, queues=rules)
+    for problems in catalog.problems.values():
+        tell(*map(str, problems))
+    return catalog
+
+
+def chosen_queues(settings: Settings, given: str | None) -> Sequence[str]:
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    if settings.worker_queues:
+        return settings.worker_queues
+    default = default_queue(settings)
+    return [default] if default else []
+
+
+def serve(
+    dsn: str,
+    settings: Settings,
+    *,
+    orchestrate: bool = False,
+    work: WorkerOptions | None = None,
+    registry: Registry | None = None,
+) -> None:
+    """Until a signal, or until a role fails."""
+
+    async def run() -> None:
+        stop = stop_on_signals()
+        async with fleet(dsn, settings, orchestrate=orchestrate, work=work, registry=registry) as running:
+            await until_stopped(running, stop)
+
+    asyncio.run(run())
+    log.info("stopped")

@@ -1,0 +1,158 @@
+"""Run one workflow from beginning to end in this process."""
+
+import asyncio
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from dagmaster.authoring.yaml import QueueRules
+from dagmaster.cli.definitions import default_queue, find_workflow, load_registry, prepare, queues_of
+from dagmaster.cli.failures import INTERRUPTED, JOB_FAILED, TIMED_OUT, tell
+from dagmaster.cli.inputs import gather_inputs
+from dagmaster.cli.live import live_view, plain_lines
+from dagmaster.cli.options import Concurrency, Handlers, Inputs, InputsJson, JsonOutput, begin
+from dagmaster.cli.output import console, dump, print_json, shortened
+from dagmaster.cli.progress import JobView, Show, follow
+from dagmaster.cli.runtime import Fleet, database, fleet, stop_on_signals, worker_options
+from dagmaster.handlers import Registry
+from dagmaster.model.graph import Graph, NodeType
+from dagmaster.model.states import JobStatus
+from dagmaster.settings import Settings
+from dagmaster.store.connect import opened
+from dagmaster.store.jobs import NewJob, submit
+from dagmaster.worker.worker import WorkerOptions
+
+# Who waits at a terminal does not wait for long; what is given back is run again.
+STOP_SECONDS = 3.0
+
+app = typer.Typer()
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    workflow: Annotated[str, typer.Argument(metavar="FILE|ID", help="A workflow file, or an id in the folder.")],
+    single_inputs: Inputs = None,
+    inputs: InputsJson = None,
+    handlers: Handlers = None,
+    concurrency: Concurrency = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait no longer than this.", min=0)] = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Run a workflow in this process and show its result.
+
+    PostgreSQL, an orchestrator and a worker are started for it. What Ctrl-C interrupts goes on with the next
+    `dagmaster dev` in the same folder. The exit code is 0 if the job completed, 1 if it failed or was cancelled, and
+    124 if it has not ended in time.
+
+    \b
+    dagmaster run workflows/demo.yaml
+    dagmaster run hello_world -i name=Ada
+    dagmaster run my.yaml --handlers my_handlers.py --json
+    """
+    settings = begin(ctx)
+    registry = load_registry(settings, handlers)
+    queue = default_queue(settings, one_process=True)
+    assert queue is not None
+    definition = find_workflow(workflow, settings, QueueRules(registry.queues(), queue))
+    graph = prepare(definition, settings, registry)
+    job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs))
+    options = worker_options(settings, sorted({queue} | queues_of(definition)), concurrency, grace_seconds=STOP_SECONDS)
+    with database(settings) as dsn:
+        outcome = asyncio.run(Runner(dsn, settings, registry, options, as_json, timeout).run(job))
+    raise typer.Exit(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    dsn: str
+    settings: Settings
+    registry: Registry
+    options: WorkerOptions
+    as_json: bool
+    timeout: float | None
+
+    async def run(self, job: NewJob) -> int:
+        stop = stop_on_signals()
+        async with fleet(
+            self.dsn, self.settings, orchestrate=True, work=self.options, registry=self.registry
+        ) as running:
+            job_id = await self._submit(job, running)
+            with showing(as_json=self.as_json) as show:
+                view = await self._watch(job_id, job.graph, show, running, stop)
+            if view is None:
+                return interrupted(job_id, by_user=stop.is_set())
+            return conclude(view, as_json=self.as_json)
+
+    async def _submit(self, job: NewJob, running: Fleet) -> int:
+        assert running.orchestrator is not None
+        async with opened(self.dsn, application="dagmaster run") as conn:
+            submitted = await submit(
+                conn,
+                job,
+                threshold_seconds=self.settings.orphan_threshold_seconds,
+                owner_id=running.orchestrator.me.instance_id,
+            )
+        running.wake()
+        return submitted.job_id
+
+    async def _watch(
+        self, job_id: int, graph: Graph, show: Show, running: Fleet, stop: asyncio.Event
+    ) -> JobView | None:
+        """None when the job has not ended: somebody wants to stop, or the time is over."""
+        watching = asyncio.create_task(follow(self.dsn, job_id, steps_of(graph), show))
+        stopping = asyncio.create_task(stop.wait())
+        awaited: list[asyncio.Future[Any]] = [watching, stopping, running.ended]
+        await asyncio.wait(awaited, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            stopping.cancel()
+            return watching.result()
+        for task in (watching, stopping):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if running.ended.done():
+            await running.ended
+        return None
+
+
+def steps_of(graph: Graph) -> list[str]:
+    """The nodes that do something, in the order in which they follow each other."""
+    return [name for name, node in graph.nodes.items() if node.type not in (NodeType.START, NodeType.END)]
+
+
+def showing(*, as_json: bool) -> AbstractContextManager[Show]:
+    """The way in which this stdout shows a job."""
+    if as_json:
+        return nullcontext(lambda view: None)
+    screen = console()
+    return live_view(screen) if screen.is_terminal else plain_lines()
+
+
+def conclude(view: JobView, *, as_json: bool) -> int:
+    """Show how the job ended; the exit code."""
+    if as_json:
+        print_json({"job_id": str(view.job_id), "status": view.status, "result": view.result, "error": view.error})
+    elif view.status is JobStatus.COMPLETED:
+        _print_result(view.result)
+    else:
+        reason = f": {view.error}" if view.error else ""
+        tell(f"job {view.job_id} {view.status}{reason}", f"what happened: dagmaster timeline {view.job_id}")
+    return 0 if view.status is JobStatus.COMPLETED else JOB_FAILED
+
+
+def _print_result(result: Any) -> None:
+    screen = console()
+    if not screen.is_terminal:
+        typer.echo(dump(result))
+        return
+    outputs = {name: output for name, output in result.items() if name != "_provenance"}
+    screen.print_json(dump(shortened(outputs)))
+
+
+def interrupted(job_id: int, *, by_user: bool) -> int:
+    reason = "stopping" if by_user else "the time is over"
+    tell(f"{reason}: job {job_id} has not ended; it goes on with `dagmaster dev` in this folder")
+    return INTERRUPTED if by_user else TIMED_OUT

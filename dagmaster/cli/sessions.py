@@ -1,0 +1,35 @@
+"""One connection for one command."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import psycopg
+
+from dagmaster.cli.runtime import database
+from dagmaster.errors import DatabaseUnavailable
+from dagmaster.settings import Settings
+from dagmaster.store.connect import Connection, opened
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def session(dsn: str) -> AsyncIterator[Connection]:
+    try:
+        async with opened(dsn, application="dagmaster cli") as conn:
+            yield conn
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise DatabaseUnavailable(f"the database was lost: {str(error).strip().splitlines()[0]}") from error
+
+
+def ask(settings: Settings, question: Callable[[Connection], Awaitable[T]]) -> T:
+    """The answer of the database that the settings name."""
+
+    async def answer(dsn: str) -> T:
+        async with session(dsn) as conn:
+            return await question(conn)
+
+    with database(settings) as dsn:
+        return asyncio.run(answer(dsn))

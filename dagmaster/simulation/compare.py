@@ -1,0 +1,64 @@
+"""Whether two memories of a job are the same: one that went on, and one that was read from the rows."""
+
+from collections.abc import Iterator
+
+from dagmaster.engine.state import FanState, JobState, NodeState
+from dagmaster.model.states import NodeStatus
+
+NODE_FIELDS = (
+    "status",
+    "attempt",
+    "max_retries",
+    "parent",
+    "index",
+    "has_params",
+    "output",
+    "error",
+    "dispatched_at",
+    "started_at",
+    "completed_at",
+    "not_before",
+    "version",
+    "all_open",
+    "any_open",
+    "any_live",
+    "live",
+)
+JOB_FIELDS = ("status", "started_at", "version", "open")
+FAN_FIELDS = ("total", "created", "open", "in_flight")
+
+
+def difference(kept: JobState, read: JobState) -> str | None:
+    """The first thing that differs."""
+    return next(_differences(kept, read), None)
+
+
+def _differences(kept: JobState, read: JobState) -> Iterator[str]:
+    yield from _fields("the job", JOB_FIELDS, kept, read)
+    if kept.nodes.keys() != read.nodes.keys():
+        yield f"the nodes {sorted(kept.nodes.keys() ^ read.nodes.keys())} are only in one of them"
+    for node_id in kept.nodes.keys() & read.nodes.keys():
+        yield from _fields(node_id, NODE_FIELDS, kept.nodes[node_id], read.nodes[node_id])
+    for node_id in kept.fans.keys() | read.fans.keys():
+        fans = kept.fans.get(node_id, FanState()), read.fans.get(node_id, FanState())
+        yield from _fields(f"the fan of {node_id}", FAN_FIELDS, *fans)
+        yield from _forgotten(kept, node_id)
+
+
+def _fields(what: str, names: tuple[str, ...], kept: object, read: object) -> Iterator[str]:
+    for name in names:
+        first, second = getattr(kept, name), getattr(read, name)
+        if first != second:
+            yield f"{name} of {what} is {first!r} in memory and {second!r} in the rows"
+
+
+def _forgotten(job: JobState, fan_out: str) -> Iterator[str]:
+    """A child that is ready waits for a place or for its time; nothing else would ever start it."""
+    fan = job.fans.get(fan_out, FanState())
+    waiting = set(fan.waiting)
+    if len(waiting) != len(fan.waiting):
+        yield f"a child of {fan_out} waits twice: {list(fan.waiting)}"
+    for index in range(fan.created):
+        child: NodeState = job.nodes[f"{fan_out}__{index}"]
+        if child.status is NodeStatus.READY and child.not_before is None and child.node_id not in waiting:
+            yield f"{child.node_id} is ready and nothing will start it"

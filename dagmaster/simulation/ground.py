@@ -1,0 +1,88 @@
+"""What the actors of a simulated world share: the rows, the clock, the dice, and the record of what happened."""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from random import Random
+
+from dagmaster.engine.turn import Rules
+from dagmaster.errors import DagmasterError
+from dagmaster.simulation.cases import Case
+from dagmaster.simulation.store import Store
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+JOB_ID = 7
+TRACE_LENGTH = 40
+
+
+class Violation(DagmasterError):
+    """The world is in a state in which it must never be."""
+
+
+class Fault(StrEnum):
+    """Everything that may go wrong."""
+
+    OWNER_DEATH = "owner death"
+    COMMIT_FAILS = "commit fails"
+    COMMIT_UNKNOWN = "commit succeeds, its answer is lost"
+    TAKE_OVER = "lease lost to another owner"
+    WORKER_DEATH = "worker death"
+    PARTITION = "worker given up while it works"
+    GIVE_BACK = "task given back"
+    HANG = "task hangs"
+    DUPLICATE = "report sent twice"
+    LOST_REPORT = "report lost with its worker"
+    FORGERY = "forged report"
+    CLOCK_JUMP = "clock jumps ahead"
+    CANCEL = "job cancelled"
+
+
+CHANCES = {
+    Fault.OWNER_DEATH: 0.04,
+    Fault.COMMIT_FAILS: 0.04,
+    Fault.COMMIT_UNKNOWN: 0.04,
+    Fault.TAKE_OVER: 0.03,
+    Fault.WORKER_DEATH: 0.03,
+    Fault.PARTITION: 0.03,
+    Fault.GIVE_BACK: 0.05,
+    Fault.HANG: 0.05,
+    Fault.DUPLICATE: 0.15,
+    Fault.LOST_REPORT: 0.5,
+    Fault.FORGERY: 0.1,
+    Fault.CLOCK_JUMP: 0.05,
+    Fault.CANCEL: 0.01,
+}
+"""Each time that the occasion for it is there."""
+
+INTERFERING = frozenset(
+    {Fault.OWNER_DEATH, Fault.TAKE_OVER, Fault.WORKER_DEATH, Fault.PARTITION, Fault.HANG, Fault.CLOCK_JUMP}
+)
+"""Those that may use up the attempts of a task that would have succeeded."""
+
+
+@dataclass(slots=True)
+class Ground:
+    case: Case
+    store: Store
+    rules: Rules
+    rng: Random
+    possible: frozenset[Fault]
+    now: datetime = START
+    step: int = 0
+    is_calm: bool = False
+    faults: Counter[Fault] = field(default_factory=Counter)
+    trace: deque[tuple[int, datetime, str]] = field(default_factory=lambda: deque(maxlen=TRACE_LENGTH))
+
+    def strikes(self, fault: Fault) -> bool:
+        """Whether this fault happens here and now."""
+        if self.is_calm or fault not in self.possible or self.rng.random() >= CHANCES[fault]:
+            return False
+        self.faults[fault] += 1
+        return True
+
+    def note(self, text: str) -> None:
+        self.trace.append((self.step, self.now, text))
+
+    def wait(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)

@@ -1,0 +1,216 @@
+"""What must become of a case, worked out from the workflow as written, by scanning edges, without the engine.
+
+Slow and plain on purpose: it shares nothing with the engine but the words.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.model.workflow import (
+    CHILD_SEPARATOR,
+    Aggregation,
+    ConditionalNode,
+    FanInNode,
+    FanOutNode,
+    TaskNode,
+    Workflow,
+)
+from dagmaster.simulation.cases import Case, output_of, parent_of, source_of
+from dagmaster.simulation.graphs import Look
+
+Statuses = Mapping[str, NodeStatus]
+
+
+class Edges(NamedTuple):
+    """Where the edges into a node come from."""
+
+    all_of: tuple[str, ...]
+    any_of: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Oracle:
+    """`taken` is the branch of each conditional, `expected` how each node ends in a job that completes."""
+
+    case: Case
+    edges: dict[str, Edges] = field(default_factory=dict)
+    taken: dict[str, frozenset[str]] = field(default_factory=dict)
+    routed: dict[str, frozenset[str]] = field(default_factory=dict)
+    expected: dict[str, NodeStatus] = field(default_factory=dict)
+
+    # Rulings C-01, C-02, C-03 and FO-07.
+
+    def may_become_ready(self, node_id: str, statuses: Statuses) -> bool:
+        """Every edge of `all_of` is decided, one of `any_of` is live if there are any, and so is one of them all."""
+        edges = self.edges[node_id]
+        if not edges.all_of and not edges.any_of:
+            return True
+        if any(self._verdict(source, node_id, statuses) is None for source in edges.all_of):
+            return False
+        lives = [source for source in edges.any_of if self._verdict(source, node_id, statuses)]
+        if edges.any_of:
+            return bool(lives)
+        return any(self._verdict(source, node_id, statuses) for source in edges.all_of)
+
+    def may_be_skipped(self, node_id: str, statuses: Statuses) -> bool:
+        """All its edges are dead; of a node with `any_of`, all of those."""
+        edges = self.edges[node_id]
+        decisive = edges.any_of or edges.all_of
+        return bool(decisive) and all(self._verdict(source, node_id, statuses) is False for source in decisive)
+
+    def must_move(self, node_id: str, statuses: Statuses) -> bool:
+        """It stands still although everything it waits for has been decided."""
+        if self.may_become_ready(node_id, statuses):
+            return True
+        edges = self.edges[node_id]
+        return all(self._verdict(source, node_id, statuses) is not None for source in (*edges.all_of, *edges.any_of))
+
+    def _verdict(self, source: str, target: str, statuses: Statuses) -> bool | None:
+        """Whether the edge is live or dead; None while that is open."""
+        match statuses.get(source, NodeStatus.PENDING):
+            case NodeStatus.SKIPPED:
+                return False
+            case NodeStatus.COMPLETED if self._has_open_children(source, statuses):
+                return None
+            case NodeStatus.COMPLETED:
+                return target not in self.routed.get(source, ()) or target in self.taken[source]
+            case _:
+                return None
+
+    def _has_open_children(self, node_id: str, statuses: Statuses) -> bool:
+        children = self.children(node_id)
+        return any(statuses.get(child, NodeStatus.PENDING) not in NODE_TERMINAL for child in children)
+
+    def children(self, node_id: str) -> list[str]:
+        items = self.case.items.get(node_id)
+        return [f"{node_id}{CHILD_SEPARATOR}{index}" for index in range(len(items))] if items else []
+
+    # What comes out.
+
+    @property
+    def doomed(self) -> set[str]:
+        """What is bound to fail among all that will be run."""
+        doomed = set()
+        for node_id, status in self.expected.items():
+            if status is NodeStatus.COMPLETED:
+                tasks = [node_id, *self.children(node_id)]
+                plans = [plan for task in tasks if (plan := self.case.plans.get(task)) is not None]
+                if node_id in self.case.broken or any(plan.is_doomed for plan in plans):
+                    doomed.add(node_id)
+        return doomed
+
+    def output(self, node_id: str) -> Any:
+        """Of a node that a worker executes, or of a fan-in."""
+        node = self.case.blueprint.workflow.nodes.get(node_id)
+        if isinstance(node, FanInNode):
+            return self._aggregated(node_id, node.aggregation)
+        return output_of(self.case.plans[node_id], self.params(node_id))
+
+    def params(self, node_id: str) -> dict[str, Any]:
+        if (parent := parent_of(node_id)) is not None:
+            index, items = int(node_id.rpartition(CHILD_SEPARATOR)[2]), self.case.items[parent]
+            return {"item": items[index], "index": index, "total": len(items)}
+        return {key: self.value(look) for key, look in self.case.blueprint.params[node_id].items()}
+
+    def value(self, look: Look) -> Any:
+        if not look.is_node:
+            return self.case.inputs[look.source]
+        return self.case.plans[look.source].value if self.expected[look.source] is NodeStatus.COMPLETED else 0
+
+    def _aggregated(self, fan_in: str, aggregation: Aggregation) -> dict[str, Any]:
+        fan_out = source_of(fan_in, self.case.blueprint)
+        skipped = self.expected[fan_out] is NodeStatus.SKIPPED
+        outputs = [] if skipped else [self.output(child) for child in self.children(fan_out)]
+        match aggregation:
+            case Aggregation.COLLECT:
+                return {"results": outputs, "count": len(outputs)}
+            case Aggregation.CONCAT:
+                flat = [value for output in outputs for value in _flat(output)]
+                return {"results": flat, "count": len(flat)}
+            case Aggregation.SUM:
+                return {"total": sum(_number(output) for output in outputs), "count": len(outputs)}
+            case Aggregation.FIRST:
+                return {"result": outputs[0] if outputs else None, "count": len(outputs)}
+            case Aggregation.LAST:
+                return {"result": outputs[-1] if outputs else None, "count": len(outputs)}
+            case Aggregation.MERGE:
+                merged = {key: value for output in outputs for key, value in output.items()}
+                return {"result": merged, "count": len(outputs)}
+
+
+def foresee(case: Case) -> Oracle:
+    """Go through the nodes again and again until nothing changes any more."""
+    workflow = case.blueprint.workflow
+    oracle = Oracle(case, {node_id: _edges_into(node_id, workflow) for node_id in workflow.nodes})
+    for node_id, node in workflow.nodes.items():
+        if isinstance(node, ConditionalNode):
+            oracle.routed[node_id] = frozenset(target for branch in node.branches for target in branch.next)
+    statuses = dict.fromkeys(workflow.nodes, NodeStatus.PENDING)
+    oracle.expected = statuses
+    while _foresee_more(oracle, statuses):
+        pass
+    return oracle
+
+
+def _foresee_more(oracle: Oracle, statuses: dict[str, NodeStatus]) -> bool:
+    changed = False
+    for node_id, status in list(statuses.items()):
+        if status is not NodeStatus.PENDING:
+            continue
+        if oracle.may_become_ready(node_id, statuses):
+            _complete(oracle, node_id, statuses)
+            changed = True
+        elif oracle.may_be_skipped(node_id, statuses):
+            statuses[node_id] = NodeStatus.SKIPPED
+            changed = True
+    return changed
+
+
+def _complete(oracle: Oracle, node_id: str, statuses: dict[str, NodeStatus]) -> None:
+    node = oracle.case.blueprint.workflow.nodes[node_id]
+    if isinstance(node, ConditionalNode):
+        switch = oracle.case.blueprint.switches[node_id]
+        chosen = min(oracle.value(switch.look), switch.branches - 1)
+        oracle.taken[node_id] = frozenset(node.branches[chosen].next)
+    statuses[node_id] = NodeStatus.COMPLETED
+    statuses.update(dict.fromkeys(oracle.children(node_id), NodeStatus.COMPLETED))
+
+
+def _edges_into(target: str, workflow: Workflow) -> Edges:
+    """`depends_on` decides over `next` (LP-11), but a branch always leads where it says."""
+    nodes, depends = workflow.nodes, workflow.nodes[target].depends_on
+    linked = [node_id for node_id, node in nodes.items() if target in node.next]
+    branching = [
+        node_id
+        for node_id, node in nodes.items()
+        if isinstance(node, ConditionalNode) and any(target in branch.next for branch in node.branches)
+    ]
+    any_of = depends.any_of if depends else ()
+    named = depends.all_of if depends and (depends.all_of or depends.any_of) else linked
+    return Edges((*named, *(source for source in branching if source not in (*named, *any_of))), any_of)
+
+
+def _flat(output: Any) -> list[Any]:
+    if isinstance(output, list):
+        return output
+    lists = [value for value in output.values() if isinstance(value, list)] if isinstance(output, dict) else []
+    return [value for values in lists for value in values] if lists else [output]
+
+
+def _number(output: Any) -> Any:
+    values = list(output.values()) if isinstance(output, dict) else output if isinstance(output, list) else [output]
+    return sum(value for value in values if type(value) in (int, float))
+
+
+def executed_nodes(case: Case) -> set[str]:
+    """All that ever may reach a worker."""
+    nodes = case.blueprint.workflow.nodes
+    tasks = {node_id for node_id, node in nodes.items() if isinstance(node, TaskNode)}
+    return tasks | {node_id for node_id in case.plans if parent_of(node_id) in nodes}
+
+
+def max_parallel(case: Case, fan_out: str) -> int | None:
+    node = case.blueprint.workflow.nodes[fan_out]
+    return node.max_parallel if isinstance(node, FanOutNode) else None

@@ -1,0 +1,199 @@
+"""Owners of the job: each has it only in memory, decides with the real engine, and may die between any two steps."""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from dagmaster.engine.decide import claim_here, decide
+from dagmaster.engine.messages import Expand, Message, Resume, TimerDue
+from dagmaster.engine.state import JobState
+from dagmaster.engine.turn import Turn
+from dagmaster.errors import DagmasterError
+from dagmaster.simulation.compare import difference
+from dagmaster.simulation.ground import Fault, Ground, Violation
+from dagmaster.simulation.store import OwnershipLost, RowsDiffer, TaskRow, settle_versions
+from dagmaster.simulation.workers import Worker
+
+COMPARED = 0.25
+CLAIMED_HERE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A turn that is not written yet. `reports` exist nowhere but in this owner's memory."""
+
+    turn: Turn
+    epoch: int
+    mail: list[int]
+    reports: list[Message]
+
+
+class Owner:
+    """`local` is the worker in its process, which lives and dies with it."""
+
+    def __init__(self, ground: Ground, name: str, *, has_worker: bool) -> None:
+        self.name = name
+        self.local = Worker(f"{name}-local") if has_worker else None
+        self.state: JobState | None = None
+        self.epoch = 0
+        self.decided: Decided | None = None
+        self._ground = ground
+        self._timers: list[tuple[datetime, int, TimerDue]] = []
+        self._armed = 0
+        self._expansions: list[Expand] = []
+        self._inbox: list[Message] = []
+        if self.local is not None:
+            ground.store.active_workers.add(self.local.name)
+
+    @property
+    def owns(self) -> bool:
+        return self._ground.store.job.owner_id == self.name
+
+    def next_timer(self) -> datetime | None:
+        return self._timers[0][0] if self.state is not None and self._timers else None
+
+    def deliver(self, message: Message) -> bool:
+        """Take a report of the local worker, if the job is in memory."""
+        if self.state is None:
+            return False
+        self._inbox.append(message)
+        return True
+
+    # One turn: collect, decide, write, and only then act.
+
+    def decide(self) -> bool:
+        """False when there is nothing to do."""
+        if self.decided is not None or (self.state is None and not self.owns):
+            return False
+        messages: list[Message] = []
+        if self.state is None:
+            self._load()
+            messages.append(Resume())
+        reports, self._inbox = self._inbox, []
+        mail = list(self._some_mail()) if self.owns else []
+        expansions = [self._expansions.pop(0)] if self._expansions else []
+        messages += [*reports, *expansions, *self._due()]
+        messages += [message for _, message in mail if not isinstance(message, Resume)]
+        if not messages and not mail:
+            return False
+        self._ground.note(f"{self.name} decides on {', '.join(map(_brief, messages)) or 'nothing'}")
+        turn = self._ask_engine(messages)
+        self.decided = Decided(turn, self.epoch, [mail_id for mail_id, _ in mail], reports)
+        return True
+
+    def _load(self) -> None:
+        store = self._ground.store
+        self.state, self.epoch = store.load(self._ground.rng), store.job.owner_epoch
+        self._timers = []
+
+    def _some_mail(self) -> Iterator[tuple[int, Message]]:
+        """In the order of arrival, as far as one read goes."""
+        for mail in self._ground.store.mailbox.items():
+            yield mail
+            if not self._ground.is_calm and self._ground.rng.random() < 0.3:
+                return
+
+    def _due(self) -> Iterator[TimerDue]:
+        while self._timers and self._timers[0][0] <= self._ground.now:
+            yield heapq.heappop(self._timers)[2]
+
+    def _ask_engine(self, messages: list[Message]) -> Turn:
+        assert self.state is not None
+        try:
+            return decide(self.state, messages, self._ground.now, self._ground.rules)
+        except Exception as error:  # noqa: BLE001 - whatever the engine raises is what the simulation looks for
+            raise Violation(f"the engine raised {type(error).__name__}: {error}") from error
+
+    def commit(self) -> bool:
+        """Write what was decided; False when nothing was."""
+        decided, self.decided = self.decided, None
+        if decided is None:
+            return False
+        if self._ground.strikes(Fault.COMMIT_FAILS):
+            self._ground.note(f"{self.name} cannot write and forgets")
+            self._forget(keep=decided.reports)
+            return True
+        local = self._claim_here(decided.turn)
+        if self._write(decided, local):
+            self._act(decided, local)
+        return True
+
+    def _claim_here(self, turn: Turn) -> dict[str, str]:
+        """The tasks that the local worker takes in the transaction that dispatches them."""
+        claimed: dict[str, str] = {}
+        for dispatch in turn.dispatches.values():
+            if self.local is None or dispatch.node.params is None or self._ground.rng.random() >= CLAIMED_HERE:
+                continue
+            claim_here(turn, dispatch, self.local.name)
+            claimed[dispatch.task_id] = self.local.name
+        return claimed
+
+    def _write(self, decided: Decided, local: dict[str, str]) -> bool:
+        try:
+            self._ground.store.commit(decided.turn, self.name, decided.epoch, decided.mail, local)
+        except OwnershipLost:
+            self._ground.note(f"{self.name} is refused: the job is not its own any more")
+            self._forget(keep=[])
+            return False
+        except RowsDiffer as error:
+            raise Violation(f"a write by the job's owner was refused: {error}") from error
+        self._ground.note(f"{self.name} writes {_moves(decided.turn)}")
+        return True
+
+    def _act(self, decided: Decided, local: dict[str, str]) -> None:
+        if self._ground.strikes(Fault.COMMIT_UNKNOWN):
+            self._ground.note(f"{self.name} does not learn that it was written and forgets")
+            self._forget(keep=decided.reports)
+            return
+        turn = decided.turn
+        settle_versions(turn)
+        for timer in turn.timers:
+            self._armed += 1
+            due = TimerDue(timer.kind, timer.node_id, timer.attempt)
+            heapq.heappush(self._timers, (timer.at, self._armed, due))
+        self._expansions += [message for message in turn.follow_ups if isinstance(message, Expand)]
+        if self.local is not None:
+            for task_id in local:
+                self.local.hold(self._ground.store.running[task_id])
+        self._compare()
+        if turn.is_over:
+            self.state = None
+
+    def _compare(self) -> None:
+        """What another owner would read now is what this one has in memory."""
+        if self.state is None or self._ground.store.is_over or self._ground.rng.random() >= COMPARED:
+            return
+        if found := difference(self.state, self._ground.store.load(self._ground.rng)):
+            raise Violation(f"memory and rows differ: {found}")
+
+    def _forget(self, *, keep: list[Message]) -> None:
+        """Memory is worth nothing; what exists only here is kept where it may still count."""
+        self.state = None
+        self._timers = []
+        self._inbox = keep + self._inbox if keep else []
+
+    def lose(self) -> None:
+        """Adopted anew: what was in memory may be of an older epoch."""
+        self.state = None
+        self._timers = []
+
+
+def _brief(message: Message) -> str:
+    name = type(message).__name__
+    if isinstance(message, TimerDue):
+        return f"{name}({message.kind} {message.node_id} {message.attempt})"
+    task = getattr(message, "task_id", None) or getattr(message, "node_id", None)
+    return f"{name}({task})" if task else name
+
+
+def _moves(turn: Turn) -> str:
+    moves = [f"{event.node_id or 'job'}:{event.event_type.partition('_')[2]}" for event in turn.events]
+    return " ".join(moves) or "nothing"
+
+
+def claimed_by(rows: dict[str, TaskRow], worker_id: str) -> list[TaskRow]:
+    return [row for row in rows.values() if row.worker_id == worker_id]
+
+
+__all__ = ["DagmasterError", "Owner"]

@@ -1,0 +1,263 @@
+"""A model of the database: the rows of one job, and the few statements that change them.
+
+It does what `commit_batch`, `claim_tasks`, `report_tasks`, `rescue_tasks`, `close_late_mail` and `take_over_jobs` do,
+each as one atomic step. Rows are never changed, only replaced.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from random import Random
+from typing import Any, NamedTuple
+
+from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.state import JobState, NodeState, new_job, restore
+from dagmaster.engine.turn import Event, Result, Turn
+from dagmaster.errors import Conflict
+from dagmaster.model.graph import Graph
+from dagmaster.model.states import JOB_TERMINAL, EventStatus, JobStatus, NodeStatus, TaskStatus
+
+
+class OwnershipLost(Conflict):
+    """Another owner has the job."""
+
+
+class RowsDiffer(Conflict):
+    """The rows are not as their owner knew them."""
+
+
+class JobRow(NamedTuple):
+    job_id: int
+    status: JobStatus
+    owner_id: str | None
+    owner_epoch: int
+    created_at: datetime
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    error: str | None = None
+    result: bytes | None = None
+    version: int = 0
+
+
+class NodeRow(NamedTuple):
+    node_id: str
+    status: NodeStatus
+    max_retries: int
+    task_id: str | None = None
+    attempt: int = 0
+    parent: str | None = None
+    index: int | None = None
+    params: bytes | None = None
+    output: bytes | None = None
+    error: str | None = None
+    not_before: datetime | None = None
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    version: int = 0
+
+
+class TaskRow(NamedTuple):
+    task_id: str
+    node_id: str
+    attempt: int
+    worker_id: str | None = None
+
+
+class Store:
+    """`sent` is the mail that ever was in the mailbox; the invariants need it, the engine never sees it."""
+
+    def __init__(self, job_id: int, graph: Graph, inputs: Mapping[str, Any], owner_id: str, now: datetime) -> None:
+        self.graph = graph
+        self.inputs = inputs
+        self.job = JobRow(job_id, JobStatus.PENDING, owner_id, 1, now)
+        fresh = new_job(job_id, graph, inputs, now)
+        self.nodes = {
+            node.node_id: NodeRow(node.node_id, NodeStatus.PENDING, node.max_retries) for node in fresh.nodes.values()
+        }
+        self.results: dict[str, Result] = {}
+        self.waiting: dict[str, TaskRow] = {}
+        self.running: dict[str, TaskRow] = {}
+        self.mailbox: dict[int, Message] = {}
+        self.events: list[Event] = []
+        self.sent: list[Message] = []
+        self.active_workers: set[str] = set()
+        self.add_mail(Resume())
+
+    @property
+    def is_over(self) -> bool:
+        return self.job.status in JOB_TERMINAL
+
+    # The owner's side.
+
+    def take_over(self, owner_id: str) -> None:
+        self.job = self.job._replace(owner_id=owner_id, owner_epoch=self.job.owner_epoch + 1)
+
+    def load(self, rng: Random | None = None) -> JobState:
+        """The job as its owner needs it in memory; a pending one needs no look at its nodes."""
+        job = new_job(self.job.job_id, self.graph, self.inputs, self.job.created_at)
+        job.status = self.job.status
+        job.started_at = self.job.started_at
+        job.version = self.job.version
+        if job.status is JobStatus.PENDING:
+            return job
+        rows = list(self.nodes.values())
+        if rng is not None:
+            rng.shuffle(rows)
+        rows.sort(key=lambda row: -1 if row.index is None else row.index)
+        restore(job, [_node_state(row, self.graph) for row in rows])
+        times = [at for row in rows for at in (row.dispatched_at, row.started_at, row.completed_at) if at is not None]
+        job.last_progress_at = max(times, default=job.started_at)
+        return job
+
+    def commit(self, turn: Turn, owner_id: str, epoch: int, mail: Iterable[int], local: Mapping[str, str]) -> None:
+        """All of it or nothing; `local` are the tasks that a worker in the owner's process takes at once."""
+        self.fence(owner_id, epoch)
+        job = self._new_job_row(turn)
+        nodes = {node.node_id: self._new_node_row(turn, node) for node in turn.touched.values()}
+        created = {node.node_id: _node_row(turn.job, node, node.version) for node in turn.created.values()}
+        if clash := [node_id for node_id in created if node_id in self.nodes]:
+            raise RowsDiffer(f"these nodes exist already: {clash}")
+        if clash := [task_id for task_id in turn.dispatches if task_id in self.waiting or task_id in self.running]:
+            raise RowsDiffer(f"these tasks are on a queue already: {clash}")
+        self.job = job
+        self.nodes.update(nodes)
+        self.nodes.update(created)
+        for task_id, result in turn.results.items():
+            self.results.setdefault(task_id, result)
+        for task_id in turn.closed_tasks:
+            self.waiting.pop(task_id, None)
+            self.running.pop(task_id, None)
+        for task_id, dispatch in turn.dispatches.items():
+            row = TaskRow(task_id, dispatch.node.node_id, dispatch.attempt, local.get(task_id))
+            (self.waiting if row.worker_id is None else self.running)[task_id] = row
+        self.events += turn.events
+        for mail_id in mail:
+            self.mailbox.pop(mail_id, None)
+
+    def fence(self, owner_id: str, epoch: int) -> None:
+        if self.job.owner_id != owner_id or self.job.owner_epoch != epoch:
+            raise OwnershipLost
+
+    def _new_job_row(self, turn: Turn) -> JobRow:
+        job = turn.job
+        if not turn.job_touched:
+            return self.job
+        if job.version != self.job.version or self.is_over:
+            raise RowsDiffer(f"the job is {self.job.status} in version {self.job.version}, not {job.version}")
+        return self.job._replace(
+            status=job.status,
+            owner_id=None if job.status in JOB_TERMINAL else self.job.owner_id,
+            started_at=job.started_at,
+            completed_at=job.completed_at,
+            error=job.error,
+            result=job.result,
+            version=job.version + 1,
+        )
+
+    def _new_node_row(self, turn: Turn, node: NodeState) -> NodeRow:
+        old = self.nodes.get(node.node_id)
+        if old is None or old.version != node.version:
+            raise RowsDiffer(f"node {node.node_id} is {old}, not of version {node.version}")
+        row = _node_row(turn.job, node, node.version + 1)
+        return row if row.params is not None else row._replace(params=old.params)
+
+    # The workers' side.
+
+    def claim(self, task_id: str, worker_id: str, now: datetime) -> TaskRow:
+        row = self.waiting.pop(task_id)._replace(worker_id=worker_id)
+        self.running[task_id] = row
+        self.add_mail(TaskStarted(row.node_id, task_id, worker_id, now))
+        return row
+
+    def report(self, message: TaskCompleted | TaskFailed | TaskLost) -> None:
+        row = self.running.get(message.task_id)
+        if row is not None and row.worker_id == message.worker_id:
+            del self.running[message.task_id]
+        self.add_mail(message)
+
+    def rescue(self, now: datetime) -> int:
+        """Tell the owner of the tasks whose worker is gone."""
+        gone = [row for row in self.running.values() if row.worker_id not in self.active_workers]
+        for row in gone:
+            del self.running[row.task_id]
+            self.add_mail(TaskLost(row.node_id, row.task_id, row.worker_id, now))
+        return len(gone)
+
+    def add_mail(self, message: Message) -> None:
+        self.sent.append(message)
+        self.mailbox[len(self.sent)] = message
+
+    def close_late_mail(self, now: datetime) -> None:
+        """Reports for a job that has ended: kept, noted, out of the way (ruling D-03)."""
+        for message in self.mailbox.values():
+            if not isinstance(message, TaskCompleted | TaskFailed) or message.task_id in self.results:
+                continue
+            if message.task_id.startswith(f"{self.job.job_id}_{message.node_id}_"):
+                self.results[message.task_id] = _late_result(self.job.job_id, message)
+                self.events.append(Event(self.job.job_id, "result_ignored", EventStatus.WARNING, now, message.node_id))
+        self.mailbox.clear()
+
+
+def settle_versions(turn: Turn) -> None:
+    """The commit succeeded: memory now is what the rows are."""
+    turn.job.version += turn.job_touched
+    for node in turn.touched.values():
+        node.version += 1
+        node.params = None
+    for node in turn.created.values():
+        node.params = None
+
+
+def _node_row(job: JobState, node: NodeState, version: int) -> NodeRow:
+    return NodeRow(
+        node.node_id,
+        node.status,
+        node.max_retries,
+        job.task_id(node) if node.dispatched_at else None,
+        node.attempt,
+        node.parent,
+        node.index,
+        node.params,
+        node.output,
+        node.error,
+        node.not_before,
+        node.dispatched_at,
+        node.started_at,
+        node.completed_at,
+        version,
+    )
+
+
+def _node_state(row: NodeRow, graph: Graph) -> NodeState:
+    return NodeState(
+        row.node_id,
+        graph.nodes[row.parent or row.node_id],
+        row.max_retries,
+        row.status,
+        attempt=row.attempt,
+        parent=row.parent,
+        index=row.index,
+        has_params=row.params is not None,
+        output=row.output,
+        error=row.error,
+        dispatched_at=row.dispatched_at,
+        started_at=row.started_at,
+        completed_at=row.completed_at,
+        not_before=row.not_before,
+        version=row.version,
+    )
+
+
+def _late_result(job_id: int, message: TaskCompleted | TaskFailed) -> Result:
+    completed = isinstance(message, TaskCompleted)
+    return Result(
+        message.task_id,
+        job_id,
+        message.node_id,
+        TaskStatus.COMPLETED if completed else TaskStatus.FAILED,
+        message.worker_id,
+        message.output if isinstance(message, TaskCompleted) else None,
+        message.error if isinstance(message, TaskFailed) else None,
+        message.duration_ms,
+        message.at,
+    )

@@ -1,0 +1,154 @@
+"""Workers: they claim, do what the plan says, and report late, twice, in any order, or never."""
+
+from dataclasses import dataclass, field
+
+import orjson
+
+from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost
+from dagmaster.simulation.cases import output_of
+from dagmaster.simulation.ground import Fault, Ground
+from dagmaster.simulation.store import TaskRow
+
+Report = TaskCompleted | TaskFailed | TaskLost
+
+
+@dataclass(slots=True)
+class Worker:
+    name: str
+    held: dict[str, TaskRow] = field(default_factory=dict)
+    hung: set[str] = field(default_factory=set)
+
+    def hold(self, row: TaskRow) -> None:
+        self.held[row.task_id] = row
+
+    def drop(self, task_id: str) -> None:
+        self.held.pop(task_id, None)
+        self.hung.discard(task_id)
+
+    def workable(self) -> list[TaskRow]:
+        return [row for task_id, row in self.held.items() if task_id not in self.hung]
+
+
+def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
+    """Do the task as planned; the same attempt ends the same way each time."""
+    worker.drop(row.task_id)
+    plan = ground.case.plans[row.node_id]
+    if row.attempt < plan.failures:
+        return TaskFailed(
+            row.node_id,
+            row.task_id,
+            worker.name,
+            ground.now,
+            f"planned failure of attempt {row.attempt}",
+            plan.permanent,
+            plan.retry_after_seconds,
+            5,
+        )
+    params = orjson.loads(ground.store.nodes[row.node_id].params or b"null")
+    output = orjson.dumps(output_of(plan, params))
+    return TaskCompleted(row.node_id, row.task_id, worker.name, ground.now, output, 5)
+
+
+class Remote:
+    """The workers outside of any owner's process, and their reports on the way."""
+
+    def __init__(self, ground: Ground, count: int) -> None:
+        self._ground = ground
+        self._made = 0
+        self.workers: list[Worker] = []
+        self.given_up: list[Worker] = []
+        self.flights: list[Report] = []
+        for _ in range(count):
+            self._hire()
+
+    def _hire(self) -> None:
+        self._made += 1
+        worker = Worker(f"worker-{self._made}")
+        self.workers.append(worker)
+        self._ground.store.active_workers.add(worker.name)
+
+    def claim(self) -> bool:
+        ground = self._ground
+        if not ground.store.waiting:
+            return False
+        worker = ground.rng.choice(self.workers)
+        task_id = ground.rng.choice(list(ground.store.waiting))
+        worker.hold(ground.store.claim(task_id, worker.name, ground.now))
+        if ground.strikes(Fault.HANG):
+            worker.hung.add(task_id)
+        ground.note(f"{worker.name} claims {task_id}{' and hangs' if task_id in worker.hung else ''}")
+        return True
+
+    def work(self) -> bool:
+        """Someone ends a task; those that were given up do not know it and go on."""
+        ready = [(worker, row) for worker in (*self.workers, *self.given_up) for row in worker.workable()]
+        if not ready:
+            return False
+        worker, row = self._ground.rng.choice(ready)
+        if self._ground.strikes(Fault.GIVE_BACK):
+            worker.drop(row.task_id)
+            self.send(TaskLost(row.node_id, row.task_id, worker.name, self._ground.now, given_back=True))
+            self._ground.note(f"{worker.name} gives back {row.task_id}")
+            return True
+        self.send(execute(self._ground, worker, row))
+        self._ground.note(f"{worker.name} ends {row.task_id}")
+        return True
+
+    def send(self, report: Report) -> None:
+        self.flights.append(report)
+
+    def arrive(self) -> bool:
+        """Any report on the way reaches the mailbox, perhaps not for the last time."""
+        if not self.flights:
+            return False
+        report = self.flights.pop(self._ground.rng.randrange(len(self.flights)))
+        if self._ground.strikes(Fault.DUPLICATE):
+            self.flights.append(report)
+        self._ground.store.report(report)
+        self._ground.note(f"{type(report).__name__} of {report.task_id} arrives")
+        return True
+
+    def watch(self) -> bool:
+        """Stop what is no longer to be done."""
+        running = self._ground.store.running
+        withdrawn = [
+            (worker, task_id)
+            for worker in (*self.workers, *self.given_up)
+            for task_id in worker.held
+            if task_id not in running
+        ]
+        for worker, task_id in withdrawn:
+            worker.drop(task_id)
+        return bool(withdrawn)
+
+    def lose_one(self) -> bool:
+        """A worker dies, or is given up while it works on."""
+        ground = self._ground
+        if ground.strikes(Fault.WORKER_DEATH):
+            worker = self._dismiss()
+            ground.note(f"{worker.name} dies")
+            self.flights = [
+                flight
+                for flight in self.flights
+                if flight.worker_id != worker.name or not ground.strikes(Fault.LOST_REPORT)
+            ]
+            return True
+        if ground.strikes(Fault.PARTITION):
+            worker = self._dismiss()
+            ground.note(f"{worker.name} is given up")
+            self.given_up.append(worker)
+            return True
+        return False
+
+    def _dismiss(self) -> Worker:
+        """Another one takes its place."""
+        worker = self.workers.pop(self._ground.rng.randrange(len(self.workers)))
+        self._ground.store.active_workers.discard(worker.name)
+        self._hire()
+        return worker
+
+    def rescue(self) -> bool:
+        rescued = self._ground.store.rescue(self._ground.now)
+        if rescued:
+            self._ground.note(f"{rescued} tasks of lost workers are rescued")
+        return bool(rescued)

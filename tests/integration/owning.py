@@ -1,0 +1,67 @@
+"""An owner of jobs without a loop: loads, decides and commits step by step, as an orchestrator would."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from dagmaster.engine.decide import decide
+from dagmaster.engine.messages import Message
+from dagmaster.engine.turn import Rules, Turn
+from dagmaster.model.graph import Graph
+from dagmaster.store import jobs
+from dagmaster.store.batch import Batch, commit, settle_versions
+from dagmaster.store.connect import Connection, connect, keep_json
+from dagmaster.store.instances import Instance, register_orchestrator, this_instance
+from dagmaster.store.jobs import Loaded, NewJob, Submitted
+
+
+@dataclass
+class Owner:
+    conn: Connection
+    me: Instance = field(default_factory=this_instance)
+    graphs: dict[str, Graph] = field(default_factory=dict)
+    loaded: Loaded | None = None
+    job_id: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.me.instance_id
+
+    async def submit(self, graph: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> Submitted:
+        self.graphs[graph.workflow.content_hash] = graph
+        new = NewJob(graph, inputs or {}, **options)
+        submitted = await jobs.submit(self.conn, new, threshold_seconds=30, owner_id=self.id)
+        self.job_id = submitted.job_id
+        return submitted
+
+    async def load(self, job_id: int | None = None) -> Loaded:
+        [loaded] = await jobs.load(self.conn, self.id, [job_id or self.job_id], self.graphs)
+        return loaded
+
+    def decide(self, loaded: Loaded, *messages: Message) -> Turn:
+        return decide(loaded.state, messages, datetime.now(UTC), Rules())
+
+    def batch(self, *turns: tuple[Turn, int], **options: Any) -> Batch:
+        return Batch(self.id, turns=list(turns), **options)
+
+    async def advance(self, *messages: Message, mail: tuple[int, ...] = ()) -> Turn:
+        """Decide and commit, in the memory of the job last submitted."""
+        if self.loaded is None or self.loaded.state.job_id != self.job_id:
+            self.loaded = await self.load()
+        turn = self.decide(self.loaded, *messages)
+        batch = self.batch((turn, self.loaded.owner_epoch), mail=list(mail))
+        await commit(self.conn, batch)
+        settle_versions(batch)
+        return turn
+
+
+@asynccontextmanager
+async def owner(dsn: str, *, hot: bool = True) -> AsyncIterator[Owner]:
+    """A registered orchestrator that does only what it is told."""
+    async with await connect(dsn, application="test owner", hot=hot) as conn:
+        keep_json(conn)
+        one = Owner(conn)
+        await register_orchestrator(conn, one.me)
+        yield one

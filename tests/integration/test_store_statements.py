@@ -1,0 +1,150 @@
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from fleet import fan, rows, single
+from owning import Owner, owner
+
+import dagmaster
+from dagmaster.engine.messages import Resume, TaskCompleted
+from dagmaster.store import statements, tasks
+from dagmaster.store.batch import commit
+from dagmaster.store.connect import connect, keep_json
+from dagmaster.store.instances import register_worker, this_instance
+from dagmaster.store.mailbox import read_mail
+from dagmaster.store.statements import SQL
+
+PACKAGE = Path(dagmaster.__file__).parent
+HOT_TABLES = ("dag_jobs", "dag_node_states", "dag_tasks_waiting", "dag_tasks_running", "dag_mailbox", "dag_task_results")
+
+
+@pytest.fixture
+def plain(dsn: str) -> Any:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        yield conn
+
+
+def test_every_statement_fits_the_schema(plain: psycopg.Connection[Any]) -> None:
+    for name, statement in SQL.items():
+        prepared = plain.pgconn.prepare(b"", statement.text)
+        assert prepared.status == psycopg.pq.ExecStatus.COMMAND_OK, f"{name}: {prepared.error_message.decode()}"
+        described = plain.pgconn.describe_prepared(b"")
+        assert described.nparams == len(statement.names), name
+
+
+def test_no_parameter_is_left_in_the_text() -> None:
+    for name, statement in SQL.items():
+        assert not re.search(rb"(?<![:\w]):[a-z_]+", statement.text), name
+        assert statement.names == tuple(dict.fromkeys(statement.names)), name
+
+
+def test_two_statements_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text("-- one --\nSELECT 1;\n")
+    (tmp_path / "b.sql").write_text("-- one --\nSELECT 2;\n")
+    with pytest.raises(AssertionError, match="one"):
+        statements._load(tmp_path)
+
+
+def test_every_statement_is_used_and_every_used_one_exists() -> None:
+    code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    for name in SQL:
+        assert f'"{name}"' in code or name.startswith("vacuum_"), f"nobody runs {name}"
+
+
+async def test_the_hot_statements_are_planned_by_index(dsn: str) -> None:
+    async with await connect(dsn, application="test", hot=True) as conn:
+        for name in ("commit_batch", "claim_tasks", "report_tasks", "withdrawn_tasks", "load_jobs", "load_nodes"):
+            cursor = await conn.execute(b"EXPLAIN (GENERIC_PLAN) " + SQL[name].text, prepare=False)
+            plan = "\n".join(row["QUERY PLAN"] for row in await cursor.fetchall())
+            assert not re.findall(r"Seq Scan on \w+", plan), f"{name}:\n{plan}"
+
+
+async def scanned(conn: Any) -> set[str]:
+    """The tables that this transaction has read from one end to the other."""
+    cursor = await conn.execute(
+        b"SELECT relname FROM pg_stat_xact_user_tables WHERE schemaname = 'dagapp' AND seq_scan > 0"
+    )
+    return {row["relname"] for row in await cursor.fetchall()} & set(HOT_TABLES)
+
+
+async def fill(dsn: str) -> None:
+    """Many other jobs, and statistics that know of them."""
+    await rows(
+        dsn,
+        """INSERT INTO dagapp.dag_jobs (job_id, workflow_id, workflow_version, workflow_hash, status, priority)
+           SELECT n, 'w', 1, 'h', 'completed', 0 FROM generate_series(1, 2000) n""",
+    )
+    await rows(
+        dsn,
+        """INSERT INTO dagapp.dag_node_states (job_id, node_id, status)
+           SELECT n, 'work', 'completed' FROM generate_series(1, 2000) n""",
+    )
+
+
+@pytest.mark.parametrize("is_analysed", [True, False], ids=["analysed", "young"])
+async def test_a_whole_step_reads_no_table_from_end_to_end(dsn: str, is_analysed: bool) -> None:
+    await fill(dsn)
+    if is_analysed:
+        await rows(dsn, "ANALYZE")
+    async with owner(dsn, hot=True) as me:
+        conn = me.conn
+        await me.submit(fan(), {"items": list(range(50))})
+        async with conn.transaction():
+            await me.advance(Resume())
+            worker = this_instance()
+            await register_worker(conn, worker, ["q"], 4)
+            claimed = await (await tasks.start_claim(conn, worker.instance_id, ["q"], 10)).fetchall()
+            assert len(claimed) == 10
+            await tasks.report(conn, worker.instance_id, [completed(row) for row in claimed])
+            assert len(await read_mail(conn, me.id, 1000)) == 1 + 10 + 10
+            now = datetime.now(UTC)
+            await me.advance(*(TaskCompleted(r["node_id"], r["task_id"], "w", now, b"{}") for r in claimed))
+            assert await scanned(conn) == set()
+
+
+def completed(row: dict[str, Any]) -> dict[str, Any]:
+    return tasks.report_row(
+        task_id=row["task_id"],
+        job_id=row["job_id"],
+        node_id=row["node_id"],
+        kind="completed",
+        output=b"{}",
+        error=None,
+        duration_ms=1,
+    )
+
+
+async def test_a_hot_connection_is_set_up_for_keyed_statements(dsn: str) -> None:
+    async with await connect(dsn, application="test", hot=True, durable=False) as conn:
+        keep_json(conn)
+
+        async def setting(name: str) -> str:
+            row = await (await conn.execute(f"SHOW {name}".encode())).fetchone()
+            return row[name]
+
+        assert await setting("enable_seqscan") == "off"
+        assert await setting("plan_cache_mode") == "force_generic_plan"
+        assert await setting("synchronous_commit") == "off"
+        assert await setting("idle_in_transaction_session_timeout") == "1min"
+        row = await (await conn.execute(b"""SELECT '{"a": 1}'::jsonb AS b, '[1]'::json AS j""")).fetchone()
+        assert (row["b"], row["j"]) == (b'{"a": 1}', b"[1]")
+
+
+async def test_a_durable_connection_waits_for_the_disk(dsn: str) -> None:
+    async with await connect(dsn, application="test", hot=True) as conn:
+        row = await (await conn.execute(b"SHOW synchronous_commit")).fetchone()
+        assert row["synchronous_commit"] == "on"
+
+
+async def test_a_commit_of_nothing_but_a_fence_is_fine(dsn: str) -> None:
+    async with owner(dsn) as me:
+        await me.submit(single())
+        loaded = await me.load()
+        turn = me.decide(loaded)
+        await commit(me.conn, me.batch((turn, loaded.owner_epoch)))
+
+
+assert Owner
