@@ -69,7 +69,8 @@ WITH given AS MATERIALIZED (
     SELECT job_id, 'floor', 1, '', 'pending', 0, input_params FROM given
 ), nodes AS (
     INSERT INTO dagapp.dag_node_states (job_id, node_id, status)
-    SELECT job_id, node_id, 'pending' FROM given CROSS JOIN unnest(ARRAY['START', 'n0', 'n1', 'n2', 'END']) AS n(node_id)
+    SELECT job_id, node_id, 'pending'
+    FROM given CROSS JOIN unnest(ARRAY['START', 'n0', 'n1', 'n2', 'END']) AS n(node_id)
 )
 INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, source_app)
 SELECT job_id, 'job_created', 'info', jsonb_build_object('workflow_id', 'floor', 'input_params', input_params), ''

@@ -24,9 +24,7 @@ async def measure(place: Place, scale: Scale) -> list[Figure]:
             for size in scale.fan_sizes:
                 for _ in range(min(scale.repetitions, 3) if size <= REPEAT_UP_TO else 1):
                     began = perf_counter()
-                    await user.time_one(
-                        graph, {"items": list(range(size))}, expected_seconds=size * SECONDS_PER_CHILD
-                    )
+                    await user.time_one(graph, {"items": list(range(size))}, expected_seconds=size * SECONDS_PER_CHILD)
                     times[size].append(perf_counter() - began)
         return figures(times, orchestrator.peak_mb)
 

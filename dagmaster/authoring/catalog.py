@@ -35,6 +35,7 @@ class Catalog:
         self._registered: dict[str, Workflow] = {}
         self._workflows: Mapping[str, Workflow] = {}
         self._problems: Mapping[str, tuple[Problem, ...]] = {}
+        self._sources: Mapping[str, str] = {}
         self.reload()
 
     @property
@@ -46,6 +47,11 @@ class Catalog:
     def problems(self) -> Mapping[str, tuple[Problem, ...]]:
         """By file, warnings included; files without problems are left out."""
         return self._problems
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The file of each workflow, by its id."""
+        return self._sources
 
     def get(self, workflow_id: str, version: int | None = None) -> Workflow:
         """Raise UnknownWorkflow, also where another version is loaded."""
@@ -103,6 +109,7 @@ class Catalog:
                 problems[str(path)] = found
         self._workflows = MappingProxyType(workflows)
         self._problems = MappingProxyType(problems)
+        self._sources = MappingProxyType(sources)
 
     def _explain_unknown(self, workflow_id: str) -> str:
         loaded = ", ".join(sorted(self._workflows)) or "none"

@@ -7,6 +7,7 @@ from pathlib import Path
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.defaults import settle_defaults
 from dagmaster.authoring.yaml import QueueRules, load_workflow
+from dagmaster.cli.failures import tell
 from dagmaster.errors import Conflict, NotFound, UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
 from dagmaster.model.compile import compile_graph
@@ -51,6 +52,15 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
             "a workflow of this id; set DAGMASTER_WORKFLOWS_DIR"
         )
     return Catalog(settings.workflows_dir, queues=rules).get(name)
+
+
+def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
+    """Broken files are told, and do not keep the others from being used."""
+    folder = settings.workflows_dir if settings.workflows_dir.is_dir() else None
+    catalog = Catalog(folder, queues=rules)
+    for problems in catalog.problems.values():
+        tell(*map(str, problems))
+    return catalog
 
 
 def prepare(workflow: Workflow, settings: Settings, known: Registry) -> Graph:

@@ -1,17 +1,15 @@
 """The processes that serve: everything in one, or a role each."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+import uvloop
 
 from dagmaster import __version__
-from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.definitions import DEFAULT_QUEUE, default_queue, load_registry, queues_of
-from dagmaster.cli.failures import tell
+from dagmaster.cli.definitions import DEFAULT_QUEUE, default_queue, load_catalog, load_registry, queues_of
 from dagmaster.cli.options import Concurrency, Handlers, begin
 from dagmaster.cli.output import count_of, listed
 from dagmaster.cli.runtime import database, fleet, stop_on_signals, until_stopped, worker_options
@@ -103,15 +101,6 @@ def worker(
         serve(dsn, settings, work=options, registry=registry)
 
 
-def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
-    """Broken files are told, and do not keep the others from being used."""
-    folder = settings.workflows_dir if settings.workflows_dir.is_dir() else None
-    catalog = Catalog(folder, queues=rules)
-    for problems in catalog.problems.values():
-        tell(*map(str, problems))
-    return catalog
-
-
 def chosen_queues(settings: Settings, given: str | None) -> Sequence[str]:
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip()]
@@ -136,5 +125,5 @@ def serve(
         async with fleet(dsn, settings, orchestrate=orchestrate, work=work, registry=registry) as running:
             await until_stopped(running, stop)
 
-    asyncio.run(run())
+    uvloop.run(run())
     log.info("stopped")

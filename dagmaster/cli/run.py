@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+import uvloop
 
 from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.definitions import default_queue, find_workflow, load_registry, prepare, queues_of
@@ -61,7 +62,7 @@ def run(
     job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs))
     options = worker_options(settings, sorted({queue} | queues_of(definition)), concurrency, grace_seconds=STOP_SECONDS)
     with database(settings) as dsn:
-        outcome = asyncio.run(Runner(dsn, settings, registry, options, as_json, timeout).run(job))
+        outcome = uvloop.run(Runner(dsn, settings, registry, options, as_json, timeout).run(job))
     raise typer.Exit(outcome)
 
 
@@ -136,19 +137,20 @@ def conclude(view: JobView, *, as_json: bool) -> int:
     if as_json:
         print_json({"job_id": str(view.job_id), "status": view.status, "result": view.result, "error": view.error})
     elif view.status is JobStatus.COMPLETED:
-        _print_result(view.result)
+        _print_result(view)
     else:
         reason = f": {view.error}" if view.error else ""
         tell(f"job {view.job_id} {view.status}{reason}", f"what happened: dagmaster timeline {view.job_id}")
     return 0 if view.status is JobStatus.COMPLETED else JOB_FAILED
 
 
-def _print_result(result: Any) -> None:
+def _print_result(view: JobView) -> None:
+    """On a terminal in the order of the nodes, and without what is too long to be read."""
     screen = console()
     if not screen.is_terminal:
-        typer.echo(dump(result))
+        typer.echo(dump(view.result))
         return
-    outputs = {name: output for name, output in result.items() if name != "_provenance"}
+    outputs = {node.node_id: view.result[node.node_id] for node in view.nodes if node.node_id in view.result}
     screen.print_json(dump(shortened(outputs)))
 
 

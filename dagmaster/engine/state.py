@@ -171,9 +171,11 @@ def _routed(spec: GraphNode) -> frozenset[str]:
 
 
 def count_edge(target: NodeState, source: NodeState, *, live: bool) -> None:
+    """One edge, even if the source is named in both `any_of` and `all_of`."""
     target.live += live
-    if source.node_id in target.spec.any_of:
+    is_choice = source.node_id in target.spec.any_of
+    if is_choice:
         target.any_open -= 1
         target.any_live += live
-    else:
+    if not is_choice or source.node_id in target.spec.all_of:
         target.all_open -= 1

@@ -171,7 +171,7 @@ class Turn:
             fan = self.job.fans[node.parent]
             fan.open += opened
             fan.in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
-            if was in NODE_IN_FLIGHT and fan.waiting:
+            if fan.waiting and node.status in NODE_TERMINAL:  # Its place, or the one it failed to take, is free.
                 self.ready.append(self.job.nodes[fan.waiting.popleft()])
 
     def close_task(self, node: NodeState) -> None:

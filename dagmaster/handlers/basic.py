@@ -63,10 +63,13 @@ class Flakiness(BaseModel):
 
     failure_rate: float = Field(default=0.2, ge=0, le=1)
     fail_attempts: int | None = Field(default=None, ge=0)
+    seconds: Seconds = 0.0
 
 
 @handler("flaky_echo", params=Flakiness)
 async def flaky_echo(ctx: HandlerContext, params: Flakiness) -> HandlerResult:
+    """Take some time, then fail or give back the parameters."""
+    await asyncio.sleep(params.seconds)
     if params.fail_attempts is None:
         fails = random.random() < params.failure_rate
     else:

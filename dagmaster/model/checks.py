@@ -146,11 +146,13 @@ def _check_reachability(structure: _Structure) -> Iterator[Problem]:
 
 
 def _check_links(structure: _Structure) -> Iterator[Problem]:
+    if not structure.is_sound:
+        return
     for node_id, node in structure.nodes.items():
         branching = {t for branch in node.branches for t in branch.next} if isinstance(node, ConditionalNode) else set()
         for place, target in enumerate(node.next):
             path = ("nodes", node_id, "next", place)
-            if target in structure.nodes and node_id not in structure.inbound[target].sources:
+            if not structure.ancestry.is_before(node_id, target):
                 message = f"this 'next' has no effect: {target!r} has 'depends_on' without {node_id!r}"
                 yield Problem(message, path, severity="warning")
             elif target in branching:

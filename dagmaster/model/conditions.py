@@ -306,7 +306,7 @@ class _Parser:
         members: list[_Operand] = []
         while not self._take("mark", "]"):
             if members:
-                self._expect(",")
+                self._expect("," if self._peek() else "]")
             members.append(self._operand())
         return _Operand(lambda scope, warn: [member.read(scope, warn) for member in members])
 

@@ -39,19 +39,19 @@ class Fault(StrEnum):
 
 
 CHANCES = {
-    Fault.OWNER_DEATH: 0.04,
-    Fault.COMMIT_FAILS: 0.04,
-    Fault.COMMIT_UNKNOWN: 0.04,
-    Fault.TAKE_OVER: 0.03,
-    Fault.WORKER_DEATH: 0.03,
-    Fault.PARTITION: 0.03,
-    Fault.GIVE_BACK: 0.05,
-    Fault.HANG: 0.05,
-    Fault.DUPLICATE: 0.15,
+    Fault.OWNER_DEATH: 0.2,
+    Fault.COMMIT_FAILS: 0.1,
+    Fault.COMMIT_UNKNOWN: 0.1,
+    Fault.TAKE_OVER: 0.2,
+    Fault.WORKER_DEATH: 0.15,
+    Fault.PARTITION: 0.15,
+    Fault.GIVE_BACK: 0.1,
+    Fault.HANG: 0.08,
+    Fault.DUPLICATE: 0.3,
     Fault.LOST_REPORT: 0.5,
-    Fault.FORGERY: 0.1,
-    Fault.CLOCK_JUMP: 0.05,
-    Fault.CANCEL: 0.01,
+    Fault.FORGERY: 0.5,
+    Fault.CLOCK_JUMP: 0.1,
+    Fault.CANCEL: 0.04,
 }
 """Each time that the occasion for it is there."""
 

@@ -9,10 +9,9 @@ from dagmaster.engine.decide import claim_here, decide
 from dagmaster.engine.messages import Expand, Message, Resume, TimerDue
 from dagmaster.engine.state import JobState
 from dagmaster.engine.turn import Turn
-from dagmaster.errors import DagmasterError
 from dagmaster.simulation.compare import difference
 from dagmaster.simulation.ground import Fault, Ground, Violation
-from dagmaster.simulation.store import OwnershipLost, RowsDiffer, TaskRow, settle_versions
+from dagmaster.simulation.store import OwnershipLost, RowsDiffer, settle_versions
 from dagmaster.simulation.workers import Worker
 
 COMPARED = 0.25
@@ -102,7 +101,7 @@ class Owner:
         assert self.state is not None
         try:
             return decide(self.state, messages, self._ground.now, self._ground.rules)
-        except Exception as error:  # noqa: BLE001 - whatever the engine raises is what the simulation looks for
+        except Exception as error:  # Whatever the engine raises is what the simulation looks for.
             raise Violation(f"the engine raised {type(error).__name__}: {error}") from error
 
     def commit(self) -> bool:
@@ -156,6 +155,8 @@ class Owner:
         if self.local is not None:
             for task_id in local:
                 self.local.hold(self._ground.store.running[task_id])
+                if self._ground.strikes(Fault.HANG):
+                    self.local.hung.add(task_id)
         self._compare()
         if turn.is_over:
             self.state = None
@@ -190,10 +191,3 @@ def _brief(message: Message) -> str:
 def _moves(turn: Turn) -> str:
     moves = [f"{event.node_id or 'job'}:{event.event_type.partition('_')[2]}" for event in turn.events]
     return " ".join(moves) or "nothing"
-
-
-def claimed_by(rows: dict[str, TaskRow], worker_id: str) -> list[TaskRow]:
-    return [row for row in rows.values() if row.worker_id == worker_id]
-
-
-__all__ = ["DagmasterError", "Owner"]

@@ -45,7 +45,7 @@ class NodeRow(NamedTuple):
     task_id: str | None = None
     attempt: int = 0
     parent: str | None = None
-    index: int | None = None
+    place: int | None = None
     params: bytes | None = None
     output: bytes | None = None
     error: str | None = None
@@ -103,7 +103,7 @@ class Store:
         rows = list(self.nodes.values())
         if rng is not None:
             rng.shuffle(rows)
-        rows.sort(key=lambda row: -1 if row.index is None else row.index)
+        rows.sort(key=lambda row: -1 if row.place is None else row.place)
         restore(job, [_node_state(row, self.graph) for row in rows])
         times = [at for row in rows for at in (row.dispatched_at, row.started_at, row.completed_at) if at is not None]
         job.last_progress_at = max(times, default=job.started_at)
@@ -124,8 +124,9 @@ class Store:
         self.nodes.update(created)
         for task_id, result in turn.results.items():
             self.results.setdefault(task_id, result)
-        for task_id in turn.closed_tasks:
+        for task_id in turn.closed_waiting:
             self.waiting.pop(task_id, None)
+        for task_id in turn.closed_running:
             self.running.pop(task_id, None)
         for task_id, dispatch in turn.dispatches.items():
             row = TaskRow(task_id, dispatch.node.node_id, dispatch.attempt, local.get(task_id))
@@ -236,7 +237,7 @@ def _node_state(row: NodeRow, graph: Graph) -> NodeState:
         row.status,
         attempt=row.attempt,
         parent=row.parent,
-        index=row.index,
+        index=row.place,
         has_params=row.params is not None,
         output=row.output,
         error=row.error,

@@ -101,6 +101,13 @@ async def list_orchestrators(conn: Connection) -> list[dict[str, Any]]:
     return await _rows(conn, "list_orchestrators", {})
 
 
+async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool:
+    """Whether an orchestrator is there. One of this machine whose process is gone is not, however lately it beat."""
+    rows = await _rows(conn, "beating_orchestrators", {"threshold_seconds": threshold_seconds})
+    here = host_key()
+    return any(row["host_key"] != here or _is_alive(row["pid"]) for row in rows)
+
+
 def _is_alive(pid: int) -> bool:
     """A zombie is dead: it only waits for its parent to notice."""
     try:

@@ -7,14 +7,17 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
+import psycopg
 
 from dagmaster.engine.state import JobState, NodeState, new_job, restore
-from dagmaster.errors import IdempotencyConflict, UnknownJob
+from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
+
+MAX_NAME_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +72,25 @@ async def submit_many(
     owner_id: str | None = None,
     source_app: str = "cli",
 ) -> list[Submitted]:
-    rows = [_job_row(job) for job in jobs]
+    """All of them or none; raises `Invalid` for what cannot be stored."""
     graphs = {job.graph.workflow.content_hash: job.graph for job in jobs}
-    values = {
-        "jobs": encode_rows(rows),
-        "workflows": encode_rows([_workflow_row(graph) for graph in graphs.values()]),
-        "nodes": encode_rows([row for graph in graphs.values() for row in _node_rows(graph)]),
-        "threshold_seconds": threshold_seconds,
-        "owner_id": owner_id,
-        "source_app": source_app,
-    }
-    cursor = await run(conn, "submit_jobs", values)
+    try:
+        rows = [_job_row(job) for job in jobs]
+        values = {
+            "jobs": encode_rows(rows),
+            "workflows": encode_rows([_workflow_row(graph) for graph in graphs.values()]),
+            "nodes": encode_rows([row for graph in graphs.values() for row in _node_rows(graph)]),
+            "threshold_seconds": threshold_seconds,
+            "owner_id": owner_id,
+            "source_app": source_app,
+        }
+        cursor = await run(conn, "submit_jobs", values)
+    except TypeError as error:
+        raise Invalid(f"the inputs cannot be written as JSON: {error}") from error
+    except psycopg.errors.UntranslatableCharacter as error:
+        raise Invalid("the inputs contain a NUL character (\\u0000), which PostgreSQL cannot store") from error
+    except psycopg.DataError as error:
+        raise Invalid(f"the job cannot be stored: {error.diag.message_primary}") from error
     added = {row["job_id"]: row["owner_id"] for row in await cursor.fetchall()}
     return [
         Submitted(row["job_id"], True, added[row["job_id"]]) if row["job_id"] in added else await _first(conn, row)
@@ -102,6 +113,9 @@ async def _first(conn: Connection, row: Mapping[str, Any]) -> Submitted:
 
 
 def _job_row(job: NewJob) -> dict[str, Any]:
+    for name in ("submitted_by", "correlation_id", "idempotency_key"):
+        if len(getattr(job, name) or "") > MAX_NAME_LENGTH:
+            raise Invalid(f"{name} may have {MAX_NAME_LENGTH} characters, not {len(getattr(job, name))}")
     workflow = job.graph.workflow
     content = orjson.dumps([workflow.workflow_id, job.inputs], option=orjson.OPT_SORT_KEYS)
     return {

@@ -6,7 +6,9 @@
 SELECT j.job_id
 FROM json_to_recordset(:fences::json) AS w(job_id bigint, owner_epoch bigint)
 CROSS JOIN LATERAL (
-    SELECT job_id, owner_id, owner_epoch FROM dagapp.dag_jobs WHERE job_id = w.job_id FOR NO KEY UPDATE
+    SELECT job_id, owner_id, owner_epoch FROM dagapp.dag_jobs WHERE job_id = w.job_id
+    OFFSET 0 -- By its key: the owner may have thousands of jobs.
+    FOR NO KEY UPDATE
 ) j
 WHERE j.owner_id = :owner_id AND j.owner_epoch = w.owner_epoch;
 

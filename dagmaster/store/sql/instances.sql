@@ -17,6 +17,11 @@ UPDATE dagapp.dag_orchestrators SET status = 'stopped', jobs_owned = 0 WHERE orc
 -- list_orchestrators --
 SELECT * FROM dagapp.dag_orchestrators ORDER BY started_at DESC LIMIT 100;
 
+-- beating_orchestrators --
+-- Those that could take a job.
+SELECT host_key, pid FROM dagapp.dag_orchestrators
+WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds);
+
 -- take_over_jobs --
 -- Adopt live jobs that nobody owns, or whose owner no longer beats. Exactly one instance wins each.
 WITH alive AS MATERIALIZED (

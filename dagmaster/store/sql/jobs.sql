@@ -1,6 +1,7 @@
 -- submit_jobs --
 -- Store jobs with their nodes, owned at once by :owner_id or else by an orchestrator that is alive; mail tells it.
--- A job whose idempotency key is taken is not stored and not returned.
+-- A job whose idempotency key is taken is not stored and not returned. In order, so that no two submissions wait for
+-- each other.
 WITH incoming AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:jobs::json) AS r(
         job_id bigint, workflow_id text, workflow_version int, workflow_hash text, priority int, input_params jsonb,
@@ -15,6 +16,7 @@ WITH incoming AS MATERIALIZED (
     INSERT INTO dagapp.dag_workflows (workflow_hash, workflow_id, version, definition)
     SELECT r.workflow_hash, r.workflow_id, r.version, r.definition
     FROM json_to_recordset(:workflows::json) AS r(workflow_hash text, workflow_id text, version int, definition jsonb)
+    ORDER BY r.workflow_hash
     ON CONFLICT (workflow_hash) DO NOTHING
 ), added AS (
     INSERT INTO dagapp.dag_jobs (
@@ -27,6 +29,7 @@ WITH incoming AS MATERIALIZED (
         i.request_hash, i.callback_url, i.asset_id,
         coalesce(:owner_id, (SELECT orchestrator_id FROM alive)), 1, clock_timestamp(), clock_timestamp()
     FROM incoming i
+    ORDER BY i.submitted_by, i.idempotency_key, i.job_id
     ON CONFLICT (submitted_by, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING *
 ), nodes AS (
@@ -43,7 +46,7 @@ WITH incoming AS MATERIALIZED (
     ), :source_app
     FROM added a
 ), mail AS (
-    INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'submitted' FROM added
+    INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'submitted' FROM added ORDER BY job_id
 )
 SELECT job_id, owner_id, owner_epoch, created_at FROM added;
 

@@ -1,0 +1,76 @@
+"""`python -m benchmarks [w1 w2 w3 w4 idle]`: measure, print the table, fail if a bar is missed."""
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks import idle, w1_latency, w2_chain, w3_fan, w4_throughput
+from benchmarks.figures import Figure
+from benchmarks.place import Place, embedded_place
+from benchmarks.report import missed, table, to_json, write_into
+from benchmarks.scale import FULL, QUICK, Scale
+
+WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
+    "w1": w1_latency.measure,
+    "w2": w2_chain.measure,
+    "w3": w3_fan.measure,
+    "w4": w4_throughput.measure,
+    "idle": idle.measure,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    scale = QUICK if options.quick else FULL
+    began = perf_counter()
+    with embedded_place(options.data_dir) as place:
+        about = _about(place)
+        print(about, file=sys.stderr)
+        figures = asyncio.run(_measure(place, scale, options.workloads or list(WORKLOADS)))
+    about += f", {perf_counter() - began:.0f} s in all"
+    print(table(figures))
+    if options.json:
+        options.json.write_bytes(to_json(figures, about))
+    if options.markdown:
+        write_into(options.markdown, f"\n{about}.\n\n{table(figures)}\n")
+    if options.quick:
+        print("\nA quick run shows that everything works; it is too small to judge by.")
+        return 0
+    return 1 if missed(figures) else 0
+
+
+async def _measure(place: Place, scale: Scale, names: Sequence[str]) -> list[Figure]:
+    figures: list[Figure] = []
+    for name in names:
+        began = perf_counter()
+        figures += await WORKLOADS[name](place, scale)
+        print(f"{name}: {perf_counter() - began:.1f} s", file=sys.stderr)
+    return figures
+
+
+def _about(place: Place) -> str:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{now}, {os.cpu_count()} cores, Python {platform.python_version()}, {place.describe()}"
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="small numbers, under a minute, no verdict")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table between the marks of this page")
+    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the server's folder is made in this one")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.workloads) - set(WORKLOADS):
+        parser.error(f"there is no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

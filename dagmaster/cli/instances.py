@@ -1,0 +1,71 @@
+"""Who is at work, and what waits for them."""
+
+from typing import Any
+
+import typer
+from rich.markup import escape
+
+from dagmaster.cli.failures import tell
+from dagmaster.cli.options import JsonOutput, begin
+from dagmaster.cli.output import as_records, between, console, in_seconds, print_json, table
+from dagmaster.cli.sessions import ask
+from dagmaster.store.connect import Connection
+from dagmaster.store.instances import list_orchestrators, list_workers
+from dagmaster.store.tasks import queue_depths
+
+app = typer.Typer()
+
+
+@app.command()
+def workers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
+    """List the workers and orchestrators.
+
+    \b
+    dagmaster workers
+    """
+
+    async def look(conn: Connection) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return await list_orchestrators(conn), await list_workers(conn)
+
+    orchestrators, found = ask(begin(ctx), look)
+    if as_json:
+        print_json({"orchestrators": as_records(orchestrators), "workers": as_records(found)})
+        return
+    if not orchestrators and not found:
+        tell("no orchestrator and no worker has run yet")
+        return
+    listing = table("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT", "WORK")
+    for one in orchestrators:
+        work = f"{one['jobs_owned']} jobs"
+        listing.add_row("orchestrator", *_common(one, "orchestrator_id", "heartbeat_at"), work)
+    for one in found:
+        work = f"{one['tasks_completed']} completed, {one['tasks_failed']} failed of {', '.join(one['queues'])}"
+        listing.add_row("worker", *_common(one, "worker_id", "last_heartbeat"), escape(work))
+    console().print(listing)
+
+
+def _common(one: dict[str, Any], name: str, beat: str) -> list[str]:
+    ago = f"{in_seconds(between(one[beat], None))} ago"
+    return [one[name], one["status"], escape(one["hostname"]), str(one["pid"]), ago]
+
+
+@app.command()
+def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
+    """Show how much waits in each queue.
+
+    \b
+    dagmaster queues --json
+    """
+    rows = ask(begin(ctx), queue_depths)
+    if as_json:
+        print_json(as_records(rows))
+        return
+    if not rows:
+        tell("nothing waits and nothing runs")
+        return
+    listing = table("QUEUE", "WAITING", "RUNNING", "OLDEST")
+    for row in rows:
+        oldest = row["oldest_dispatched_at"]
+        waits = in_seconds(between(oldest, None)) if oldest else ""
+        listing.add_row(escape(row["queue"]), str(row["waiting"]), str(row["running"]), waits)
+    console().print(listing)

@@ -1,0 +1,188 @@
+"""Jobs: list them, look at one, cancel one."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from dagmaster.cli.failures import tell
+from dagmaster.cli.options import JobId, JsonOutput, begin
+from dagmaster.cli.output import (
+    as_record,
+    as_records,
+    at_local_time,
+    between,
+    console,
+    dump,
+    in_seconds,
+    print_json,
+    shortened,
+    table,
+    with_symbol,
+)
+from dagmaster.cli.sessions import ask
+from dagmaster.errors import JobEnded
+from dagmaster.model.states import JOB_TERMINAL, JobStatus
+from dagmaster.store.connect import Connection
+from dagmaster.store.instances import is_orchestrated
+from dagmaster.store.jobs import get_job, list_jobs, list_nodes
+from dagmaster.store.mailbox import request_cancel
+from dagmaster.store.signals import MAIL
+
+CANCEL_SECONDS = 10.0
+LOOK_SECONDS = 0.1
+
+app = typer.Typer()
+
+
+@app.command()
+def jobs(
+    ctx: typer.Context,
+    status: Annotated[JobStatus | None, typer.Option(help="Only of this status.", case_sensitive=False)] = None,
+    workflow: Annotated[str | None, typer.Option(metavar="ID", help="Only of this workflow.")] = None,
+    limit: Annotated[int, typer.Option(help="How many.", min=1, max=10_000)] = 20,
+    as_json: JsonOutput = False,
+) -> None:
+    """List the newest jobs.
+
+    \b
+    dagmaster jobs --status failed
+    dagmaster jobs --json | jq -r '.[].job_id'
+    """
+    settings = begin(ctx)
+    rows = ask(settings, lambda conn: list_jobs(conn, status=status, workflow_id=workflow, limit=limit))
+    if as_json:
+        print_json(as_records(rows))
+        return
+    if not rows:
+        tell("no jobs")
+        return
+    listing = table("JOB", "WORKFLOW", "STATUS", "SUBMITTED", "TIME", "ERROR")
+    for row in rows:
+        error = (row["error_message"] or "").partition("\n")[0]
+        listing.add_row(
+            str(row["job_id"]),
+            escape(row["workflow_id"]),
+            with_symbol(row["status"]),
+            at_local_time(row["created_at"]),
+            in_seconds(_seconds(row)),
+            escape(error),
+        )
+    listing.columns[-1].overflow = "ellipsis"
+    console().print(listing)
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    job_id: JobId,
+    children: Annotated[bool, typer.Option("--children", help="The children of fan-outs too.")] = False,
+    as_json: JsonOutput = False,
+) -> None:
+    """Show one job with its nodes and its result.
+
+    \b
+    dagmaster show 247845805292758904
+    dagmaster show 247845805292758904 --json | jq .result_data
+    """
+
+    async def look(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        return await get_job(conn, job_id), await list_nodes(conn, job_id, with_children=children)
+
+    job, nodes = ask(begin(ctx), look)
+    if as_json:
+        print_json({**as_record(job), "nodes": as_records(nodes)})
+        return
+    screen = console()
+    _print_job(screen, job)
+    listing = table("", "NODE", "STATUS", "ATTEMPTS", "TIME", "ERROR")
+    for node in nodes:
+        listing.add_row(
+            "",
+            escape(node["node_id"]),
+            with_symbol(node["status"]),
+            str(node["retry_count"] + 1) if node["dispatched_at"] else "",
+            in_seconds(between(node["started_at"], node["completed_at"])) if node["started_at"] else "",
+            escape((node["error_message"] or "").partition("\n")[0]),
+        )
+    listing.columns[-1].overflow = "ellipsis"
+    screen.print()
+    screen.print(listing)
+    if job["result_data"] is not None:
+        screen.print()
+        screen.print("result", style="dim")
+        screen.print_json(dump(shortened(job["result_data"]) if screen.is_terminal else job["result_data"]))
+
+
+def _print_job(screen: Console, job: Mapping[str, Any]) -> None:
+    facts = {
+        "job": str(job["job_id"]),
+        "workflow": f"{escape(job['workflow_id'])} version {job['workflow_version']}",
+        "status": with_symbol(job["status"]),
+        "error": escape(job["error_message"] or ""),
+        "submitted": at_local_time(job["created_at"]),
+        "by": escape(job["submitted_by"]),
+        "correlation": escape(job["correlation_id"] or ""),
+        "key": escape(job["idempotency_key"] or ""),
+        "priority": str(job["priority"] or ""),
+        "time": in_seconds(_seconds(job)),
+        "inputs": escape(dump(job["input_params"], indent=False)) if job["input_params"] else "",
+    }
+    for name, value in facts.items():
+        if value:
+            screen.print(f"[dim]{name:<12}[/]{value}", soft_wrap=True)
+
+
+def _seconds(job: Mapping[str, Any]) -> float | None:
+    return between(job["started_at"], job["completed_at"]) if job["started_at"] else None
+
+
+@app.command()
+def cancel(
+    ctx: typer.Context,
+    job_id: JobId,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="For the timeline.")] = None,
+    actor: Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who cancels it.")] = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Cancel a job.
+
+    What has not begun is skipped, what runs is stopped.
+
+    \b
+    dagmaster cancel 247845805292758904 --reason "wrong inputs"
+    """
+    settings = begin(ctx)
+
+    async def do(conn: Connection) -> str:
+        job = await get_job(conn, job_id)
+        if job["status"] in JOB_TERMINAL:
+            raise JobEnded(f"job {job_id} is {job['status']} and cannot be cancelled")
+        await request_cancel(conn, job_id, actor=actor, reason=reason)
+        await conn.execute(f"NOTIFY {MAIL}")
+        if not await is_orchestrated(conn, threshold_seconds=settings.orphan_threshold_seconds):
+            return str(job["status"])
+        return await _until_ended(conn, job_id)
+
+    status = ask(settings, do)
+    if status in JOB_TERMINAL - {JobStatus.CANCELLED}:
+        raise JobEnded(f"job {job_id} was {status} before it could be cancelled")
+    if as_json:
+        print_json({"job_id": str(job_id), "status": status})
+    elif status == JobStatus.CANCELLED:
+        typer.echo(f"job {job_id} is cancelled")
+    else:
+        typer.echo(f"job {job_id} is {status}; an orchestrator will cancel it as soon as one is there to do it")
+
+
+async def _until_ended(conn: Connection, job_id: int) -> str:
+    """The job's status when it has ended, or when it was waited for long enough."""
+    for _ in range(round(CANCEL_SECONDS / LOOK_SECONDS)):
+        status: str = (await get_job(conn, job_id))["status"]
+        if status in JOB_TERMINAL:
+            return status
+        await asyncio.sleep(LOOK_SECONDS)
+    return status

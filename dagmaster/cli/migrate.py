@@ -1,0 +1,87 @@
+"""The database's schema: to the version of this program, or back."""
+
+from typing import Annotated
+
+import typer
+
+from dagmaster.cli.options import JsonOutput, begin
+from dagmaster.cli.output import console, print_json, table
+from dagmaster.cli.runtime import database
+from dagmaster.store import migrate
+
+app = typer.Typer(name="migrate", no_args_is_help=False)
+
+
+@app.callback(invoke_without_command=True)
+def root(ctx: typer.Context) -> None:
+    """Bring the database's schema to the version of this program, or back.
+
+    Without a command it is upgraded to the newest revision.
+
+    \b
+    dagmaster migrate
+    python -m dagmaster migrate current
+    """
+    if ctx.invoked_subcommand is None:
+        upgrade(ctx)
+
+
+@app.command()
+def upgrade(ctx: typer.Context, revision: Annotated[str, typer.Argument(metavar="REVISION")] = "head") -> None:
+    """Upgrade to a revision, by default to the newest.
+
+    \b
+    dagmaster migrate upgrade
+    """
+    with database(begin(ctx), migrated=False) as dsn:
+        migrate.upgrade(dsn, revision)
+        typer.echo(f"the schema is at revision {migrate.current(dsn)}")
+
+
+@app.command()
+def downgrade(
+    ctx: typer.Context,
+    revision: Annotated[str, typer.Argument(metavar="REVISION", help="`base` removes all tables and their data.")],
+) -> None:
+    """Go back to a revision. What it does not know is lost.
+
+    \b
+    dagmaster migrate downgrade 0001
+    """
+    with database(begin(ctx), migrated=False) as dsn:
+        migrate.downgrade(dsn, revision)
+        typer.echo(f"the schema is at revision {migrate.current(dsn) or 'base'}")
+
+
+@app.command()
+def current(ctx: typer.Context, as_json: JsonOutput = False) -> None:
+    """Show the revision of the database.
+
+    \b
+    dagmaster migrate current
+    """
+    with database(begin(ctx), migrated=False) as dsn:
+        found, head = migrate.current(dsn), migrate.head()
+    if as_json:
+        print_json({"current": found, "head": head, "is_current": found == head})
+        return
+    newest = " (the newest)" if found == head else f"; the newest is {head}: run `dagmaster migrate`"
+    typer.echo(f"{found or 'no schema'}{newest}")
+
+
+@app.command()
+def history(ctx: typer.Context, as_json: JsonOutput = False) -> None:
+    """List all revisions, oldest first.
+
+    \b
+    dagmaster migrate history
+    """
+    with database(begin(ctx), migrated=False) as dsn:
+        revisions = migrate.history(dsn)
+    if as_json:
+        print_json(revisions)
+        return
+    listing = table("", "REVISION", "TITLE")
+    for one in revisions:
+        listing.add_row("→" if one.is_current else "", one.revision, one.title)
+    console().print(listing)

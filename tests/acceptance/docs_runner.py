@@ -1,0 +1,393 @@
+"""Run what a page of the documentation says, from top to bottom, as a reader would.
+
+Blocks in sh, bash and console are executed, python is executed, sql is run on the page's database, whole workflows in
+yaml are validated, json is parsed. Comments in front of a block say more:
+
+    file: NAME          write the block to this file of the page's folder
+    from: PATH          and it is the same as this file of the repository
+    nodes               the yaml is the nodes of a workflow, not a whole one
+    invalid             `dagmaster validate` must refuse it
+    fails: CODE         the commands end with this exit code
+    output              lines that the block before has written, in this order; `...` stands for anything
+    scope               the data with which the expressions and conditions of the page are evaluated
+    expressions         lines of EXPRESSION => JSON
+    conditions          lines of CONDITION => true or false
+    background          a process that runs until the end of the page
+    not run: REASON     it cannot be run here
+
+and in the first lines of a page:
+
+    page: fresh         nothing is prepared: the first command makes the database
+    page: server        DAGMASTER_DATABASE_URL names an empty database of a server
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import psycopg
+
+from dagmaster.model.conditions import compile_condition
+from dagmaster.model.expressions import compile_template
+from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.migrate import upgrade
+
+ROOT = Path(__file__).parents[2]
+COMMAND_SECONDS = 60
+STOP_SECONDS = 20
+FIRST_WORDS_SECONDS = 10
+SHELLS = ("sh", "bash", "console")
+FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WORKER_|LOG_|DAG_")
+
+
+class DocumentationWrong(AssertionError):
+    """What a page says does not work."""
+
+
+# Reading pages
+
+
+@dataclass(frozen=True)
+class Block:
+    place: str
+    language: str
+    text: str
+    marks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_workflow(self) -> bool:
+        return self.language == "yaml" and ("nodes" in self.marks or bool(re.search(r"^nodes:", self.text, re.M)))
+
+
+@dataclass(frozen=True)
+class Page:
+    path: Path
+    text: str
+    kind: str
+    blocks: list[Block]
+
+    @property
+    def name(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+
+_COMMENT = re.compile(r"<!-- ([\w ]+?)(?:: (.*?))? -->")
+_FENCE = re.compile(r"```(\w*)")
+
+
+def find_pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def read_page(path: Path) -> Page:
+    text = path.read_text(encoding="utf-8")
+    kind = next((value for name, value in _COMMENT.findall(text) if name == "page"), "")
+    return Page(path, text, kind, list(_blocks(text.splitlines(), str(path.relative_to(ROOT)))))
+
+
+def _blocks(lines: Sequence[str], name: str) -> Iterator[Block]:
+    marks: dict[str, str] = {}
+    start: int | None = None
+    language = ""
+    for number, line in enumerate(lines, 1):
+        fence = _FENCE.match(line.strip())
+        if start is not None and fence:
+            indent = len(lines[start - 1]) - len(lines[start - 1].lstrip())
+            text = "".join(f"{inner[indent:]}\n" for inner in lines[start : number - 1])
+            yield Block(f"{name}:{start}", language, text, marks)
+            start, marks = None, {}
+        elif start is None and fence:
+            start, language = number, fence[1]
+        elif start is None and line.strip():
+            found = dict(_COMMENT.findall(line)) if _COMMENT.fullmatch(line.strip()) else None
+            marks = {**marks, **found} if found is not None else {}
+
+
+# Comparing output
+
+_MASKS = [
+    (re.compile(pattern), mask)
+    for pattern, mask in (
+        (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?", "TIME"),
+        (r"\b\d\d:\d\d:\d\d(\.\d+)?\b", "TIME"),
+        (r"\b\d{15,20}", "ID"),
+        (r"\b[0-9a-f]{40,64}\b", "HASH"),
+        (r"[+]?\b\d+(\.\d+)? (ms|s|min)\b", "DURATION"),
+        (r"(\w*duration\w*\"?[:=] ?)[\d.]+", r"\1DURATION"),
+        (r"\s+", " "),
+    )
+]
+
+
+def mask(line: str) -> str:
+    for pattern, replacement in _MASKS:
+        line = pattern.sub(replacement, line)
+    return line.strip()
+
+
+def find_missing(expected: str, actual: str) -> str | None:
+    """The first line of what is expected that does not come, in order."""
+    lines = iter([mask(line) for line in actual.splitlines()])
+    for line in expected.splitlines():
+        wanted = mask(line)
+        if not wanted or wanted == "...":
+            continue
+        pattern = re.compile(re.escape(wanted).replace(r"\.\.\.", ".*"))
+        if not any(pattern.fullmatch(found) for found in lines):
+            return line
+    return None
+
+
+# Running pages
+
+
+class Ended(NamedTuple):
+    code: int
+    output: str
+
+
+class Reader:
+    """Somebody who follows a page, in a folder of their own."""
+
+    def __init__(self, folder: Path, env: dict[str, str], dsn: str | None) -> None:
+        self._folder = folder
+        self._env = env
+        self._dsn = dsn
+        self._state = folder.parent / "shell.state"
+        self._output = ""
+        self._scope: dict[str, Any] = {}
+        self._valid: list[Path] = []
+        self._workflows = 0
+        self._background: list[tuple[Block, subprocess.Popen[bytes], Path]] = []
+
+    def read(self, page: Page) -> None:
+        for block in page.blocks:
+            self._follow(block)
+        if self._valid:
+            self._expect(Block(page.name, "yaml", ""), self._call_validate(self._valid))
+        for block, process, log in self._background:
+            self._stop(block, process, log)
+
+    def _follow(self, block: Block) -> None:
+        if "not run" in block.marks:
+            return
+        if "output" in block.marks:
+            self._compare(block, self._output)
+        elif "scope" in block.marks:
+            self._scope = orjson.loads(block.text)
+        elif "expressions" in block.marks or "conditions" in block.marks:
+            self._evaluate(block)
+        elif "background" in block.marks:
+            self._start(block)
+        elif block.language in SHELLS:
+            self._run_commands(block)
+        elif "file" in block.marks:
+            self._write(block, block.marks["file"], block.text)
+        elif block.language == "python":
+            self._expect(block, self._execute([sys.executable, "-c", block.text]))
+        elif block.language == "sql":
+            self._query(block)
+        elif block.language == "json":
+            orjson.loads(block.text)
+        if block.is_workflow:
+            self._validate(block)
+
+    # Files and workflows
+
+    def _write(self, block: Block, name: str, text: str) -> Path:
+        source = block.marks.get("from")
+        if source and (ROOT / source).read_text(encoding="utf-8") != text:
+            raise DocumentationWrong(f"{block.place}: this is not what is in {source}")
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def _validate(self, block: Block) -> None:
+        self._workflows += 1
+        name = block.marks.get("file") or f".validated/{self._workflows}.yaml"
+        text = block.text
+        if "nodes" in block.marks:
+            inner = "".join(f"  {line}" for line in text.splitlines(keepends=True))
+            text = f"workflow_id: fragment_{self._workflows}\nadditional_inputs: true\nnodes:\n{inner}"
+        path = self._write(block, name, text)
+        if "invalid" not in block.marks:
+            self._valid.append(path)  # All of them together, at the end of the page: a process for each takes long.
+            return
+        ended = self._call_validate([path])
+        self._output = ended.output
+        self._expect(Block(block.place, block.language, text, {"fails": "2"}), ended)
+
+    def _call_validate(self, paths: Sequence[Path]) -> Ended:
+        handlers = self._folder / "handlers.py"
+        known = ["--handlers", "handlers.py"] if handlers.exists() else ["--handlers", "dagmaster.handlers.basic"]
+        return self._execute(["dagmaster", "validate", *(str(path.relative_to(self._folder)) for path in paths), *known])
+
+    def _evaluate(self, block: Block) -> None:
+        for line in filter(str.strip, block.text.splitlines()):
+            source, _, expected = line.rpartition(" => ")
+            if "conditions" in block.marks:
+                found: Any = compile_condition(source.strip()).evaluate(self._scope).matched
+            else:
+                found = compile_template(source.strip()).resolve(self._scope)
+            if orjson.dumps(found) != orjson.dumps(orjson.loads(expected)):
+                raise DocumentationWrong(f"{block.place}: {source.strip()} gives {found!r}")
+
+    # Commands
+
+    def _run_commands(self, block: Block) -> None:
+        if block.language != "console":
+            self._output = self._shell(block, block.text)
+            return
+        for command, expected in _split_console(block.text):
+            self._output = self._shell(block, command)
+            self._compare(Block(block.place, "text", expected), self._output)
+
+    def _shell(self, block: Block, text: str) -> str:
+        """Variables and the folder last from block to block, as in a terminal."""
+        script = (
+            f"set -a -e -o pipefail\n[ ! -f {self._state} ] || . {self._state}\n"
+            f"trap '{{ export -p; echo cd \"'\"'$PWD'\"'\"; }} > {self._state}' EXIT\n{text}"
+        )
+        ended = self._execute(["bash", "-c", script])
+        self._expect(block, ended)
+        return ended.output
+
+    def _execute(self, command: Sequence[str]) -> Ended:
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(COMMAND_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                code = 124
+            output.seek(0)
+            return Ended(code, output.read().decode(errors="replace"))
+
+    def _expect(self, block: Block, ended: Ended) -> None:
+        wanted = int(block.marks.get("fails", 0))
+        if ended.code != wanted:
+            raise DocumentationWrong(
+                f"{block.place}: exit code {ended.code}, not {wanted}\n{block.text}\n--- output\n{ended.output}"
+            )
+
+    def _compare(self, block: Block, output: str) -> None:
+        missing = find_missing(block.text, output)
+        if missing is not None:
+            raise DocumentationWrong(f"{block.place}: this line does not come: {missing!r}\n--- output\n{output}")
+
+    def _query(self, block: Block) -> None:
+        if self._dsn is None:
+            raise DocumentationWrong(f"{block.place}: the page has no database yet")
+        with psycopg.connect(self._dsn, autocommit=True) as conn:
+            for statement in filter(str.strip, block.text.split(";\n")):
+                rows = conn.execute(statement.encode())
+                if rows.description:
+                    self._output = "\n".join(" ".join(map(str, row)) for row in rows.fetchall())
+
+    # Processes beside
+
+    def _start(self, block: Block) -> None:
+        log = self._folder.parent / f"background-{len(self._background)}.log"
+        state = f"[ ! -f {self._state} ] || . {self._state}\n"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", f"{state}exec {block.text}"],
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._background.append((block, process, log))
+        deadline = time.monotonic() + FIRST_WORDS_SECONDS
+        while not log.stat().st_size and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._output = log.read_text(errors="replace")
+
+    def _stop(self, block: Block, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        """What ends before the page does has failed, unless the page itself has stopped it."""
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            code = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DocumentationWrong(f"{block.place}: does not stop\n{log.read_text(errors='replace')}") from None
+        self._expect(block, Ended(code, log.read_text(errors="replace")))
+
+    def close(self) -> None:
+        for _, process, _ in self._background:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _split_console(text: str) -> Iterator[tuple[str, str]]:
+    """`$ command` lines, continued by `> ` lines, each with the output that follows it."""
+    for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
+        lines = part.splitlines(keepends=True)
+        length = 1 + next((n for n, line in enumerate(lines[1:]) if not line.startswith("> ")), len(lines) - 1)
+        yield "".join(line.removeprefix("> ") for line in lines[:length]), "".join(lines[length:])
+
+
+@contextmanager
+def prepared(page: Page, template: Path) -> Iterator[Reader]:
+    """A folder with the repository's workflows and examples, a database, and a reader."""
+    # Not below pytest's temporary folder: as root the server is another user, to whom that is closed.
+    home = Path(tempfile.mkdtemp(prefix="dagmaster-docs-"))
+    home.chmod(0o755)
+    folder = home / "dagmaster"
+    folder.mkdir()
+    for name in ("workflows", "examples"):
+        shutil.copytree(ROOT / name, folder / name)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        env = _clean_env(home)
+        dsn = None
+        if page.kind != "fresh" and any(block.language in (*SHELLS, "sql") for block in page.blocks):
+            subprocess.run(["cp", "-a", template, folder / ".dagmaster"], check=True)
+            # Held for the whole page, so that not every command starts and stops it.
+            server = stack.enter_context(EmbeddedServer.start(folder / ".dagmaster"))
+            dsn = server.dsn
+        if page.kind == "server" and dsn is not None:
+            dsn = server.dsn_of("fleet")
+            with psycopg.connect(server.dsn, autocommit=True) as conn:
+                conn.execute("CREATE DATABASE fleet")
+            env["DAGMASTER_DATABASE_URL"] = dsn
+        reader = Reader(folder, env, dsn)
+        stack.callback(reader.close)
+        yield reader
+
+
+def _clean_env(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    return kept | {"PATH": path, "HOME": str(home), "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
+
+
+def make_template(folder: Path) -> Path:
+    """A data folder with the schema in it, to be copied for each page."""
+    with EmbeddedServer.start(folder) as server:
+        upgrade(server.dsn)
+    return folder

@@ -1,0 +1,157 @@
+"""Inputs: defaults, types, and all problems at once."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagmaster.errors import InvalidInputs
+from dagmaster.model.inputs import WrongInputs, check_inputs, fit, input_schema
+from dagmaster.model.workflow import EndNode, InputSpec, InputType, StartNode, Workflow
+
+
+def workflow(*, additional_inputs: bool = False, **inputs: InputSpec) -> Workflow:
+    nodes = {"START": StartNode(next=("END",)), "END": EndNode()}
+    return Workflow(workflow_id="w", name="W", inputs=inputs, additional_inputs=additional_inputs, nodes=nodes)
+
+
+def problems(definition: Workflow, **given: Any) -> list[str]:
+    with pytest.raises(InvalidInputs) as caught:
+        check_inputs(definition, given)
+    assert isinstance(caught.value, WrongInputs)
+    return caught.value.problems
+
+
+def test_defaults_are_applied_and_given_values_win() -> None:
+    definition = workflow(a=InputSpec(default="x", required=False), b=InputSpec(default="y", required=False))
+    assert check_inputs(definition, {"b": "z"}) == {"a": "x", "b": "z"}
+
+
+def test_an_optional_input_without_default_is_null() -> None:
+    assert check_inputs(workflow(a=InputSpec(required=False)), {}) == {"a": None}
+
+
+def test_null_counts_as_not_given() -> None:
+    assert check_inputs(workflow(a=InputSpec(default="x", required=False)), {"a": None}) == {"a": "x"}
+    assert problems(workflow(a=InputSpec()), a=None) == ["input 'a' is required (string)"]
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    definition = workflow(
+        size=InputSpec(type=InputType.INTEGER), name=InputSpec(), flag=InputSpec(type=InputType.BOOLEAN)
+    )
+    found = problems(definition, size="big", flg=True, other=1)
+    assert found == [
+        "input 'size' must be an integer, not a string ('big')",
+        "input 'name' is required (string)",
+        "input 'flag' is required (boolean)",
+        "input 'flg' is unknown; did you mean 'flag'?",
+        "input 'other' is unknown; inputs are: size, name, flag",
+    ]
+
+
+def test_the_message_holds_all_problems() -> None:
+    with pytest.raises(InvalidInputs, match=r"input 'a' is required \(string\); input 'b' is unknown"):
+        check_inputs(workflow(a=InputSpec()), {"b": 1})
+
+
+def test_unknown_inputs_pass_where_the_workflow_allows_them() -> None:
+    definition = workflow(additional_inputs=True, a=InputSpec())
+    assert check_inputs(definition, {"a": "x", "more": [1]}) == {"a": "x", "more": [1]}
+
+
+def test_a_workflow_without_inputs_says_so() -> None:
+    assert problems(workflow(), a=1) == ["input 'a' is unknown; inputs are: none"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fitted"),
+    [
+        ("string", "", ""),
+        ("integer", 3, 3),
+        ("integer", 3.0, 3),
+        ("integer", -0.0, 0),
+        ("number", 3, 3),
+        ("number", 3.5, 3.5),
+        ("boolean", False, False),
+        ("array", [], []),
+        ("array", (1, 2), [1, 2]),
+        ("object", {}, {}),
+    ],
+)
+def test_values_that_fit(kind: str, value: Any, fitted: Any) -> None:
+    result = fit(value, InputType(kind))
+    assert result == fitted
+    assert type(result) is type(fitted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("string", 3, "must be a string, not a number (3)"),
+        ("string", None, "must be a string, not null"),
+        ("integer", "3", "must be an integer, not a string ('3')"),
+        ("integer", 3.5, "must be an integer, not a number (3.5)"),
+        ("integer", True, "must be an integer, not a boolean (True)"),
+        ("integer", float("inf"), "must be an integer, not a number (inf)"),
+        ("number", True, "must be a number, not a boolean (True)"),
+        ("number", float("nan"), "must be a number, not a number (nan)"),
+        ("number", "1.5", "must be a number, not a string ('1.5')"),
+        ("boolean", 1, "must be a boolean, not a number (1)"),
+        ("boolean", "true", "must be a boolean, not a string ('true')"),
+        ("array", "abc", "must be an array, not a string ('abc')"),
+        ("array", {"a": 1}, "must be an array, not an object"),
+        ("object", [1], "must be an object, not a list of 1"),
+        ("integer", "x" * 100, "must be an integer, not a string"),
+    ],
+)
+def test_values_that_do_not_fit(kind: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidInputs) as caught:
+        fit(value, InputType(kind))
+    assert str(caught.value) == message
+
+
+def test_the_schema_says_what_is_accepted() -> None:
+    definition = workflow(
+        a=InputSpec(type=InputType.INTEGER, description="how many"),
+        b=InputSpec(type=InputType.ARRAY, default=[1], required=False),
+    )
+    assert input_schema(definition) == {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "W",
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer", "description": "how many"},
+            "b": {"type": ["array", "null"], "default": [1]},
+        },
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+
+
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+)
+
+
+@given(st.sampled_from(list(InputType)), VALUES)
+def test_fitting_twice_changes_nothing_more(kind: InputType, value: Any) -> None:
+    try:
+        once = fit(value, kind)
+    except InvalidInputs:
+        return
+    assert fit(once, kind) == once
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), VALUES))
+def test_accepted_inputs_have_exactly_the_declared_names(given_inputs: dict[str, Any]) -> None:
+    definition = workflow(
+        a=InputSpec(), b=InputSpec(required=False), c=InputSpec(type=InputType.NUMBER, required=False)
+    )
+    try:
+        checked = check_inputs(definition, given_inputs)
+    except WrongInputs as error:
+        assert error.problems
+    else:
+        assert set(checked) == {"a", "b", "c"}
