@@ -1,7 +1,6 @@
 """`python -m benchmarks [w1 w2 w3 w4 idle]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
-import asyncio
 import os
 import platform
 import sys
@@ -9,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
+
+import uvloop
 
 from benchmarks import idle, w1_latency, w2_chain, w3_fan, w4_throughput
 from benchmarks.figures import Figure
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with embedded_place(options.data_dir) as place:
         about = _about(place)
         print(about, file=sys.stderr)
-        figures = asyncio.run(_measure(place, scale, options.workloads or list(WORKLOADS)))
+        figures = uvloop.run(_measure(place, scale, options.workloads or list(WORKLOADS)))
     about += f", {perf_counter() - began:.0f} s in all"
     print(table(figures))
     if options.json:

@@ -3,12 +3,13 @@
 With BENCH_PROFILE set to a folder, it leaves a profile for `python -m pstats` there when it ends.
 """
 
-import asyncio
 import cProfile
 import logging
 import os
 import sys
 from pathlib import Path
+
+import uvloop
 
 from benchmarks.workflows import QUEUE
 from dagmaster.cli.runtime import fleet, stop_on_signals, until_stopped, worker_options
@@ -31,10 +32,10 @@ def main() -> None:
     load_handlers([])
     folder = os.environ.get("BENCH_PROFILE")
     if folder is None:
-        asyncio.run(play(role, dsn, int(concurrency)))
+        uvloop.run(play(role, dsn, int(concurrency)))
         return
     profile = cProfile.Profile()
-    profile.runcall(asyncio.run, play(role, dsn, int(concurrency)))
+    profile.runcall(uvloop.run, play(role, dsn, int(concurrency)))
     profile.dump_stats(Path(folder) / f"{role}-{os.getpid()}.prof")
 
 

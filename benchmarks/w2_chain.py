@@ -9,7 +9,7 @@ from benchmarks.fleet import separate
 from benchmarks.floor import open_floor
 from benchmarks.place import Place
 from benchmarks.scale import Scale
-from benchmarks.submitter import LIVE, OWNER_IS_ALIVE_SECONDS, open_submitter
+from benchmarks.submitter import LIVE, OWNER_IS_ALIVE_SECONDS, WAIT_SHARE, look_seconds, open_submitter
 from benchmarks.workflows import CHAIN_INPUTS, QUEUE, chain
 from dagmaster.cli.runtime import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
@@ -19,8 +19,6 @@ from dagmaster.store import jobs
 from dagmaster.store.connect import Connection, connect
 
 CHAINS_PER_REPETITION = 3
-SECONDS_PER_STEP = 0.005
-LOOK_SECONDS = 0.0005
 
 
 async def measure(place: Place, scale: Scale) -> list[Figure]:
@@ -29,13 +27,12 @@ async def measure(place: Place, scale: Scale) -> list[Figure]:
 
 async def measure_separate(place: Place, scale: Scale) -> list[Figure]:
     graph, times = chain(scale.chain_steps), []
-    expected = scale.chain_steps * SECONDS_PER_STEP
     with place.database("w2") as dsn, place.database("w2_floor") as floor_dsn, separate(dsn):
         async with open_submitter(dsn) as user, open_floor(floor_dsn) as floor:
-            await user.time_one(graph, CHAIN_INPUTS, expected_seconds=expected)  # warm
+            await user.time_one(graph, CHAIN_INPUTS)  # warm
             for _ in range(scale.repetitions):
                 await floor.measure_rounds(scale.rounds)
-                times.append(await user.time_one(graph, CHAIN_INPUTS, expected_seconds=expected))
+                times.append(await user.time_one(graph, CHAIN_INPUTS, min(times, default=0.0)))
     return separate_figures(times, floor.rounds, scale.chain_steps)
 
 
@@ -62,12 +59,12 @@ async def measure_one_process(place: Place, scale: Scale) -> list[Figure]:
             await _time_here(running, conn, graph)  # warm
             for _ in range(scale.repetitions * CHAINS_PER_REPETITION):
                 await floor.measure_chain(scale.chain_steps)
-                times.append(await _time_here(running, conn, graph))
+                times.append(await _time_here(running, conn, graph, min(times, default=0.0)))
             await floor.measure_one_row(scale.rounds)
     return one_process_figures(times, floor.chains, floor.one_row, scale.chain_steps)
 
 
-async def _time_here(running: Fleet, conn: Connection, graph: Graph) -> float:
+async def _time_here(running: Fleet, conn: Connection, graph: Graph, expected_seconds: float = 0.0) -> float:
     """From before the submission until the owner, in this process, has seen the last commit succeed."""
     assert running.orchestrator is not None
     ended = running.orchestrator.stats.jobs_ended
@@ -77,8 +74,9 @@ async def _time_here(running: Fleet, conn: Connection, graph: Graph) -> float:
         conn, jobs.NewJob(graph, CHAIN_INPUTS), threshold_seconds=OWNER_IS_ALIVE_SECONDS, owner_id=owner_id
     )
     running.wake()
+    await asyncio.sleep(expected_seconds * WAIT_SHARE)
     while running.orchestrator.stats.jobs_ended == ended:  # noqa: ASYNC110 - it has no event for that
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(look_seconds(expected_seconds))
     seconds = perf_counter() - began
     [job] = await jobs.job_status(conn, [submitted.job_id])
     assert job["status"] not in LIVE and job["error_message"] is None, job

@@ -16,7 +16,7 @@ from benchmarks.workflows import CHAIN_INPUTS, chain
 
 JOBS_PER_SUBMISSION = 100
 JOBS_PER_COMMIT = 200
-SECONDS_PER_JOB = 0.001
+LEAST_SECONDS_PER_JOB = 0.001
 STEPS = floor_jobs.STEPS
 EVENTS_PER_JOB = 23
 
@@ -60,7 +60,7 @@ async def _time_jobs(user: Submitter, jobs: int) -> tuple[float, float]:
     for start in range(0, jobs, JOBS_PER_SUBMISSION):
         job_ids += await user.submit(graph, CHAIN_INPUTS, min(JOBS_PER_SUBMISSION, jobs - start))
     submitted = perf_counter() - began
-    await user.wait(job_ids, expected_seconds=jobs * SECONDS_PER_JOB)
+    await user.wait(job_ids, jobs * LEAST_SECONDS_PER_JOB)
     return perf_counter() - began, submitted
 
 

@@ -18,8 +18,8 @@ from dagmaster.cli.output import (
     console,
     dump,
     in_seconds,
+    print_for_reading,
     print_json,
-    shortened,
     table,
     with_symbol,
 )
@@ -114,7 +114,10 @@ def show(
     if job["result_data"] is not None:
         screen.print()
         screen.print("result", style="dim")
-        screen.print_json(dump(shortened(job["result_data"]) if screen.is_terminal else job["result_data"]))
+        if screen.is_terminal:
+            print_for_reading(screen, job["result_data"])
+        else:
+            print_json(job["result_data"])
 
 
 def _print_job(screen: Console, job: Mapping[str, Any]) -> None:
@@ -129,7 +132,7 @@ def _print_job(screen: Console, job: Mapping[str, Any]) -> None:
         "key": escape(job["idempotency_key"] or ""),
         "priority": str(job["priority"] or ""),
         "time": in_seconds(_seconds(job)),
-        "inputs": escape(dump(job["input_params"], indent=False)) if job["input_params"] else "",
+        "inputs": escape(dump(job["input_params"], lines=False)) if job["input_params"] else "",
     }
     for name, value in facts.items():
         if value:

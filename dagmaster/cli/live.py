@@ -15,8 +15,10 @@ from dagmaster.cli.output import SYMBOLS, between, in_seconds
 from dagmaster.cli.progress import FanView, JobView, NodeView, Show
 from dagmaster.model.states import NodeStatus
 
-BAR_WIDTH = 24
+NARROWEST_BAR, WIDEST_BAR = 8, 40
 NAME_WIDTH = 28
+# Symbol, status and time with the space around them; and the numbers beside a bar.
+OTHER_COLUMNS, NUMBERS = 30, 38
 LINES_AROUND = 6
 # What must be seen when there is no room for all.
 FIRST_SEEN = ("failed", "running", "retrying", "dispatched", "ready")
@@ -27,11 +29,13 @@ QUARTERS = 4
 def live_view(console: Console) -> Iterator[Show]:
     # The last picture stays. Whatever is written meanwhile appears above it.
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda view: live.update(render(view, console.height), refresh=True)
+        yield lambda view: live.update(render(view, console.width, console.height), refresh=True)
 
 
-def render(view: JobView, height: int) -> RenderableType:
+def render(view: JobView, width: int, height: int) -> RenderableType:
     shown, hidden = _choose(view.nodes, max(height - LINES_AROUND, 3))
+    names = min(max((len(node.node_id) for node in shown), default=0), NAME_WIDTH)
+    bar = max(NARROWEST_BAR, min(width - names - OTHER_COLUMNS - NUMBERS, WIDEST_BAR))
     rows = Table.grid(padding=(0, 2, 0, 0))
     rows.add_column(no_wrap=True)
     rows.add_column(no_wrap=True, max_width=NAME_WIDTH, overflow="ellipsis")
@@ -47,7 +51,7 @@ def render(view: JobView, height: int) -> RenderableType:
             Text(node.node_id, style=name_style),
             state,
             Text(in_seconds(node.seconds) if node.shown_status != NodeStatus.SKIPPED else "", style="dim"),
-            _detail(node),
+            _detail(node, bar),
         )
     parts: list[RenderableType] = [_headline(view), Text(), rows]
     if hidden:
@@ -70,9 +74,9 @@ def _headline(view: JobView) -> Text:
     )
 
 
-def _detail(node: NodeView) -> RenderableType:
+def _detail(node: NodeView, bar_width: int) -> RenderableType:
     if node.fan is not None:
-        return _fan(node.fan)
+        return _fan(node.fan, bar_width)
     if node.error and node.status is NodeStatus.FAILED:
         return Text(node.error.partition("\n")[0], style="red")
     if node.attempt > 1:
@@ -86,15 +90,15 @@ def _attempt(node: NodeView) -> str:
     return f"{text} in {in_seconds(wait)}" if wait else text
 
 
-def _fan(fan: FanView) -> RenderableType:
+def _fan(fan: FanView, bar_width: int) -> RenderableType:
     row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_column(width=BAR_WIDTH)
+    row.add_column(width=bar_width)
     row.add_column(no_wrap=True, overflow="ellipsis")
     failed = fan.counts.get(NodeStatus.FAILED, 0)
     bar = ProgressBar(
         total=max(fan.total, 1),
         completed=fan.ended if fan.total else 1,
-        width=BAR_WIDTH,
+        width=bar_width,
         complete_style="red" if failed else "cyan",
         finished_style="red" if failed else "green",
     )

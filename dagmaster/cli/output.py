@@ -1,19 +1,23 @@
 """How values look: in JSON for programs, in tables and words for people."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from textwrap import indent
 from typing import Any
 
 import orjson
 import typer
 from rich.console import Console
+from rich.highlighter import JSONHighlighter
 from rich.table import Table
 
 from dagmaster.model.states import JobStatus, NodeStatus
 
 # Nothing is cut off where no terminal sets the width.
 PIPE_WIDTH = 10_000
-ITEMS_SHOWN = 5
+ITEMS_UNCUT = 10
+ITEMS_SHOWN = 3
 
 SYMBOLS: Mapping[str, tuple[str, str]] = {
     JobStatus.PENDING: ("○", "dim"),
@@ -54,8 +58,8 @@ def print_json(value: Any) -> None:
     typer.echo(dump(value))
 
 
-def dump(value: Any, *, indent: bool = True) -> str:
-    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z | (orjson.OPT_INDENT_2 if indent else 0)
+def dump(value: Any, *, lines: bool = True) -> str:
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z | (orjson.OPT_INDENT_2 if lines else 0)
     return orjson.dumps(value, default=str, option=options).decode()
 
 
@@ -78,15 +82,36 @@ def _as_field(name: str, value: Any) -> Any:
             return value
 
 
-def shortened(value: Any) -> Any:
-    """The same with long lists cut, for a terminal."""
+def print_for_reading(screen: Console, value: Any) -> None:
+    """JSON in few lines: what fits on one is not spread over many, and long lists are cut."""
+    screen.print(JSONHighlighter()(_laid_out(_shortened(value), screen.width)), soft_wrap=True)
+
+
+def _laid_out(value: Any, width: int) -> str:
+    line = json.dumps(value, ensure_ascii=False, default=str)
+    if len(line) <= width or not value or not isinstance(value, dict | list):
+        return line
+    inner = width - 3
+    if isinstance(value, dict):
+        names = [json.dumps(name, ensure_ascii=False) for name in value]
+        parts = [
+            f"{name}: {_laid_out(part, inner - len(name) - 2)}"
+            for name, part in zip(names, value.values(), strict=True)
+        ]
+    else:
+        parts = [_laid_out(part, inner) for part in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return opening + indent("\n" + ",\n".join(parts), "  ") + "\n" + closing
+
+
+def _shortened(value: Any) -> Any:
     match value:
         case dict():
-            return {name: shortened(part) for name, part in value.items()}
-        case list() if len(value) > 2 * ITEMS_SHOWN:
-            return [*map(shortened, value[:ITEMS_SHOWN]), f"… and {len(value) - ITEMS_SHOWN:,} more"]
+            return {name: _shortened(part) for name, part in value.items()}
+        case list() if len(value) > ITEMS_UNCUT:
+            return [*map(_shortened, value[:ITEMS_SHOWN]), f"… and {len(value) - ITEMS_SHOWN:,} more"]
         case list():
-            return list(map(shortened, value))
+            return list(map(_shortened, value))
         case _:
             return value
 

@@ -14,7 +14,7 @@ from dagmaster.cli.failures import INTERRUPTED, JOB_FAILED, TIMED_OUT, tell
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.live import live_view, plain_lines
 from dagmaster.cli.options import Concurrency, Handlers, Inputs, InputsJson, JsonOutput, begin
-from dagmaster.cli.output import console, dump, print_json, shortened
+from dagmaster.cli.output import console, dump, print_for_reading, print_json
 from dagmaster.cli.progress import JobView, Show, follow
 from dagmaster.cli.runtime import Fleet, database, fleet, stop_on_signals, worker_options
 from dagmaster.handlers import Registry
@@ -151,7 +151,7 @@ def _print_result(view: JobView) -> None:
         typer.echo(dump(view.result))
         return
     outputs = {node.node_id: view.result[node.node_id] for node in view.nodes if node.node_id in view.result}
-    screen.print_json(dump(shortened(outputs)))
+    print_for_reading(screen, outputs)
 
 
 def interrupted(job_id: int, *, by_user: bool) -> int:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from dagmaster.engine.turn import Rules
@@ -16,11 +17,10 @@ from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.process import run_orchestrator
 from dagmaster.settings import Settings
-from dagmaster.store import migrate
-from dagmaster.store.care import check_schema
 from dagmaster.store.connect import opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.events import ensure_partitions
+from dagmaster.store.revision import HEAD, check_schema, current_revision
 from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
 from dagmaster.worker.worker import Worker, WorkerOptions
 
@@ -37,11 +37,17 @@ def database(settings: Settings, *, migrated: bool = True) -> Iterator[str]:
         yield dsn
         return
     with EmbeddedServer.start(settings.data_dir) as server:
-        if migrated and settings.auto_migrate:
-            migrate.upgrade(server.dsn)
         if migrated:
+            if settings.auto_migrate and asyncio.run(_revision(server.dsn)) != HEAD:
+                # Alembic is a second of imports that only a new database needs.
+                import_module("dagmaster.store.migrate").upgrade(server.dsn)
             asyncio.run(_check(server.dsn))
         yield server.dsn
+
+
+async def _revision(dsn: str) -> str | None:
+    async with opened(dsn, application="dagmaster") as conn:
+        return await current_revision(conn)
 
 
 async def _check(dsn: str) -> None:

@@ -122,7 +122,7 @@ class Printer:
 
     def print(self, event: Mapping[str, Any]) -> None:
         if self._as_json:
-            typer.echo(dump(as_record(event), indent=False))
+            typer.echo(dump(as_record(event), lines=False))
             return
         at = event["created_at"].astimezone()
         if at.date() != self._day:

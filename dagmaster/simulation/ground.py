@@ -32,7 +32,7 @@ class Fault(StrEnum):
     GIVE_BACK = "task given back"
     HANG = "task hangs"
     DUPLICATE = "report sent twice"
-    LOST_REPORT = "report lost with its worker"
+    LOST_REPORT = "worker death before the report"
     FORGERY = "forged report"
     CLOCK_JUMP = "clock jumps ahead"
     CANCEL = "job cancelled"
@@ -48,7 +48,7 @@ CHANCES = {
     Fault.GIVE_BACK: 0.1,
     Fault.HANG: 0.08,
     Fault.DUPLICATE: 0.3,
-    Fault.LOST_REPORT: 0.5,
+    Fault.LOST_REPORT: 0.08,
     Fault.FORGERY: 0.5,
     Fault.CLOCK_JUMP: 0.1,
     Fault.CANCEL: 0.04,
@@ -56,7 +56,15 @@ CHANCES = {
 """Each time that the occasion for it is there."""
 
 INTERFERING = frozenset(
-    {Fault.OWNER_DEATH, Fault.TAKE_OVER, Fault.WORKER_DEATH, Fault.PARTITION, Fault.HANG, Fault.CLOCK_JUMP}
+    {
+        Fault.OWNER_DEATH,
+        Fault.TAKE_OVER,
+        Fault.WORKER_DEATH,
+        Fault.PARTITION,
+        Fault.HANG,
+        Fault.LOST_REPORT,
+        Fault.CLOCK_JUMP,
+    }
 )
 """Those that may use up the attempts of a task that would have succeeded."""
 

@@ -12,7 +12,7 @@ from dagmaster.simulation.store import TaskRow
 Report = TaskCompleted | TaskFailed | TaskLost
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Worker:
     name: str
     held: dict[str, TaskRow] = field(default_factory=dict)
@@ -90,8 +90,13 @@ class Remote:
             self.send(TaskLost(row.node_id, row.task_id, worker.name, self._ground.now, given_back=True))
             self._ground.note(f"{worker.name} gives back {row.task_id}")
             return True
-        self.send(execute(self._ground, worker, row))
+        report = execute(self._ground, worker, row)
         self._ground.note(f"{worker.name} ends {row.task_id}")
+        if worker in self.workers and self._ground.strikes(Fault.LOST_REPORT):
+            self._dismiss(worker)
+            self._ground.note(f"{worker.name} dies before it can say so")
+            return True
+        self.send(report)
         return True
 
     def send(self, report: Report) -> None:
@@ -125,24 +130,19 @@ class Remote:
         """A worker dies, or is given up while it works on."""
         ground = self._ground
         if ground.strikes(Fault.WORKER_DEATH):
-            worker = self._dismiss()
+            worker = self._dismiss(ground.rng.choice(self.workers))
             ground.note(f"{worker.name} dies")
-            self.flights = [
-                flight
-                for flight in self.flights
-                if flight.worker_id != worker.name or not ground.strikes(Fault.LOST_REPORT)
-            ]
             return True
         if ground.strikes(Fault.PARTITION):
-            worker = self._dismiss()
+            worker = self._dismiss(ground.rng.choice(self.workers))
             ground.note(f"{worker.name} is given up")
             self.given_up.append(worker)
             return True
         return False
 
-    def _dismiss(self) -> Worker:
-        """Another one takes its place."""
-        worker = self.workers.pop(self._ground.rng.randrange(len(self.workers)))
+    def _dismiss(self, worker: Worker) -> Worker:
+        """Another one takes its place. What it has sent is on its way."""
+        self.workers.remove(worker)
         self._ground.store.active_workers.discard(worker.name)
         self._hire()
         return worker

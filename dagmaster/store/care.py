@@ -1,8 +1,6 @@
-"""The database's own health: dead rows in the hot tables, and the version of the schema."""
+"""Keep the hot tables small."""
 
-from dagmaster.errors import SchemaMissing
 from dagmaster.store.connect import Connection
-from dagmaster.store.migrate import head
 from dagmaster.store.statements import run
 
 
@@ -13,16 +11,3 @@ async def vacuum_hot_tables(conn: Connection, *, dead_rows: int) -> list[str]:
     for table in tables:
         await run(conn, f"vacuum_{table}")
     return tables
-
-
-async def check_schema(conn: Connection) -> None:
-    """Raises unless the schema is the one this program was made for."""
-    row = await (await run(conn, "schema_revision")).fetchone()
-    if row is None or not row["is_there"]:
-        raise SchemaMissing("the database has no dagmaster tables; run `dagmaster migrate`")
-    found = await (await run(conn, "schema_version")).fetchone()
-    version = found["version_num"] if found else None
-    if version != head():
-        raise SchemaMissing(
-            f"the database is at schema {version}, this program needs {head()}; run `dagmaster migrate`"
-        )

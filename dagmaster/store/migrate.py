@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 from alembic import command
@@ -16,9 +15,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import DatabaseUnavailable, Invalid
+from dagmaster.store.revision import MIGRATIONS
 from dagmaster.store.tables import SCHEMA
 
-FOLDER = Path(__file__).parent / "migrations"
 # Two processes that start at once must not migrate at once.
 LOCK_KEY = 5_714_236_190_417_731
 
@@ -71,7 +70,7 @@ def _scripts() -> ScriptDirectory:
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(FOLDER))
+    config.set_main_option("script_location", str(MIGRATIONS))
     return config
 
 

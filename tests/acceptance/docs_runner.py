@@ -232,7 +232,9 @@ class Reader:
     def _call_validate(self, paths: Sequence[Path]) -> Ended:
         handlers = self._folder / "handlers.py"
         known = ["--handlers", "handlers.py"] if handlers.exists() else ["--handlers", "dagmaster.handlers.basic"]
-        return self._execute(["dagmaster", "validate", *(str(path.relative_to(self._folder)) for path in paths), *known])
+        return self._execute(
+            ["dagmaster", "validate", *(str(path.relative_to(self._folder)) for path in paths), *known]
+        )
 
     def _evaluate(self, block: Block) -> None:
         for line in filter(str.strip, block.text.splitlines()):

@@ -12,7 +12,7 @@ from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import DatabaseUnavailable, Invalid, SchemaMissing
 from dagmaster.store import migrate
-from dagmaster.store.care import check_schema
+from dagmaster.store.revision import check_schema
 from dagmaster.store.connect import opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.tables import SCHEMA, Base
