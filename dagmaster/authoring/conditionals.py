@@ -57,10 +57,13 @@ def _read_targets(node_id: str, fields: Fields, notes: Notes) -> dict[bool, Loca
     if targets:
         notes.report(f"node {node_id!r} has 'on_true' or 'on_false' and 'branches': choose one", branches.mark)
     if not isinstance(branches.value, dict):
-        notes.report(f"the branches of node {node_id!r} must be a list, or a mapping of true and false", branches.mark)
+        notes.has_lost_links = True
+        if not branches.is_broken:
+            notes.report(f"the branches of node {node_id!r} must be a list, or true and false", branches.mark)
         return targets
     for key, entry in branches.value.items():
         if (truth := _TRUTHS.get(key.lower())) is None:
+            notes.has_lost_links = True
             notes.report(
                 f"a branch of node {node_id!r} must be true or false, not {key!r}", entry.key_mark or entry.mark
             )

@@ -66,6 +66,7 @@ def read_nodes(located: Located, notes: Notes) -> dict[str, Draft]:
     for node_id, mark, body in _bodies(located, notes):
         if node_id in drafts:
             notes.report(f"the node id {node_id!r} is used twice, first on line {drafts[node_id].mark.line}", mark)
+            notes.has_lost_links = True
             continue
         notes.place_mark(("nodes", node_id), mark)
         drafts[node_id] = _NodeReader(node_id, mark, notes).read(body)
@@ -119,6 +120,7 @@ def _listed(item: Located, notes: Notes) -> Iterator[tuple[str, Mark, Located]]:
     given = entries.get("id")
     node_id = read_text(given, "the id of a node", notes)
     if given is None or not node_id:
+        notes.has_lost_links = True
         if not item.is_broken:
             notes.report("each node in the list must be a mapping with an 'id'", item.mark)
         return
@@ -136,8 +138,11 @@ class _NodeReader:
 
     def read(self, body: Located) -> Draft:
         fields = read_fields(body, _ALL_KEYS, self._what, self._notes)
-        if body.is_broken or (body.value is not None and not isinstance(body.value, dict)):
+        if body.is_broken or not isinstance(body.value, dict | None):
+            self._notes.has_lost_links = True
             return Draft(self._node_id, self._mark, {"type": "task", "handler": UNREAD, "queue": UNREAD})
+        if body.value and len(fields) < len(body.value):
+            self._notes.has_lost_links = True  # the key that nobody knows may have been meant for one
         node_type = self._type(fields)
         fields = self._own_fields(fields, node_type)
         raw = {"type": node_type, **self._common(fields), **self._special(node_type, fields)}
@@ -151,12 +156,12 @@ class _NodeReader:
         text = (read_text(fields["type"], f"the type of {self._what}", self._notes) or "task").lower()
         if text in _CLASSES:
             return text
+        meant = None if text == "fan_out_target" else find_close(text, _CLASSES)
+        hint = f"did you mean {meant!r}?" if meant else f"types are {', '.join(_CLASSES)}"
         if text == "fan_out_target":
-            hint = "; it was withdrawn, write the task under 'task:' in the fan_out"
-        else:
-            hint = did_you_mean(text, _CLASSES) or f"; types are {', '.join(_CLASSES)}"
-        self._notes.report(f"unknown type {text!r} of {self._what}{hint}", fields["type"].mark)
-        return find_close(text, _CLASSES) or self._guess_type(fields, is_reported=True)
+            hint = "it was withdrawn, write the task under 'task:' in the fan_out"
+        self._notes.report(f"unknown type {text!r} of {self._what}; {hint}", fields["type"].mark)
+        return meant or self._guess_type(fields, is_reported=True)
 
     def _guess_type(self, fields: Fields, *, is_reported: bool = False) -> str:
         if "handler" in fields or "task_type" in fields:

@@ -11,10 +11,14 @@ Fields = dict[str, Located]
 
 
 class Notes:
-    """The problems found so far, and the place in the file of every path in the workflow."""
+    """The problems found so far, and the place in the file of every path in the workflow.
+
+    Where a link between nodes could not be read, `has_lost_links`: what is missing may not really be missing.
+    """
 
     def __init__(self, file: str | None, problems: Iterable[Problem] = ()) -> None:
         self.problems = list(problems)
+        self.has_lost_links = False
         self._file = file
         self._marks: dict[Path, Mark] = {}
 
@@ -99,7 +103,7 @@ def read_flag(located: Located | None, what: str, notes: Notes, *, default: bool
 
 def read_names(located: Located | None, path: Path, what: str, notes: Notes) -> list[str]:
     """One name or a list of names."""
-    if located is None or located.value is None:
+    if located is None or is_missing(located):
         return []
     items = located.value if isinstance(located.value, list) else [located]
     names: list[str] = []
@@ -107,6 +111,8 @@ def read_names(located: Located | None, path: Path, what: str, notes: Notes) -> 
         if name := read_text(item, f"each name in {what}", notes):
             notes.place((*path, len(names)), item)
             names.append(name)
+        else:
+            notes.has_lost_links = True
     return names
 
 

@@ -12,7 +12,7 @@ from yaml.constructor import SafeConstructor
 from dagmaster.model.problems import InvalidWorkflow, Problem
 
 MAX_FILE_CHARS: Final = 1024 * 1024
-MAX_VALUES: Final = 200_000
+MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 50
 MAX_INTEGER: Final = 2**63 - 1
 
@@ -114,8 +114,9 @@ def _explain(error: yaml.YAMLError, text: str, file: str | None) -> Problem:
     lines = text.splitlines()
     around = {mark.line, error.context_mark.line if error.context_mark else mark.line}
     hint = _QUOTE_HINT if any(_UNQUOTED.search(lines[n]) for n in around if n < len(lines)) else ""
-    if not hint and "block scalar" in message:
-        hint = "; a value that begins with '>' must be in quotes"
+    for context, sign in (("block scalar", ">"), ("scanning a tag", "!")):
+        if not hint and context in message:
+            hint = f"; a value that begins with {sign!r} must be in quotes"
     return Problem(f"not readable as YAML: {message}{hint}", file=file, line=mark.line + 1, column=mark.column + 1)
 
 

@@ -88,7 +88,8 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
         return None
     workflow = resolve_queues(_build(head, nodes, notes), queues)
     known = None if queues.handler_queues is None else {*queues.handler_queues, UNREAD}
-    notes.problems += [notes.locate(problem) for problem in find_problems(workflow, known_handlers=known)]
+    found = find_problems(workflow, known_handlers=known, has_all_links=not notes.has_lost_links)
+    notes.problems += [notes.locate(problem) for problem in found]
     return workflow
 
 
@@ -224,7 +225,7 @@ def _read_nodes(fields: Fields, document: Located, notes: Notes) -> dict[str, No
             notes.report("the workflow needs 'nodes'", located.mark if located else document.mark)
         return {}
     notes.place_mark(("nodes",), located.key_mark or located.mark)
-    if len(located.value) > MAX_NODES:
+    if isinstance(located.value, dict | list) and len(located.value) > MAX_NODES:
         notes.report(f"a workflow may have {MAX_NODES} nodes, not {len(located.value)}", located.mark)
         return {}
     drafts = fold_templates(read_nodes(located, notes), notes)

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dagmaster.cli.failures import fail
+from dagmaster.errors import Misconfigured
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class LazyGroup(TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """What Typer does not know how to show comes out of it, and is shown here."""
-        given = kwargs.get("args") or sys.argv[1:]
+        given = sys.argv[1:] if kwargs.get("args") is None else kwargs["args"]
         try:
             return super().main(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - people see messages, not tracebacks
@@ -144,6 +145,8 @@ def _start_role(ctx: typer.Context) -> None:
     if role is None:
         typer.echo(ctx.get_help())
         return
+    if role not in COMMANDS:
+        raise Misconfigured(f"the role {role!r} (RUN_MODE) is not part of this version")
     command = load_command(role)
     with command.make_context(role, [], parent=ctx) as role_ctx:
         command.invoke(role_ctx)

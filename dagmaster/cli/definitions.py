@@ -8,7 +8,7 @@ from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.defaults import settle_defaults
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.cli.failures import tell
-from dagmaster.errors import Conflict, NotFound, UnknownWorkflow
+from dagmaster.errors import Conflict, UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
@@ -40,12 +40,7 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
     """The workflow of a file, or of an id in the folder of workflows."""
     path = Path(name)
     if path.suffix in SUFFIXES or "/" in name:
-        try:
-            return load_workflow(path, queues=rules)
-        except FileNotFoundError:
-            raise NotFound(f"there is no file {name!r}") from None
-        except OSError as error:
-            raise NotFound(f"the file {name!r} cannot be read: {error.strerror}") from error
+        return load_workflow(path, queues=rules)
     if not settings.workflows_dir.is_dir():
         raise UnknownWorkflow(
             f"{name!r} is not a workflow file, and there is no folder {str(settings.workflows_dir)!r} to look for "

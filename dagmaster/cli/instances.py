@@ -1,6 +1,6 @@
 """Who is at work, and what waits for them."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,26 +13,34 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.instances import list_orchestrators, list_workers
 from dagmaster.store.tasks import queue_depths
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
-def workers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
+def workers(
+    ctx: typer.Context,
+    everyone: Annotated[bool, typer.Option("--all", help="Those too that have stopped or were lost.")] = False,
+    as_json: JsonOutput = False,
+) -> None:
     """List the workers and orchestrators.
 
     \b
-    dagmaster workers
+    For example:
+      dagmaster workers --all
     """
 
     async def look(conn: Connection) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         return await list_orchestrators(conn), await list_workers(conn)
 
     orchestrators, found = ask(begin(ctx), look)
+    if not everyone:
+        orchestrators = [one for one in orchestrators if one["status"] == "running"]
+        found = [one for one in found if one["status"] == "active"]
     if as_json:
         print_json({"orchestrators": as_records(orchestrators), "workers": as_records(found)})
         return
     if not orchestrators and not found:
-        tell("no orchestrator and no worker has run yet")
+        tell("no orchestrator and no worker is running")
         return
     listing = table("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT", "WORK")
     for one in orchestrators:
@@ -54,7 +62,8 @@ def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     """Show how much waits in each queue.
 
     \b
-    dagmaster queues --json
+    For example:
+      dagmaster queues --json
     """
     rows = ask(begin(ctx), queue_depths)
     if as_json:

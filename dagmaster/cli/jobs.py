@@ -35,7 +35,7 @@ from dagmaster.store.signals import MAIL
 CANCEL_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -49,8 +49,9 @@ def jobs(
     """List the newest jobs.
 
     \b
-    dagmaster jobs --status failed
-    dagmaster jobs --json | jq -r '.[].job_id'
+    For example:
+      dagmaster jobs --status failed
+      dagmaster jobs --json | jq -r '.[].job_id'
     """
     settings = begin(ctx)
     rows = ask(settings, lambda conn: list_jobs(conn, status=status, workflow_id=workflow, limit=limit))
@@ -85,8 +86,9 @@ def show(
     """Show one job with its nodes and its result.
 
     \b
-    dagmaster show 247845805292758904
-    dagmaster show 247845805292758904 --json | jq .result_data
+    For example:
+      dagmaster show 247845805292758904
+      dagmaster show 247845805292758904 --json | jq .result_data
     """
 
     async def look(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -156,7 +158,8 @@ def cancel(
     What has not begun is skipped, what runs is stopped.
 
     \b
-    dagmaster cancel 247845805292758904 --reason "wrong inputs"
+    For example:
+      dagmaster cancel 247845805292758904 --reason "wrong inputs"
     """
     settings = begin(ctx)
 

@@ -15,10 +15,10 @@ from dagmaster.cli.output import SYMBOLS, between, in_seconds
 from dagmaster.cli.progress import FanView, JobView, NodeView, Show
 from dagmaster.model.states import NodeStatus
 
+NAME_WIDTH, STATUS_WIDTH, TIME_WIDTH = 28, 10, 8
+OTHER_COLUMNS = 2 + STATUS_WIDTH + TIME_WIDTH + 5  # with the space between them
 NARROWEST_BAR, WIDEST_BAR = 8, 40
-NAME_WIDTH = 28
-# Symbol, status and time with the space around them; and the numbers beside a bar.
-OTHER_COLUMNS, NUMBERS = 30, 38
+NUMBERS = 36  # beside a bar
 LINES_AROUND = 6
 # What must be seen when there is no room for all.
 FIRST_SEEN = ("failed", "running", "retrying", "dispatched", "ready")
@@ -35,30 +35,30 @@ def live_view(console: Console) -> Iterator[Show]:
 def render(view: JobView, width: int, height: int) -> RenderableType:
     shown, hidden = _choose(view.nodes, max(height - LINES_AROUND, 3))
     names = min(max((len(node.node_id) for node in shown), default=0), NAME_WIDTH)
-    bar = max(NARROWEST_BAR, min(width - names - OTHER_COLUMNS - NUMBERS, WIDEST_BAR))
-    rows = Table.grid(padding=(0, 2, 0, 0))
-    rows.add_column(no_wrap=True)
-    rows.add_column(no_wrap=True, max_width=NAME_WIDTH, overflow="ellipsis")
-    rows.add_column(no_wrap=True, min_width=10)
-    rows.add_column(no_wrap=True, min_width=7, justify="right")
-    rows.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    rest = max(width - names - OTHER_COLUMNS, NARROWEST_BAR)
+    rows = Table.grid(padding=(0, 1, 0, 0))
+    for columns in (2, names, STATUS_WIDTH):
+        rows.add_column(width=columns, no_wrap=True, overflow="ellipsis")
+    rows.add_column(width=TIME_WIDTH, no_wrap=True, justify="right")
+    rows.add_column(width=rest, no_wrap=True, overflow="ellipsis")
     for node in shown:
-        symbol, style = SYMBOLS[node.shown_status]
-        state = Text(node.shown_status, style=style)
-        name_style = "dim" if style == "dim" else ""
-        rows.add_row(
-            Text(f" {symbol}", style=style),
-            Text(node.node_id, style=name_style),
-            state,
-            Text(in_seconds(node.seconds) if node.shown_status != NodeStatus.SKIPPED else "", style="dim"),
-            _detail(node, bar),
-        )
+        rows.add_row(*_cells(node, rest))
     parts: list[RenderableType] = [_headline(view), Text(), rows]
     if hidden:
         counts = Counter(node.shown_status for node in hidden)
-        parts.append(Text("   … and " + ", ".join(f"{n} {status}" for status, n in counts.items()), style="dim"))
-    parts.append(Text())
-    return Group(*parts)
+        text = ", ".join(f"{number} {status}" for status, number in counts.items())
+        parts.append(Text(f"    … and {text}", style="dim", no_wrap=True, overflow="ellipsis"))
+    return Group(*parts, Text())
+
+
+def _cells(node: NodeView, width: int) -> Iterator[RenderableType]:
+    status = node.shown_status
+    symbol, style = SYMBOLS[status]
+    yield Text(f" {symbol}", style=style)
+    yield Text(node.node_id, style="dim" if style == "dim" else "")
+    yield Text(status, style=style)
+    yield Text("" if status == NodeStatus.SKIPPED else in_seconds(node.seconds), style="dim")
+    yield _detail(node, width)
 
 
 def _headline(view: JobView) -> Text:
@@ -74,9 +74,9 @@ def _headline(view: JobView) -> Text:
     )
 
 
-def _detail(node: NodeView, bar_width: int) -> RenderableType:
+def _detail(node: NodeView, width: int) -> RenderableType:
     if node.fan is not None:
-        return _fan(node.fan, bar_width)
+        return _fan(node.fan, width)
     if node.error and node.status is NodeStatus.FAILED:
         return Text(node.error.partition("\n")[0], style="red")
     if node.attempt > 1:
@@ -90,10 +90,8 @@ def _attempt(node: NodeView) -> str:
     return f"{text} in {in_seconds(wait)}" if wait else text
 
 
-def _fan(fan: FanView, bar_width: int) -> RenderableType:
-    row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_column(width=bar_width)
-    row.add_column(no_wrap=True, overflow="ellipsis")
+def _fan(fan: FanView, width: int) -> RenderableType:
+    bar_width = max(NARROWEST_BAR, min(width - NUMBERS, WIDEST_BAR))
     failed = fan.counts.get(NodeStatus.FAILED, 0)
     bar = ProgressBar(
         total=max(fan.total, 1),
@@ -102,6 +100,9 @@ def _fan(fan: FanView, bar_width: int) -> RenderableType:
         complete_style="red" if failed else "cyan",
         finished_style="red" if failed else "green",
     )
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_column(width=bar_width)
+    row.add_column(width=max(width - bar_width - 2, 1), no_wrap=True, overflow="ellipsis")
     row.add_row(bar, Text(_fan_text(fan), style="dim"))
     return row
 
@@ -114,7 +115,7 @@ def _fan_text(fan: FanView) -> str:
         (fan.retries, "retried"),
     ]
     words = [f"{number} {word}" for number, word in counted if number]
-    return " · ".join([f"{fan.counts.get(NodeStatus.COMPLETED, 0):,} of {fan.total:,}", *words])
+    return " · ".join([f"{fan.counts.get(NodeStatus.COMPLETED, 0):,}/{fan.total:,}", *words])
 
 
 def _choose(nodes: Sequence[NodeView], room: int) -> tuple[Sequence[NodeView], Sequence[NodeView]]:

@@ -9,7 +9,7 @@ from dagmaster.cli.output import console, print_json, table
 from dagmaster.cli.runtime import database
 from dagmaster.store import migrate
 
-app = typer.Typer(name="migrate", no_args_is_help=False)
+app = typer.Typer(name="migrate", add_completion=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -19,8 +19,9 @@ def root(ctx: typer.Context) -> None:
     Without a command it is upgraded to the newest revision.
 
     \b
-    dagmaster migrate
-    python -m dagmaster migrate current
+    For example:
+      dagmaster migrate
+      python -m dagmaster migrate current
     """
     if ctx.invoked_subcommand is None:
         upgrade(ctx)
@@ -31,7 +32,8 @@ def upgrade(ctx: typer.Context, revision: Annotated[str, typer.Argument(metavar=
     """Upgrade to a revision, by default to the newest.
 
     \b
-    dagmaster migrate upgrade
+    For example:
+      dagmaster migrate upgrade
     """
     with database(begin(ctx), migrated=False) as dsn:
         migrate.upgrade(dsn, revision)
@@ -46,7 +48,8 @@ def downgrade(
     """Go back to a revision. What it does not know is lost.
 
     \b
-    dagmaster migrate downgrade 0001
+    For example:
+      dagmaster migrate downgrade 0001
     """
     with database(begin(ctx), migrated=False) as dsn:
         migrate.downgrade(dsn, revision)
@@ -58,7 +61,8 @@ def current(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     """Show the revision of the database.
 
     \b
-    dagmaster migrate current
+    For example:
+      dagmaster migrate current
     """
     with database(begin(ctx), migrated=False) as dsn:
         found, head = migrate.current(dsn), migrate.head()
@@ -74,7 +78,8 @@ def history(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     """List all revisions, oldest first.
 
     \b
-    dagmaster migrate history
+    For example:
+      dagmaster migrate history
     """
     with database(begin(ctx), migrated=False) as dsn:
         revisions = migrate.history(dsn)

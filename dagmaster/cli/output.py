@@ -16,8 +16,9 @@ from dagmaster.model.states import JobStatus, NodeStatus
 
 # Nothing is cut off where no terminal sets the width.
 PIPE_WIDTH = 10_000
+INDENT = "  "
 ITEMS_UNCUT = 10
-ITEMS_SHOWN = 3
+ITEMS_SHOWN = 2
 
 SYMBOLS: Mapping[str, tuple[str, str]] = {
     JobStatus.PENDING: ("○", "dim"),
@@ -87,21 +88,19 @@ def print_for_reading(screen: Console, value: Any) -> None:
     screen.print(JSONHighlighter()(_laid_out(_shortened(value), screen.width)), soft_wrap=True)
 
 
-def _laid_out(value: Any, width: int) -> str:
+def _laid_out(value: Any, width: int, used: int = 0) -> str:
+    """`used` is what stands before it on its first line."""
     line = json.dumps(value, ensure_ascii=False, default=str)
-    if len(line) <= width or not value or not isinstance(value, dict | list):
+    if used + len(line) <= width or not value or not isinstance(value, dict | list):
         return line
-    inner = width - 3
+    width -= len(INDENT)
     if isinstance(value, dict):
-        names = [json.dumps(name, ensure_ascii=False) for name in value]
-        parts = [
-            f"{name}: {_laid_out(part, inner - len(name) - 2)}"
-            for name, part in zip(names, value.values(), strict=True)
-        ]
+        names = [f"{json.dumps(name, ensure_ascii=False)}: " for name in value]
+        parts = [name + _laid_out(value[key], width, len(name) + 1) for key, name in zip(value, names, strict=True)]
     else:
-        parts = [_laid_out(part, inner) for part in value]
+        parts = [_laid_out(part, width, 1) for part in value]
     opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return opening + indent("\n" + ",\n".join(parts), "  ") + "\n" + closing
+    return opening + indent("\n" + ",\n".join(parts), INDENT) + "\n" + closing
 
 
 def _shortened(value: Any) -> Any:

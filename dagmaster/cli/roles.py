@@ -23,19 +23,20 @@ Queues = Annotated[
 
 log = logging.getLogger(__name__)
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def dev(ctx: typer.Context, handlers: Handlers = None, concurrency: Concurrency = None) -> None:
     """Run everything in one process until Ctrl-C.
 
-    An orchestrator and a worker on the PostgreSQL of the data folder. Jobs that were interrupted go on; others are
-    submitted from a second terminal.
+    An orchestrator and a worker on the PostgreSQL of the data folder. Jobs that
+    were interrupted go on; others are submitted from a second terminal.
 
     \b
-    dagmaster dev --handlers my_handlers.py
-    dagmaster submit hello_world --poll
+    For example:
+      dagmaster dev --handlers my_handlers.py
+      dagmaster submit hello_world --poll
     """
     settings = begin(ctx, quiet=False)
     registry = load_registry(settings, handlers)
@@ -65,11 +66,13 @@ def orchestrator(
 ) -> None:
     """Run an orchestrator until it is stopped.
 
-    As many as you like may run on one database: each owns some of the jobs, and when it ends the others take over.
+    As many as you like may run on one database: each owns some of the jobs, and
+    when it ends the others take over.
 
     \b
-    dagmaster orchestrator --database-url postgresql://dagmaster@db/dagmaster
-    dagmaster orchestrator --with-worker --queues default
+    For example:
+      dagmaster orchestrator --database-url postgresql://dagmaster@db/dagmaster
+      dagmaster orchestrator --with-worker --queues default
     """
     settings = begin(ctx, quiet=False)
     options, registry = None, None
@@ -87,10 +90,12 @@ def worker(
 ) -> None:
     """Run a worker until it is stopped.
 
-    On SIGTERM it takes no more tasks, finishes what it can, and gives back the rest.
+    On SIGTERM it takes no more tasks, finishes what it can, and gives back the
+    rest.
 
     \b
-    dagmaster worker --queues default,heavy --concurrency 4 --handlers my_package.handlers
+    For example:
+      dagmaster worker --queues default,heavy --handlers my_package.handlers
     """
     settings = begin(ctx, quiet=False)
     registry = load_registry(settings, handlers)

@@ -28,7 +28,7 @@ from dagmaster.worker.worker import WorkerOptions
 # Who waits at a terminal does not wait for long; what is given back is run again.
 STOP_SECONDS = 3.0
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -44,14 +44,17 @@ def run(
 ) -> None:
     """Run a workflow in this process and show its result.
 
-    PostgreSQL, an orchestrator and a worker are started for it. What Ctrl-C interrupts goes on with the next
-    `dagmaster dev` in the same folder. The exit code is 0 if the job completed, 1 if it failed or was cancelled, and
-    124 if it has not ended in time.
+    PostgreSQL, an orchestrator and a worker are started for it. What Ctrl-C
+    interrupts goes on with the next `dagmaster dev` in the same folder.
+
+    The exit code is 0 if the job completed, 1 if it failed or was cancelled,
+    124 if it has not ended in time, and 130 after Ctrl-C.
 
     \b
-    dagmaster run workflows/demo.yaml
-    dagmaster run hello_world -i name=Ada
-    dagmaster run my.yaml --handlers my_handlers.py --json
+    For example:
+      dagmaster run workflows/demo.yaml
+      dagmaster run hello_world -i name=Ada
+      dagmaster run my.yaml --handlers my_handlers.py --json
     """
     settings = begin(ctx)
     registry = load_registry(settings, handlers)

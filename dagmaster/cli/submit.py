@@ -23,7 +23,7 @@ from dagmaster.store.jobs import NewJob, Submitted
 from dagmaster.store.jobs import submit as store_job
 from dagmaster.store.signals import MAIL
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -45,11 +45,13 @@ def submit(
 ) -> None:
     """Submit a job to the orchestrators of the database.
 
-    Prints the job's id. With --poll the exit code is 0 if the job completed and 1 if it failed or was cancelled.
+    Prints the job's id. With --poll the exit code is 0 if the job completed
+    and 1 if it failed or was cancelled.
 
     \b
-    dagmaster submit hello_world '{"name": "Ada"}' --poll
-    dagmaster submit nightly -i day=2026-01-31 --idempotency-key nightly-2026-01-31
+    For example:
+      dagmaster submit hello_world '{"name": "Ada"}' --poll
+      dagmaster submit nightly -i day=31 --idempotency-key nightly-31
     """
     settings = begin(ctx)
     registry = load_registry(settings, handlers)

@@ -18,7 +18,6 @@ from dagmaster.model.states import EVENT_ALIASES, JOB_TERMINAL, EventStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import list_events
 from dagmaster.store.jobs import get_job
-from dagmaster.store.tables import EVENT_TYPES
 
 PAGE = 1000
 LOOK_SECONDS = 0.25
@@ -46,6 +45,7 @@ WORDS: Mapping[str, str] = {
     "task_completed": "task completed",
     "task_failed": "task failed[: {error}]",
     "result_ignored": "a report of worker {worker_id} was ignored[: {reason}]",
+    "orchestrator_cycle": "the orchestrator has looked at the job",
     "orchestrator_error": "an orchestrator stumbled over the job[: {error}]",
     "orchestrator_stall": "the orchestrator stands still",
     "orchestrator_backpressure": "the orchestrator holds tasks back",
@@ -57,7 +57,7 @@ REASONS = {
     "job_cancelled": "the job was cancelled",
 }
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -74,8 +74,9 @@ def timeline(
     With --json each line is one event.
 
     \b
-    dagmaster timeline 247845805292758904 --node crunch__17
-    dagmaster timeline 247845805292758904 --type node_failed,node_retrying
+    For example:
+      dagmaster timeline 247845805292758904 --node crunch__17
+      dagmaster timeline 247845805292758904 --type node_failed,node_retrying
     """
     settings = begin(ctx)
     wanted = _types(types)
@@ -90,10 +91,10 @@ def timeline(
 
 def _types(given: str | None) -> list[str]:
     names = [name.strip().lower() for name in (given or "").split(",") if name.strip()]
-    known = {*EVENT_TYPES, *EVENT_ALIASES}
+    known = {*WORDS, *EVENT_ALIASES}
     for name in names:
         if name not in known:
-            hint = did_you_mean(name, known) or f"; types are {', '.join(EVENT_TYPES)}"
+            hint = did_you_mean(name, known) or f"; types are {', '.join(WORDS)}"
             raise Invalid(f"there is no type of event {name!r}{hint}")
     return names
 

@@ -6,7 +6,7 @@ from dagmaster import __version__
 from dagmaster.cli.options import JsonOutput
 from dagmaster.cli.output import print_json
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -14,7 +14,8 @@ def version(as_json: JsonOutput = False) -> None:
     """Show the version.
 
     \b
-    dagmaster version
+    For example:
+      dagmaster version
     """
     if as_json:
         print_json({"version": __version__})

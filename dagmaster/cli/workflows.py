@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from dagmaster.authoring.yaml import QueueRules, read_workflow
+from dagmaster.authoring.yaml import QueueRules, read_file
 from dagmaster.cli.definitions import SUFFIXES, default_queue, load_catalog, load_registry
 from dagmaster.cli.failures import WRONG_USE, tell
 from dagmaster.cli.options import Handlers, JsonOutput, begin
@@ -16,7 +16,7 @@ from dagmaster.errors import NotFound
 from dagmaster.model.problems import Problem
 from dagmaster.model.workflow import Workflow
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -24,8 +24,9 @@ def workflows(ctx: typer.Context, handlers: Handlers = None, as_json: JsonOutput
     """List the workflows of the folder.
 
     \b
-    dagmaster workflows
-    DAGMASTER_WORKFLOWS_DIR=examples dagmaster workflows --json
+    For example:
+      dagmaster workflows
+      DAGMASTER_WORKFLOWS_DIR=examples dagmaster workflows --json
     """
     settings = begin(ctx)
     registry = load_registry(settings, handlers)
@@ -78,17 +79,19 @@ def validate(
 ) -> None:
     """Check workflow files and show all their problems.
 
-    With --handlers it is also checked that the handlers exist. The exit code is 2 if a file has an error.
+    With --handlers it is also checked that the handlers exist. The exit code is
+    2 if a file has an error.
 
     \b
-    dagmaster validate workflows
-    dagmaster validate my.yaml --handlers my_handlers.py
+    For example:
+      dagmaster validate workflows
+      dagmaster validate my.yaml --handlers my_handlers.py
     """
     settings = begin(ctx)
     registry = load_registry(settings, handlers)
     known = registry.queues() if handlers or settings.handlers else None
     rules = QueueRules(known, default_queue(settings))
-    checked = {path: _check(path, rules) for path in _files(paths)}
+    checked = {path: read_file(path, queues=rules)[1] for path in _files(paths)}
     has_errors = any(problem.is_error for problems in checked.values() for problem in problems)
     if as_json:
         print_json({"ok": not has_errors, "files": [_file(path, problems) for path, problems in checked.items()]})
@@ -110,14 +113,6 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
         else:
             raise NotFound(f"there is no file {str(path)!r}")
-
-
-def _check(path: Path, rules: QueueRules) -> tuple[Problem, ...]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        return (Problem(f"the file cannot be read: {error}", file=str(path)),)
-    return read_workflow(text, file=str(path), queues=rules)[1]
 
 
 def _file(path: Path, problems: Iterable[Problem]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def accept_lost(turn: Turn, message: TaskLost) -> None:
 
 def ignore(turn: Turn, message: Report, reason: str) -> None:
     """Keep what was reported, say so in the timeline, change nothing (ruling D-03)."""
-    if isinstance(message, TaskLost) or not message.task_id.startswith(f"{turn.job.job_id}_{message.node_id}_"):
+    if isinstance(message, TaskLost) or not _existed(turn, message):
         return
     turn.results.setdefault(message.task_id, _result(turn, message))
     turn.note(
@@ -69,6 +69,15 @@ def ignore(turn: Turn, message: Report, reason: str) -> None:
         reported_task_id=message.task_id,
         worker_id=message.worker_id,
     )
+
+
+def _existed(turn: Turn, message: Report) -> bool:
+    """Whether there was such an attempt. Nothing else is kept: it would take the place of a result that is to come."""
+    node = turn.job.nodes.get(message.node_id)
+    prefix, _, attempt = message.task_id.rpartition("_")
+    if node is None or not is_executed(node) or prefix != f"{turn.job.job_id}_{node.node_id}":
+        return False
+    return attempt.isdecimal() and int(attempt) <= node.attempt
 
 
 def _open(turn: Turn, message: TaskCompleted | TaskFailed) -> NodeState | None:

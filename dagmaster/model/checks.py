@@ -25,11 +25,16 @@ from dagmaster.model.workflow import (
 MAX_NODES: Final = 5_000
 
 
-def find_problems(workflow: Workflow, *, known_handlers: Collection[str] | None = None) -> list[Problem]:
-    """All errors and warnings. What only follows from another problem is not reported."""
+def find_problems(
+    workflow: Workflow, *, known_handlers: Collection[str] | None = None, has_all_links: bool = True
+) -> list[Problem]:
+    """All errors and warnings. What only follows from another problem is not reported.
+
+    Without all links (some could not be read), nothing is concluded from the absence of one.
+    """
     if len(workflow.nodes) > MAX_NODES:
         return [Problem(f"a workflow may have {MAX_NODES} nodes, not {len(workflow.nodes)}", ("nodes",))]
-    structure = _Structure(workflow)
+    structure = _Structure(workflow, has_all_links)
     return [
         *_check_inputs(workflow),
         *_check_ids(workflow),
@@ -39,7 +44,7 @@ def find_problems(workflow: Workflow, *, known_handlers: Collection[str] | None 
         *_check_reachability(structure),
         *_check_links(structure),
         *_check_tasks(workflow, known_handlers),
-        *_check_conditionals(workflow),
+        *_check_conditionals(structure),
         *_check_fan_ins(structure),
         *_check_expressions(structure),
     ]
@@ -48,13 +53,14 @@ def find_problems(workflow: Workflow, *, known_handlers: Collection[str] | None 
 class _Structure:
     """The workflow with its edges. `is_sound` is false where conclusions from the edges would mislead."""
 
-    def __init__(self, workflow: Workflow) -> None:
+    def __init__(self, workflow: Workflow, has_all_links: bool) -> None:
         self.workflow = workflow
         self.nodes = workflow.nodes
         self.inbound = find_inbound(workflow.nodes)
         self.dangling = list(_find_dangling(workflow))
         self.cycles = find_cycles(self.inbound)
-        self.is_sound = not self.dangling and not self.cycles
+        self.has_all_links = has_all_links
+        self.is_sound = has_all_links and not self.dangling and not self.cycles
         self.ancestry = Ancestry(self.inbound)
         starts = any(isinstance(node, StartNode) for node in self.nodes.values())
         self.loose = [
@@ -181,24 +187,27 @@ def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> 
             yield Problem(f"node {node_id!r} has no queue: {advice}", path)
 
 
-def _check_conditionals(workflow: Workflow) -> Iterator[Problem]:
-    for node_id, node in workflow.nodes.items():
-        if not isinstance(node, ConditionalNode):
-            continue
-        path = ("nodes", node_id)
-        if not any(branch.next for branch in node.branches):
-            yield Problem(f"no branch of the conditional {node_id!r} leads anywhere", path)
-            continue
-        defaults = [place for place, branch in enumerate(node.branches) if branch.when is None]
-        if not defaults:
-            yield Problem(f"the conditional {node_id!r} has no default branch", path)
-        for place in defaults[1:]:
-            yield Problem(f"the conditional {node_id!r} has a second default branch", (*path, "branches", place))
-        names = [branch.name for branch in node.branches]
-        for place, name in enumerate(names):
-            if name in names[:place]:
-                message = f"two branches of the conditional {node_id!r} are named {name!r}"
-                yield Problem(message, (*path, "branches", place))
+def _check_conditionals(structure: _Structure) -> Iterator[Problem]:
+    for node_id, node in structure.nodes.items():
+        if isinstance(node, ConditionalNode):
+            yield from _check_conditional(node_id, node, structure.has_all_links)
+
+
+def _check_conditional(node_id: str, node: ConditionalNode, has_all_links: bool) -> Iterator[Problem]:
+    path = ("nodes", node_id)
+    if has_all_links and not any(branch.next for branch in node.branches):
+        yield Problem(f"no branch of the conditional {node_id!r} leads anywhere", path)
+        return
+    defaults = [place for place, branch in enumerate(node.branches) if branch.when is None]
+    if not defaults:
+        yield Problem(f"the conditional {node_id!r} has no default branch", path)
+    for place in defaults[1:]:
+        yield Problem(f"the conditional {node_id!r} has a second default branch", (*path, "branches", place))
+    names = [branch.name for branch in node.branches]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            message = f"two branches of the conditional {node_id!r} are named {name!r}"
+            yield Problem(message, (*path, "branches", place))
 
 
 def _check_fan_ins(structure: _Structure) -> Iterator[Problem]:

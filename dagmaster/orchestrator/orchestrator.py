@@ -12,11 +12,12 @@ from typing import Any
 import psycopg
 
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost
-from dagmaster.engine.turn import Dispatch, Rules, Turn
+from dagmaster.engine.messages import Resume
+from dagmaster.engine.turn import Rules
 from dagmaster.errors import DagmasterError
 from dagmaster.orchestrator.clock import DatabaseClock
 from dagmaster.orchestrator.definitions import Definitions
+from dagmaster.orchestrator.handoff import message_of, task_of
 from dagmaster.orchestrator.owned import OwnedJob, OwnedJobs
 from dagmaster.orchestrator.posts import Post, by_job, from_mail, messages
 from dagmaster.queues.contract import LocalWorker, TaskMessage, TaskReport
@@ -93,9 +94,9 @@ class Orchestrator:
 
     def deliver(self, report: TaskReport) -> bool:
         """Take a local worker's report, if the job is in this memory."""
-        if report.job_id not in self.jobs:
+        if self.local is None or report.job_id not in self.jobs:
             return False
-        self._inbox.append(Post(report.job_id, _message(report, self.me.instance_id, self.clock.now(), self.local)))
+        self._inbox.append(Post(report.job_id, message_of(report, self.local.worker_id, self.clock.now())))
         self._wake.set()
         return True
 
@@ -230,7 +231,7 @@ class Orchestrator:
         for turn, dispatch in tasks:
             if dispatch.node.params is None or not self.local.reserve(dispatch.node.task.queue):
                 continue
-            work.local.append(_task_message(turn, dispatch))
+            work.local.append(task_of(turn, dispatch))
             work.batch.local.add(dispatch.task_id)
             claim_here(turn, dispatch, self.local.worker_id)
 
@@ -308,40 +309,3 @@ class Orchestrator:
             if post.exists_only_here:
                 self._inbox.append(post)
         self._mail_waits = True
-
-
-def _message(report: TaskReport, instance_id: str, at: datetime, local: LocalWorker | None) -> Message:
-    worker_id = local.worker_id if local else instance_id
-    match report.kind:
-        case "completed":
-            output = report.output or b"{}"
-            return TaskCompleted(report.node_id, report.task_id, worker_id, at, output, report.duration_ms)
-        case "failed":
-            return TaskFailed(
-                report.node_id,
-                report.task_id,
-                worker_id,
-                at,
-                report.error or "failed without a message",
-                report.permanent,
-                report.retry_after_seconds,
-                report.duration_ms,
-            )
-        case "given_back":
-            return TaskLost(report.node_id, report.task_id, worker_id, at, given_back=True)
-
-
-def _task_message(turn: Turn, dispatch: Dispatch) -> TaskMessage:
-    spec = dispatch.node.task
-    return TaskMessage(
-        dispatch.task_id,
-        turn.job.job_id,
-        dispatch.node.node_id,
-        spec.handler,
-        spec.queue,
-        dispatch.node.params or b"{}",
-        spec.timeout_seconds,
-        dispatch.attempt,
-        dispatch.at,
-        turn.job.correlation_id,
-    )

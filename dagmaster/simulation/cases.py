@@ -69,9 +69,9 @@ def _plan(shape: Shape, max_retries: int, rng: Random) -> Plan:
     value, roll = rng.randrange(3), rng.random()
     if roll < 0.8:
         return Plan(value, shape)
-    if roll < 0.99:
+    if roll < 0.985:
         return Plan(value, shape, rng.randint(0, max_retries), retry_after_seconds=rng.choice((None, None, 0.0, 3.0)))
-    return Plan(value, shape, ENDLESS) if roll < 0.995 else Plan(value, shape, ENDLESS, permanent=True)
+    return Plan(value, shape, ENDLESS) if roll < 0.992 else Plan(value, shape, ENDLESS, permanent=True)
 
 
 def _is_broken(node_id: str, blueprint: Blueprint, items: Mapping[str, list[Any]]) -> bool:

@@ -1,6 +1,7 @@
 """Reports that nobody should believe."""
 
 from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
 from dagmaster.simulation.ground import JOB_ID, Ground
 
@@ -16,7 +17,7 @@ def forge(ground: Ground) -> TaskCompleted | TaskFailed | TaskLost | TaskStarted
     node_id = rng.choice(list(ground.store.nodes))
     attempt = ground.store.nodes[node_id].attempt
     other = rng.choice([one for one in ground.store.nodes if one != node_id])
-    engine_nodes = [one for one in ground.store.nodes if one not in ground.case.plans]
+    engine_node = _engine_node(ground)
     node_id, task_id = rng.choice(
         (
             (node_id, f"{JOB_ID}_{node_id}_{attempt + NEVER}"),
@@ -26,7 +27,7 @@ def forge(ground: Ground) -> TaskCompleted | TaskFailed | TaskLost | TaskStarted
             (node_id, f"{JOB_ID + 1}_{node_id}_{attempt}"),
             ("ghost", f"{JOB_ID}_ghost_0"),
             (f"{node_id}{CHILD_SEPARATOR}99", f"{JOB_ID}_{node_id}{CHILD_SEPARATOR}99_0"),
-            *((one, f"{JOB_ID}_{one}_{ground.store.nodes[one].attempt}") for one in engine_nodes[:3]),
+            (engine_node, f"{JOB_ID}_{engine_node}_{ground.store.nodes[engine_node].attempt}"),
         )
     )
     return rng.choice(
@@ -37,3 +38,10 @@ def forge(ground: Ground) -> TaskCompleted | TaskFailed | TaskLost | TaskStarted
             TaskStarted(node_id, task_id, FORGER, now),
         )
     )
+
+
+def _engine_node(ground: Ground) -> str:
+    """One that no worker executes; best one that is under way."""
+    nodes = [row for row in ground.store.nodes.values() if row.node_id not in ground.case.plans]
+    under_way = [row for row in nodes if row.status is NodeStatus.RUNNING]
+    return ground.rng.choice(under_way or nodes).node_id

@@ -125,7 +125,8 @@ class _Sketch:
                 self._drafts[hook.node_id].branches[hook.branch].append(node_id)
         if plain and self._chance(0.5):
             draft.any_of = self._some(plain) if len(plain) > 1 and self._chance(0.6) else []
-            draft.all_of = [source for source in plain if source not in draft.any_of]
+            both = self._chance(0.2)
+            draft.all_of = [source for source in plain if both or source not in draft.any_of]
             self._choose_branch(draft, hooks)
             return
         draft.linked = plain

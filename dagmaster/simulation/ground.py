@@ -14,6 +14,7 @@ from dagmaster.simulation.store import Store
 START = datetime(2030, 1, 1, tzinfo=UTC)
 JOB_ID = 7
 TRACE_LENGTH = 40
+PATIENCE_SECONDS = 3e9
 
 
 class Violation(DagmasterError):
@@ -94,3 +95,9 @@ class Ground:
 
     def wait(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
+
+
+def require(holds: bool, otherwise: str, *values: object) -> None:
+    """The text is put together only when it is needed."""
+    if not holds:
+        raise Violation(otherwise.format(*values))

@@ -13,8 +13,6 @@ from dagmaster.model.workflow import (
     Aggregation,
     ConditionalNode,
     FanInNode,
-    FanOutNode,
-    TaskNode,
     Workflow,
 )
 from dagmaster.simulation.cases import Case, output_of, parent_of, source_of
@@ -202,15 +200,3 @@ def _flat(output: Any) -> list[Any]:
 def _number(output: Any) -> Any:
     values = list(output.values()) if isinstance(output, dict) else output if isinstance(output, list) else [output]
     return sum(value for value in values if type(value) in (int, float))
-
-
-def executed_nodes(case: Case) -> set[str]:
-    """All that ever may reach a worker."""
-    nodes = case.blueprint.workflow.nodes
-    tasks = {node_id for node_id, node in nodes.items() if isinstance(node, TaskNode)}
-    return tasks | {node_id for node_id in case.plans if parent_of(node_id) in nodes}
-
-
-def max_parallel(case: Case, fan_out: str) -> int | None:
-    node = case.blueprint.workflow.nodes[fan_out]
-    return node.max_parallel if isinstance(node, FanOutNode) else None

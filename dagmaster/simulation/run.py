@@ -1,18 +1,99 @@
-"""Run the real engine in simulated worlds, by seed; the same seed is the same world."""
+"""Run the real engine in simulated worlds. The same seed is the same world."""
 
-from random import Random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
 
-from dagmaster.simulation.cases import random_case
+from dagmaster.errors import DagmasterError
+from dagmaster.model.states import JobStatus
+from dagmaster.simulation.cases import Case, random_case
+from dagmaster.simulation.describe import explain
 from dagmaster.simulation.graphs import random_blueprint
-from dagmaster.simulation.ground import Fault
-from dagmaster.simulation.world import Weather, World
+from dagmaster.simulation.ground import PATIENCE_SECONDS, Fault, Violation
+from dagmaster.simulation.shrink import Trial, shrink
+from dagmaster.simulation.world import Weather
 
 
-def simulate(seed: int) -> World:
-    rng = Random(seed)
-    case = random_case(random_blueprint(rng), rng)
-    faults = frozenset(f for f in Fault if rng.random() < 0.4)
-    weather = Weather(faults, rng.choice((0, 60, 150, 300)), rng.choice((2, 3, 2000)), rng.choice((None, 30.0)))
-    world = World(case, weather, Random(seed + 1))
-    world.run()
-    return world
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run in which every invariant held."""
+
+    seed: int
+    status: JobStatus
+    steps: int
+    faults: Counter[Fault]
+
+
+@dataclass(slots=True)
+class Report:
+    runs: int = 0
+    steps: int = 0
+    faults: Counter[Fault] = field(default_factory=Counter)
+    jobs: Counter[JobStatus] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        self.runs += 1
+        self.steps += outcome.steps
+        self.faults += outcome.faults
+        self.jobs[outcome.status] += 1
+
+
+class SimulationFailed(DagmasterError):
+    """An invariant was violated."""
+
+    def __init__(self, message: str, seed: int, step: int) -> None:
+        super().__init__(message)
+        self.seed = seed
+        self.step = step
+
+
+def simulate(seed: int) -> Outcome:
+    """One world, from the submission of its job to the end; raise SimulationFailed with the smallest trace found."""
+    trial = prepare(seed)
+    world = trial.build()
+    try:
+        world.run()
+    except Violation as violation:
+        smallest, small = shrink(trial, world, violation)
+        raise SimulationFailed(explain(seed, violation, smallest, small), seed, world.ground.step) from violation
+    return Outcome(seed, world.ground.store.job.status, world.ground.step, world.ground.faults)
+
+
+def run_many(seeds: Iterable[int], on_progress: Callable[[Report], None] | None = None) -> Report:
+    """Until the first failure; `on_progress` hears the counts so far after each run."""
+    report = Report()
+    for seed in seeds:
+        report.add(simulate(seed))
+        if on_progress is not None:
+            on_progress(report)
+    return report
+
+
+def fresh_seeds(count: int) -> range:
+    """Seeds that were most likely never tried."""
+    first = SystemRandom().randrange(10**9, 10**15)
+    return range(first, first + count)
+
+
+def prepare(seed: int) -> Trial:
+    """What a seed stands for: a case, the weather, and the luck of the steps."""
+    return Trial(_case(seed), _weather(Random(f"weather {seed}")), luck=seed)
+
+
+def _case(seed: int) -> Case:
+    return random_case(random_blueprint(Random(f"graph {seed}")), Random(f"case {seed}"))
+
+
+def _weather(rng: Random) -> Weather:
+    """Fair weather, a few faults, or all of them."""
+    likely = rng.choice((0.0, 0.3, 0.3, 0.6, 1.0))
+    return Weather(
+        faults=frozenset(fault for fault in Fault if rng.random() < likely),
+        steps=rng.choice((0, 150, 300, 500)),
+        steps_after_end=rng.choice((0, 30)),
+        slice_size=rng.choice((2, 3, 2_000)),
+        dispatch_timeout_seconds=rng.choice((None, None, 30.0)),
+        zombie_after_seconds=100.0 if rng.random() < 0.03 else PATIENCE_SECONDS,
+        local_workers=rng.random() < 0.6,
+    )

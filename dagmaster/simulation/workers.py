@@ -9,6 +9,8 @@ from dagmaster.simulation.cases import output_of
 from dagmaster.simulation.ground import Fault, Ground
 from dagmaster.simulation.store import TaskRow
 
+PLANNED = "planned failure"
+
 Report = TaskCompleted | TaskFailed | TaskLost
 
 
@@ -39,7 +41,7 @@ def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
             row.task_id,
             worker.name,
             ground.now,
-            f"planned failure of attempt {row.attempt}",
+            f"{PLANNED} of attempt {row.attempt}",
             plan.permanent,
             plan.retry_after_seconds,
             5,

@@ -7,15 +7,15 @@ from random import Random
 from dagmaster.engine.messages import Cancel
 from dagmaster.engine.turn import Rules
 from dagmaster.simulation.cases import Case
+from dagmaster.simulation.endings import check_rest
 from dagmaster.simulation.forging import forge
-from dagmaster.simulation.ground import JOB_ID, START, Fault, Ground, Violation
+from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
 from dagmaster.simulation.invariants import Watch
 from dagmaster.simulation.owners import Owner
 from dagmaster.simulation.store import Store
 from dagmaster.simulation.workers import Remote, Worker, execute
 
 MAX_CALM_STEPS = 3_000
-NEVER_SECONDS = 3.2e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Weather:
     steps: int
     slice_size: int = 2_000
     dispatch_timeout_seconds: float | None = None
-    zombie_after_seconds: float = NEVER_SECONDS
+    zombie_after_seconds: float = PATIENCE_SECONDS
     local_workers: bool = True
     steps_after_end: int = 30
 
@@ -85,7 +85,7 @@ class World:
         calm = self._calm_steps()
         for _ in range(MAX_CALM_STEPS):
             if not any(self._move(step) for step in calm):
-                self.watch.last_look()
+                check_rest(self.ground)
                 return
         raise Violation(f"the job never ended; open are {self.watch.open_nodes()}")
 

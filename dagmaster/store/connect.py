@@ -51,7 +51,7 @@ async def connect(dsn: str, *, application: str, hot: bool = False, durable: boo
             connect_timeout=10,
         )
     except psycopg.OperationalError as error:
-        raise DatabaseUnavailable(f"the database cannot be reached: {str(error).strip().splitlines()[-1]}") from error
+        raise DatabaseUnavailable(f"the database cannot be reached: {str(error).strip().splitlines()[0]}") from error
     set_json_loads(orjson.loads, connection)
     return connection
 
@@ -79,3 +79,8 @@ def encode_rows(rows: Sequence[Any]) -> str | None:
     if not rows:
         return None
     return orjson.dumps(rows, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def storable(text: str) -> str:
+    """An exception may say anything; PostgreSQL takes neither NUL nor half a character."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")

@@ -14,7 +14,7 @@ from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import JobStatus, NodeStatus
-from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import run
 
 MAX_NAME_LENGTH = 128
@@ -283,10 +283,10 @@ async def count_live_jobs(conn: Connection) -> int:
 
 async def fail_poisoned(conn: Connection, owner_id: str, job_id: int, error: str) -> bool:
     """End a job that cannot be processed; False when it is no longer this owner's."""
-    cursor = await run(conn, "fail_poisoned_job", {"job_id": job_id, "owner_id": owner_id, "error": error})
+    cursor = await run(conn, "fail_poisoned_job", {"job_id": job_id, "owner_id": owner_id, "error": storable(error)})
     return await cursor.fetchone() is not None
 
 
 async def note_error(conn: Connection, job_id: int, error: str, *, strike: int) -> None:
-    values = {"job_id": job_id, "error": error, "data": orjson.dumps({"strike": strike}).decode()}
+    values = {"job_id": job_id, "error": storable(error), "data": orjson.dumps({"strike": strike}).decode()}
     await run(conn, "note_error", values)

@@ -41,11 +41,24 @@ async def request_cancel(conn: Connection, job_id: int, *, actor: str | None, re
 
 
 def _message(row: dict[str, Any]) -> Message | None:
+    """None for what makes no sense: whoever may insert here must not be able to stop an orchestrator."""
     data = orjson.loads(row["data"]) if row["data"] is not None else {}
-    node, task, worker, at = row["node_id"], row["task_id"], row["worker_id"], row["created_at"]
+    if not isinstance(data, dict):
+        data = {}
     match row["kind"]:
         case "submitted" | "adopted":
             return Resume()
+        case "cancel":
+            return Cancel(data.get("actor"), data.get("reason"))
+        case _ if row["node_id"] is None or row["task_id"] is None:
+            return None
+        case _:
+            return _report(row, data)
+
+
+def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
+    node, task, worker, at = row["node_id"], row["task_id"], row["worker_id"], row["created_at"]
+    match row["kind"]:
         case "started":
             return TaskStarted(node, task, worker, at)
         case "completed":
@@ -63,7 +76,5 @@ def _message(row: dict[str, Any]) -> Message | None:
             )
         case "lost" | "given_back" as kind:
             return TaskLost(node, task, worker, at, given_back=kind == "given_back")
-        case "cancel":
-            return Cancel(data.get("actor"), data.get("reason"))
         case _:
             return None

@@ -182,28 +182,33 @@ class Reader:
     def _follow(self, block: Block) -> None:
         if "not run" in block.marks:
             return
-        if "output" in block.marks:
-            self._compare(block, self._output)
-        elif "scope" in block.marks:
-            self._scope = orjson.loads(block.text)
-        elif "expressions" in block.marks or "conditions" in block.marks:
-            self._evaluate(block)
-        elif "background" in block.marks:
-            self._start(block)
-        elif block.language in SHELLS:
-            self._run_commands(block)
-        elif "file" in block.marks:
-            self._write(block, block.marks["file"], block.text)
-        elif block.language == "python":
-            self._expect(block, self._execute([sys.executable, "-c", block.text]))
-        elif block.language == "sql":
-            self._query(block)
-        elif block.language == "json":
-            orjson.loads(block.text)
+        by_mark = {
+            "output": self._compare_with_last,
+            "scope": self._take_scope,
+            "expressions": self._evaluate,
+            "conditions": self._evaluate,
+            "background": self._start,
+            "file": self._write_file,
+        }
+        by_language = {
+            **dict.fromkeys(SHELLS, self._run_commands),
+            "python": self._run_python,
+            "sql": self._query,
+            "json": lambda block: orjson.loads(block.text),
+            "yaml": lambda block: None,
+            "text": lambda block: None,
+        }
+        if block.language not in by_language and "file" not in block.marks:
+            raise DocumentationWrong(f"{block.place}: nobody knows what to do with {block.language!r}")
+        marked = next((by_mark[mark] for mark in by_mark if mark in block.marks), None)
+        (marked or by_language[block.language])(block)
         if block.is_workflow:
             self._validate(block)
 
     # Files and workflows
+
+    def _write_file(self, block: Block) -> None:
+        self._write(block, block.marks["file"], block.text)
 
     def _write(self, block: Block, name: str, text: str) -> Path:
         source = block.marks.get("from")
@@ -230,11 +235,14 @@ class Reader:
         self._expect(Block(block.place, block.language, text, {"fails": "2"}), ended)
 
     def _call_validate(self, paths: Sequence[Path]) -> Ended:
-        handlers = self._folder / "handlers.py"
-        known = ["--handlers", "handlers.py"] if handlers.exists() else ["--handlers", "dagmaster.handlers.basic"]
+        modules = [str(path) for path in self._folder.rglob("handlers.py") if "examples" not in path.parts]
+        known = [f"--handlers={module}" for module in modules or ["dagmaster.handlers.basic"]]
         return self._execute(
             ["dagmaster", "validate", *(str(path.relative_to(self._folder)) for path in paths), *known]
         )
+
+    def _take_scope(self, block: Block) -> None:
+        self._scope = orjson.loads(block.text)
 
     def _evaluate(self, block: Block) -> None:
         for line in filter(str.strip, block.text.splitlines()):
@@ -260,7 +268,8 @@ class Reader:
         """Variables and the folder last from block to block, as in a terminal."""
         script = (
             f"set -a -e -o pipefail\n[ ! -f {self._state} ] || . {self._state}\n"
-            f"trap '{{ export -p; echo cd \"'\"'$PWD'\"'\"; }} > {self._state}' EXIT\n{text}"
+            f"_keep() {{ export -p > {self._state}; printf 'cd %q\\n' \"$PWD\" >> {self._state}; }}\n"
+            f"trap _keep EXIT\n{text}"
         )
         ended = self._execute(["bash", "-c", script])
         self._expect(block, ended)
@@ -292,6 +301,14 @@ class Reader:
             raise DocumentationWrong(
                 f"{block.place}: exit code {ended.code}, not {wanted}\n{block.text}\n--- output\n{ended.output}"
             )
+
+    def _run_python(self, block: Block) -> None:
+        ended = self._execute([sys.executable, "-c", block.text])
+        self._output = ended.output
+        self._expect(block, ended)
+
+    def _compare_with_last(self, block: Block) -> None:
+        self._compare(block, self._output)
 
     def _compare(self, block: Block, output: str) -> None:
         missing = find_missing(block.text, output)

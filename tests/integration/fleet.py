@@ -102,7 +102,9 @@ def chain(length: int, handler: str = "echo", **options: Any) -> Graph:
 def fan(aggregation: str = "collect", *, max_parallel: int | None = None, **options: Any) -> Graph:
     """One fan-out over the input `items`, and its fan-in."""
     nodes = {
-        "spread": FanOutNode(source="{{ inputs.items }}", task=child(**options), max_parallel=max_parallel, next=("gather",)),
+        "spread": FanOutNode(
+            source="{{ inputs.items }}", task=child(**options), max_parallel=max_parallel, next=("gather",)
+        ),
         "gather": FanInNode(aggregation=aggregation, next=("END",)),
     }
     return graph(nodes, "fan", start="spread", inputs={"items": "array"})
@@ -235,7 +237,9 @@ class Fleet:
         await role.start(listens=listens)
         return role
 
-    async def worker(self, *, owner: OrchestratorRole | None = None, known: Registry | None = None, **options: Any) -> WorkerRole:
+    async def worker(
+        self, *, owner: OrchestratorRole | None = None, known: Registry | None = None, **options: Any
+    ) -> WorkerRole:
         """`owner` makes it the local worker of that orchestrator. It is registered when this returns."""
         chosen = {"queues": ("q",), "concurrency": 8, "poll_interval_seconds": POLL, "heartbeat_interval_seconds": 0.3}
         role = WorkerRole(self.dsn, known or self.known, WorkerOptions(**{**chosen, **options}), owner)
@@ -296,7 +300,10 @@ class Fleet:
         """The jobs, when all of them have ended, in the order asked for."""
         query = "SELECT count(*) = %s AS ok FROM dagapp.dag_jobs WHERE job_id = ANY(%s) AND status = ANY(%s::dagapp.job_status[])"
         await self.until(query, lambda: [len(job_ids), list(job_ids), list(TERMINAL)], seconds)
-        found = {row["job_id"]: row for row in await self.rows("SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(%s)", list(job_ids))}
+        found = {
+            row["job_id"]: row
+            for row in await self.rows("SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(%s)", list(job_ids))
+        }
         return [found[job_id] for job_id in job_ids]
 
     async def completed(self, *job_ids: int, seconds: float = SOON) -> list[dict[str, Any]]:
@@ -353,5 +360,3 @@ async def rows(dsn: str, query: str, *values: Any) -> list[dict[str, Any]]:
     async with await _plain(dsn) as conn:
         cursor = await conn.execute(query, values or None)
         return await cursor.fetchall() if cursor.description else []
-
-

@@ -18,7 +18,14 @@ from dagmaster.store.mailbox import read_mail
 from dagmaster.store.statements import SQL
 
 PACKAGE = Path(dagmaster.__file__).parent
-HOT_TABLES = ("dag_jobs", "dag_node_states", "dag_tasks_waiting", "dag_tasks_running", "dag_mailbox", "dag_task_results")
+HOT_TABLES = (
+    "dag_jobs",
+    "dag_node_states",
+    "dag_tasks_waiting",
+    "dag_tasks_running",
+    "dag_mailbox",
+    "dag_task_results",
+)
 
 
 @pytest.fixture
@@ -155,4 +162,3 @@ async def test_a_commit_of_nothing_but_a_fence_is_fine(dsn: str) -> None:
         loaded = await me.load()
         turn = me.decide(loaded)
         await commit(me.conn, me.batch((turn, loaded.owner_epoch)))
-

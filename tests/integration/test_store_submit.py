@@ -35,11 +35,20 @@ async def counts(dsn: str) -> dict[str, int]:
 
 async def test_a_submission_stores_job_nodes_event_and_mail(dsn: str) -> None:
     what = graph(
-        {"first": task("echo", "second", retry=retry(5)), "second": task("echo", "END")}, "pair", start="first", version=4
+        {"first": task("echo", "second", retry=retry(5)), "second": task("echo", "END")},
+        "pair",
+        start="first",
+        version=4,
     )
     async with opened(dsn, application="test") as conn:
         new = NewJob(
-            what, {}, priority=7, submitted_by="ada", correlation_id="c-1", metadata={"team": "maps"}, callback_url="http://x"
+            what,
+            {},
+            priority=7,
+            submitted_by="ada",
+            correlation_id="c-1",
+            metadata={"team": "maps"},
+            callback_url="http://x",
         )
         submitted = await submit(conn, new, source_app="api")
         assert submitted.is_new

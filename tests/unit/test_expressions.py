@@ -6,7 +6,7 @@ from timeit import timeit
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagmaster.errors import ExpressionFailed, Invalid
@@ -639,7 +639,8 @@ def test_any_value_without_braces_is_a_constant(raw: Any) -> None:
         assert compile_template(raw).resolve({}) is raw
 
 
-@given(st.dictionaries(NAMES, JSON, min_size=1), st.data())
+@settings(max_examples=30)
+@given(st.dictionaries(NAMES, JSON, min_size=1, max_size=3), st.data())
 def test_whatever_the_data_a_path_returns_it_unchanged(inputs: dict[str, Any], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(inputs)))
     scope = {"inputs": inputs}

@@ -140,15 +140,23 @@ WITH job AS (
     DELETE FROM dagapp.dag_tasks_waiting t USING job WHERE t.job_id = job.job_id
 ), running AS (
     DELETE FROM dagapp.dag_tasks_running t USING job WHERE t.job_id = job.job_id
-), node_events AS (
-    INSERT INTO dagapp.dag_job_events (
-        job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
-    )
-    SELECT job_id, node_id, task_id,
-        CASE status WHEN 'skipped' THEN 'node_skipped' ELSE 'node_failed' END::dagapp.event_type, 'warning',
-        '{"reason": "job_failed"}', clock_timestamp(), 'orchestrator'
-    FROM nodes
 )
-INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, error_message, created_at, source_app)
-SELECT job_id, 'job_failed', 'failure', left(:error, 2000), clock_timestamp(), 'orchestrator' FROM job
+INSERT INTO dagapp.dag_job_events (
+    job_id, node_id, task_id, event_type, event_status, error_message, event_data, created_at, source_app
+)
+SELECT job_id, node_id, task_id, event_type::dagapp.event_type, event_status::dagapp.event_status, error_message,
+    event_data, clock_timestamp(), 'orchestrator'
+FROM (
+    SELECT 1 AS place, job_id, NULL AS node_id, NULL AS task_id, 'orchestrator_error' AS event_type,
+        'failure' AS event_status, left(:error, 2000) AS error_message, NULL::jsonb AS event_data
+    FROM job
+    UNION ALL
+    SELECT 2, job_id, node_id, task_id, CASE status WHEN 'skipped' THEN 'node_skipped' ELSE 'node_failed' END,
+        'warning', NULL, '{"reason": "job_failed"}'
+    FROM nodes
+    UNION ALL
+    SELECT 3, job_id, NULL, NULL, 'job_failed', 'failure', left(:error, 2000), NULL
+    FROM job
+) events
+ORDER BY place
 RETURNING job_id;

@@ -31,15 +31,16 @@ WITH late AS MATERIALIZED (
     DELETE FROM dagapp.dag_mailbox m USING late l WHERE m.mail_id = l.mail_id
     RETURNING m.*, l.is_known
 ), reports AS (
-    SELECT * FROM closed
+    SELECT DISTINCT ON (task_id) * FROM closed
     WHERE is_known AND kind IN ('completed', 'failed') AND starts_with(task_id, job_id || '_' || node_id || '_')
+    ORDER BY task_id, mail_id
 ), kept AS (
     INSERT INTO dagapp.dag_task_results AS t (
         task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
     )
-    SELECT DISTINCT ON (task_id) task_id, job_id, node_id, kind::dagapp.task_status, output::jsonb, left(error, 2000),
-        worker_id, duration_ms, created_at, true
-    FROM reports ORDER BY task_id, mail_id
+    SELECT task_id, job_id, node_id, kind::dagapp.task_status, dagapp.as_jsonb(output), left(error, 2000), worker_id,
+        duration_ms, created_at, true
+    FROM reports
     ON CONFLICT (task_id) DO UPDATE SET processed = true
     RETURNING task_id, xmax = 0 AS is_new
 ), noted AS (

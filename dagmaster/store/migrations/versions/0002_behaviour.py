@@ -48,6 +48,16 @@ BEGIN
 END $$
 """
 
+# JSON may say \\u0000 or half a character; jsonb may not, and one bad letter must not hold up the others.
+AS_JSONB = """
+CREATE FUNCTION dagapp.as_jsonb(value json) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN value::jsonb;
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
+END $$
+"""
+
 PARTITIONS = """
 CREATE FUNCTION dagapp.ensure_event_partitions(days_ahead int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
@@ -90,7 +100,7 @@ STORAGE = {
 
 
 def upgrade() -> None:
-    for function in (FENCE, EXPECT, TOUCH, MAIL_RESULT, PARTITIONS):
+    for function in (FENCE, EXPECT, TOUCH, MAIL_RESULT, AS_JSONB, PARTITIONS):
         op.execute(function)
     for table in ("dag_jobs", "dag_node_states"):
         op.execute(f"CREATE TRIGGER touch BEFORE UPDATE ON dagapp.{table} FOR EACH ROW EXECUTE FUNCTION dagapp.touch()")
@@ -111,6 +121,7 @@ def downgrade() -> None:
         op.execute(f"DROP TRIGGER touch ON dagapp.{table}")
     for function in (
         "ensure_event_partitions(int)",
+        "as_jsonb(json)",
         "mail_result()",
         "touch()",
         "expect(text, bigint, bigint)",

@@ -1,0 +1,45 @@
+"""Between the engine and a worker in the same process: tasks out, reports in."""
+
+from datetime import datetime
+
+from dagmaster.engine.messages import Message, TaskCompleted, TaskFailed, TaskLost
+from dagmaster.engine.turn import Dispatch, Turn
+from dagmaster.queues.contract import TaskMessage, TaskReport
+
+
+def message_of(report: TaskReport, worker_id: str, at: datetime) -> Message:
+    """A report as the engine takes it."""
+    match report.kind:
+        case "completed":
+            output = report.output or b"{}"
+            return TaskCompleted(report.node_id, report.task_id, worker_id, at, output, report.duration_ms)
+        case "failed":
+            return TaskFailed(
+                report.node_id,
+                report.task_id,
+                worker_id,
+                at,
+                report.error or "failed without a message",
+                report.permanent,
+                report.retry_after_seconds,
+                report.duration_ms,
+            )
+        case "given_back":
+            return TaskLost(report.node_id, report.task_id, worker_id, at, given_back=True)
+
+
+def task_of(turn: Turn, dispatch: Dispatch) -> TaskMessage:
+    """A dispatch as a worker takes it."""
+    spec = dispatch.node.task
+    return TaskMessage(
+        dispatch.task_id,
+        turn.job.job_id,
+        dispatch.node.node_id,
+        spec.handler,
+        spec.queue,
+        dispatch.node.params or b"{}",
+        spec.timeout_seconds,
+        dispatch.attempt,
+        dispatch.at,
+        turn.job.correlation_id,
+    )

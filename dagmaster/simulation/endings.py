@@ -1,0 +1,80 @@
+"""What must hold when the job has ended, and when nothing happens any more."""
+
+import orjson
+
+from dagmaster.engine.messages import TaskCompleted, TaskFailed
+from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.workflow import EndNode, StartNode
+from dagmaster.simulation.cases import parent_of
+from dagmaster.simulation.forging import FORGER
+from dagmaster.simulation.ground import INTERFERING, PATIENCE_SECONDS, Fault, Ground, require
+from dagmaster.simulation.oracle import Oracle
+from dagmaster.simulation.store import Store
+from dagmaster.simulation.timeline import Timeline
+
+
+def check_end(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
+    require(not open_nodes(ground.store), "the job has ended, open are {}", open_nodes(ground.store))
+    match ground.store.job.status:
+        case JobStatus.COMPLETED:
+            _check_success(ground.store, oracle)
+        case JobStatus.FAILED:
+            _check_failure(ground, oracle, timeline)
+        case _:
+            require(ground.faults[Fault.CANCEL] > 0, "the job was cancelled, nobody asked for it")
+
+
+def open_nodes(store: Store) -> str:
+    rows = store.nodes.values()
+    return ", ".join(f"{row.node_id} ({row.status})" for row in rows if row.status not in NODE_TERMINAL)
+
+
+def _check_success(store: Store, oracle: Oracle) -> None:
+    """Everything ended as the oracle said, and the result holds it."""
+    expected = oracle.expected
+    require(not oracle.doomed, "the job completed although {} can never succeed", oracle.doomed)
+    ends = {node_id: row.status for node_id, row in store.nodes.items()}
+    wrong = {node_id: str(status) for node_id, status in ends.items() if expected.get(node_id) is not status}
+    require(ends.keys() == expected.keys(), "the nodes are {}, not {}", sorted(ends), sorted(expected))
+    require(not wrong, "the job completed, these ended otherwise than they should: {}", wrong)
+    result = orjson.loads(store.job.result or b"{}")
+    keys = {node_id for node_id, status in expected.items() if status is NodeStatus.COMPLETED}
+    keys = {node_id for node_id in keys if _shows(node_id, oracle)}
+    require(result.keys() == keys | {"_provenance"}, "the result has {}, not {}", sorted(result), sorted(keys))
+    for node_id in keys:
+        same = result[node_id] == orjson.loads(store.nodes[node_id].output or b"null")
+        require(same, "the result of {} is {}", node_id, result[node_id])
+
+
+def _shows(node_id: str, oracle: Oracle) -> bool:
+    """Whether its output belongs into the job's result: not of start and end, not of children."""
+    node = oracle.case.blueprint.workflow.nodes.get(node_id)
+    return node is not None and not isinstance(node, StartNode | EndNode)
+
+
+def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
+    """Something could not succeed, or its attempts were used up by faults, or nothing moved for too long."""
+    error = str(ground.store.job.error)
+    if error.startswith("Timeout: no progress"):
+        patient = ground.rules.zombie_after_seconds >= PATIENCE_SECONDS
+        require(not patient, "the job stood still until it was given up")
+        return
+    culprit = error.removeprefix("node ").partition(" failed")[0]
+    row = ground.store.nodes.get(culprit)
+    assert row is not None and row.status is NodeStatus.FAILED, f"the job failed without a node: {error}"
+    plan = ground.case.plans.get(culprit)
+    spent = row.attempt >= row.max_retries or (plan is not None and plan.permanent)
+    require(spent, "{} could have been tried again: {}", culprit, row)
+    planned = culprit in oracle.doomed or parent_of(culprit) in oracle.doomed
+    unlucky = timeline.timeouts > 0 or any(ground.faults[fault] for fault in INTERFERING)
+    require(planned or unlucky, "the job failed although everything could succeed: {}", error)
+
+
+def check_rest(ground: Ground) -> None:
+    """Nothing happens any more: the job has ended, and every report of a worker was kept."""
+    store = ground.store
+    require(store.is_over, "the job never ended; open are {}", open_nodes(store))
+    require(not store.mailbox, "mail is left over: {}", store.mailbox)
+    for message in store.sent:
+        if isinstance(message, TaskCompleted | TaskFailed) and message.worker_id != FORGER:
+            require(message.task_id in store.results, "the report {} was not kept", message)

@@ -1,0 +1,181 @@
+"""Follow a job's timeline: each event must be a legal move, allowed by the plan, the policy and the oracle."""
+
+from collections import Counter
+from datetime import datetime
+
+from dagmaster.engine.messages import TaskLost
+from dagmaster.engine.turn import Event
+from dagmaster.model.retry import Backoff, RetryPolicy
+from dagmaster.model.states import (
+    JOB_MOVES,
+    JOB_TERMINAL,
+    NODE_IN_FLIGHT,
+    NODE_MOVES,
+    JobStatus,
+    NodeStatus,
+)
+from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode
+from dagmaster.simulation.cases import Case, parent_of
+from dagmaster.simulation.forging import FORGER
+from dagmaster.simulation.ground import JOB_ID, Ground, require
+from dagmaster.simulation.oracle import Oracle
+from dagmaster.simulation.workers import PLANNED
+
+NODE_MOVE = {move.event: move for move in NODE_MOVES}
+JOB_MOVE = {move.event: move for move in JOB_MOVES}
+LEFT = "worker "
+SKIPPED_WITH = {"job_failed": JobStatus.FAILED, "job_cancelled": JobStatus.CANCELLED}
+
+
+class Timeline:
+    """What the events say of the job and its nodes; the rows must say the same."""
+
+    def __init__(self, ground: Ground, oracle: Oracle) -> None:
+        self.job_status = JobStatus.PENDING
+        self.status: dict[str, NodeStatus] = dict.fromkeys(ground.store.nodes, NodeStatus.PENDING)
+        self.attempt: Counter[str] = Counter()
+        self.timeouts = 0
+        self.gifts: Counter[str] = Counter()
+        self._ground = ground
+        self._oracle = oracle
+        self._due: dict[str, datetime] = {}
+        self._since: dict[str, datetime] = {}
+        self._failure: dict[str, Event] = {}
+        self._dispatched: set[str] = set()
+
+    def follow(self, event: Event) -> str | None:
+        """The node that was moved, if one was."""
+        if event.event_type in JOB_MOVE:
+            move = JOB_MOVE[event.event_type]
+            require(self.job_status in move.sources, "{} while the job is {}", event.event_type, self.job_status)
+            self.job_status = move.target
+        if event.event_type not in NODE_MOVE or event.node_id is None:
+            return None
+        node_id, step = event.node_id, NODE_MOVE[event.event_type]
+        was = self.status.get(node_id, NodeStatus.PENDING)
+        require(was in step.sources, "{} while {} is {}", event.event_type, node_id, was)
+        require(self.job_status not in JOB_TERMINAL, "{} of {} after the job had ended", event.event_type, node_id)
+        self._check(node_id, event)
+        self.status[node_id] = step.target
+        if step.target is NodeStatus.DISPATCHED:
+            self._check_parallel(node_id)
+        return node_id
+
+    def _check(self, node_id: str, event: Event) -> None:
+        match event.event_type:
+            case "node_ready":
+                self._check_ready(node_id)
+            case "node_skipped":
+                self._check_skipped(node_id, event)
+            case "node_dispatched":
+                self._check_dispatched(node_id, event)
+            case "node_started":
+                self._since[node_id] = event.created_at
+            case "node_failed":
+                self._check_failed(node_id, event)
+            case "node_retrying":
+                self._check_retrying(node_id, event)
+            case _:
+                pass
+
+    def _check_ready(self, node_id: str) -> None:
+        if (parent := parent_of(node_id)) is None:
+            ready = self._oracle.may_become_ready(node_id, self.status)
+            require(ready, "{} is ready before its dependencies allow it", node_id)
+            return
+        require(self.status[parent] is NodeStatus.RUNNING, "{} is made while {} does not run", node_id, parent)
+        require(node_id in self._oracle.children(parent), "{} is no child of {}", node_id, parent)
+
+    def _check_skipped(self, node_id: str, event: Event) -> None:
+        reason = str((event.event_data or {}).get("reason"))
+        if reason == "conditional_branch_not_taken":
+            dead = self._oracle.may_be_skipped(node_id, self.status)
+            require(dead, "{} is skipped although something may still lead to it", node_id)
+            return
+        ended = self._ground.store.job.status is SKIPPED_WITH.get(reason)
+        require(ended, "{} is skipped for the reason {}", node_id, reason)
+
+    def _check_dispatched(self, node_id: str, event: Event) -> None:
+        require(self.job_status is JobStatus.RUNNING, "{} is dispatched while the job does not run", node_id)
+        task_id = f"{JOB_ID}_{node_id}_{self.attempt[node_id]}"
+        require(event.task_id == task_id, "{} is dispatched as {}, not as {}", node_id, event.task_id, task_id)
+        require(task_id not in self._dispatched, "{} is dispatched twice", task_id)
+        self._dispatched.add(task_id)
+        self._since[node_id] = event.created_at
+        due = self._due.pop(node_id, event.created_at)
+        require(event.created_at >= due, "{} is dispatched before its back-off is over", node_id)
+
+    def _check_parallel(self, node_id: str) -> None:
+        parent = parent_of(node_id)
+        if parent is None or (limit := max_parallel(self._ground.case, parent)) is None:
+            return
+        in_flight = sum(self.status.get(child) in NODE_IN_FLIGHT for child in self._oracle.children(parent))
+        require(in_flight <= limit, "{} children of {} are in flight, {} are allowed", in_flight, parent, limit)
+
+    def _check_failed(self, node_id: str, event: Event) -> None:
+        """A timeout has run its time, by the clock that counts in that state (ruling C-32)."""
+        self._failure[node_id] = event
+        self.gifts[node_id] += event.task_id is not None and self._was_given_back(event)
+        if (kind := (event.event_data or {}).get("timeout")) is None:
+            return
+        self.timeouts += 1
+        waited = (event.created_at - self._since[node_id]).total_seconds()
+        limit = task_of(self._ground.case, node_id).timeout_seconds or 3600
+        if kind == "dispatch":
+            limit = self._ground.rules.dispatch_timeout_seconds or max(limit, 1800)
+        require(waited >= limit, "{} timed out ({}) after {} s of {} s", node_id, kind, waited, limit)
+
+    def _check_retrying(self, node_id: str, event: Event) -> None:
+        data = event.event_data or {}
+        self.attempt[node_id] += 1
+        attempt, policy = self.attempt[node_id], policy_of(self._ground.case, node_id)
+        plan, error = self._ground.case.plans.get(node_id), str(self._failure[node_id].error_message)
+        permanent = plan is not None and plan.permanent and error.startswith(PLANNED)
+        require(not permanent, "{} is tried again after a permanent error", node_id)
+        require(data.get("attempt") == attempt, "{} retries as {}, not as {}", node_id, data.get("attempt"), attempt)
+        allowed = policy.max_attempts + self.gifts[node_id]
+        require(attempt <= allowed, "{} is tried for the {}th time again, {} are allowed", node_id, attempt, allowed)
+        not_before = data.get("not_before") or event.created_at
+        waits = (not_before - event.created_at).total_seconds()
+        least, most = self._delay(node_id, policy, attempt)
+        require(least <= waits <= most, "{} waits {} s, not {} to {} s", node_id, waits, least, most)
+        self._due[node_id] = not_before
+
+    def _delay(self, node_id: str, policy: RetryPolicy, retry: int) -> tuple[float, float]:
+        """How long it is to wait: as the worker said, not at all if the worker left, else as the policy says."""
+        error = str(self._failure[node_id].error_message)
+        if error.startswith(LEFT):
+            return 0, 0
+        plan = self._ground.case.plans.get(node_id)
+        if plan and plan.retry_after_seconds is not None and error.startswith(PLANNED):
+            return plan.retry_after_seconds, plan.retry_after_seconds
+        factor = {Backoff.FIXED: 1, Backoff.LINEAR: retry, Backoff.EXPONENTIAL: 2 ** (retry - 1)}[policy.backoff]
+        limit = max(policy.max_delay_seconds, policy.initial_delay_seconds)
+        delay = min(policy.initial_delay_seconds * factor, limit)
+        return delay * (1 - policy.jitter) - 1e-6, delay * (1 + policy.jitter) + 1e-6
+
+    def _was_given_back(self, event: Event) -> bool:
+        """Whether the attempt ended because its worker left in order; that costs no retry."""
+        if not str(event.error_message).startswith(LEFT):
+            return False
+        mail = [message for message in self._ground.store.sent if isinstance(message, TaskLost)]
+        about = [message for message in mail if message.task_id == event.task_id and message.worker_id != FORGER]
+        return bool(about) and about[0].given_back
+
+
+def max_parallel(case: Case, fan_out: str) -> int | None:
+    node = case.blueprint.workflow.nodes[fan_out]
+    return node.max_parallel if isinstance(node, FanOutNode) else None
+
+
+def task_of(case: Case, node_id: str) -> ChildTask:
+    node = case.blueprint.workflow.nodes[parent_of(node_id) or node_id]
+    assert isinstance(node, TaskNode | FanOutNode)
+    return node.task if isinstance(node, FanOutNode) else node
+
+
+def policy_of(case: Case, node_id: str) -> RetryPolicy:
+    node = case.blueprint.workflow.nodes[parent_of(node_id) or node_id]
+    if isinstance(node, FanOutNode) and parent_of(node_id):
+        return node.task.retry or RetryPolicy()
+    return getattr(node, "retry", None) or RetryPolicy()

@@ -1,0 +1,248 @@
+"""A stage for real processes: started through the command line, observed through the database, ended by signals."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import ledger
+import psycopg
+from psycopg.rows import dict_row
+from shapes import Shape
+
+from dagmaster.model.inputs import check_inputs
+from dagmaster.store import jobs
+from dagmaster.store.connect import opened
+from dagmaster.store.signals import MAIL
+
+DAGMASTER = str(Path(sys.executable).with_name("dagmaster"))
+PATIENCE_SECONDS = 90.0
+POLL_SECONDS = 0.02
+FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WORKER_|LOG_|DAG_|ORCHESTRATOR_|ORPHAN_")
+# The thresholds are long: a process of this machine that is gone is noticed without them, and a slow one is not gone.
+SETTINGS = {
+    "poll_interval_seconds": 0.2,
+    "heartbeat_interval_seconds": 0.3,
+    "orphan_scan_interval_seconds": 0.5,
+    "orphan_threshold_seconds": 60,
+    "worker_heartbeat_interval_seconds": 0.3,
+    "worker_lost_after_seconds": 60,
+    "worker_concurrency": 8,
+    "worker_queue": "work",
+}
+ORCHESTRATOR = ("orchestrator",)
+BOTH = ("orchestrator", "--with-worker", "--handlers", ledger.__file__)
+WORKER = ("worker", "--handlers", ledger.__file__)
+
+Row = dict[str, Any]
+
+
+class Process:
+    """One run of the command line. `should_live` is until somebody ends it."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, number: int) -> None:
+        self.arguments = tuple(arguments)
+        self.should_live = True
+        self.log = folder / f"{number}-{arguments[0]}.log"
+        self.out = self.log.with_suffix(".out")
+        with self.log.open("wb") as log, self.out.open("wb") as out:
+            self.popen = subprocess.Popen(
+                [DAGMASTER, *arguments],
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pid = self.popen.pid
+
+    def kill(self) -> None:
+        self.should_live = False
+        self.popen.kill()
+        self.popen.wait()
+
+    def terminate(self) -> None:
+        self.should_live = False
+        self.popen.terminate()
+
+    def stop(self) -> None:
+        self.popen.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.popen.send_signal(signal.SIGCONT)
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """Its exit code."""
+        self.should_live = False
+        return self.popen.wait(seconds)
+
+    def has_ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    def last_words(self, lines: int = 25) -> str:
+        words = self.log.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join([f"--- {self.pid} {' '.join(self.arguments)}: {self.popen.poll()}", *words])
+
+
+class Database:
+    """Questions to PostgreSQL, which may be restarted between two of them."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._conn: psycopg.Connection[Row] | None = None
+
+    def rows(self, query: str, *values: Any) -> list[Row]:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                if self._conn is None:
+                    self._conn = psycopg.connect(self._dsn, autocommit=True, row_factory=dict_row)
+                cursor = self._conn.execute(query, values or None)
+                return cursor.fetchall() if cursor.description else []
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                self.close()
+                time.sleep(POLL_SECONDS)
+
+    def row(self, query: str, *values: Any) -> Row:
+        [row] = self.rows(query, *values)
+        return row
+
+    def value(self, query: str, *values: Any) -> Any:
+        [value] = self.row(query, *values).values()
+        return value
+
+    def close(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+
+
+def new_job(shape: Shape, inputs: Mapping[str, Any], **options: Any) -> jobs.NewJob:
+    return jobs.NewJob(shape.graph, check_inputs(shape.graph.workflow, inputs), **options)
+
+
+class Stage:
+    """Processes on one database, with short intervals. Those that were killed are remembered, all are ended."""
+
+    def __init__(self, dsn: str, folder: Path, *, in_folder: Path | None = None, forgetful: bool = True) -> None:
+        """`in_folder` is the data folder when no server is named. A `forgetful` ledger is quick, and loses its last
+        rows when PostgreSQL crashes."""
+        self.dsn = dsn
+        self.database = Database(dsn)
+        self.processes: list[Process] = []
+        self.killed: set[int] = set()
+        self._folder = folder
+        options = quote("-c synchronous_commit=off")
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not FOREIGN.match(name)},
+            ledger.LEDGER: f"{dsn}&options={options}" if forgetful else dsn,
+            **({"DAGMASTER_DATA_DIR": str(in_folder)} if in_folder else {"DATABASE_URL": dsn}),
+        }
+        self.database.rows(ledger.MAKE_LEDGER)
+
+    # Processes.
+
+    def start(self, *arguments: str, **settings: Any) -> Process:
+        """Any command; nobody waits for it."""
+        chosen = {f"DAGMASTER_{name.upper()}": str(value) for name, value in {**SETTINGS, **settings}.items()}
+        process = Process(arguments, self._environment | chosen, self._folder, len(self.processes))
+        self.processes.append(process)
+        return process
+
+    def launch(self, *roles: Sequence[str], **settings: Any) -> list[Process]:
+        """Start these at the same time; they are known to the database when this returns."""
+        started = [self.start(*role, **settings) for role in roles]
+        for process in started:
+            self.await_role(process)
+        return started
+
+    def await_role(self, process: Process) -> None:
+        """A worker is known as such; an orchestrator with a worker is known as both."""
+        command, *options = process.arguments
+        if command != "worker":
+            self.until("SELECT count(*) > 0 FROM dagapp.dag_orchestrators WHERE pid = %s", process.pid)
+        if command in ("worker", "dev", "run") or "--with-worker" in options:
+            self.until("SELECT count(*) > 0 FROM dagapp.dag_workers WHERE pid = %s", process.pid)
+
+    def kill(self, process: Process) -> None:
+        process.kill()
+        self.killed.add(process.pid)
+
+    def owner_of(self, job_id: int) -> Process:
+        pid = self.database.value(
+            "SELECT pid FROM dagapp.dag_orchestrators o JOIN dagapp.dag_jobs j ON j.owner_id = o.orchestrator_id "
+            "WHERE j.job_id = %s",
+            job_id,
+        )
+        return next(process for process in self.processes if process.pid == pid)
+
+    def close(self) -> str:
+        """End what still runs; what they all said."""
+        for process in self.processes:
+            process.kill()
+        self.database.close()
+        return "\n".join(process.last_words() for process in self.processes)
+
+    # Jobs.
+
+    def submit(self, shape: Shape, **inputs: Any) -> int:
+        [job_id] = self.submit_all([(shape, inputs)])
+        return job_id
+
+    def submit_all(self, wanted: Sequence[tuple[Shape, Mapping[str, Any]]]) -> list[int]:
+        """One transaction for each, so that each is given to one of the orchestrators."""
+
+        async def run() -> list[int]:
+            async with opened(self.dsn, application="acceptance") as conn:
+                made = [await jobs.submit(conn, new_job(*one), threshold_seconds=60) for one in wanted]
+                await conn.execute(f"NOTIFY {MAIL}")
+            return [submitted.job_id for submitted in made]
+
+        return asyncio.run(run())
+
+    def write_file(self, shape: Shape) -> str:
+        path = self._folder / f"{shape.workflow_id}.yaml"
+        path.write_text(shape.text, encoding="utf-8")
+        return str(path)
+
+    # Waiting.
+
+    def until(self, question: str, *values: Any, seconds: float = PATIENCE_SECONDS) -> float:
+        """Ask until all columns of the answer are true; how long it took."""
+        began = time.monotonic()
+        while not all(self.database.row(question, *values).values()):
+            waited = time.monotonic() - began
+            self._assert_alive()
+            assert waited < seconds, f"waited {waited:.0f} s in vain for {question} {values}: {self._summary()}"
+            time.sleep(POLL_SECONDS)
+        return time.monotonic() - began
+
+    def until_ended(self, *job_ids: int, seconds: float = PATIENCE_SECONDS) -> None:
+        """These, or all."""
+        live = "SELECT count(*) = 0 FROM dagapp.dag_jobs WHERE status IN ('pending', 'running')"
+        if job_ids:
+            self.until(f"{live} AND job_id = ANY(%s)", list(job_ids), seconds=seconds)
+        else:
+            self.until(live, seconds=seconds)
+
+    def _assert_alive(self) -> None:
+        """A process that died explains more than waiting in vain for it."""
+        for process in self.processes:
+            assert not (process.should_live and process.has_ended()), f"it died:\n{process.last_words()}"
+
+    def _summary(self) -> list[Row]:
+        return self.database.rows(
+            "SELECT j.job_id, j.workflow_id, j.status, j.owner_id, array_agg(DISTINCT n.status::text) AS nodes "
+            "FROM dagapp.dag_jobs j LEFT JOIN dagapp.dag_node_states n USING (job_id) "
+            "WHERE j.status IN ('pending', 'running') GROUP BY j.job_id LIMIT 5"
+        )

@@ -1,0 +1,180 @@
+"""The promise, as questions to the database: no job lost, nothing doubled, every change in the timeline."""
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from shapes import SHAPES
+
+SWEEP_SECONDS = 30.0
+
+# Each finds what breaks the claim.
+CLAIMS: Mapping[str, str] = {
+    "every job has ended and nobody owns it": """
+        SELECT job_id, status, owner_id, started_at, completed_at FROM dagapp.dag_jobs
+        WHERE status NOT IN ('completed', 'failed', 'cancelled')
+            OR owner_id IS NOT NULL OR started_at IS NULL OR completed_at IS NULL
+    """,
+    "a job is created, started and ended once": """
+        SELECT j.job_id, j.status, array_agg(e.event_type::text ORDER BY e.event_id) AS timeline
+        FROM dagapp.dag_jobs j LEFT JOIN dagapp.dag_job_events e ON e.job_id = j.job_id
+            AND e.event_type IN ('job_created', 'job_started', 'job_completed', 'job_failed', 'job_cancelled')
+        GROUP BY j.job_id
+        HAVING array_agg(e.event_type::text ORDER BY e.event_id)
+            IS DISTINCT FROM ARRAY['job_created', 'job_started', 'job_' || j.status]
+    """,
+    "each completed node has one node_completed, and no other node has one": """
+        SELECT n.job_id, n.node_id, n.status, count(e.event_id) AS completions
+        FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_job_events e
+            ON e.job_id = n.job_id AND e.node_id = n.node_id AND e.event_type = 'node_completed'
+        GROUP BY n.job_id, n.node_id
+        HAVING count(e.event_id) <> CASE n.status WHEN 'completed' THEN 1 ELSE 0 END
+    """,
+    "each attempt is dispatched, started, completed and failed at most once": """
+        SELECT job_id, node_id, task_id, event_type, count(*) AS times FROM dagapp.dag_job_events
+        WHERE event_type IN ('node_dispatched', 'node_started', 'node_completed', 'node_failed')
+        GROUP BY job_id, node_id, task_id, event_type HAVING count(*) > 1
+    """,
+    "a completed task has one completed result, which is the node's": """
+        SELECT n.job_id, n.node_id, n.task_id, n.output, (
+            SELECT json_agg(r) FROM dagapp.dag_task_results r WHERE r.job_id = n.job_id AND r.node_id = n.node_id
+        ) AS results
+        FROM dagapp.dag_node_states n
+        WHERE n.status = 'completed' AND n.input_params IS NOT NULL AND 1 <> (
+            SELECT count(*) FROM dagapp.dag_task_results r
+            WHERE r.job_id = n.job_id AND r.node_id = n.node_id AND r.task_id = n.task_id
+                AND r.status = 'completed' AND r.output = n.output AND r.processed
+        )
+    """,
+    "a completed result of another attempt was ignored": """
+        SELECT r.task_id, r.node_id, n.task_id AS accepted
+        FROM dagapp.dag_task_results r LEFT JOIN dagapp.dag_node_states n USING (job_id, node_id)
+        WHERE r.status = 'completed' AND r.task_id IS DISTINCT FROM n.task_id AND NOT EXISTS (
+            SELECT FROM dagapp.dag_job_events e
+            WHERE e.job_id = r.job_id AND e.event_type = 'result_ignored'
+                AND coalesce(e.event_data ->> 'reported_task_id', e.task_id) = r.task_id
+        )
+    """,
+    "no more attempts than the policy allows, and each retry in the timeline": """
+        SELECT n.job_id, n.node_id, n.retry_count, n.max_retries, count(e.event_id) AS retries
+        FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_job_events e
+            ON e.job_id = n.job_id AND e.node_id = n.node_id AND e.event_type = 'node_retrying'
+        GROUP BY n.job_id, n.node_id
+        HAVING n.retry_count > n.max_retries OR n.retry_count <> count(e.event_id)
+    """,
+    "an attempt fails only if its handler says so, its worker is killed or gives it back, or its job fails": """
+        SELECT e.job_id, e.node_id, e.task_id, e.error_message, w.pid, w.status
+        FROM dagapp.dag_job_events e LEFT JOIN dagapp.dag_workers w
+            ON w.worker_id = substring(e.error_message FROM '^worker (\\w+) ')
+        WHERE e.event_type = 'node_failed' AND NOT coalesce(
+            e.error_message LIKE '%%as it was asked to' OR e.error_message LIKE 'withdrawn: job_%%'
+            OR (e.error_message LIKE '%% was lost' AND w.status = 'lost' AND w.pid = ANY(%(killed)s))
+            OR (e.error_message LIKE '%% gave it back' AND w.status = 'stopped'), false)
+    """,
+    "what was accepted was executed to its end": """
+        SELECT n.job_id, n.node_id, n.task_id FROM dagapp.dag_node_states n
+        WHERE n.status = 'completed' AND n.input_params IS NOT NULL
+            AND NOT EXISTS (SELECT FROM acceptance_ledger l WHERE l.task_id = n.task_id AND l.event = 'end')
+    """,
+    "what was executed was dispatched": """
+        SELECT * FROM acceptance_ledger l WHERE NOT EXISTS (
+            SELECT FROM dagapp.dag_job_events e WHERE e.task_id = l.task_id AND e.event_type = 'node_dispatched'
+        )
+    """,
+    "every result was taken in": "SELECT task_id FROM dagapp.dag_task_results WHERE NOT processed",
+}
+NO_TASK_TWICE = """
+    SELECT task_id, count(*) AS executions, array_agg(pid) AS pids FROM acceptance_ledger
+    WHERE event = 'start' GROUP BY task_id HAVING count(*) > 1
+"""
+LEFTOVERS = """
+    SELECT 'waiting' AS place, task_id AS what FROM dagapp.dag_tasks_waiting
+    UNION ALL SELECT 'running', task_id FROM dagapp.dag_tasks_running
+    UNION ALL SELECT 'mailbox', concat_ws(' ', kind, task_id, job_id) FROM dagapp.dag_mailbox
+"""
+MOVES = {
+    "node_ready": ({"pending"}, "ready"),
+    "node_dispatched": ({"ready"}, "dispatched"),
+    "node_started": ({"dispatched"}, "running"),
+    "node_completed": ({"running"}, "completed"),
+    "node_failed": ({"ready", "dispatched", "running"}, "failed"),
+    "node_retrying": ({"failed"}, "ready"),
+    "node_skipped": ({"pending", "ready"}, "skipped"),
+}
+
+Connection = psycopg.Connection[dict[str, Any]]
+
+
+def assert_promise_kept(
+    dsn: str, *, killed: Collection[int] = (), poisoned: Collection[int] = (), may_repeat: bool = False
+) -> None:
+    """For all jobs of the database, which have ended. `killed` are pids of workers that were killed or stopped,
+    `poisoned` are jobs that were made unreadable; `may_repeat` allows that a task was executed more than once."""
+    with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
+        await_sweep(conn)
+        for claim, query in CLAIMS.items():
+            _assert_none(conn, claim, query, killed=list(killed))
+        if not may_repeat:
+            _assert_none(conn, "no task was executed twice", NO_TASK_TWICE)
+        _assert_timelines(conn)
+        for job in conn.execute("SELECT * FROM dagapp.dag_jobs").fetchall():
+            if job["job_id"] in poisoned:
+                assert job["status"] == "failed", job
+            else:
+                _assert_outcome(conn, job)
+
+
+def await_sweep(conn: Connection) -> None:
+    """What comes late is put away within seconds."""
+    deadline = time.monotonic() + SWEEP_SECONDS
+    while left := conn.execute(LEFTOVERS).fetchall():
+        assert time.monotonic() < deadline, f"left behind: {left[:20]}"
+        time.sleep(0.05)
+
+
+def _assert_none(conn: Connection, claim: str, query: str, **values: Any) -> None:
+    found = conn.execute(query, values or None).fetchall()
+    assert not found, f"not true that {claim}: {len(found)} times, such as {found[:5]}"
+
+
+def _assert_timelines(conn: Connection) -> None:
+    """Played again from the beginning, the timeline leads by legal moves to the state in which each node is."""
+    states: defaultdict[tuple[int, str], str] = defaultdict(lambda: "pending")
+    events = conn.execute(
+        "SELECT job_id, node_id, event_type::text FROM dagapp.dag_job_events WHERE node_id IS NOT NULL ORDER BY event_id"
+    )
+    for event in events:
+        if event["event_type"] not in MOVES:
+            continue
+        key = event["job_id"], event["node_id"]
+        sources, target = MOVES[event["event_type"]]
+        assert states[key] in sources, f"{event} comes while the node is {states[key]}"
+        states[key] = target
+    for node in conn.execute("SELECT job_id, node_id, status::text FROM dagapp.dag_node_states"):
+        assert states[node["job_id"], node["node_id"]] == node["status"], node
+
+
+def _assert_outcome(conn: Connection, job: Mapping[str, Any]) -> None:
+    """The job has ended as its definition demands, with every node and every item."""
+    shape = SHAPES[job["workflow_id"]]
+    expected = shape.outcome(job["input_params"])
+    assert job["status"] == expected.status, f"{job['workflow_id']} {job['job_id']}: {job['error_message']}"
+    nodes = conn.execute("SELECT * FROM dagapp.dag_node_states WHERE job_id = %s", [job["job_id"]]).fetchall()
+    assert {node["node_id"]: node["status"] for node in nodes} == expected.nodes
+    results = job["result_data"] or {}
+    assert {name: results.get(name) for name in expected.results} == expected.results
+    given_back = _count_given_back(conn, job["job_id"])
+    for node in nodes:
+        if node["input_params"] is not None:
+            assert node["max_retries"] == shape.max_retries + given_back.get(node["node_id"], 0), node
+
+
+def _count_given_back(conn: Connection, job_id: int) -> dict[str, int]:
+    query = """
+        SELECT node_id, count(*)::int AS times FROM dagapp.dag_job_events
+        WHERE job_id = %s AND event_type = 'node_failed' AND error_message LIKE '%% gave it back' GROUP BY node_id
+    """
+    return {row["node_id"]: row["times"] for row in conn.execute(query, [job_id])}

@@ -1,0 +1,119 @@
+"""Orchestrators and workers are killed in mid-work; nothing is lost and nothing is doubled."""
+
+import pytest
+from processes import BOTH, ORCHESTRATOR, WORKER, Process, Stage
+from promise import assert_promise_kept
+from shapes import FAN, FORK, LONG
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+CHILDREN = "SELECT count(*) >= %s FROM dagapp.dag_node_states WHERE job_id = %s AND parent_node_id IS NOT NULL"
+CHILDREN_DONE = f"{CHILDREN} AND status = 'completed'"
+TAKEN_OVER = "SELECT count(*) FROM dagapp.dag_job_events WHERE job_id = %s AND event_type = 'job_taken_over'"
+
+
+@pytest.mark.parametrize(("moment", "children"), [(CHILDREN, 1), (CHILDREN_DONE, 170)], ids=["at the start", "later"])
+def test_the_owner_of_a_fan_out_of_500_is_killed_and_another_goes_on(stage: Stage, moment: str, children: int) -> None:
+    stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
+    job_id = stage.submit(FAN, items=list(range(500)))
+    stage.until(moment, children, job_id)
+    stage.owner_of(job_id).kill()
+    stage.until_ended()
+    assert stage.database.value(TAKEN_OVER, job_id) == 1
+    assert_promise_kept(stage.dsn)
+
+
+def test_the_only_orchestrator_is_killed_in_mid_fan_out_and_started_again(stage: Stage) -> None:
+    only, _ = stage.launch(ORCHESTRATOR, WORKER)
+    job_id = stage.submit(FAN, items=list(range(500)))
+    stage.until(CHILDREN_DONE, 170, job_id)
+    only.kill()
+    stage.launch(ORCHESTRATOR)
+    stage.until_ended()
+    assert stage.database.value(TAKEN_OVER, job_id) == 1
+    assert_promise_kept(stage.dsn)
+
+
+def test_an_orchestrator_is_killed_together_with_its_own_worker(stage: Stage) -> None:
+    both, _ = stage.launch(BOTH, ORCHESTRATOR)
+    job_id = stage.submit(FAN, items=list(range(100)))
+    stage.until(CHILDREN_DONE, 30, job_id)
+    stage.kill(both)
+    stage.launch(WORKER)
+    stage.until_ended()
+    assert_promise_kept(stage.dsn, killed=stage.killed)
+
+
+# What is true of a job at the moment when its owner is killed, from the first task to the branch that is taken.
+MOMENTS = {
+    "the task runs": "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_weigh_0'",
+    "the task has ended": "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_weigh_0' AND event = 'end'",
+    "its report is in the mailbox": (
+        "SELECT count(*) > 0 FROM dagapp.dag_mailbox WHERE kind = 'completed' AND task_id = %s || '_weigh_0'"
+    ),
+    "its result is accepted": "SELECT count(*) > 0 FROM dagapp.dag_task_results WHERE task_id = %s || '_weigh_0'",
+    "the branch runs": "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_heavy_0'",
+}
+
+
+def test_the_owner_is_killed_around_a_conditional(stage: Stage) -> None:
+    stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
+    for moment, question in MOMENTS.items():
+        job_id = stage.submit(FORK, weight=12, seconds=0.3)
+        owner = stage.owner_of(job_id)
+        stage.until(MOMENTS["the task runs"], str(job_id))
+        if moment == "its report is in the mailbox":
+            owner.stop()  # Else the mail would be gone before anybody sees it.
+        stage.until(question, str(job_id))
+        owner.kill()
+        stage.start(*ORCHESTRATOR)
+        stage.until_ended(job_id)
+        assert stage.database.value(TAKEN_OVER, job_id) == 1, moment
+    assert_promise_kept(stage.dsn)
+
+
+HOLDER = "SELECT w.pid FROM dagapp.dag_tasks_running t JOIN dagapp.dag_workers w USING (worker_id) WHERE t.job_id = %s"
+TOILS = "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_toil_0'"
+
+
+def holder_of(stage: Stage, job_id: int) -> Process:
+    """The worker that works on the only task of this job."""
+    stage.until(TOILS, str(job_id))
+    pid = stage.database.value(HOLDER, job_id)
+    return next(process for process in stage.processes if process.pid == pid)
+
+
+def test_a_killed_workers_task_is_finished_by_another(stage: Stage) -> None:
+    stage.launch(ORCHESTRATOR, WORKER, WORKER)
+    job_id = stage.submit(LONG, first_seconds=120)
+    stage.kill(holder_of(stage, job_id))
+    stage.until_ended()
+    node = stage.database.row("SELECT * FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'toil'", job_id)
+    assert (node["retry_count"], node["max_retries"]) == (1, 3)
+    assert_promise_kept(stage.dsn, killed=stage.killed)
+
+
+def test_a_worker_that_was_stopped_for_too_long_comes_back_too_late(stage: Stage) -> None:
+    stage.launch(ORCHESTRATOR, WORKER, WORKER, worker_lost_after_seconds=2)
+    job_id = stage.submit(LONG, first_seconds=0.5)
+    late = holder_of(stage, job_id)
+    late.stop()
+    stage.killed.add(late.pid)
+    stage.until_ended()
+    late.go_on()
+    known = "SELECT count(*) = 2 FROM dagapp.dag_workers WHERE pid = %s"
+    stage.until(known, late.pid)  # The old name is lost, and it has taken a new one.
+    next_job_id = stage.submit(FORK, weight=3)
+    stage.until_ended(next_job_id)
+    assert_promise_kept(stage.dsn, killed=stage.killed)
+
+
+def test_all_processes_are_killed_at_once_and_started_again(stage: Stage) -> None:
+    everybody = stage.launch(ORCHESTRATOR, BOTH, WORKER)
+    jobs = [stage.submit(FAN, items=list(range(40))) for _ in range(4)]
+    stage.until("SELECT count(*) >= 20 FROM dagapp.dag_job_events WHERE event_type = 'node_completed'")
+    for process in everybody:
+        stage.kill(process)
+    stage.launch(ORCHESTRATOR, WORKER)
+    stage.until_ended(*jobs)
+    assert_promise_kept(stage.dsn, killed=stage.killed)

@@ -1,0 +1,42 @@
+"""Call the command line in this process."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from typer.testing import CliRunner
+
+from dagmaster.cli.app import app
+
+WORKFLOWS = Path(__file__).parent.parent / "workflows"
+
+
+@dataclass(frozen=True)
+class Called:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.out)
+
+
+def call(*args: object, env: Mapping[str, str | None] | None = None, input: str | None = None) -> Called:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        result = CliRunner().invoke(app, [str(arg) for arg in args], env=env, input=input)
+    finally:
+        root.handlers, root.level = handlers, level
+    assert "Traceback" not in result.output
+    return Called(result.exit_code, result.stdout, result.stderr)
+
+
+def write_workflow(folder: Path, text: str, name: str = "flow.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path

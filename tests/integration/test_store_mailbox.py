@@ -1,0 +1,226 @@
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fleet import chain, fleet, rows, single
+from owning import Owner, owner
+
+from dagmaster.engine.messages import Cancel, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.store.connect import opened
+from dagmaster.store.mailbox import add_mail, close_late_mail, read_mail, request_cancel
+
+
+@pytest.fixture
+async def me(dsn: str) -> AsyncIterator[Owner]:
+    async with owner(dsn) as one:
+        yield one
+
+
+async def read(me: Owner, limit: int = 1000) -> list[Any]:
+    """What has arrived besides the news of the submissions."""
+    return [mail.message for mail in await read_mail(me.conn, me.id, limit) if not isinstance(mail.message, Resume)]
+
+
+def report(me: Owner, kind: str, **more: Any) -> dict[str, Any]:
+    node = {"node_id": "work", "task_id": f"{me.job_id}_work_0", "worker_id": "w"}
+    return {"job_id": me.job_id, "kind": kind, **node, **more}
+
+
+async def test_each_kind_of_mail_becomes_its_message(me: Owner) -> None:
+    await me.submit(single())
+    task = f"{me.job_id}_work_0"
+    await add_mail(
+        me.conn,
+        [
+            report(me, "started"),
+            report(me, "completed", output={"a": [1, None]}, duration_ms=5),
+            report(me, "failed", error="why", data={"permanent": True, "retry_after_seconds": 2.5}, duration_ms=6),
+            report(me, "failed"),
+            report(me, "lost"),
+            report(me, "given_back"),
+        ],
+    )
+    await request_cancel(me.conn, me.job_id, actor="ada", reason="enough")
+    started, completed, failed, bare, lost, given_back, cancel = await read(me)
+    at = started.at
+    assert (datetime.now(UTC) - at).total_seconds() < 60
+    assert started == TaskStarted("work", task, "w", at)
+    assert completed == TaskCompleted("work", task, "w", completed.at, b'{"a":[1,null]}', 5)
+    assert failed == TaskFailed(
+        "work", task, "w", failed.at, "why", permanent=True, retry_after_seconds=2.5, duration_ms=6
+    )
+    assert bare.error and not bare.permanent and bare.retry_after_seconds is None
+    assert lost == TaskLost("work", task, "w", lost.at, given_back=False)
+    assert given_back.given_back
+    assert cancel == Cancel("ada", "enough")
+
+
+async def test_mail_is_read_in_the_order_of_its_arrival(me: Owner) -> None:
+    for _ in range(3):
+        await me.submit(single())
+    for number in range(30):
+        await add_mail(me.conn, [report(me, "failed", error=str(number))])
+    assert [message.error for message in await read(me)] == [str(number) for number in range(30)]
+    assert [mail.mail_id for mail in await read_mail(me.conn, me.id, 5)] == sorted(
+        mail.mail_id for mail in await read_mail(me.conn, me.id, 1000)
+    )[:5]
+
+
+async def test_an_owner_reads_only_the_mail_of_its_own_jobs(dsn: str, me: Owner) -> None:
+    await me.submit(single())
+    async with owner(dsn) as other:
+        await other.submit(single())
+        assert {mail.job_id for mail in await read_mail(me.conn, me.id, 10)} == {me.job_id}
+        assert {mail.job_id for mail in await read_mail(other.conn, other.id, 10)} == {other.job_id}
+
+
+async def test_mail_that_makes_no_sense_is_read_as_nothing(me: Owner) -> None:
+    """It is closed like any other; one bad letter never stops an orchestrator."""
+    await me.submit(single())
+    await add_mail(
+        me.conn,
+        [
+            report(me, "a kind of tomorrow", data={"x": 1}),
+            report(me, "failed", data=[1, 2]) | {"node_id": None},
+            report(me, "completed") | {"task_id": None},
+            report(me, "started") | {"node_id": None, "task_id": None},
+            report(me, "cancel", data="x"),
+        ],
+    )
+    *nonsense, cancel = await read(me)
+    assert nonsense == [None] * 4
+    assert cancel == Cancel(None, None)
+
+
+async def test_what_was_taken_in_is_gone_and_only_that(dsn: str, me: Owner) -> None:
+    await me.submit(single())
+    await add_mail(me.conn, [report(me, "a kind of tomorrow"), report(me, "started")])
+    first, second, third = await read_mail(me.conn, me.id, 10)
+    await me.advance(Resume(), mail=(first.mail_id, second.mail_id))
+    assert [row["mail_id"] for row in await rows(dsn, "SELECT mail_id FROM dagapp.dag_mailbox")] == [third.mail_id]
+
+
+async def ended_job(me: Owner) -> None:
+    await me.submit(single())
+    await me.advance(Resume())
+    await me.advance(Cancel())
+    await me.conn.execute(b"DELETE FROM dagapp.dag_mailbox")
+
+
+async def test_a_late_report_is_kept_and_noted_and_changes_nothing(dsn: str, me: Owner) -> None:
+    await ended_job(me)
+    before = await rows(dsn, "SELECT * FROM dagapp.dag_jobs") + await rows(dsn, "SELECT * FROM dagapp.dag_node_states")
+    await add_mail(me.conn, [report(me, "completed", output={"late": 1}, duration_ms=9)])
+    assert await close_late_mail(me.conn) == 1
+    after = await rows(dsn, "SELECT * FROM dagapp.dag_jobs") + await rows(dsn, "SELECT * FROM dagapp.dag_node_states")
+    assert after == before
+    [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
+    assert (kept["status"], kept["output"], kept["processed"]) == ("completed", {"late": 1}, True)
+    assert (kept["worker_id"], kept["execution_duration_ms"]) == ("w", 9)
+    [note] = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE event_type = 'result_ignored'")
+    assert (note["event_status"], note["task_id"]) == ("warning", f"{me.job_id}_work_0")
+    assert await close_late_mail(me.conn) == 0
+
+
+async def test_a_second_late_report_of_the_same_task_is_not_noted_again(dsn: str, me: Owner) -> None:
+    await ended_job(me)
+    for kind in ("completed", "failed"):
+        await add_mail(me.conn, [report(me, kind, output={"n": kind}, error=kind), report(me, kind)])
+        await close_late_mail(me.conn)
+    [kept] = await rows(dsn, "SELECT status, output FROM dagapp.dag_task_results")
+    assert kept == {"status": "completed", "output": {"n": "completed"}}
+    assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_job_events WHERE event_type = 'result_ignored'")) == 1
+    assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox") == []
+
+
+async def test_mail_of_unknown_jobs_and_other_late_mail_is_removed_without_a_word(dsn: str, me: Owner) -> None:
+    await ended_job(me)
+    await add_mail(
+        me.conn,
+        [
+            {"job_id": 4711, "kind": "completed", "node_id": "n", "task_id": "4711_n_0", "output": {}},
+            {"job_id": 4711, "kind": "cancel"},
+            report(me, "started"),
+            report(me, "cancel"),
+            report(me, "a kind of tomorrow"),
+            report(me, "completed", task_id="999_work_0"),
+            report(me, "completed", task_id=None),
+        ],
+    )
+    before = await rows(dsn, "SELECT count(*) FROM dagapp.dag_job_events")
+    assert await close_late_mail(me.conn) == 7
+    assert await rows(dsn, "SELECT count(*) FROM dagapp.dag_job_events") == before
+    assert await rows(dsn, "SELECT 1 FROM dagapp.dag_task_results") == []
+
+
+async def test_late_mail_that_cannot_be_kept_does_not_hold_up_the_rest(dsn: str, me: Owner) -> None:
+    """JSON may say NUL, jsonb may not."""
+    await ended_job(me)
+    await rows(
+        dsn,
+        "INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, output) VALUES (%s, 'completed', 'work', %s, %s)",
+        me.job_id,
+        f"{me.job_id}_work_0",
+        '{"a": "\\u0000"}',
+    )
+    await add_mail(me.conn, [report(me, "completed", task_id=f"{me.job_id}_work_1")])
+    assert await close_late_mail(me.conn) == 2
+    kept = await rows(dsn, "SELECT task_id, output FROM dagapp.dag_task_results ORDER BY task_id")
+    assert [row["task_id"] for row in kept] == [f"{me.job_id}_work_0", f"{me.job_id}_work_1"]
+
+
+async def test_mail_of_live_jobs_is_left_alone(dsn: str, me: Owner) -> None:
+    await me.submit(single())
+    await add_mail(me.conn, [report(me, "started")])
+    assert await close_late_mail(me.conn) == 0
+    assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox")) == 2
+
+
+async def test_two_who_close_late_mail_at_once_close_each_once(dsn: str, me: Owner) -> None:
+    await ended_job(me)
+    await add_mail(me.conn, [report(me, "completed", task_id=f"{me.job_id}_work_{n}") for n in range(300)])
+
+    async def close() -> int:
+        closed = 0
+        async with opened(dsn, application="test") as conn:
+            while some := await close_late_mail(conn, limit=50):
+                closed += some
+        return closed
+
+    assert sum(await asyncio.gather(close(), close())) == 300
+    assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_job_events WHERE event_type = 'result_ignored'")) == 300
+
+
+async def test_a_result_that_somebody_writes_into_the_table_counts(dsn: str) -> None:
+    """WK-04: a worker with access to the database needs nothing else."""
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        job_id = await running.submit(chain(2))
+        insert = """INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status, output, worker_id)
+                    VALUES (%s, %s, %s, 'completed', '{"by": "hand"}', 'psql')"""
+        for node in ("n0", "n1"):
+            waiting = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE node_id = %s"
+            await running.until(waiting, lambda node=node: [node])
+            await rows(dsn, insert, f"{job_id}_{node}_0", job_id, node)
+        [job] = await running.completed(job_id)
+        assert job["result_data"]["n1"] == {"by": "hand"}
+        results = await rows(dsn, "SELECT processed, worker_id FROM dagapp.dag_task_results")
+        assert results == [{"processed": True, "worker_id": "psql"}] * 2
+        await running.is_clean()
+
+
+async def test_a_row_that_goes_from_running_to_completed_is_mailed_once(dsn: str, me: Owner) -> None:
+    await me.submit(single())
+    task = f"{me.job_id}_work_0"
+    insert = "INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status) VALUES (%s, %s, 'work', 'running')"
+    await rows(dsn, insert, task, me.job_id)
+    assert await read(me) == []
+    await rows(dsn, "UPDATE dagapp.dag_task_results SET status = 'failed', error_message = 'no'")
+    [message] = await read(me)
+    assert (message.task_id, message.error) == (task, "no")
+    await me.advance(Resume())
+    await me.advance(message)
+    mailed = await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox WHERE kind = 'failed'")
+    assert len(mailed) == 1  # the owner's own update of the row is not news

@@ -1,0 +1,136 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import call
+
+import dagmaster
+from dagmaster.cli.app import COMMANDS, load_command, shared_first
+from dagmaster.cli.failures import fail
+from dagmaster.errors import Misconfigured
+from dagmaster.model.inputs import WrongInputs
+from dagmaster.model.problems import InvalidWorkflow, Problem
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_the_root_says_of_a_command_what_its_own_help_says(name: str) -> None:
+    command = load_command(name)
+    assert command.help.splitlines()[0] == COMMANDS[name].help
+    assert f"For example:\n  dagmaster {name}" in command.help or f"\n  dagmaster {name}" in command.help
+
+
+@pytest.mark.parametrize("name", ["upgrade", "downgrade", "current", "history"])
+def test_every_part_of_migrate_has_help_with_an_example(name: str) -> None:
+    shown = call("migrate", name, "--help")
+    assert shown.code == 0
+    assert f"dagmaster migrate {name}" in shown.out
+
+
+def test_help_loads_nothing_that_takes_long() -> None:
+    script = """
+import sys
+from dagmaster.cli.app import app
+try:
+    app(["--help"], prog_name="dagmaster")
+except SystemExit:
+    pass
+slow = {"sqlalchemy", "alembic", "psycopg", "jinja2", "yaml", "pydantic_settings", "uvloop"} & set(sys.modules)
+sys.exit(f"loaded: {slow}" if slow else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Run a workflow in this process" in done.stdout
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    shown = call()
+    assert shown.code == 0
+    assert "Usage: dagmaster" in shown.out
+
+
+def test_an_unknown_command_is_wrong_use_and_the_right_one_is_suggested() -> None:
+    shown = call("jbos")
+    assert shown.code == 2
+    assert "Did you mean 'jobs'?" in shown.err
+
+
+def test_shared_options_may_stand_anywhere() -> None:
+    assert shared_first(["run", "x", "--data-dir", "d", "-i", "a=1", "--debug", "--log-level=info"]) == [
+        *("--data-dir", "d", "--debug", "--log-level=info"),
+        *("run", "x", "-i", "a=1"),
+    ]
+    assert shared_first(["run", "--", "--debug"]) == ["run", "--", "--debug"]
+    assert shared_first(["run", "--data-dir"]) == ["--data-dir", "run"]
+
+
+def test_the_version_is_the_packages() -> None:
+    assert call("version").out == f"dagmaster {dagmaster.__version__}\n"
+    assert call("version", "--json").json == {"version": dagmaster.__version__}
+
+
+def test_a_wrong_setting_is_one_message() -> None:
+    shown = call("jobs", "--log-level", "loud")
+    assert shown.code == 2
+    assert shown.err == (
+        "error: log_level (argument) should be 'debug', 'info', 'warning', 'error' or 'critical', not 'loud'\n"
+    )
+
+
+@pytest.mark.parametrize(("role", "message"), [("gateway", "not part of this version"), ("cook", "should be")])
+def test_a_role_that_there_is_not_is_one_message(role: str, message: str) -> None:
+    shown = call(env={"RUN_MODE": role})
+    assert shown.code == 2
+    assert message in shown.err
+
+
+def test_a_role_of_the_environment_is_started_without_a_command() -> None:
+    shown = call(env={"RUN_MODE": "worker", "DAGMASTER_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"})
+    assert shown.code == 2
+    assert "the worker has no queue to consume" in shown.err
+
+
+# Errors
+
+
+def test_an_error_is_one_line_and_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(Misconfigured("no such thing"), debug=False) == 2
+    assert capsys.readouterr().err == "error: no such thing\n"
+
+
+def test_each_problem_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    fail(InvalidWorkflow([Problem("bad", file="f.yaml", line=3, column=5), Problem("worse")]), debug=False)
+    assert capsys.readouterr().err == "f.yaml:3:5: error: bad\nerror: worse\n"
+    fail(WrongInputs(["input 'a' is required", "input 'b' is unknown"]), debug=False)
+    assert capsys.readouterr().err == "error: input 'a' is required\nerror: input 'b' is unknown\n"
+
+
+def test_a_fault_of_the_program_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(ZeroDivisionError("oops"), debug=False) == 3
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ZeroDivisionError: oops\n")
+    assert "--debug" in shown
+    assert "Traceback" not in shown
+
+
+def test_a_traceback_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise ZeroDivisionError("oops")
+    except ZeroDivisionError as error:
+        fail(error, debug=True)
+    assert "Traceback" in capsys.readouterr().err
+
+
+# The public API
+
+
+def test_the_package_gives_what_an_author_of_handlers_needs() -> None:
+    assert all(getattr(dagmaster, name) for name in dagmaster.__all__)
+    assert dagmaster.register_handler is dagmaster.handler
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = dagmaster.nothing

@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+
+from dagmaster.cli.inputs import gather_inputs
+from dagmaster.errors import InvalidInputs
+from dagmaster.model.workflow import InputSpec, InputType, Workflow
+
+
+def workflow(*, additional_inputs: bool = False, **inputs: InputType) -> Workflow:
+    specs = {name: InputSpec(type=kind, required=False) for name, kind in inputs.items()}
+    return Workflow(workflow_id="w", name="w", inputs=specs, additional_inputs=additional_inputs, nodes={})
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (InputType.STRING, "3", "3"),
+        (InputType.STRING, "a=b", "a=b"),
+        (InputType.STRING, "", ""),
+        (InputType.INTEGER, "3", 3),
+        (InputType.INTEGER, "-3", -3),
+        (InputType.NUMBER, "0.5", 0.5),
+        (InputType.BOOLEAN, "true", True),
+        (InputType.BOOLEAN, "False", False),
+        (InputType.ARRAY, '[1, "a"]', [1, "a"]),
+        (InputType.OBJECT, '{"a": {"b": 1}}', {"a": {"b": 1}}),
+    ],
+)
+def test_a_single_input_is_read_as_its_type_says(kind: InputType, text: str, value: object) -> None:
+    assert gather_inputs(workflow(x=kind), [f"x={text}"]) == {"x": value}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (InputType.INTEGER, "three"),
+        (InputType.NUMBER, "NaN"),
+        (InputType.BOOLEAN, "yes"),
+        (InputType.ARRAY, "1,2"),
+        (InputType.OBJECT, "a: 1"),
+    ],
+)
+def test_a_value_that_is_not_json_is_refused_with_an_example(kind: InputType, text: str) -> None:
+    with pytest.raises(InvalidInputs, match=rf"input 'x' is of type {kind}, which '{text}' is not; such as -i x="):
+        gather_inputs(workflow(x=kind), [f"x={text}"])
+
+
+def test_json_of_another_type_is_refused() -> None:
+    with pytest.raises(InvalidInputs, match="input 'x' must be an integer"):
+        gather_inputs(workflow(x=InputType.INTEGER), ["x=[1]"])
+
+
+@pytest.mark.parametrize("pair", ["x", "=1", ""])
+def test_an_input_needs_a_name_and_an_equals_sign(pair: str) -> None:
+    with pytest.raises(InvalidInputs, match="NAME=VALUE"):
+        gather_inputs(workflow(x=InputType.STRING), [pair])
+
+
+def test_single_inputs_win_over_documents_and_later_documents_over_earlier_ones() -> None:
+    flow = workflow(a=InputType.STRING, b=InputType.STRING, c=InputType.STRING)
+    gathered = gather_inputs(flow, ["c=3"], '{"a": "1", "b": "1", "c": "1"}', '{"b": "2", "c": "2"}')
+    assert gathered == {"a": "1", "b": "2", "c": "3"}
+
+
+def test_a_document_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "inputs.json"
+    path.write_text('{"x": 5}')
+    assert gather_inputs(workflow(x=InputType.INTEGER), [], f"@{path}") == {"x": 5}
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ('{"x": ', r"the JSON of the inputs cannot be read: .*\(line 1, column"),
+        ("[1]", "the JSON of the inputs must be an object"),
+        ("@nowhere.json", "the inputs cannot be read from 'nowhere.json'"),
+    ],
+)
+def test_a_document_that_cannot_be_read_says_why(document: str, message: str) -> None:
+    with pytest.raises(InvalidInputs, match=message):
+        gather_inputs(workflow(x=InputType.INTEGER), [], document)
+
+
+def test_an_undeclared_input_is_a_text_where_it_is_allowed() -> None:
+    assert gather_inputs(workflow(additional_inputs=True), ["y=3"]) == {"y": "3"}
+    with pytest.raises(InvalidInputs, match="input 'y' is unknown"):
+        gather_inputs(workflow(x=InputType.STRING), ["y=3"])

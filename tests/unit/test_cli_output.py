@@ -1,0 +1,78 @@
+from datetime import UTC, datetime, timedelta, timezone
+from io import StringIO
+from typing import Any
+
+import orjson
+import pytest
+from rich.console import Console
+
+from dagmaster.cli.output import as_record, between, dump, in_seconds, listed, print_for_reading
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (0.04, "0.0 s"),
+        (59.94, "59.9 s"),
+        (60, "1 min 00 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 00 min"),
+        (90_000, "25 h 00 min"),
+    ],
+)
+def test_durations_are_short(seconds: float | None, text: str) -> None:
+    assert in_seconds(seconds) == text
+
+
+def test_a_duration_is_never_negative() -> None:
+    now = datetime.now(UTC)
+    assert between(now, now - timedelta(seconds=5)) == 0
+    assert between(None, now) is None
+    assert (between(now - timedelta(seconds=5), None) or 0) >= 5
+
+
+def test_a_row_for_programs_has_ids_as_texts_and_times_in_utc() -> None:
+    at = datetime(2026, 1, 31, 12, 0, tzinfo=timezone(timedelta(hours=2)))
+    row = {"job_id": 2**60, "owner_id": None, "priority": 3, "created_at": at, "result": {"job_id": 1}}
+    assert orjson.loads(dump(as_record(row))) == {
+        "job_id": str(2**60),
+        "owner_id": None,
+        "priority": 3,
+        "created_at": "2026-01-31T10:00:00Z",
+        "result": {"job_id": 1},
+    }
+
+
+def shown(value: Any, width: int) -> str:
+    screen = Console(file=StringIO(), width=width, highlight=False)
+    print_for_reading(screen, value)
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue()
+
+
+def test_what_fits_on_one_line_is_not_spread() -> None:
+    assert shown({"a": {"b": [1, 2]}, "c": "[bold]x"}, 80) == '{"a": {"b": [1, 2]}, "c": "[bold]x"}\n'
+
+
+def test_what_does_not_fit_is_laid_out_and_still_json() -> None:
+    value = {"first": {"numbers": [1, 2, 3]}, "second": [{"text": "x" * 30}, {}], "third": None}
+    text = shown(value, 40)
+    assert orjson.loads(text) == value
+    assert text.splitlines() == [
+        "{",
+        '  "first": {"numbers": [1, 2, 3]},',
+        '  "second": [',
+        '    {"text": "' + "x" * 30 + '"},' if False else "    {",
+        *text.splitlines()[4:],
+    ]
+
+
+def test_long_lists_are_cut() -> None:
+    assert shown(list(range(1000)), 80) == '[0, 1, "… and 998 more"]\n'
+    assert shown(list(range(10)), 80) == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
+
+
+def test_names_are_listed_up_to_a_number() -> None:
+    assert listed([]) == "none"
+    assert listed(["a", "b", "c"], shown=2) == "a, b and 1 more"
