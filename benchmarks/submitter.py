@@ -16,7 +16,7 @@ OWNER_IS_ALIVE_SECONDS = 120.0
 GIVE_UP_SECONDS = 600.0
 LIVE = ("pending", "running")
 # Looking costs what is measured: not before the jobs can have ended, and then often enough to be exact.
-WAIT_SHARE = 0.9
+WAIT_SHARE = 0.6
 
 
 def look_seconds(expected_seconds: float) -> float:

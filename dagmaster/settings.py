@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     orphan_threshold_seconds: Seconds = 120
     orphan_scan_interval_seconds: Seconds = 60
     worker_heartbeat_interval_seconds: Seconds = 30
-    worker_lost_after_seconds: Seconds = 90
+    worker_lost_after_seconds: Seconds = 55  # and so every loss is seen within a minute (RT-09)
     zombie_after_seconds: Seconds = 86_400
 
     default_task_timeout_seconds: Seconds = 3600

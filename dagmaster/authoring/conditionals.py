@@ -10,9 +10,11 @@ from dagmaster.model.problems import Path
 # Keys are read as they are written, and YAML has many words for true.
 _TRUTHS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BRANCH_KEYS: Final = ("name", "condition", "next", "default")
-_HALF_COMPARISON: Final = re.compile(r"\s*(==|!=|[<>]|(in|not_in|not|contains|starts_with|ends_with)\b|is_)")
+_HALF_COMPARISON: Final = re.compile(r"\s*(==|!=|[<>]|(in|not_in|not\s+in|contains|starts_with|ends_with)\b|is_)")
 
+# Stand for what could not be read, so that the mistake is reported once.
 UNREAD_CONDITION: Final = "true"
+UNREAD_SUBJECT: Final = "{{ inputs }}"
 
 
 def read_conditional(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[str, Any]:
@@ -46,7 +48,13 @@ def _read_condition(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> s
         notes.report(f"the conditional {node_id!r} needs a 'condition'", mark)
     elif condition is not None:
         notes.place(("nodes", node_id, "branches", 0, "when"), condition)
-    return read_text(condition, f"the condition of node {node_id!r}", notes) or UNREAD_CONDITION
+    return _condition_text(condition, f"the condition of node {node_id!r}", notes)
+
+
+def _condition_text(located: Located | None, what: str, notes: Notes) -> str:
+    if located is not None and isinstance(located.value, bool):
+        return "true" if located.value else "false"  # however YAML spells it
+    return read_text(located, what, notes) or UNREAD_CONDITION
 
 
 def _read_targets(node_id: str, fields: Fields, notes: Notes) -> dict[bool, Located]:
@@ -109,7 +117,7 @@ class _Ordered:
             self._notes.report(f"{what} needs a 'condition' or 'default: true'", item.mark)
         elif condition is not None:
             self._notes.place((*self._path, number, "when"), condition)
-        return read_text(condition, f"the condition of {what}", self._notes) or UNREAD_CONDITION
+        return _condition_text(condition, f"the condition of {what}", self._notes)
 
     def _default(self, number: int, located: Located) -> dict[str, Any]:
         what = f"the default of node {self._node_id!r}"
@@ -124,11 +132,11 @@ class _Ordered:
 
     def _subject(self, branches: list[dict[str, Any]]) -> str | None:
         field = self._fields.get("condition_field") or self._fields.get("condition")
-        if field is not None:
+        if field is not None and not is_missing(field):
             self._notes.place(("nodes", self._node_id, "subject"), field)
-            return read_text(field, f"the condition_field of node {self._node_id!r}", self._notes) or "{{ inputs }}"
+            return read_text(field, f"the condition_field of node {self._node_id!r}", self._notes) or UNREAD_SUBJECT
         if any(_HALF_COMPARISON.match(branch.get("when") or "") for branch in branches):
             message = f"node {self._node_id!r} needs a 'condition_field' that its branches compare"
             self._notes.report(message, self._fields["branches"].key_mark or self._fields["branches"].mark)
-            return "{{ inputs }}"
+            return UNREAD_SUBJECT
         return None

@@ -23,7 +23,7 @@ from dagmaster.model.workflow import (
 )
 
 # Stands for a handler that could not be read, so that the mistake is reported once.
-UNREAD: Final = "?"
+UNREAD: Final = "(unread)"
 
 _CLASSES: Final[dict[str, type[Node]]] = {
     "task": TaskNode,

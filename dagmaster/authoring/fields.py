@@ -78,8 +78,8 @@ def read_fields(located: Located, known: Collection[str], what: str, notes: Note
 
 
 def is_missing(located: Located | None) -> bool:
-    """Not given at all. What was given but could not be read has been reported already."""
-    return located is None or (located.value is None and not located.is_broken)
+    """Not given, or empty. What was given but could not be read has been reported already."""
+    return located is None or (located.value in (None, "") and not located.is_broken)
 
 
 def read_text(located: Located | None, what: str, notes: Notes) -> str | None:
@@ -108,6 +108,8 @@ def read_names(located: Located | None, path: Path, what: str, notes: Notes) -> 
     items = located.value if isinstance(located.value, list) else [located]
     names: list[str] = []
     for item in items:
+        if is_missing(item):
+            notes.report(f"a name in {what} is empty", item.mark)
         if name := read_text(item, f"each name in {what}", notes):
             notes.place((*path, len(names)), item)
             names.append(name)

@@ -57,6 +57,8 @@ def read_yaml(text: str, file: str | None) -> tuple[Located, list[Problem]]:
         root = _compose(text)
     except yaml.YAMLError as error:
         raise InvalidWorkflow([_explain(error, text, file)]) from None
+    except UnicodeEncodeError as error:
+        raise InvalidWorkflow([Problem(f"the text cannot be encoded: {error.reason}", file=file)]) from None
     if root is None:
         raise InvalidWorkflow([Problem("the file is empty", file=file, line=1, column=1)])
     reader = _Reader(file)
@@ -69,35 +71,33 @@ _TAGS: Final = "tag:yaml.org,2002:"
 _MERGE: Final = f"{_TAGS}merge"
 
 
-class _Loader(yaml.SafeLoader):
-    """Dates stay texts: JSON has none. Depth and number of values are limited."""
+# The parser in C is many times faster; it is in every wheel of PyYAML, but not in every build.
+_BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """Dates stay texts: JSON has none."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            mark = self.get_mark()
-            raise yaml.composer.ComposerError(None, None, f"the file is nested more than {MAX_DEPTH} levels deep", mark)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
 
 def _compose(text: str) -> yaml.Node | None:
-    loader = _Loader(text)
-    try:
-        node: yaml.Node | None = loader.get_single_node()
-        return node
-    finally:
-        loader.dispose()
+    _check_depth(text)
+    node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    return node
+
+
+def _check_depth(text: str) -> None:
+    """Composing is recursive, and reading events is not."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            message = f"the file is nested more than {MAX_DEPTH} levels deep"
+            raise yaml.composer.ComposerError(None, None, message, event.start_mark)
 
 
 _UNQUOTED: Final = re.compile(r"(?:[:,\[-]\s+|^\s*)\{\{")
@@ -109,9 +109,9 @@ def _explain(error: yaml.YAMLError, text: str, file: str | None) -> Problem:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         return Problem(f"not readable as YAML: {str(error).splitlines()[0]}", file=file, line=line)
     message = " ".join(filter(None, (error.context, error.problem)))
-    if "'\\t'" in message:
-        message = "a tab is used for indentation; YAML allows only spaces"
     lines = text.splitlines()
+    if mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
+        message = "a tab is used for indentation; YAML allows only spaces"
     around = {mark.line, error.context_mark.line if error.context_mark else mark.line}
     hint = _QUOTE_HINT if any(_UNQUOTED.search(lines[n]) for n in around if n < len(lines)) else ""
     for context, sign in (("block scalar", ">"), ("scanning a tag", "!")):

@@ -88,7 +88,8 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
         return None
     workflow = resolve_queues(_build(head, nodes, notes), queues)
     known = None if queues.handler_queues is None else {*queues.handler_queues, UNREAD}
-    found = find_problems(workflow, known_handlers=known, has_all_links=not notes.has_lost_links)
+    has_all_links = not (notes.has_lost_links and notes.has_errors)
+    found = find_problems(workflow, known_handlers=known, has_all_links=has_all_links)
     notes.problems += [notes.locate(problem) for problem in found]
     return workflow
 

@@ -12,6 +12,7 @@ from dagmaster.errors import Conflict, UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
+from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow
 from dagmaster.settings import Settings
 
@@ -46,7 +47,12 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
             f"{name!r} is not a workflow file, and there is no folder {str(settings.workflows_dir)!r} to look for "
             "a workflow of this id; set DAGMASTER_WORKFLOWS_DIR"
         )
-    return Catalog(settings.workflows_dir, queues=rules).get(name)
+    catalog = Catalog(settings.workflows_dir, queues=rules)
+    if name not in catalog.workflows:
+        for file, problems in catalog.problems.items():
+            if Path(file).stem == name:
+                raise InvalidWorkflow(problems)
+    return catalog.get(name)
 
 
 def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:

@@ -1,5 +1,6 @@
 """What people see of an error, and the exit code of the process: nowhere else."""
 
+import re
 import sys
 import traceback
 
@@ -11,6 +12,8 @@ WRONG_USE = 2
 FAULT = 3
 TIMED_OUT = 124  # as of timeout(1)
 INTERRUPTED = 130
+
+HAS_SEVERITY = re.compile(r"^(\S+ )?(error|warning): ")
 
 
 def fail(error: Exception, *, debug: bool) -> int:
@@ -30,7 +33,7 @@ def describe(error: DagmasterError) -> list[str]:
     """One line for each problem, if the error has collected some."""
     problems = getattr(error, "problems", None) or [error]
     lines = [str(problem) for problem in problems]
-    return [line if ": error: " in line or ": warning: " in line else f"error: {line}" for line in lines]
+    return [line if HAS_SEVERITY.search(line) else f"error: {line}" for line in lines]
 
 
 def tell(*lines: str) -> None:

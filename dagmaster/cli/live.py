@@ -18,7 +18,7 @@ from dagmaster.model.states import NodeStatus
 NAME_WIDTH, STATUS_WIDTH, TIME_WIDTH = 28, 10, 8
 OTHER_COLUMNS = 2 + STATUS_WIDTH + TIME_WIDTH + 5  # with the space between them
 NARROWEST_BAR, WIDEST_BAR = 8, 40
-NUMBERS = 36  # beside a bar
+NUMBERS = 46  # beside a bar
 LINES_AROUND = 6
 # What must be seen when there is no room for all.
 FIRST_SEEN = ("failed", "running", "retrying", "dispatched", "ready")

@@ -30,6 +30,7 @@ WORDS: Mapping[str, str] = {
     "job_completed": "the job is completed[ after {duration_seconds} s]",
     "job_failed": "the job has failed[: {error}]",
     "job_cancelled": "the job is cancelled[ by {actor}][: {reason}]",
+    "job_warning": "warning[: {warning}]",
     "job_taken_over": "taken over by orchestrator {to}[ from {from}]",
     "node_ready": "ready",
     "node_dispatched": "dispatched[ to queue {queue} for {handler}]",

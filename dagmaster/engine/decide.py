@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import assert_never
 
-from dagmaster.engine.ending import cancel, complete_if_done, fail_job
+from dagmaster.engine.ending import cancel, complete_if_done
 from dagmaster.engine.messages import (
-    Abort,
     Cancel,
     Expand,
     Message,
@@ -67,8 +66,6 @@ def _apply(turn: Turn, message: Message) -> None:
             fire(turn, message)
         case Cancel():
             cancel(turn, message)
-        case Abort():
-            fail_job(turn, message.error, failed=[])
         case _:
             assert_never(message)
 

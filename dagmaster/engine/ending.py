@@ -30,7 +30,7 @@ def complete_if_done(turn: Turn) -> None:
     keys = [node.node_id for node in job.nodes.values() if node.output is not None and not node.is_child]
     turn.move_job(
         JOB_COMPLETED,
-        duration_seconds=_seconds(job),
+        duration_seconds=job.duration_seconds,
         node_count=len(job.nodes),
         result_keys=keys[:100],
     )
@@ -49,7 +49,7 @@ def fail_job(turn: Turn, error: str, *, failed: Sequence[str]) -> None:
     job.error = error[:MAX_ERROR_LENGTH]
     job.completed_at = turn.now
     _close_nodes(turn, "job_failed")
-    turn.move_job(JOB_FAILED, error=error, failed_nodes=list(failed), duration_seconds=_seconds(job))
+    turn.move_job(JOB_FAILED, error=error, failed_nodes=list(failed), duration_seconds=job.duration_seconds)
 
 
 def cancel(turn: Turn, message: Cancel) -> None:
@@ -89,9 +89,3 @@ def _result(job: JobState) -> bytes:
 def _with_output(job: JobState) -> list[NodeState]:
     nodes = (job.nodes[node_id] for node_id in job.graph.nodes)
     return [node for node in nodes if node.output is not None and node.status is NodeStatus.COMPLETED]
-
-
-def _seconds(job: JobState) -> float | None:
-    if job.started_at is None or job.completed_at is None:
-        return None
-    return round((job.completed_at - job.started_at).total_seconds(), 3)

@@ -82,12 +82,5 @@ class Cancel:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """The owner cannot process the job: end it with the error in its timeline."""
-
-    error: str
-
-
 Report = TaskCompleted | TaskFailed | TaskLost
-Message = Resume | Expand | TaskStarted | TaskCompleted | TaskFailed | TaskLost | TimerDue | Cancel | Abort
+Message = Resume | Expand | TaskStarted | TaskCompleted | TaskFailed | TaskLost | TimerDue | Cancel

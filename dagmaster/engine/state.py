@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
-from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
 
 
@@ -80,6 +80,17 @@ class JobState:
     nodes: dict[str, NodeState] = field(default_factory=dict)
     fans: dict[str, FanState] = field(default_factory=dict)
     open: int = 0
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in JOB_TERMINAL
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """None until it has ended."""
+        if self.started_at is None or self.completed_at is None:
+            return None
+        return round((self.completed_at - self.started_at).total_seconds(), 3)
 
     def task_id(self, node: NodeState) -> str:
         return f"{self.job_id}_{node.node_id}_{node.attempt}"

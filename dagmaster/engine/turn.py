@@ -11,7 +11,6 @@ from dagmaster.engine.messages import Message, TimerKind
 from dagmaster.engine.state import JobState, NodeState, is_executed
 from dagmaster.errors import IllegalMove
 from dagmaster.model.states import (
-    JOB_TERMINAL,
     NODE_FAILED,
     NODE_IN_FLIGHT,
     NODE_TERMINAL,
@@ -109,7 +108,7 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        return self.job.status in JOB_TERMINAL
+        return self.job.is_terminal
 
     def note(
         self,

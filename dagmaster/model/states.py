@@ -79,5 +79,11 @@ NODE_SKIPPED = Move("node_skipped", frozenset({NodeStatus.PENDING, NodeStatus.RE
 JOB_MOVES = (JOB_STARTED, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED)
 NODE_MOVES = (NODE_READY, NODE_DISPATCHED, NODE_STARTED, NODE_COMPLETED, NODE_FAILED, NODE_RETRYING, NODE_SKIPPED)
 
+
+def can_move(source: S, target: S) -> bool:
+    """Whether some legal move leads from one state to the other."""
+    return any(source in move.sources and target is move.target for move in (*JOB_MOVES, *NODE_MOVES))
+
+
 # What users may write in a filter, and what is stored.
 EVENT_ALIASES = {"node_running": "node_started", "node_retry": "node_retrying"}

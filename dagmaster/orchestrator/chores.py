@@ -35,7 +35,7 @@ class Intervals:
     heartbeat_seconds: float = 30.0
     orphan_scan_seconds: float = 60.0
     orphan_threshold_seconds: float = 120.0
-    worker_lost_after_seconds: float = 90.0
+    worker_lost_after_seconds: float = 55.0
     late_mail_seconds: float = 2.0
     vacuum_seconds: float = 5.0
     housekeeping_seconds: float = 3600.0

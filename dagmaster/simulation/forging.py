@@ -12,24 +12,8 @@ NEVER = 50
 
 
 def forge(ground: Ground) -> TaskCompleted | TaskFailed | TaskLost | TaskStarted:
-    """For a wrong attempt, a wrong node, a wrong job, or for a node that no worker executes."""
     rng, now = ground.rng, ground.now
-    node_id = rng.choice(list(ground.store.nodes))
-    attempt = ground.store.nodes[node_id].attempt
-    other = rng.choice([one for one in ground.store.nodes if one != node_id])
-    engine_node = _engine_node(ground)
-    node_id, task_id = rng.choice(
-        (
-            (node_id, f"{JOB_ID}_{node_id}_{attempt + NEVER}"),
-            (node_id, f"{JOB_ID}_{node_id}_-1"),
-            (node_id, f"{JOB_ID}_{node_id}"),
-            (node_id, f"{JOB_ID}_{other}_{ground.store.nodes[other].attempt}"),
-            (node_id, f"{JOB_ID + 1}_{node_id}_{attempt}"),
-            ("ghost", f"{JOB_ID}_ghost_0"),
-            (f"{node_id}{CHILD_SEPARATOR}99", f"{JOB_ID}_{node_id}{CHILD_SEPARATOR}99_0"),
-            (engine_node, f"{JOB_ID}_{engine_node}_{ground.store.nodes[engine_node].attempt}"),
-        )
-    )
+    node_id, task_id = _false_name(ground)
     return rng.choice(
         (
             TaskCompleted(node_id, task_id, FORGER, now, LIE, 1),
@@ -40,8 +24,25 @@ def forge(ground: Ground) -> TaskCompleted | TaskFailed | TaskLost | TaskStarted
     )
 
 
-def _engine_node(ground: Ground) -> str:
-    """One that no worker executes; best one that is under way."""
-    nodes = [row for row in ground.store.nodes.values() if row.node_id not in ground.case.plans]
-    under_way = [row for row in nodes if row.status is NodeStatus.RUNNING]
-    return ground.rng.choice(under_way or nodes).node_id
+def _false_name(ground: Ground) -> tuple[str, str]:
+    """A wrong attempt, a wrong node, a wrong job, or a node that no worker executes."""
+    nodes, rng = ground.store.nodes, ground.rng
+    under_way = [row for row in nodes.values() if row.status is NodeStatus.RUNNING and row.node_id in ground.case.items]
+    if under_way and rng.random() < 0.5:
+        return under_way[0].node_id, f"{JOB_ID}_{under_way[0].node_id}_{under_way[0].attempt}"
+    node_id, other = rng.sample(list(nodes), 2)
+    attempt = nodes[node_id].attempt
+    engine_node = rng.choice([one for one in nodes if one not in ground.case.plans])
+    return rng.choice(
+        (
+            (node_id, f"{JOB_ID}_{node_id}_{attempt + NEVER}"),
+            (node_id, f"{JOB_ID}_{node_id}_-1"),
+            (node_id, f"{JOB_ID}_{node_id}"),
+            (node_id, f"{JOB_ID}_{other}_{nodes[other].attempt}"),
+            (node_id, f"{JOB_ID + 1}_{node_id}_{attempt}"),
+            (node_id, f"{JOB_ID}_{node_id}{CHILD_SEPARATOR}0_0"),
+            ("ghost", f"{JOB_ID}_ghost_0"),
+            (f"{node_id}{CHILD_SEPARATOR}99", f"{JOB_ID}_{node_id}{CHILD_SEPARATOR}99_0"),
+            (engine_node, f"{JOB_ID}_{engine_node}_{nodes[engine_node].attempt}"),
+        )
+    )

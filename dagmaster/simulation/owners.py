@@ -71,13 +71,13 @@ class Owner:
             messages.append(Resume())
         reports, self._inbox = self._inbox, []
         mail = list(self._some_mail()) if self.owns else []
-        expansions = [self._expansions.pop(0)] if self._expansions else []
-        messages += [*reports, *expansions, *self._due()]
+        messages += [*reports, *self._some_expansions(), *self._due()]
         messages += [message for _, message in mail if not isinstance(message, Resume)]
         if not messages and not mail:
             return False
         self._ground.note(f"{self.name} decides on {', '.join(map(_brief, messages)) or 'nothing'}")
-        turn = self._ask_engine(messages)
+        assert self.state is not None
+        turn = decide(self.state, messages, self._ground.now, self._ground.rules)
         self.decided = Decided(turn, self.epoch, [mail_id for mail_id, _ in mail], reports)
         return True
 
@@ -93,16 +93,14 @@ class Owner:
             if not self._ground.is_calm and self._ground.rng.random() < 0.3:
                 return
 
+    def _some_expansions(self) -> list[Message]:
+        """One at a time, so that other jobs get their turn."""
+        busy = not self._ground.is_calm and self._ground.rng.random() < 0.4
+        return [self._expansions.pop(0)] if self._expansions and not busy else []
+
     def _due(self) -> Iterator[TimerDue]:
         while self._timers and self._timers[0][0] <= self._ground.now:
             yield heapq.heappop(self._timers)[2]
-
-    def _ask_engine(self, messages: list[Message]) -> Turn:
-        assert self.state is not None
-        try:
-            return decide(self.state, messages, self._ground.now, self._ground.rules)
-        except Exception as error:  # Whatever the engine raises is what the simulation looks for.
-            raise Violation(f"the engine raised {type(error).__name__}: {error}") from error
 
     def commit(self) -> bool:
         """Write what was decided; False when nothing was."""

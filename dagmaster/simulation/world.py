@@ -91,9 +91,14 @@ class World:
 
     def _move(self, step: Step) -> bool:
         self.ground.step += 1
-        moved = step()
-        if moved:
-            self.watch.look()
+        try:
+            moved = step()
+            if moved:
+                self.watch.look()
+        except Violation:
+            raise
+        except Exception as error:  # Whatever the engine raises is what the simulation looks for.
+            raise Violation(f"{type(error).__name__}: {error}") from error
         return moved
 
     # Owners.

@@ -19,6 +19,7 @@ EVENT_TYPES = (
     "job_completed",
     "job_failed",
     "job_cancelled",
+    "job_warning",
     "node_ready",
     "node_dispatched",
     "node_started",

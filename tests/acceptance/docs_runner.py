@@ -160,11 +160,14 @@ class Ended(NamedTuple):
 class Reader:
     """Somebody who follows a page, in a folder of their own."""
 
-    def __init__(self, folder: Path, env: dict[str, str], dsn: str | None) -> None:
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self._folder = folder
         self._env = env
-        self._dsn = dsn
+        self._dsn: str | None = None
         self._state = folder.parent / "shell.state"
+        # Servers are held until the end of the page, so that not every command starts and stops one.
+        self._held: dict[Path, EmbeddedServer] = {}
+        self._stack = ExitStack()
         self._output = ""
         self._scope: dict[str, Any] = {}
         self._valid: list[Path] = []
@@ -257,6 +260,12 @@ class Reader:
     # Commands
 
     def _run_commands(self, block: Block) -> None:
+        self._run_them(block)
+        for found in self._folder.rglob("postgres.users"):
+            if found.parent not in self._held:
+                self.hold(found.parent)
+
+    def _run_them(self, block: Block) -> None:
         if block.language != "console":
             self._output = self._shell(block, block.text)
             return
@@ -355,11 +364,24 @@ class Reader:
             raise DocumentationWrong(f"{block.place}: does not stop\n{log.read_text(errors='replace')}") from None
         self._expect(block, Ended(code, log.read_text(errors="replace")))
 
+    def connect(self, server: EmbeddedServer, *, is_server: bool) -> None:
+        """This is the database of the page; or a new one, which stands for a server somewhere else."""
+        self._dsn = server.dsn
+        if is_server:
+            with psycopg.connect(server.dsn, autocommit=True) as conn:
+                conn.execute("CREATE DATABASE fleet")
+            self._dsn = self._env["DAGMASTER_DATABASE_URL"] = server.dsn_of("fleet")
+
+    def hold(self, data_dir: Path) -> EmbeddedServer:
+        self._held[data_dir] = self._stack.enter_context(EmbeddedServer.start(data_dir))
+        return self._held[data_dir]
+
     def close(self) -> None:
         for _, process, _ in self._background:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        self._stack.close()
 
 
 def _split_console(text: str) -> Iterator[tuple[str, str]]:
@@ -380,23 +402,15 @@ def prepared(page: Page, template: Path) -> Iterator[Reader]:
     folder.mkdir()
     for name in ("workflows", "examples"):
         shutil.copytree(ROOT / name, folder / name)
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, home, ignore_errors=True)
-        env = _clean_env(home)
-        dsn = None
+    reader = Reader(folder, _clean_env(home))
+    try:
         if page.kind != "fresh" and any(block.language in (*SHELLS, "sql") for block in page.blocks):
             subprocess.run(["cp", "-a", template, folder / ".dagmaster"], check=True)
-            # Held for the whole page, so that not every command starts and stops it.
-            server = stack.enter_context(EmbeddedServer.start(folder / ".dagmaster"))
-            dsn = server.dsn
-        if page.kind == "server" and dsn is not None:
-            dsn = server.dsn_of("fleet")
-            with psycopg.connect(server.dsn, autocommit=True) as conn:
-                conn.execute("CREATE DATABASE fleet")
-            env["DAGMASTER_DATABASE_URL"] = dsn
-        reader = Reader(folder, env, dsn)
-        stack.callback(reader.close)
+            reader.connect(reader.hold(folder / ".dagmaster"), is_server=page.kind == "server")
         yield reader
+    finally:
+        reader.close()
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def _clean_env(home: Path) -> dict[str, str]:

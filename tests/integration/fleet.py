@@ -298,7 +298,7 @@ class Fleet:
 
     async def ended(self, *job_ids: int, seconds: float = SOON) -> list[dict[str, Any]]:
         """The jobs, when all of them have ended, in the order asked for."""
-        query = "SELECT count(*) = %s AS ok FROM dagapp.dag_jobs WHERE job_id = ANY(%s) AND status = ANY(%s::dagapp.job_status[])"
+        query = "SELECT count(*) = %s AS ok FROM dagapp.dag_jobs WHERE job_id = ANY(%s) AND status::text = ANY(%s)"
         await self.until(query, lambda: [len(job_ids), list(job_ids), list(TERMINAL)], seconds)
         found = {
             row["job_id"]: row

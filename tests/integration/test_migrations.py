@@ -12,9 +12,9 @@ from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import DatabaseUnavailable, Invalid, SchemaMissing
 from dagmaster.store import migrate
-from dagmaster.store.revision import check_schema
 from dagmaster.store.connect import opened
 from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.revision import check_schema
 from dagmaster.store.tables import SCHEMA, Base
 
 numbers = itertools.count(1)
@@ -52,7 +52,8 @@ def objects(dsn: str) -> dict[str, list[tuple[Any, ...]]]:
         ),
         "triggers": ask(
             dsn,
-            """SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text, 1""",
+            """SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger
+               WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text, 1""",
         ),
         "enums": ask(
             dsn,

@@ -214,7 +214,8 @@ async def test_a_report_takes_the_place_of_a_row_that_says_running(dsn: str, me:
     await me.advance(Resume())
     await rows(
         dsn,
-        "INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status, worker_id) VALUES (%s, %s, 'work', 'running', 'first')",
+        """INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status, worker_id)
+           VALUES (%s, %s, 'work', 'running', 'first')""",
         f"{me.job_id}_work_0",
         me.job_id,
     )

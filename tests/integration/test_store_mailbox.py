@@ -160,7 +160,8 @@ async def test_late_mail_that_cannot_be_kept_does_not_hold_up_the_rest(dsn: str,
     await ended_job(me)
     await rows(
         dsn,
-        "INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, output) VALUES (%s, 'completed', 'work', %s, %s)",
+        """INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, output)
+           VALUES (%s, 'completed', 'work', %s, %s)""",
         me.job_id,
         f"{me.job_id}_work_0",
         '{"a": "\\u0000"}',

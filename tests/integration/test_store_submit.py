@@ -26,8 +26,10 @@ async def submit(conn: Connection, job: NewJob, **options: Any) -> Submitted:
 async def counts(dsn: str) -> dict[str, int]:
     [row] = await rows(
         dsn,
-        """SELECT (SELECT count(*) FROM dagapp.dag_jobs) AS jobs, (SELECT count(*) FROM dagapp.dag_node_states) AS nodes,
-                  (SELECT count(*) FROM dagapp.dag_job_events) AS events, (SELECT count(*) FROM dagapp.dag_mailbox) AS mail,
+        """SELECT (SELECT count(*) FROM dagapp.dag_jobs) AS jobs,
+                  (SELECT count(*) FROM dagapp.dag_node_states) AS nodes,
+                  (SELECT count(*) FROM dagapp.dag_job_events) AS events,
+                  (SELECT count(*) FROM dagapp.dag_mailbox) AS mail,
                   (SELECT count(*) FROM dagapp.dag_workflows) AS workflows""",
     )
     return row

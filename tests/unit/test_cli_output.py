@@ -59,13 +59,8 @@ def test_what_does_not_fit_is_laid_out_and_still_json() -> None:
     value = {"first": {"numbers": [1, 2, 3]}, "second": [{"text": "x" * 30}, {}], "third": None}
     text = shown(value, 40)
     assert orjson.loads(text) == value
-    assert text.splitlines() == [
-        "{",
-        '  "first": {"numbers": [1, 2, 3]},',
-        '  "second": [',
-        '    {"text": "' + "x" * 30 + '"},' if False else "    {",
-        *text.splitlines()[4:],
-    ]
+    assert '  "first": {"numbers": [1, 2, 3]},\n  "second": [\n' in text
+    assert text.endswith('    {}\n  ],\n  "third": null\n}\n')
 
 
 def test_long_lists_are_cut() -> None:

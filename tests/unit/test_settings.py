@@ -219,7 +219,7 @@ def test_a_heartbeat_must_come_before_its_owner_counts_as_lost(monkeypatch):
     assert problems_of(worker_heartbeat_interval_seconds=200) == [
         "ORPHAN_THRESHOLD_SEC (environment) should be greater than heartbeat_interval_seconds, which is 30, not '30'",
         "DAGMASTER_WORKER_LOST_AFTER_SECONDS (default) should be greater than worker_heartbeat_interval_seconds, "
-        "which is 200, not 90",
+        "which is 200, not 55",
     ]
 
 

@@ -5,9 +5,9 @@ VALUES (:instance_id, :hostname, :pid, :host_key, 'running')
 ON CONFLICT (orchestrator_id) DO UPDATE SET status = 'running', heartbeat_at = clock_timestamp();
 
 -- beat_orchestrator --
--- Still here. The answer is the database's clock.
+-- Still here. The answer is the database's clock; no row comes back when the instance was given up.
 UPDATE dagapp.dag_orchestrators SET heartbeat_at = clock_timestamp(), jobs_owned = :jobs_owned, stats = :stats::jsonb
-WHERE orchestrator_id = :instance_id
+WHERE orchestrator_id = :instance_id AND status = 'running'
 RETURNING clock_timestamp() AS now;
 
 -- stop_orchestrator --

@@ -45,6 +45,17 @@ WITH incoming AS MATERIALIZED (
         'correlation_id', a.correlation_id, 'priority', a.priority
     ), :source_app
     FROM added a
+), warnings AS (
+    INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, created_at, event_data, source_app)
+    SELECT a.job_id, 'job_warning', 'warning', a.created_at, jsonb_build_object(
+        'warning', 'the workflow has other content than an earlier job of the same version',
+        'workflow_id', a.workflow_id, 'workflow_version', a.workflow_version
+    ), :source_app
+    FROM added a
+    WHERE EXISTS (
+        SELECT FROM dagapp.dag_workflows w
+        WHERE w.workflow_id = a.workflow_id AND w.version = a.workflow_version AND w.workflow_hash <> a.workflow_hash
+    )
 ), mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'submitted' FROM added ORDER BY job_id
 )

@@ -55,6 +55,7 @@ def upgrade() -> None:
                 "job_completed",
                 "job_failed",
                 "job_cancelled",
+                "job_warning",
                 "node_ready",
                 "node_dispatched",
                 "node_started",

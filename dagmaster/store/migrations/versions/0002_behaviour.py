@@ -48,7 +48,7 @@ BEGIN
 END $$
 """
 
-# JSON may say \\u0000 or half a character; jsonb may not, and one bad letter must not hold up the others.
+# JSON may say \u0000 or half a character; jsonb may not, and one bad letter must not hold up the others.
 AS_JSONB = """
 CREATE FUNCTION dagapp.as_jsonb(value json) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -70,7 +70,8 @@ BEGIN
     FOR n IN 0 .. days_ahead LOOP
         name := 'dag_job_events_' || to_char(first + n, 'YYYYMMDD');
         CONTINUE WHEN to_regclass('dagapp.' || name) IS NOT NULL;
-        PERFORM pg_advisory_xact_lock(hashtext('dagapp.ensure_event_partitions'));
+        -- One at a time, and while nobody is about to write a row of that day into the default partition.
+        LOCK TABLE ONLY dagapp.dag_job_events IN SHARE ROW EXCLUSIVE MODE;
         CONTINUE WHEN to_regclass('dagapp.' || name) IS NOT NULL;
         low := (first + n)::timestamp AT TIME ZONE 'UTC';
         high := (first + n + 1)::timestamp AT TIME ZONE 'UTC';

@@ -1,0 +1,52 @@
+"""All roles in one process on a data folder: killed, it leaves behind what the next one needs."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import ledger
+import pytest
+from processes import Stage
+from promise import assert_promise_kept
+from shapes import FAN
+
+from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.migrate import upgrade
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+DONE = "SELECT count(*) >= %s FROM dagapp.dag_node_states WHERE status = 'completed' AND parent_node_id IS NOT NULL"
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
+    yield folder
+    EmbeddedServer.start(folder).release()  # Whoever was killed last has not stopped it.
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def stage(data_dir: Path, tmp_path: Path) -> Iterator[Stage]:
+    """The ledger is made; then nobody holds the server, so that it is the killed process that leaves it behind."""
+    with EmbeddedServer.start(data_dir) as server:
+        upgrade(server.dsn)
+        stage = Stage(server.dsn, tmp_path, in_folder=data_dir)
+        stage.database.close()
+    yield stage
+    sys.stderr.write(stage.close())
+
+
+def test_a_run_that_is_killed_in_mid_fan_out_is_finished_by_dev(stage: Stage) -> None:
+    items = ",".join(map(str, range(300)))
+    run = stage.start("run", stage.write_file(FAN), "-i", f"items=[{items}]", "--handlers", ledger.__file__)
+    stage.await_role(run)
+    stage.until(DONE, 100)
+    stage.kill(run)
+    [dev] = stage.launch(("dev", "--handlers", ledger.__file__), workflows_dir="nowhere")
+    stage.until_ended()
+    assert_promise_kept(stage.dsn, killed=stage.killed)
+    dev.terminate()
+    assert dev.wait() == 0

@@ -1,0 +1,77 @@
+"""Several orchestrators on one database share the jobs, and one that was away for too long harms nobody."""
+
+import pytest
+from processes import ORCHESTRATOR, WORKER, Process, Stage
+from promise import assert_promise_kept
+from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK, NARROW_FAN
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+ENDED_BY_BOTH = """
+    SELECT count(*) = 2, sum((stats ->> 'jobs_ended')::int) = 60 FROM dagapp.dag_orchestrators
+    WHERE (stats ->> 'jobs_ended')::int > 0
+"""
+DONE = "SELECT count(*) >= %s FROM dagapp.dag_node_states WHERE status = 'completed' AND parent_node_id IS NOT NULL"
+OWNED_BY = """
+    SELECT count(*) > 0 FROM dagapp.dag_jobs j JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = j.owner_id
+    WHERE j.job_id = %s AND o.pid = %s
+"""
+BEATS_AGAIN = """
+    SELECT heartbeat_at > clock_timestamp() - interval '1 second' AND status = 'running' AND jobs_owned = 0
+    FROM dagapp.dag_orchestrators WHERE pid = %s
+"""
+
+
+def test_two_orchestrators_share_sixty_jobs(stage: Stage) -> None:
+    stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, WORKER)
+    kinds = [
+        (CHAIN, {"n": 7}),
+        (FORK, {"weight": 3}),
+        (FORK, {"weight": 30}),
+        (FLAKY, {}),
+        (DOOMED, {}),
+        (FAN, {"items": list(range(9))}),
+    ]
+    stage.submit_all(kinds * 10)
+    stage.until_ended()
+    stage.until(ENDED_BY_BOTH)
+    assert_promise_kept(stage.dsn)
+
+
+@pytest.fixture
+def stopped(stage: Stage) -> tuple[int, Process, Process]:
+    """A job whose owner was stopped in mid-work for so long that the other has taken over: job, former, present."""
+    both = stage.launch(ORCHESTRATOR, ORCHESTRATOR, heartbeat_interval_seconds=0.2, orphan_threshold_seconds=2)
+    stage.launch(WORKER)
+    job_id = stage.submit(NARROW_FAN, items=list(range(80)), seconds=0.1)
+    stage.until(DONE, 10)
+    former = stage.owner_of(job_id)
+    present = both[0] if former is both[1] else both[1]
+    former.stop()
+    stage.until(OWNED_BY, job_id, present.pid)
+    return job_id, former, present
+
+
+def test_an_owner_that_comes_back_in_mid_job_changes_nothing(
+    stage: Stage, stopped: tuple[int, Process, Process]
+) -> None:
+    job_id, former, _ = stopped
+    former.go_on()
+    stage.until_ended(job_id)
+    stage.until(BEATS_AGAIN, former.pid)
+    assert_promise_kept(stage.dsn)
+
+
+def test_an_owner_that_comes_back_after_the_end_lives_on_and_owns_new_jobs(
+    stage: Stage, stopped: tuple[int, Process, Process]
+) -> None:
+    job_id, former, present = stopped
+    stage.until_ended(job_id)
+    former.go_on()
+    stage.until(BEATS_AGAIN, former.pid)
+    present.terminate()
+    assert present.wait() == 0
+    next_job_id = stage.submit(FORK, weight=30)
+    assert stage.owner_of(next_job_id) is former
+    stage.until_ended()
+    assert_promise_kept(stage.dsn)

@@ -1,0 +1,50 @@
+"""Whoever submits a job may be killed at any moment: there is a whole job or none."""
+
+import time
+
+import psycopg
+import pytest
+from processes import ORCHESTRATOR, WORKER, Stage
+from promise import assert_promise_kept
+from shapes import FORK
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+HALF_JOBS = """
+    SELECT j.job_id, count(n.node_id) AS nodes,
+        (SELECT count(*) FROM dagapp.dag_job_events e WHERE e.job_id = j.job_id AND e.event_type = 'job_created') AS created
+    FROM dagapp.dag_jobs j LEFT JOIN dagapp.dag_node_states n USING (job_id)
+    GROUP BY j.job_id HAVING count(n.node_id) <> 7
+"""
+MORE_THAN_ONE = "SELECT submitted_by FROM dagapp.dag_jobs GROUP BY submitted_by HAVING count(*) > 1"
+IS_CONNECTED = "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'dagmaster cli' AND datname = current_database()"
+IS_BLOCKED = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+
+
+def test_a_submitter_is_killed_at_any_moment(stage: Stage) -> None:
+    file = stage.write_file(FORK)
+    arguments = ["submit", file, "-i", "weight=12", "--submitted-by"]
+
+    for number in range(5):  # From its first breath on.
+        process = stage.start(*arguments, f"early {number}")
+        time.sleep(number * 0.1)
+        process.kill()
+    for number in range(10):  # From its first word to the database on.
+        process = stage.start(*arguments, f"late {number}")
+        stage.until(IS_CONNECTED)
+        time.sleep(number * 0.004)
+        process.kill()
+    for table in ("dagapp.dag_node_states", "dagapp.dag_mailbox"):  # In the midst of the transaction.
+        with psycopg.connect(stage.dsn) as conn:
+            conn.execute(f"LOCK TABLE {table} IN SHARE MODE")
+            process = stage.start(*arguments, table)
+            stage.until(IS_BLOCKED, table)
+            process.kill()
+
+    stage.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'dagmaster cli'")
+    assert stage.database.rows(HALF_JOBS) == []
+    assert stage.database.rows(MORE_THAN_ONE) == []
+    stage.launch(ORCHESTRATOR, WORKER)
+    stage.submit(FORK, weight=1)
+    stage.until_ended()
+    assert_promise_kept(stage.dsn)

@@ -1,0 +1,231 @@
+from pathlib import Path
+
+import orjson
+import pytest
+from command_line import WORKFLOWS, call, write_workflow
+
+WORKING = """\
+workflow_id: working
+nodes:
+  a: {handler: echo, queue: default, params: {x: 1}, next: b}
+  b: {handler: echo, queue: default}
+"""
+TWO_WAYS = """\
+workflow_id: two_ways
+nodes:
+  fork: {type: conditional, condition: "{{ 1 == 2 }}", on_true: yes, on_false: no}
+  "yes": {handler: echo, queue: default}
+  "no": {type: fan_out, source: [1, 2], task: {handler: flaky_echo, queue: default,
+    params: {fail_attempts: 1}, retry: {max_attempts: 1, initial_delay_seconds: 0}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def installation(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
+    monkeypatch.setenv("DAGMASTER_WORKFLOWS_DIR", str(WORKFLOWS))
+
+
+@pytest.fixture
+def working(tmp_path: Path) -> Path:
+    return write_workflow(tmp_path, WORKING, "working.yaml")
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> str:
+    """A job that has ended, after a fork and some retries."""
+    done = call("run", write_workflow(tmp_path, TWO_WAYS, "two_ways.yaml"), "--json")
+    assert done.code == 0, done.err
+    job_id: str = done.json["job_id"]
+    return job_id
+
+
+# submit
+
+
+def test_submit_prints_the_jobs_id_and_warns_that_nobody_runs_it(working: Path) -> None:
+    done = call("submit", working)
+    assert done.code == 0
+    assert done.out.strip().isdecimal()
+    assert done.err.startswith("warning: no orchestrator is running")
+    shown = call("show", done.out.strip(), "--json").json
+    assert (shown["status"], shown["job_id"]) == ("pending", done.out.strip())
+
+
+def test_the_same_key_gives_the_first_job(working: Path) -> None:
+    first = call("submit", working, "--idempotency-key", "k", "--json").json
+    again = call("submit", working, "--idempotency-key", "k", "--json")
+    assert first["is_new"] is True
+    assert again.json == {"job_id": first["job_id"], "is_new": False}
+    assert "under this idempotency key before" in again.err
+    assert call("submit", working, "--idempotency-key", "k", "--submitted-by", "me", "--json").json["is_new"] is True
+
+
+def test_the_same_key_with_other_inputs_is_refused() -> None:
+    env = {"DAGMASTER_WORKER_QUEUE": "default"}
+    assert call("submit", "hello_world", '{"name": "Ada"}', "--idempotency-key", "k", env=env).code == 0
+    done = call("submit", "hello_world", '{"name": "Bob"}', "--idempotency-key", "k", env=env)
+    assert done.code == 2
+    assert "idempotency key 'k' belongs to job" in done.err
+
+
+def test_what_is_said_of_a_job_is_kept(working: Path) -> None:
+    said = ("--priority", 5, "--correlation-id", "c", "--submitted-by", "me")
+    job = call("show", call("submit", working, *said, "--json").json["job_id"], "--json").json
+    assert (job["priority"], job["correlation_id"], job["submitted_by"]) == (5, "c", "me")
+
+
+def test_inputs_are_checked_before_anything_is_stored() -> None:
+    env = {"DAGMASTER_WORKER_QUEUE": "default"}
+    done = call("submit", "hello_world", '{"nmae": "Ada"}', env=env)
+    assert (done.code, done.err) == (2, "error: input 'nmae' is unknown; did you mean 'name'?\n")
+    assert call("jobs", "--json").json == []
+
+
+def test_a_queue_must_be_known_on_a_server_that_others_use() -> None:
+    done = call("submit", "hello_world")
+    assert done.code == 2
+    assert "node 'greet' has no queue" in done.err
+
+
+# jobs and show
+
+
+def test_jobs_are_listed_and_filtered(ended: str, working: Path) -> None:
+    waiting = call("submit", working, "--json").json["job_id"]
+    assert [job["job_id"] for job in call("jobs", "--json").json] == [waiting, ended]
+    assert [job["job_id"] for job in call("jobs", "--status", "COMPLETED", "--json").json] == [ended]
+    assert [job["job_id"] for job in call("jobs", "--workflow", "working", "--json").json] == [waiting]
+    assert [job["job_id"] for job in call("jobs", "--limit", "1", "--json").json] == [waiting]
+    header, first, second = call("jobs").out.splitlines()
+    assert header.split() == ["JOB", "WORKFLOW", "STATUS", "SUBMITTED", "TIME", "ERROR"]
+    assert first.split()[:4] == [waiting, "working", "○", "pending"]
+    assert second.split()[:4] == [ended, "two_ways", "✓", "completed"]
+
+
+def test_without_jobs_it_says_so() -> None:
+    listed = call("jobs")
+    assert (listed.code, listed.out, listed.err) == (0, "", "no jobs\n")
+    assert call("jobs", "--status", "odd").code == 2
+
+
+def test_a_job_is_shown_with_its_nodes_and_its_result(ended: str) -> None:
+    shown = call("show", ended)
+    assert shown.code == 0
+    lines = [line.split() for line in shown.out.splitlines()]
+    assert ["status", "✓", "completed"] in lines
+    assert ["yes", "–", "skipped"] in lines
+    assert any(line[:3] == ["fork", "✓", "completed"] for line in lines)
+    assert '"fan_out_count": 2' in shown.out
+
+
+def test_children_are_shown_when_asked_for(ended: str) -> None:
+    nodes = {node["node_id"] for node in call("show", ended, "--json").json["nodes"]}
+    assert nodes == {"START", "END", "fork", "yes", "no"}
+    shown = call("show", ended, "--children", "--json").json
+    children = [node for node in shown["nodes"] if node["parent_node_id"] == "no"]
+    assert [(child["node_id"], child["retry_count"]) for child in children] == [("no__0", 1), ("no__1", 1)]
+
+
+@pytest.mark.parametrize("command", ["show", "timeline", "cancel"])
+def test_a_job_that_there_is_not_is_wrong_use(command: str) -> None:
+    done = call(command, "12345")
+    assert (done.code, done.err) == (2, "error: there is no job 12345; `dagmaster jobs` lists them\n")
+    assert call(command, "twelve").code == 2
+    assert call(command, 2**63).code == 2
+
+
+# timeline
+
+
+def test_the_timeline_tells_what_happened_in_words(ended: str) -> None:
+    told = [line.partition("  ")[2] for line in call("timeline", ended).out.splitlines()[1:]]
+    assert told[0] == "submitted: two_ways version 1"
+    assert told[-1].startswith("the job is completed after ")
+    assert "yes skipped: its branch was not taken" in told
+    assert "no__0 failed: flaky_echo failed in attempt 1; it will be tried again" in told
+    assert "no__0 attempt 2 of 2" in told
+
+
+def test_the_timeline_is_filtered_by_node_and_type(ended: str) -> None:
+    lines = call("timeline", ended, "--node", "no__1", "--type", "node_failed,node_running", "--json").out.splitlines()
+    events = [orjson.loads(line) for line in lines]
+    assert [event["event_type"] for event in events] == ["node_started", "node_failed", "node_started"]
+    assert {event["node_id"] for event in events} == {"no__1"}
+    assert all(event["created_at"].endswith("Z") for event in events)
+
+
+def test_a_type_of_event_that_there_is_not_is_wrong_use(ended: str) -> None:
+    done = call("timeline", ended, "--type", "node_faild")
+    assert (done.code, done.err) == (
+        2,
+        "error: there is no type of event 'node_faild'; did you mean 'node_failed'?\n",
+    )
+
+
+def test_following_ends_with_the_job(ended: str) -> None:
+    assert call("timeline", ended, "--follow").out == call("timeline", ended).out
+
+
+# cancel
+
+
+def test_a_job_that_has_ended_is_not_cancelled(ended: str) -> None:
+    done = call("cancel", ended)
+    assert (done.code, done.err) == (2, f"error: job {ended} is completed and cannot be cancelled\n")
+
+
+def test_without_an_orchestrator_a_job_is_cancelled_later(working: Path) -> None:
+    job_id = call("submit", working, "--json").json["job_id"]
+    done = call("cancel", job_id, "--reason", "not needed", "--by", "me")
+    assert done.code == 0
+    assert "an orchestrator will cancel it" in done.out
+    assert call("run", working, "--json").code == 0
+    job = call("show", job_id, "--json").json
+    assert (job["status"], job["error_message"]) == ("cancelled", "not needed")
+    assert "the job is cancelled by me: not needed" in call("timeline", job_id).out
+
+
+# workers, queues, migrations, simulation
+
+
+def test_workers_and_orchestrators_are_listed(ended: str) -> None:
+    assert call("workers").err == "no orchestrator and no worker is running\n"
+    orchestrator, worker = call("workers", "--all").out.splitlines()[1:]
+    assert orchestrator.split()[0::2][:2] == ["orchestrator", "stopped"]
+    assert worker.split()[0::2][:2] == ["worker", "stopped"]
+    everyone = call("workers", "--all", "--json").json
+    assert len(everyone["orchestrators"]) == len(everyone["workers"]) == 1
+    assert everyone["workers"][0]["tasks_completed"] == 2
+
+
+def test_queues_are_empty_after_the_work(ended: str) -> None:
+    assert call("queues", "--json").json == []
+    assert call("queues").err == "nothing waits and nothing runs\n"
+
+
+def test_the_schema_goes_up_and_down() -> None:
+    newest = call("migrate", "current", "--json").json["head"]
+    assert call("migrate", "current").out == f"{newest} (the newest)\n"
+    assert call("migrate", "downgrade", "base").out == "the schema is at revision base\n"
+    assert call("migrate", "current", "--json").json == {"current": None, "head": newest, "is_current": False}
+    assert call("migrate", "upgrade", "0001").out == "the schema is at revision 0001\n"
+    assert call("jobs").err.startswith("error: the database is at schema 0001")
+    assert call("migrate").out == f"the schema is at revision {newest}\n"
+    history = call("migrate", "history", "--json").json
+    assert [one["revision"] for one in history if one["is_current"]] == [newest]
+    assert f"→  {newest}" in call("migrate", "history").out
+
+
+def test_a_revision_that_there_is_not_is_wrong_use() -> None:
+    done = call("migrate", "downgrade", "abc")
+    assert done.code == 2
+    assert "`dagmaster migrate history` lists the revisions" in done.err
+
+
+def test_simulations_run_by_seed() -> None:
+    done = call("simulate", "--seed", 7, "--runs", 3, "--json")
+    assert done.code == 0
+    assert (done.json["first_seed"], done.json["runs"]) == ("7", 3)
+    assert call("simulate", "--seed", 7).out.startswith("1 run, ")

@@ -1,0 +1,243 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import WORKFLOWS, Called, call, write_workflow
+
+SLOW = """\
+workflow_id: slow
+nodes:
+  nap: {handler: sleep, params: {seconds: 30}}
+"""
+FAILING = """\
+workflow_id: failing
+nodes:
+  good: {handler: echo, next: bad}
+  bad: {handler: fail, params: {message: it broke, permanent: true}}
+"""
+NEEDY = """\
+workflow_id: needy
+inputs: {count: integer, names: array}
+nodes:
+  a: {handler: echo, params: {count: "{{ inputs.count }}", names: "{{ inputs.names }}"}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def installation(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
+    monkeypatch.setenv("DAGMASTER_WORKFLOWS_DIR", str(WORKFLOWS))
+    yield
+
+
+def result_of(*args: object) -> dict[str, Any]:
+    done = call("run", *args, "--json")
+    assert done.code == 0, done.err
+    assert done.json["status"] == "completed"
+    result: dict[str, Any] = done.json["result"]
+    assert result.pop("_provenance")["job_id"] == done.json["job_id"]
+    return result
+
+
+# Every workflow that is shipped
+
+
+def test_hello_world_greets() -> None:
+    assert result_of("hello_world") == {"greet": {"message": "Hello, world!"}}
+    assert result_of(WORKFLOWS / "hello_world.yaml", "-i", "name=Ada") == {"greet": {"message": "Hello, Ada!"}}
+
+
+def test_echo_test_echoes() -> None:
+    assert result_of("echo_test", "-i", "message=3") == {"echo_handler": {"echoed_params": {"message": "3"}}}
+
+
+def test_data_passing_passes_data_on() -> None:
+    report = result_of("data_passing")["report"]["echoed_params"]
+    assert report == {"sentence": "8 numbers make 31; the largest is 9.", "average": 3.88}
+
+
+@pytest.mark.parametrize(("size", "branch"), [(20, "small"), (250, "medium"), (2000, "large")])
+def test_conditional_routing_takes_one_branch(size: int, branch: str) -> None:
+    result = result_of("conditional_routing", "-i", f"size_mb={size}")
+    assert result["record"]["echoed_params"] == {"branch": branch}
+    assert {name for name in result if name.startswith("process_")} == {f"process_{branch}"}
+
+
+@pytest.mark.parametrize(("thorough", "status"), [("true", "completed"), ("false", "skipped")])
+def test_optional_step_is_done_when_asked_for(thorough: str, status: str) -> None:
+    result = result_of("optional_step", "-i", f"thorough={thorough}")
+    assert result["finish"]["echoed_params"] == {"work": "done", "check": status}
+
+
+def test_fan_out_fan_in_adds_everything_up() -> None:
+    result = result_of("fan_out_fan_in")
+    assert [part["result"] for part in result["collect"]["results"]] == [6, 30, 100]
+    assert result["total"] == {"processed": 3, "result": 136}
+    assert result_of("fan_out_fan_in", "-i", "chunks=[]")["total"]["result"] == 0
+
+
+def test_retries_need_as_many_attempts_as_it_takes() -> None:
+    assert result_of("retries")["report"]["echoed_params"] == {"retries_needed": 2}
+
+
+def test_retries_are_not_endless() -> None:
+    done = call("run", "retries", "-i", "failures=9", "--json")
+    assert done.code == 1
+    assert (done.json["status"], done.json["result"]) == ("failed", None)
+    assert done.json["error"] == "node unreliable failed: flaky_echo failed in attempt 4"
+
+
+def test_the_demo_computes_pi() -> None:
+    result = result_of("demo", "-i", "slices=40", "--concurrency", "40")
+    assert result["report"]["echoed_params"] == {
+        "pi": 3.141645,
+        "slices": 40,
+        "retried": 2,
+        "way": "quick_and_rough",
+    }
+
+
+# What is shown
+
+
+def test_without_a_terminal_each_change_is_a_line_and_the_result_is_last() -> None:
+    done = call("run", "optional_step")
+    lines, _, result = done.out.partition("{\n")
+    assert done.code == 0
+    assert "should_check: completed (0.0 s)\n" in lines
+    assert "check: skipped\n" in lines
+    assert "START" not in lines
+    assert '"check": "skipped"' in result
+    assert done.err == ""
+
+
+def test_a_failed_job_shows_its_error_and_where_to_look(tmp_path: Path) -> None:
+    done = call("run", write_workflow(tmp_path, FAILING))
+    assert done.code == 1
+    assert "bad: failed: it broke" in done.out
+    first, hint = done.err.splitlines()
+    assert first.endswith("failed: node bad failed: it broke")
+    assert hint == f"what happened: dagmaster timeline {first.split()[1]}"
+
+
+def test_a_job_that_takes_too_long_is_left_to_others(tmp_path: Path) -> None:
+    env = {"DAGMASTER_SHUTDOWN_GRACE_SECONDS": "0"}
+    done = call("run", write_workflow(tmp_path, SLOW), "--timeout", "0.5", env=env)
+    assert done.code == 124
+    assert "the time is over" in done.err
+    assert [job["status"] for job in call("jobs", "--json").json] == ["running"]
+
+
+def test_the_default_queue_is_chosen_and_said(tmp_path: Path) -> None:
+    done = call("run", "hello_world", "--log-level", "info", "--json")
+    assert "tasks that name none go to 'default'" in done.err
+    assert done.json["status"] == "completed"
+
+
+def test_the_worker_takes_from_the_queues_that_the_workflow_names(tmp_path: Path) -> None:
+    flow = "workflow_id: w\nnodes:\n  a: {handler: echo, queue: special}\n  b: {handler: echo}\n"
+    assert set(result_of(write_workflow(tmp_path, flow))) == {"a", "b"}
+
+
+def test_handlers_are_loaded_from_a_file(tmp_path: Path) -> None:
+    code = (
+        "from dagmaster import handler\n\n@handler('cli.double')\ndef f(ctx):\n    return {'n': 2 * ctx.params['n']}\n"
+    )
+    (tmp_path / "cli_doubling.py").write_text(code)
+    flow = write_workflow(tmp_path, "workflow_id: w\nnodes:\n  a: {handler: cli.double, params: {n: 21}}\n")
+    assert result_of(flow, "--handlers", "cli_doubling.py") == {"a": {"n": 42}}
+
+
+def test_inputs_come_from_stdin_too() -> None:
+    done = call("run", "hello_world", "--inputs", "@-", "--json", input='{"name": "Bob"}')
+    assert done.json["result"]["greet"] == {"message": "Hello, Bob!"}
+
+
+def test_another_jobs_work_is_taken_up_as_well(tmp_path: Path) -> None:
+    flow = write_workflow(tmp_path, "workflow_id: w\nnodes:\n  a: {handler: echo, queue: default}\n")
+    other = call("submit", flow, "--json").json["job_id"]
+    result_of("demo", "-i", "slices=10")
+    assert call("show", other, "--json").json["status"] == "completed"
+
+
+# Wrong use: one clear message
+
+
+def refused(*args: object) -> str:
+    done: Called = call(*args)
+    assert done.code == 2
+    assert done.out == ""
+    return done.err
+
+
+def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
+    path = write_workflow(tmp_path, "workflow_id: x\nnodes:\n  a: {handler: echo\n  b: [\n")
+    assert refused("run", path).startswith(f"{path}:4:4: error: not readable as YAML: ")
+
+
+def test_a_cyclic_graph(tmp_path: Path) -> None:
+    flow = "workflow_id: w\nnodes:\n  a: {handler: echo, next: b}\n  b: {handler: echo, next: a}\n"
+    path = write_workflow(tmp_path, flow)
+    assert refused("run", path) == f"{path}:3:3: error: these nodes wait for each other: a -> b -> a\n"
+
+
+def test_an_unknown_handler(tmp_path: Path) -> None:
+    path = write_workflow(tmp_path, "workflow_id: w\nnodes:\n  a: {handler: ehco}\n")
+    assert "node 'a' names an unknown handler 'ehco'; did you mean 'echo'?" in refused("run", path)
+
+
+def test_missing_inputs_are_all_named(tmp_path: Path) -> None:
+    path = write_workflow(tmp_path, NEEDY)
+    assert refused("run", path) == (
+        "error: input 'count' is required (integer)\nerror: input 'names' is required (array)\n"
+    )
+
+
+def test_an_input_of_the_wrong_type(tmp_path: Path) -> None:
+    path = write_workflow(tmp_path, NEEDY)
+    assert refused("run", path, "-i", "count=many") == (
+        "error: input 'count' is of type integer, which 'many' is not; such as -i count=3\n"
+    )
+
+
+def test_an_unknown_workflow() -> None:
+    message = refused("run", "helo_world")
+    assert message.startswith("error: no workflow is named 'helo_world'")
+    assert "did you mean 'hello_world'?" in message
+    assert "there is no folder 'nowhere'" in call("run", "x", env={"DAGMASTER_WORKFLOWS_DIR": "nowhere"}).err
+
+
+def test_a_workflow_file_that_is_not_there() -> None:
+    assert refused("run", "nowhere.yaml") == (
+        "nowhere.yaml: error: the file cannot be read: No such file or directory\n"
+    )
+
+
+def test_a_workflow_that_is_not_active(tmp_path: Path) -> None:
+    path = write_workflow(tmp_path, "workflow_id: w\nis_active: false\nnodes:\n  a: {handler: echo}\n")
+    assert refused("run", path) == "error: workflow 'w' is not active (is_active: false)\n"
+
+
+def test_handlers_that_are_not_there() -> None:
+    assert refused("run", "hello_world", "--handlers", "nowhere.py").startswith("error: there is no Python file")
+
+
+def test_a_database_that_cannot_be_reached() -> None:
+    message = refused("run", "hello_world", "--database-url", "postgresql://nobody@127.0.0.1:1/nothing")
+    assert message.startswith("error: the database cannot be reached: ")
+    assert "Connection refused" in message
+
+
+def test_a_database_without_the_schema(dsn: str) -> None:
+    assert call("migrate", "downgrade", "base").code == 0
+    assert refused("run", "hello_world") == "error: the database has no dagmaster tables; run `dagmaster migrate`\n"
+
+
+@pytest.mark.parametrize("folder", ["/dev/null/data", "/proc/data"])
+def test_a_data_folder_that_cannot_be_written(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGMASTER_DATABASE_URL")
+    message = refused("run", "hello_world", "--data-dir", folder)
+    assert message.startswith(f"error: the folder {folder} cannot be used: ")
+    assert "DAGMASTER_DATA_DIR" in message

@@ -1,0 +1,292 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fleet import fan, graph, rows, single, task
+from owning import Owner, owner
+
+from dagmaster.engine.messages import Cancel, Resume
+from dagmaster.queues.contract import TaskMessage, TaskReport
+from dagmaster.queues.postgres import PostgresQueue
+from dagmaster.store import instances, tasks
+from dagmaster.store.connect import Connection, connect, keep_json, opened
+from dagmaster.store.instances import this_instance
+
+
+@pytest.fixture
+async def me(dsn: str) -> AsyncIterator[Owner]:
+    async with owner(dsn) as one:
+        yield one
+
+
+@dataclass
+class Claimer:
+    """A worker's side of the queue, without the worker."""
+
+    queue: PostgresQueue
+    worker_id: str
+    durable: Connection
+
+    async def claim(self, limit: int) -> list[TaskMessage]:
+        return await self.queue.exchange([], limit)
+
+    async def report(self, *messages: TaskMessage, limit: int = 0, **report: Any) -> list[TaskMessage]:
+        kind = report.pop("kind", "completed")
+        reports = [TaskReport(one.task_id, one.job_id, one.node_id, kind, **report) for one in messages]
+        return await self.queue.exchange(reports, limit)
+
+
+@asynccontextmanager
+async def claimer(dsn: str, *queues: str, is_registered: bool = True) -> AsyncIterator[Claimer]:
+    async with (
+        await connect(dsn, application="test", hot=True) as durable,
+        await connect(dsn, application="test", hot=True, durable=False) as quick,
+    ):
+        for conn in (durable, quick):
+            keep_json(conn)
+        one = this_instance()
+        if is_registered:
+            await instances.register_worker(quick, one, queues or ["q"], 4)
+        yield Claimer(PostgresQueue(durable, quick, one.instance_id, queues or ["q"]), one.instance_id, durable)
+
+
+async def put(me: Owner, name: str = "work", queue: str = "q", **options: Any) -> int:
+    """A started job with one task that waits."""
+    await me.submit(graph({name: task("echo", "END", queue=queue, params={"n": name})}, start=name), **options)
+    await me.advance(Resume())
+    return me.job_id
+
+
+async def count(dsn: str, table: str) -> int:
+    [row] = await rows(dsn, f"SELECT count(*) AS n FROM dagapp.{table}")
+    return row["n"]
+
+
+async def test_a_claimed_task_says_all_that_a_worker_needs(dsn: str, me: Owner) -> None:
+    what = single("resize", params={"x": [1, {"ü": None}]}, timeout_seconds=42)
+    await me.submit(what, correlation_id="c-9")
+    turn = await me.advance(Resume())
+    async with claimer(dsn) as worker:
+        [message] = await worker.claim(5)
+    assert message == TaskMessage(
+        task_id=f"{me.job_id}_work_0",
+        job_id=me.job_id,
+        node_id="work",
+        handler="resize",
+        queue="q",
+        params=message.params,
+        timeout_seconds=42.0,
+        retry_count=0,
+        dispatched_at=turn.now,
+        correlation_id="c-9",
+    )
+    assert message.params.replace(b" ", b"") == '{"x":[1,{"ü":null}]}'.encode()
+    [held] = await rows(dsn, "SELECT task_id, worker_id FROM dagapp.dag_tasks_running")
+    assert held == {"task_id": message.task_id, "worker_id": worker.worker_id}
+    [mail] = await rows(dsn, "SELECT kind, task_id, worker_id FROM dagapp.dag_mailbox WHERE kind <> 'submitted'")
+    assert mail == {"kind": "started", "task_id": message.task_id, "worker_id": worker.worker_id}
+
+
+async def test_a_task_carries_the_checkpoint_of_its_node(dsn: str, me: Owner) -> None:
+    await put(me)
+    await rows(
+        dsn,
+        """UPDATE dagapp.dag_node_states SET checkpoint_phase = 'two', checkpoint_data = '{"a": 1}'
+           WHERE node_id = 'work'""",
+    )
+    async with claimer(dsn) as worker:
+        [message] = await worker.claim(1)
+    assert (message.checkpoint_phase, message.checkpoint_data) == ("two", b'{"a": 1}')
+
+
+async def test_higher_priority_comes_first_then_the_oldest_started_job_then_creation(dsn: str, me: Owner) -> None:
+    old = await put(me, "old")
+    urgent = await put(me, "urgent", priority=9)
+    await me.submit(fan(), {"items": [0, 1, 2]})
+    await me.advance(Resume())
+    young = await put(me, "young")
+    urgent_too = await put(me, "urgent2", priority=9)
+    low = await put(me, "low", priority=-1)
+    async with claimer(dsn) as worker:
+        claimed = await worker.claim(100)
+    assert [message.node_id for message in claimed] == [
+        "urgent",
+        "urgent2",
+        "old",
+        "spread__0",
+        "spread__1",
+        "spread__2",
+        "young",
+        "low",
+    ]
+    assert len({old, urgent, young, urgent_too, low}) == 5
+
+
+async def test_a_later_task_of_an_older_job_comes_before_the_tasks_of_a_younger_one(dsn: str, me: Owner) -> None:
+    await put(me, "young")
+    await put(me, "old")
+    await rows(
+        dsn,
+        "UPDATE dagapp.dag_tasks_waiting SET job_started_at = job_started_at - interval '1 hour' WHERE node_id = 'old'",
+    )
+    async with claimer(dsn) as worker:
+        assert [message.node_id for message in await worker.claim(2)] == ["old", "young"]
+
+
+async def test_a_worker_takes_from_its_own_queues_only(dsn: str, me: Owner) -> None:
+    for queue in ("light", "heavy", "other"):
+        await put(me, f"in-{queue}", queue)
+    await put(me, "urgent", "heavy", priority=5)
+    async with claimer(dsn, "light", "heavy") as worker:
+        assert [message.node_id for message in await worker.claim(2)] == ["urgent", "in-light"]
+        assert [message.node_id for message in await worker.claim(9)] == ["in-heavy"]
+        assert await worker.claim(9) == []
+    assert await count(dsn, "dag_tasks_waiting") == 1
+
+
+async def test_no_more_is_claimed_than_asked_for(dsn: str, me: Owner) -> None:
+    await me.submit(fan(), {"items": list(range(10))})
+    await me.advance(Resume())
+    async with claimer(dsn) as worker:
+        assert len(await worker.claim(3)) == 3
+        assert await worker.claim(0) == []
+        assert len(await worker.claim(100)) == 7
+
+
+async def test_two_claimers_never_get_the_same_task(dsn: str, me: Owner) -> None:
+    await me.submit(fan(), {"items": list(range(500))})
+    await me.advance(Resume())
+
+    async def take_all() -> list[str]:
+        taken: list[str] = []
+        async with claimer(dsn) as worker:
+            held: list[TaskMessage] = []
+            while True:
+                held = await worker.report(*held, limit=7) if held else await worker.claim(7)
+                if not held:
+                    return taken
+                taken += [message.task_id for message in held]
+
+    shares = await asyncio.gather(*(take_all() for _ in range(4)))
+    everything = [task_id for share in shares for task_id in share]
+    assert len(everything) == len(set(everything)) == 500
+    assert await count(dsn, "dag_tasks_waiting") == await count(dsn, "dag_tasks_running") == 0
+    mailed = await rows(dsn, "SELECT kind, count(*) AS n FROM dagapp.dag_mailbox GROUP BY kind")
+    assert {row["kind"]: row["n"] for row in mailed} == {"submitted": 1, "started": 500, "completed": 500}
+
+
+async def test_a_claimer_passes_over_what_another_is_just_claiming(dsn: str, me: Owner) -> None:
+    await put(me, "first", priority=5)
+    await put(me, "second")
+    async with claimer(dsn) as slow, claimer(dsn) as quick:
+        async with slow.durable.transaction():
+            cursor = await tasks.start_claim(slow.durable, slow.worker_id, ["q"], 1)
+            assert [row["node_id"] for row in await cursor.fetchall()] == ["first"]
+            assert [message.node_id for message in await quick.claim(5)] == ["second"]
+
+
+@pytest.mark.parametrize("status", ["lost", "stopped", None])
+async def test_a_worker_that_is_not_active_gets_nothing(dsn: str, me: Owner, status: str | None) -> None:
+    await put(me)
+    async with claimer(dsn, is_registered=status is not None) as worker:
+        if status:
+            await rows(dsn, "UPDATE dagapp.dag_workers SET status = %s", status)
+        assert await worker.claim(5) == []
+        assert await worker.report(limit=5) == []
+    assert await count(dsn, "dag_tasks_waiting") == 1
+
+
+async def test_a_report_ends_the_hold_and_tells_the_owner(dsn: str, me: Owner) -> None:
+    await put(me)
+    async with claimer(dsn) as worker:
+        [message] = await worker.claim(1)
+        await worker.report(
+            message, kind="failed", error="no 🚀", permanent=True, retry_after_seconds=1.5, duration_ms=20
+        )
+    assert await count(dsn, "dag_tasks_running") == 0
+    [mail] = await rows(dsn, "SELECT * FROM dagapp.dag_mailbox WHERE kind = 'failed'")
+    assert (mail["task_id"], mail["node_id"], mail["worker_id"]) == (message.task_id, "work", worker.worker_id)
+    assert (mail["error"], mail["duration_ms"], mail["output"]) == ("no 🚀", 20, None)
+    assert mail["data"] == {"permanent": True, "retry_after_seconds": 1.5}
+
+
+async def test_reporting_and_claiming_is_one_transaction(dsn: str, me: Owner) -> None:
+    await put(me, "first")
+    await put(me, "second")
+    async with claimer(dsn) as worker:
+        [first] = await worker.claim(1)
+        before = await rows(dsn, "SELECT xmin::text FROM dagapp.dag_mailbox")
+        [second] = await worker.report(first, limit=1, output=b'{"a":1}')
+        assert second.node_id == "second"
+        new = [row for row in await rows(dsn, "SELECT xmin::text FROM dagapp.dag_mailbox") if row not in before]
+        assert len(new) == 2 and new[0] == new[1]
+
+
+async def test_a_report_does_not_end_the_hold_of_another(dsn: str, me: Owner) -> None:
+    await put(me)
+    async with claimer(dsn) as first, claimer(dsn) as second:
+        [message] = await first.claim(1)
+        await second.report(message)
+        assert await count(dsn, "dag_tasks_running") == 1
+
+
+async def test_a_claim_whose_answer_was_lost_is_found_again(dsn: str, me: Owner) -> None:
+    await me.submit(fan(), {"items": list(range(4))})
+    await me.advance(Resume())
+    async with claimer(dsn) as worker, claimer(dsn) as other:
+        known, lost = await worker.claim(2), await worker.claim(1)
+        await other.claim(1)
+        assert await worker.queue.forgotten([message.task_id for message in known]) == lost
+        assert len(await worker.queue.forgotten([])) == 3
+        assert await worker.queue.forgotten([message.task_id for message in known + lost]) == []
+
+
+async def test_a_task_is_withdrawn_when_its_job_ends(dsn: str, me: Owner) -> None:
+    await put(me, "kept")
+    await put(me, "cancelled")
+    async with claimer(dsn) as worker:
+        ids = {message.node_id: message.task_id for message in await worker.claim(2)}
+        assert await worker.queue.withdrawn(list(ids.values())) == set()
+        await me.advance(Cancel())
+        assert await worker.queue.withdrawn([*ids.values(), "no_such_task"]) == {ids["cancelled"], "no_such_task"}
+
+
+async def test_a_task_is_withdrawn_from_a_worker_that_was_given_up(dsn: str, me: Owner) -> None:
+    await put(me)
+    async with claimer(dsn) as worker, opened(dsn, application="test") as conn:
+        [message] = await worker.claim(1)
+        await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
+        assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 1
+        assert await worker.queue.withdrawn([message.task_id]) == {message.task_id}
+
+
+async def test_a_cancelled_job_can_no_longer_be_claimed(dsn: str, me: Owner) -> None:
+    await put(me)
+    await me.advance(Cancel())
+    async with claimer(dsn) as worker:
+        assert await worker.claim(5) == []
+
+
+async def test_the_depth_of_each_queue_is_known(dsn: str, me: Owner) -> None:
+    await put(me, "a1", "a")
+    await put(me, "a2", "a")
+    await put(me, "b1", "b")
+    async with claimer(dsn, "a") as worker, opened(dsn, application="test") as conn:
+        await worker.claim(1)
+        depths = await tasks.queue_depths(conn)
+    assert [(row["queue"], row["waiting"], row["running"]) for row in depths] == [("a", 1, 1), ("b", 1, 0)]
+    assert depths[0]["oldest_dispatched_at"] is not None
+
+
+async def test_a_thousand_tasks_are_reported_in_one_exchange(dsn: str, me: Owner) -> None:
+    await me.submit(fan(), {"items": list(range(1000))})
+    await me.advance(Resume())
+    async with claimer(dsn) as worker:
+        claimed = await worker.claim(2000)
+        assert len(claimed) == 1000
+        assert [message.node_id for message in claimed] == [f"spread__{n}" for n in range(1000)]
+        await worker.report(*claimed, output=b'{"a":"\xc3\xbc"}')
+    assert await count(dsn, "dag_tasks_running") == 0

@@ -1,0 +1,120 @@
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from fleet import rows
+
+from dagmaster.store.connect import opened
+from dagmaster.store.events import ensure_partitions, list_events
+
+INSERT = """INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, source_app, created_at)
+            VALUES (%s, %s::dagapp.event_type, 'info', 'test', %s)"""
+
+
+def in_days(days: int) -> datetime:
+    return datetime.now(UTC) + timedelta(days=days)
+
+
+async def add(dsn: str, days: int, event_type: str = "command", job_id: int = 1) -> None:
+    await rows(dsn, INSERT, job_id, event_type, in_days(days))
+
+
+async def partitions(dsn: str) -> set[str]:
+    found = await rows(
+        dsn,
+        "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'dagapp.dag_job_events'::regclass",
+    )
+    return {row["name"].removeprefix("dagapp.dag_job_events_") for row in found}
+
+
+def days(first: int, last: int) -> set[str]:
+    return {in_days(day).strftime("%Y%m%d") for day in range(first, last + 1)}
+
+
+async def placed(dsn: str) -> dict[str, int]:
+    found = await rows(
+        dsn, "SELECT tableoid::regclass::text AS name, count(*) AS n FROM dagapp.dag_job_events GROUP BY 1"
+    )
+    return {row["name"].removeprefix("dagapp.dag_job_events_"): row["n"] for row in found}
+
+
+async def test_there_is_a_partition_for_each_coming_day(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        await ensure_partitions(conn, days_ahead=9)
+        assert days(0, 9) | {"default"} <= await partitions(dsn)
+        before = await partitions(dsn)
+        await ensure_partitions(conn, days_ahead=9)
+        assert await partitions(dsn) == before
+
+
+async def test_events_that_came_before_their_partition_are_moved_into_it(dsn: str) -> None:
+    for day in (20, 20, 21, -400):
+        await add(dsn, day)
+    ids = await rows(dsn, "SELECT event_id, created_at FROM dagapp.dag_job_events ORDER BY event_id")
+    assert await placed(dsn) == {"default": 4}
+    async with opened(dsn, application="test") as conn:
+        await ensure_partitions(conn, days_ahead=21)
+    twentieth, next_day = (in_days(day).strftime("%Y%m%d") for day in (20, 21))
+    assert await placed(dsn) == {twentieth: 2, next_day: 1, "default": 1}
+    assert await rows(dsn, "SELECT event_id, created_at FROM dagapp.dag_job_events ORDER BY event_id") == ids
+    await add(dsn, 20)
+    assert (await placed(dsn))[twentieth] == 3
+
+
+async def test_a_day_begins_at_midnight_utc_wherever_the_session_is(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        await conn.execute(b"SET timezone = 'Pacific/Kiritimati'")
+        await ensure_partitions(conn, days_ahead=30)
+    day = in_days(30).replace(hour=0, minute=0, second=0, microsecond=0)
+    for moment in (day, day + timedelta(hours=23, minutes=59)):
+        await rows(dsn, INSERT, 1, "command", moment)
+    assert await placed(dsn) == {day.strftime("%Y%m%d"): 2}
+
+
+async def test_several_may_make_partitions_at_once_while_events_are_written(dsn: str) -> None:
+    async def make() -> None:
+        async with opened(dsn, application="test") as conn:
+            for ahead in range(10, 22, 3):
+                await ensure_partitions(conn, days_ahead=ahead)
+
+    async def write() -> None:
+        for day in range(8, 18):
+            await add(dsn, day)
+
+    await asyncio.gather(make(), make(), make(), write(), write())
+    assert sum((await placed(dsn)).values()) == 20
+    assert days(0, 19) <= await partitions(dsn)
+
+
+async def test_an_event_may_be_of_any_time(dsn: str) -> None:
+    for moment in (-5000, -1, 0, 1, 5000):
+        await add(dsn, moment)
+    assert sum((await placed(dsn)).values()) == 5
+
+
+async def test_the_timeline_is_read_oldest_first_and_in_pages(dsn: str) -> None:
+    for kind in ("job_created", "job_started", "node_started", "node_retrying", "node_started"):
+        await add(dsn, 0, kind)
+    await add(dsn, 0, "job_created", job_id=2)
+    async with opened(dsn, application="test") as conn:
+        events = await list_events(conn, 1)
+        assert [event["event_type"] for event in events] == [
+            "job_created",
+            "job_started",
+            "node_started",
+            "node_retrying",
+            "node_started",
+        ]
+        ids = [event["event_id"] for event in events]
+        assert ids == sorted(ids)
+        page = await list_events(conn, 1, after=ids[1], limit=2)
+        assert [event["event_id"] for event in page] == ids[2:4]
+        named = await list_events(conn, 1, event_types=["node_running", "node_retry"])
+        assert [event["event_type"] for event in named] == ["node_started", "node_retrying", "node_started"]
+        assert await list_events(conn, 1, node_id="nothing") == []
+
+
+async def test_an_event_of_an_unknown_type_is_refused(dsn: str) -> None:
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+        await add(dsn, 0, "something_else")

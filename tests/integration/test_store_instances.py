@@ -1,0 +1,303 @@
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from fleet import rows, single
+from owning import owner
+
+from dagmaster.engine.messages import Resume
+from dagmaster.store import instances, jobs
+from dagmaster.store.connect import Connection, connect, opened
+from dagmaster.store.instances import Instance, this_instance
+from dagmaster.store.jobs import NewJob
+
+WORKER = {"queues": ["q"], "concurrency": 4}
+
+
+async def status(dsn: str, one: Instance) -> str:
+    [row] = await rows(
+        dsn,
+        """SELECT status FROM dagapp.dag_orchestrators WHERE orchestrator_id = %s
+           UNION ALL SELECT status FROM dagapp.dag_workers WHERE worker_id = %s""",
+        one.instance_id,
+        one.instance_id,
+    )
+    return row["status"]
+
+
+async def owners(dsn: str) -> list[tuple[str | None, int]]:
+    found = await rows(dsn, "SELECT owner_id, owner_epoch FROM dagapp.dag_jobs ORDER BY job_id")
+    return [(row["owner_id"], row["owner_epoch"]) for row in found]
+
+
+async def grow_old(dsn: str, one: Instance, seconds: float = 3600) -> None:
+    for table, key, column in (
+        ("dag_orchestrators", "orchestrator_id", "heartbeat_at"),
+        ("dag_workers", "worker_id", "last_heartbeat"),
+    ):
+        update = f"UPDATE dagapp.{table} SET {column} = now() - make_interval(secs => %s) WHERE {key} = %s"
+        await rows(dsn, update, seconds, one.instance_id)
+
+
+async def submit(conn: Connection, count: int, owner_id: str | None) -> list[int]:
+    new = [NewJob(single(), {}) for _ in range(count)]
+    return [one.job_id for one in await jobs.submit_many(conn, new, threshold_seconds=30, owner_id=owner_id)]
+
+
+def dead() -> Instance:
+    """An instance of this machine whose process has ended."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return replace(this_instance(), pid=ended.pid)
+
+
+def test_instances_have_names_of_their_own_and_share_their_machine() -> None:
+    first, second = this_instance(), this_instance()
+    assert first.instance_id != second.instance_id
+    assert (first.host_key, first.pid) == (second.host_key, second.pid)
+
+
+async def test_a_beat_says_what_time_it_is_and_what_was_done(dsn: str) -> None:
+    me = this_instance()
+    async with opened(dsn, application="test") as conn:
+        assert await instances.beat_orchestrator(conn, me, 0, {}) is None
+        await instances.register_orchestrator(conn, me)
+        await grow_old(dsn, me)
+        at = await instances.beat_orchestrator(conn, me, 3, {"cycles": 5, "last_cycle_at": datetime.now(UTC)})
+        assert at is not None and abs((datetime.now(UTC) - at).total_seconds()) < 60
+        [row] = await instances.list_orchestrators(conn)
+    assert (row["jobs_owned"], row["stats"]["cycles"]) == (3, 5)
+    assert (datetime.now(UTC) - row["heartbeat_at"]).total_seconds() < 60
+
+
+@pytest.mark.parametrize("given_up", ["lost", "stopped"])
+async def test_an_orchestrator_that_was_given_up_is_told_so_at_its_next_beat(dsn: str, given_up: str) -> None:
+    """It registers again; otherwise nobody would give it jobs, and it would lose those that it takes."""
+    me = this_instance()
+    async with opened(dsn, application="test") as conn:
+        await instances.register_orchestrator(conn, me)
+        await rows(dsn, "UPDATE dagapp.dag_orchestrators SET status = %s", given_up)
+        assert await instances.beat_orchestrator(conn, me, 0, {}) is None
+        await instances.register_orchestrator(conn, me)
+        assert await instances.beat_orchestrator(conn, me, 0, {}) is not None
+    assert await status(dsn, me) == "running"
+
+
+async def test_a_worker_that_was_given_up_is_told_so_at_its_next_beat(dsn: str) -> None:
+    me = this_instance()
+    async with opened(dsn, application="test") as conn:
+        await instances.register_worker(conn, me, **WORKER)
+        assert await instances.beat_worker(conn, me, 7, 2) is not None
+        [row] = await instances.list_workers(conn)
+        assert (row["tasks_completed"], row["tasks_failed"], row["queues"], row["concurrency"]) == (7, 2, ["q"], 4)
+        await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
+        assert await instances.beat_worker(conn, me, 8, 2) is None
+        await instances.stop_worker(conn, me, 8, 2)
+    assert await status(dsn, me) == "lost"
+
+
+async def test_jobs_of_an_owner_that_no_longer_beats_are_taken_over(dsn: str) -> None:
+    stale, alive, me = this_instance(), this_instance(), this_instance()
+    async with opened(dsn, application="test") as conn:
+        for one in (stale, alive, me):
+            await instances.register_orchestrator(conn, one)
+        taken_before = await submit(conn, 2, stale.instance_id)
+        await submit(conn, 1, alive.instance_id)
+        orphans = await submit(conn, 1, "nobody knows")
+        [ended] = await submit(conn, 1, stale.instance_id)
+        await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'failed', owner_id = NULL WHERE job_id = %s", ended)
+        await grow_old(dsn, stale, 31)
+        taken = await instances.take_over_jobs(conn, me, threshold_seconds=30, limit=100)
+        assert sorted(taken) == taken_before + orphans
+        assert await instances.take_over_jobs(conn, me, threshold_seconds=30, limit=100) == []
+    mine = (me.instance_id, 2)
+    assert await owners(dsn) == [mine, mine, (alive.instance_id, 1), mine, (None, 1)]
+    events = await rows(
+        dsn, "SELECT event_data, event_status FROM dagapp.dag_job_events WHERE event_type = 'job_taken_over'"
+    )
+    assert [(row["event_status"], row["event_data"]["to"]) for row in events] == [("warning", me.instance_id)] * 3
+    assert {row["event_data"]["from"] for row in events} == {stale.instance_id, "nobody knows"}
+
+
+async def test_jobs_without_an_owner_are_taken_over_oldest_first(dsn: str) -> None:
+    me = this_instance()
+    async with opened(dsn, application="test") as conn:
+        ids = [(await submit(conn, 1, None))[0] for _ in range(5)]
+        await instances.register_orchestrator(conn, me)
+        assert sorted(await instances.take_over_jobs(conn, me, threshold_seconds=30, limit=2)) == ids[:2]
+        assert sorted(await instances.take_over_jobs(conn, me, threshold_seconds=30, limit=9)) == ids[2:]
+
+
+async def test_each_orphan_is_taken_by_exactly_one(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        ids = await submit(conn, 200, None)
+
+    async def take() -> list[int]:
+        taken: list[int] = []
+        async with opened(dsn, application="test") as conn:
+            me = this_instance()
+            await instances.register_orchestrator(conn, me)
+            while some := await instances.take_over_jobs(conn, me, threshold_seconds=30, limit=7):
+                taken += some
+        return taken
+
+    shares = await asyncio.gather(*(take() for _ in range(4)))
+    assert sorted(job_id for share in shares for job_id in share) == ids
+    assert {epoch for _, epoch in await owners(dsn)} == {2}
+
+
+async def test_jobs_are_handed_over_in_turn_to_those_who_live(dsn: str) -> None:
+    me, stale, *heirs = (this_instance() for _ in range(4))
+    async with opened(dsn, application="test") as conn:
+        for one in (me, stale, *heirs):
+            await instances.register_orchestrator(conn, one)
+        await grow_old(dsn, stale)
+        await submit(conn, 7, me.instance_id)
+        await submit(conn, 1, stale.instance_id)
+        await rows(dsn, "DELETE FROM dagapp.dag_mailbox")
+        assert await instances.hand_over_jobs(conn, me, threshold_seconds=30) == 7
+    *given, kept = await owners(dsn)
+    assert kept == (stale.instance_id, 1)
+    assert {epoch for _, epoch in given} == {2}
+    shares = [[name for name, _ in given].count(heir.instance_id) for heir in heirs]
+    assert sorted(shares) == [3, 4]
+    assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox WHERE kind = 'adopted'")) == 7
+
+
+async def test_without_an_heir_jobs_belong_to_nobody(dsn: str) -> None:
+    me = this_instance()
+    async with opened(dsn, application="test") as conn:
+        await instances.register_orchestrator(conn, me)
+        await submit(conn, 2, me.instance_id)
+        assert await instances.hand_over_jobs(conn, me, threshold_seconds=30) == 2
+    assert await owners(dsn) == [(None, 2), (None, 2)]
+
+
+async def test_instances_whose_process_is_gone_are_buried_at_once(dsn: str) -> None:
+    alive, gone, gone_worker = this_instance(), dead(), dead()
+    elsewhere = replace(dead(), host_key="another machine")
+    async with opened(dsn, application="test") as conn:
+        for one in (alive, gone, elsewhere):
+            await instances.register_orchestrator(conn, one)
+        await instances.register_worker(conn, gone_worker, **WORKER)
+        buried = await instances.bury_dead(conn, alive.host_key)
+        assert sorted(buried) == sorted([gone.instance_id, gone_worker.instance_id])
+        assert await instances.bury_dead(conn, alive.host_key) == []
+    assert [await status(dsn, one) for one in (alive, gone, gone_worker, elsewhere)] == [
+        "running",
+        "lost",
+        "lost",
+        "running",
+    ]
+
+
+@pytest.fixture
+def unreaped() -> Iterator[int]:
+    """The pid of a process that has ended, or is about to, and that nobody has asked about."""
+    child = subprocess.Popen(["true"])
+    yield child.pid
+    child.wait()
+
+
+async def test_a_zombie_counts_as_dead(dsn: str, unreaped: int) -> None:
+    async with opened(dsn, application="test") as conn:
+        one = replace(this_instance(), pid=unreaped)
+        await instances.register_worker(conn, one, **WORKER)
+        for _ in range(400):
+            if buried := await instances.bury_dead(conn, one.host_key):
+                break
+            await asyncio.sleep(0.01)
+        assert buried == [one.instance_id]
+
+
+async def held_task(dsn: str, worker: Instance) -> int:
+    """A job whose one task this worker has claimed."""
+    async with owner(dsn) as me:
+        await me.submit(single())
+        await me.advance(Resume())
+        await rows(
+            dsn,
+            """WITH gone AS (DELETE FROM dagapp.dag_tasks_waiting WHERE job_id = %s RETURNING *)
+               INSERT INTO dagapp.dag_tasks_running (task_id, job_id, node_id, retry_count, queue, priority,
+                   job_started_at, handler, timeout_seconds, dispatched_at, worker_id)
+               SELECT task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler,
+                   timeout_seconds, dispatched_at, %s FROM gone""",
+            me.job_id,
+            worker.instance_id,
+        )
+        return me.job_id
+
+
+async def test_tasks_of_workers_that_no_longer_beat_are_rescued(dsn: str) -> None:
+    alive, stale, stopped, unknown = (this_instance() for _ in range(4))
+    async with opened(dsn, application="test") as conn:
+        for one in (alive, stale, stopped):
+            await instances.register_worker(conn, one, **WORKER)
+        await instances.stop_worker(conn, stopped, 0, 0)
+        held = {one.instance_id: await held_task(dsn, one) for one in (alive, stale, stopped, unknown)}
+        await grow_old(dsn, stale, 31)
+        assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 3
+        assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 0
+    assert await status(dsn, stale) == "lost"
+    kept = await rows(dsn, "SELECT job_id FROM dagapp.dag_tasks_running")
+    assert kept == [{"job_id": held[alive.instance_id]}]
+    lost = await rows(dsn, "SELECT job_id, worker_id FROM dagapp.dag_mailbox WHERE kind = 'lost'")
+    assert {row["worker_id"]: row["job_id"] for row in lost} == {
+        name: job_id for name, job_id in held.items() if name != alive.instance_id
+    }
+
+
+async def test_two_rescuers_at_once_tell_each_owner_once(dsn: str) -> None:
+    gone = this_instance()
+    for _ in range(10):
+        await held_task(dsn, gone)
+
+    async def rescue() -> int:
+        async with opened(dsn, application="test") as conn:
+            return await instances.rescue_tasks(conn, lost_after_seconds=30)
+
+    assert sum(await asyncio.gather(*(rescue() for _ in range(4)))) == 10
+    lost = await rows(
+        dsn, "SELECT count(*) AS n, count(DISTINCT task_id) AS tasks FROM dagapp.dag_mailbox WHERE kind = 'lost'"
+    )
+    assert lost == [{"n": 10, "tasks": 10}]
+
+
+async def test_a_rescuer_waits_for_a_worker_that_is_just_reporting(dsn: str) -> None:
+    """Either the report counts or the loss, never both."""
+    late = this_instance()
+    job_id = await held_task(dsn, late)
+    async with await connect(dsn, application="test") as conn:
+        async with conn.transaction():
+            await conn.execute(b"DELETE FROM dagapp.dag_tasks_running")
+
+            async def rescue() -> int:
+                async with opened(dsn, application="test") as other:
+                    return await instances.rescue_tasks(other, lost_after_seconds=30)
+
+            rescuer = asyncio.create_task(rescue())
+            for _ in range(1000):
+                if await rows(dsn, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+                    break
+                await asyncio.sleep(0.005)
+        assert await rescuer == 0
+    assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox WHERE kind = 'lost' AND job_id = %s", job_id) == []
+
+
+async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        stopped, recent, running = (this_instance() for _ in range(3))
+        for one in (stopped, recent, running):
+            await instances.register_orchestrator(conn, one)
+            await instances.register_worker(conn, one, **WORKER)
+        for one in (stopped, recent):
+            await instances.stop_orchestrator(conn, one)
+            await instances.stop_worker(conn, one, 0, 0)
+        for one in (stopped, running):
+            await grow_old(dsn, one, 8 * 86_400)
+        await instances.forget_instances(conn, days=7)
+        for listed in (await instances.list_orchestrators(conn), await instances.list_workers(conn)):
+            assert len(listed) == 2

@@ -1,0 +1,132 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from dagmaster.cli.live import live_view, plain_lines, render
+from dagmaster.cli.progress import FanView, JobView, NodeView
+from dagmaster.model.states import JobStatus, NodeStatus
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+
+def node(name: str, status: NodeStatus, **more: object) -> NodeView:
+    started = NOW - timedelta(seconds=2) if status not in (NodeStatus.PENDING, NodeStatus.SKIPPED) else None
+    ended = NOW if status in (NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED) else None
+    made = NodeView(name, status, attempts=4, started_at=started, completed_at=ended, now=NOW)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def job(*nodes: NodeView, status: JobStatus = JobStatus.RUNNING) -> JobView:
+    return JobView(2**60, "demo", status, nodes, seconds=4.2)
+
+
+def shown(view: JobView, width: int = 100, height: int = 30) -> list[str]:
+    screen = Console(file=StringIO(), width=width, height=height, force_terminal=False)
+    screen.print(render(view, width, height))
+    assert isinstance(screen.file, StringIO)
+    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
+
+
+FAN = FanView({NodeStatus.COMPLETED: 120, NodeStatus.RUNNING: 16, NodeStatus.READY: 60, NodeStatus.FAILED: 4}, 7)
+EVERYTHING = (
+    node("prepare", NodeStatus.COMPLETED),
+    node("broken", NodeStatus.FAILED, error="it broke\nbadly"),
+    node("crunch", NodeStatus.COMPLETED, fan=FAN),
+    node("again", NodeStatus.READY, attempt=2, started_at=None, not_before=NOW + timedelta(seconds=3)),
+    node("left_out", NodeStatus.SKIPPED),
+    node("report", NodeStatus.PENDING),
+)
+
+
+def test_each_node_has_a_symbol_its_state_and_its_time() -> None:
+    lines = shown(job(*EVERYTHING))
+    assert lines[0] == f" ● demo   job {2**60}   running   4.2 s"
+    assert lines[2].split() == ["✓", "prepare", "completed", "2.0", "s"]
+    assert lines[3].split(maxsplit=5) == ["✗", "broken", "failed", "2.0", "s", "it broke"]
+    assert lines[5].split(maxsplit=3) == ["↻", "again", "retrying", "attempt 2 of 4 in 3.0 s"]
+    assert lines[6].split() == ["–", "left_out", "skipped"]
+    assert lines[7].split() == ["○", "report", "pending"]
+
+
+def test_a_fan_out_has_a_bar_and_runs_as_long_as_its_children() -> None:
+    [line] = [line for line in shown(job(*EVERYTHING)) if "crunch" in line]
+    assert line.split(maxsplit=5)[:3] == ["●", "crunch", "running"]
+    assert "━" in line
+    assert line.endswith("120/200 · 16 running · 4 failed · 7 retried")
+
+
+def test_a_fan_out_takes_as_long_as_its_last_child() -> None:
+    fan = FanView({NodeStatus.COMPLETED: 3}, last_ended_at=NOW + timedelta(seconds=8))
+    ended = node("crunch", NodeStatus.COMPLETED, fan=fan)
+    assert (ended.shown_status, ended.seconds) == (NodeStatus.COMPLETED, 10)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
+def test_no_line_is_wrapped(width: int) -> None:
+    view = job(*EVERYTHING, node("a_name_of_forty_eight_characters_which_is_the_most", NodeStatus.RUNNING))
+    lines = shown(view, width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 2 + len(view.nodes) + 1
+
+
+def test_where_there_is_no_room_for_all_it_is_for_what_moves() -> None:
+    done = [node(f"done_{n}", NodeStatus.COMPLETED) for n in range(50)]
+    waiting = [node(f"waiting_{n}", NodeStatus.PENDING) for n in range(50)]
+    lines = shown(job(*done, node("now", NodeStatus.RUNNING), *waiting), height=20)
+    assert len(lines) <= 20
+    assert any("now" in line for line in lines)
+    assert any("done_49" in line for line in lines)
+    assert any("waiting_0" in line for line in lines)
+    assert lines[-2] == "    … and 44 completed, 44 pending"
+
+
+def test_the_live_view_draws_on_a_terminal() -> None:
+    screen = Console(file=StringIO(), width=80, height=24, force_terminal=True)
+    with live_view(screen) as show:
+        show(job(node("a", NodeStatus.RUNNING)))
+        show(job(node("a", NodeStatus.COMPLETED), status=JobStatus.COMPLETED))
+    assert isinstance(screen.file, StringIO)
+    assert "completed" in screen.file.getvalue()
+
+
+# Where there is no terminal
+
+
+def lines_of(views: Sequence[JobView], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    with plain_lines() as show:
+        for view in views:
+            show(view)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    running, done = node("a", NodeStatus.RUNNING), node("a", NodeStatus.COMPLETED)
+    views = [job(node("a", NodeStatus.PENDING)), job(running), job(running), job(done), job(done)]
+    assert lines_of(views, capsys) == ["a: running", "a: completed (2.0 s)"]
+
+
+def test_retries_and_failures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    retrying = node("a", NodeStatus.READY, attempt=2)
+    failed = node("a", NodeStatus.FAILED, attempt=4, error="it broke")
+    assert lines_of([job(retrying), job(failed)], capsys) == [
+        "a: retrying, attempt 2 of 4",
+        "a: failed: it broke (2.0 s)",
+    ]
+
+
+def test_of_a_large_fan_out_only_the_quarters_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def fan(done: int) -> JobView:
+        counts = {NodeStatus.COMPLETED: done, NodeStatus.RUNNING: 100 - done}
+        return job(node("a", NodeStatus.COMPLETED, fan=FanView(counts, last_ended_at=NOW)))
+
+    assert lines_of([fan(done) for done in range(101)], capsys) == [
+        "a: 0 % of 100 done",
+        "a: 25 % of 100 done",
+        "a: 50 % of 100 done",
+        "a: 75 % of 100 done",
+        "a: completed (2.0 s)",
+    ]

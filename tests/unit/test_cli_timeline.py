@@ -1,0 +1,51 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from dagmaster.cli.timeline import WORDS, describe
+from dagmaster.store.tables import EVENT_TYPES
+
+
+def event(kind: str, *, error: str | None = None, duration_ms: int | None = None, **data: Any) -> dict[str, Any]:
+    return {
+        "event_type": kind,
+        "event_data": data or None,
+        "error_message": error,
+        "duration_ms": duration_ms,
+        "created_at": datetime.now(UTC),
+    }
+
+
+def test_there_are_words_for_every_type_of_event() -> None:
+    assert set(WORDS) == set(EVENT_TYPES)
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_an_event_without_data_can_be_told(kind: str) -> None:
+    text = describe(event(kind))
+    assert text
+    assert not set(text) & set("{}[]")
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (event("job_created", workflow_id="w", workflow_version=2, submitted_by=None), "submitted: w version 2"),
+        (event("job_created", workflow_id="w", workflow_version=2, submitted_by="me"), "submitted: w version 2 by me"),
+        (event("job_failed", error="node a failed: [x] {y}"), "the job has failed: node a failed: [x] {y}"),
+        (event("job_cancelled", actor="me", reason=None), "the job is cancelled by me"),
+        (event("job_cancelled", actor=None, reason="late"), "the job is cancelled: late"),
+        (event("node_dispatched", queue="q", handler="h"), "dispatched to queue q for h"),
+        (event("node_completed", duration_ms=12), "completed in 12 ms"),
+        (event("node_completed", duration_ms=61_000), "completed in 1 min 01 s"),
+        (event("node_failed", error="no", will_retry=True), "failed: no; it will be tried again"),
+        (event("node_failed", error="no", will_retry=False), "failed: no"),
+        (event("node_retrying", attempt=1, max_retries=3, not_before=None), "attempt 2 of 4"),
+        (event("node_skipped", reason="conditional_branch_not_taken"), "skipped: its branch was not taken"),
+        (event("job_taken_over", to="2", **{"from": "1"}), "taken over by orchestrator 2 from 1"),
+        (event("something_new", x=1), "something new"),
+    ],
+)
+def test_events_are_told_in_words(told: dict[str, Any], text: str) -> None:
+    assert describe(told) == text

@@ -1,0 +1,124 @@
+from pathlib import Path
+
+import pytest
+from command_line import WORKFLOWS, call, write_workflow
+
+GOOD = """\
+workflow_id: good
+nodes:
+  a: {handler: echo}
+"""
+BROKEN = """\
+workflow_id: broken
+nodes:
+  a: {handler: echo
+  b: [
+"""
+CYCLE = """\
+workflow_id: cycle
+inputs:
+  n: integer
+nodes:
+  a: {handler: echo, next: b, params: {m: "{{ inputs.m }}"}}
+  b: {handler: echo, next: a}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "workflows").mkdir()
+    return tmp_path / "workflows"
+
+
+def test_a_good_file_is_ok(folder: Path) -> None:
+    checked = call("validate", write_workflow(folder, GOOD))
+    assert (checked.code, checked.out) == (0, f"{folder / 'flow.yaml'}: ok\n")
+
+
+def test_all_problems_of_all_files_are_shown_with_their_places(folder: Path) -> None:
+    write_workflow(folder, GOOD, "good.yaml")
+    write_workflow(folder, BROKEN, "broken.yaml")
+    write_workflow(folder, CYCLE, "cycle.yml")
+    checked = call("validate", "workflows")
+    assert checked.code == 2
+    assert [line.partition(" error: ")[0] for line in checked.out.splitlines()] == [
+        "workflows/broken.yaml:4:4:",
+        "workflows/cycle.yml:5:3:",
+        "workflows/cycle.yml:5:43:",
+        "workflows/good.yaml: ok",
+    ]
+    assert "these nodes wait for each other: a -> b -> a" in checked.out
+    assert "inputs.m refers to an unknown input" in checked.out
+
+
+def test_problems_are_there_for_programs(folder: Path) -> None:
+    write_workflow(folder, CYCLE)
+    checked = call("validate", "workflows", "--json")
+    assert checked.code == 2
+    assert checked.json["ok"] is False
+    [file] = checked.json["files"]
+    assert file["problems"][0] == {
+        "file": "workflows/flow.yaml",
+        "line": 5,
+        "column": 3,
+        "severity": "error",
+        "message": "these nodes wait for each other: a -> b -> a",
+    }
+
+
+def test_handlers_are_checked_where_they_are_known(folder: Path) -> None:
+    path = write_workflow(folder, "workflow_id: w\nnodes:\n  a: {handler: shout}\n")
+    assert call("validate", path).code == 0
+    shouting = folder / "cli_shouting.py"
+    shouting.write_text("from dagmaster import handler\n\n@handler('cli.shout')\ndef shout(ctx): ...\n")
+    checked = call("validate", path, "--handlers", shouting)
+    assert checked.code == 2
+    assert "names an unknown handler 'shout'" in checked.out
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("nowhere.yaml", "there is no file 'nowhere.yaml'"), (".", "there are no workflow files in '.'")],
+)
+def test_what_is_not_there_is_wrong_use(path: str, message: str) -> None:
+    checked = call("validate", path)
+    assert (checked.code, checked.err) == (2, f"error: {message}\n")
+
+
+def test_a_queue_must_be_named_where_no_default_is_known(folder: Path) -> None:
+    path = write_workflow(folder, GOOD)
+    checked = call("validate", path, "--database-url", "postgresql://nobody@127.0.0.1:1/nothing")
+    assert checked.code == 2
+    assert "node 'a' has no queue" in checked.out
+
+
+def test_the_folder_is_listed_with_the_problems_of_its_files(folder: Path) -> None:
+    write_workflow(folder, GOOD, "good.yaml")
+    write_workflow(folder, BROKEN, "broken.yaml")
+    listed = call("workflows")
+    assert listed.code == 0
+    assert [line.split() for line in listed.out.splitlines()] == [
+        ["WORKFLOW", "VERSION", "NODES", "INPUTS", "FILE"],
+        ["good", "1", "3", "workflows/good.yaml"],
+    ]
+    assert listed.err.startswith("workflows/broken.yaml:4:4: error: not readable as YAML")
+
+
+def test_the_folder_is_listed_for_programs() -> None:
+    listed = call("workflows", "--json", env={"DAGMASTER_WORKFLOWS_DIR": str(WORKFLOWS)})
+    assert listed.json["problems"] == []
+    by_id = {workflow["workflow_id"]: workflow for workflow in listed.json["workflows"]}
+    assert by_id["hello_world"]["inputs"]["name"] == {
+        "type": "string",
+        "required": False,
+        "default": "world",
+        "description": "Who is greeted.",
+    }
+    assert all(Path(workflow["file"]).stem == name for name, workflow in by_id.items())
+
+
+def test_every_shipped_workflow_says_what_it_is() -> None:
+    listed = call("workflows", "--json", env={"DAGMASTER_WORKFLOWS_DIR": str(WORKFLOWS)})
+    assert len(listed.json["workflows"]) == len(list(WORKFLOWS.glob("*.yaml")))
+    assert all(workflow["description"] for workflow in listed.json["workflows"])
