@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 import orjson
 
+CALLERS = ("dagmaster/handlers/calling.py", "concurrent/futures/thread.py")
 TASK_FIELDS = ("job_id", "node_id", "task_id")
 
 
@@ -21,7 +22,18 @@ class _Stderr(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-class TextFormat(logging.Formatter):
+class _FromTheHandler(logging.Formatter):
+    """A traceback begins in the code of the handler that failed, not in what called it."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        kind, error, whole = ei
+        inner = whole
+        while inner is not None and inner.tb_frame.f_code.co_filename.endswith(CALLERS):
+            inner = inner.tb_next
+        return super().formatException((kind, error, inner or whole))
+
+
+class TextFormat(_FromTheHandler):
     def format(self, record: logging.LogRecord) -> str:
         told = " ".join(f"{name}={value}" for name, value in _task(record).items() if name == "task_id")
         text = super().format(record)
@@ -31,7 +43,7 @@ class TextFormat(logging.Formatter):
         return _time(record)
 
 
-class JsonFormat(logging.Formatter):
+class JsonFormat(_FromTheHandler):
     """One object on each line."""
 
     def format(self, record: logging.LogRecord) -> str:

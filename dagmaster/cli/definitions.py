@@ -27,12 +27,15 @@ def load_registry(settings: Settings, more: Sequence[str] | None) -> Registry:
     return registry
 
 
-def default_queue(settings: Settings, *, one_process: bool = False) -> str | None:
-    """Where tasks go that name no queue. Only what runs on one machine may choose it by itself (ruling C-16)."""
+def default_queue(settings: Settings) -> str | None:
+    """Where tasks go that name no queue. Nobody chooses it for a server that others use (ruling C-16)."""
+    return settings.worker_queue if settings.database_dsn() else own_queue(settings)
+
+
+def own_queue(settings: Settings) -> str:
+    """The same for all that runs in one process or on one data folder: there it need not be set."""
     if settings.worker_queue:
         return settings.worker_queue
-    if not one_process and settings.database_dsn() is not None:
-        return None
     log.info("no default queue is set (DAGMASTER_WORKER_QUEUE): tasks that name none go to %r", DEFAULT_QUEUE)
     return DEFAULT_QUEUE
 

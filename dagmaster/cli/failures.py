@@ -23,7 +23,8 @@ def fail(error: Exception, *, debug: bool) -> int:
     if isinstance(error, DagmasterError):
         tell(*describe(error))
         return WRONG_USE
-    tell(f"error: {type(error).__name__}: {error}")
+    first_line, *_ = str(error).strip().splitlines() or [""]
+    tell(f"error: {type(error).__name__}: {first_line}")
     if not debug:
         tell("this is a fault in dagmaster; run with --debug for the traceback")
     return FAULT

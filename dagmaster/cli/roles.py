@@ -9,7 +9,7 @@ import uvloop
 
 from dagmaster import __version__
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.definitions import DEFAULT_QUEUE, default_queue, load_catalog, load_registry, queues_of
+from dagmaster.cli.definitions import default_queue, load_catalog, load_registry, own_queue, queues_of
 from dagmaster.cli.options import Concurrency, Handlers, begin
 from dagmaster.cli.output import count_of, listed
 from dagmaster.cli.runtime import database, fleet, stop_on_signals, until_stopped, worker_options
@@ -40,10 +40,10 @@ def dev(ctx: typer.Context, handlers: Handlers = None, concurrency: Concurrency 
     """
     settings = begin(ctx, quiet=False)
     registry = load_registry(settings, handlers)
-    queue = default_queue(settings, one_process=True)
+    queue = own_queue(settings)
     catalog = load_catalog(settings, QueueRules(registry.queues(), queue))
     named = {name for workflow in catalog.workflows.values() for name in queues_of(workflow)}
-    queues = sorted({queue or DEFAULT_QUEUE, *settings.worker_queues, *named})
+    queues = sorted({queue, *settings.worker_queues, *named})
     options = worker_options(settings, queues, concurrency)
     with database(settings) as dsn:
         place = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
@@ -52,8 +52,7 @@ def dev(ctx: typer.Context, handlers: Handlers = None, concurrency: Concurrency 
         typer.echo(f"workflows   {listed(sorted(catalog.workflows))} (in {settings.workflows_dir})")
         typer.echo(f"handlers    {listed(registry.names())}")
         typer.echo(f"queues      {listed(queues)}")
-        typer.echo("ready; stop with Ctrl-C")
-        serve(dsn, settings, orchestrate=True, work=options, registry=registry)
+        serve(dsn, settings, orchestrate=True, work=options, registry=registry, greeting="ready; stop with Ctrl-C")
 
 
 @app.command()
@@ -122,12 +121,15 @@ def serve(
     orchestrate: bool = False,
     work: WorkerOptions | None = None,
     registry: Registry | None = None,
+    greeting: str = "",
 ) -> None:
     """Until a signal, or until a role fails."""
 
     async def run() -> None:
         stop = stop_on_signals()
         async with fleet(dsn, settings, orchestrate=orchestrate, work=work, registry=registry) as running:
+            if greeting:
+                typer.echo(greeting)
             await until_stopped(running, stop)
 
     uvloop.run(run())

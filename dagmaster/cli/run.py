@@ -9,7 +9,7 @@ import typer
 import uvloop
 
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.definitions import default_queue, find_workflow, load_registry, prepare, queues_of
+from dagmaster.cli.definitions import find_workflow, load_registry, own_queue, prepare, queues_of
 from dagmaster.cli.failures import INTERRUPTED, JOB_FAILED, TIMED_OUT, tell
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.live import live_view, plain_lines
@@ -58,8 +58,7 @@ def run(
     """
     settings = begin(ctx)
     registry = load_registry(settings, handlers)
-    queue = default_queue(settings, one_process=True)
-    assert queue is not None
+    queue = own_queue(settings)
     definition = find_workflow(workflow, settings, QueueRules(registry.queues(), queue))
     graph = prepare(definition, settings, registry)
     job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs))
@@ -87,7 +86,7 @@ class Runner:
             with showing(as_json=self.as_json) as show:
                 view = await self._watch(job_id, job.graph, show, running, stop)
             if view is None:
-                return interrupted(job_id, by_user=stop.is_set())
+                return self._interrupted(job_id, by_user=stop.is_set())
             return conclude(view, as_json=self.as_json)
 
     async def _submit(self, job: NewJob, running: Fleet) -> int:
@@ -120,6 +119,12 @@ class Runner:
         if running.ended.done():
             await running.ended
         return None
+
+    def _interrupted(self, job_id: int, *, by_user: bool) -> int:
+        reason = "stopping" if by_user else "the time is over"
+        heir = "another orchestrator" if self.settings.database_dsn() else "`dagmaster dev` in this folder"
+        tell(f"{reason}: job {job_id} has not ended; it goes on with {heir}")
+        return INTERRUPTED if by_user else TIMED_OUT
 
 
 def steps_of(graph: Graph) -> list[str]:
@@ -155,9 +160,3 @@ def _print_result(view: JobView) -> None:
         return
     outputs = {node.node_id: view.result[node.node_id] for node in view.nodes if node.node_id in view.result}
     print_for_reading(screen, outputs)
-
-
-def interrupted(job_id: int, *, by_user: bool) -> int:
-    reason = "stopping" if by_user else "the time is over"
-    tell(f"{reason}: job {job_id} has not ended; it goes on with `dagmaster dev` in this folder")
-    return INTERRUPTED if by_user else TIMED_OUT

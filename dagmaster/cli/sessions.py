@@ -8,9 +8,10 @@ from typing import TypeVar
 import psycopg
 
 from dagmaster.cli.runtime import database
-from dagmaster.errors import DatabaseUnavailable
+from dagmaster.errors import DatabaseUnavailable, NotFound
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, opened
+from dagmaster.store.embedded import EmbeddedServer
 
 T = TypeVar("T")
 
@@ -25,7 +26,12 @@ async def session(dsn: str) -> AsyncIterator[Connection]:
 
 
 def ask(settings: Settings, question: Callable[[Connection], Awaitable[T]]) -> T:
-    """The answer of the database that the settings name."""
+    """The answer of the database that the settings name. A question makes no new one."""
+    if settings.database_dsn() is None and not EmbeddedServer(settings.data_dir).pgdata.exists():
+        raise NotFound(
+            f"there are no jobs in {settings.data_dir} yet: start with `dagmaster run` or `dagmaster dev`, or name "
+            "another folder with --data-dir"
+        )
 
     async def answer(dsn: str) -> T:
         async with session(dsn) as conn:

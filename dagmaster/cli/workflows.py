@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from dagmaster.authoring.yaml import QueueRules, read_file
-from dagmaster.cli.definitions import SUFFIXES, default_queue, load_catalog, load_registry
+from dagmaster.cli.definitions import SUFFIXES, default_queue, load_catalog, load_registry, own_queue
 from dagmaster.cli.failures import WRONG_USE, tell
 from dagmaster.cli.options import Handlers, JsonOutput, begin
 from dagmaster.cli.output import console, print_json, table
@@ -31,7 +31,7 @@ def workflows(ctx: typer.Context, handlers: Handlers = None, as_json: JsonOutput
     settings = begin(ctx)
     registry = load_registry(settings, handlers)
     known = registry.queues() if handlers or settings.handlers else None
-    catalog = load_catalog(settings, QueueRules(known, default_queue(settings, one_process=True)))
+    catalog = load_catalog(settings, QueueRules(known, own_queue(settings)))
     found = [catalog.workflows[name] for name in sorted(catalog.workflows)]
     if as_json:
         problems = [_as_json(problem) for problems in catalog.problems.values() for problem in problems]

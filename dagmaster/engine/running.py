@@ -203,8 +203,12 @@ def take_up(turn: Turn, node: NodeState) -> None:
 
 def arm_timeout(turn: Turn, node: NodeState) -> None:
     """The worker enforces the timeout; the owner does when the worker does not."""
-    seconds = node.task.timeout_seconds + turn.rules.timeout_grace_seconds
-    turn.arm(TimerKind.TIMEOUT, (node.started_at or turn.now) + timedelta(seconds=seconds), node)
+    turn.arm(TimerKind.TIMEOUT, (node.started_at or turn.now) + timeout(turn, node), node)
+
+
+def timeout(turn: Turn, node: NodeState) -> timedelta:
+    """How long it may run before its owner gives it up."""
+    return timedelta(seconds=node.task.timeout_seconds + turn.rules.timeout_grace_seconds)
 
 
 def start(turn: Turn) -> None:

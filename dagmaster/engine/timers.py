@@ -1,13 +1,13 @@
 """Time has passed: retries that are due, tasks that took too long, jobs that no longer move."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from dagmaster.engine.ending import fail_job
 from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.messages import TimerDue, TimerKind
-from dagmaster.engine.running import dispatch_timeout
-from dagmaster.engine.state import NodeState
+from dagmaster.engine.running import dispatch_timeout, timeout
+from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.turn import Turn
 from dagmaster.model.states import NodeStatus
 
@@ -42,11 +42,26 @@ def _time_out_dispatch(turn: Turn, node: NodeState) -> None:
 
 
 def end_zombie(turn: Turn) -> None:
-    """A job that has not moved for so long will not move any more (RT-15)."""
+    """A job that has not moved for so long, and waits for nothing, will not move any more (RT-15)."""
     after = timedelta(seconds=turn.rules.zombie_after_seconds)
-    last = turn.job.last_progress_at or turn.job.created_at
-    if turn.now < last + after:
-        turn.arm(TimerKind.ZOMBIE, last + after)
+    until = (turn.job.last_progress_at or turn.job.created_at) + after
+    if turn.now >= until:
+        until = max((at for node in turn.job.nodes.values() if (at := _deadline(turn, node))), default=until)
+    if turn.now < until:
+        turn.arm(TimerKind.ZOMBIE, until)
         return
     hours = after.total_seconds() / 3600
     fail_job(turn, f"Timeout: no progress for {hours:g} hours", failed=[])
+
+
+def _deadline(turn: Turn, node: NodeState) -> datetime | None:
+    """Until when a node may stand where it is: a long back-off or a long task is no reason to give up the job."""
+    match node.status:
+        case NodeStatus.READY:
+            return node.not_before
+        case NodeStatus.DISPATCHED if node.dispatched_at is not None:
+            return node.dispatched_at + dispatch_timeout(turn, node)
+        case NodeStatus.RUNNING if is_executed(node) and node.started_at is not None:
+            return node.started_at + timeout(turn, node)
+        case _:
+            return None

@@ -184,9 +184,12 @@ class Orchestrator:
             try:
                 graphs[row["workflow_hash"]] = self.definitions.get(row["workflow_hash"], fetched)
                 readable.append(row)
-            except (DagmasterError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - it may be wrong in any way, and the other jobs must go on
                 await self._poisoned(conn, row["job_id"], f"its definition cannot be read: {error}")
-        loaded = await job_store.restore_rows(conn, readable, graphs)
+        loaded, unreadable = await job_store.restore_rows(conn, readable, graphs)
+        for bad in unreadable:
+            reason = f"{type(bad.error).__name__}: {bad.error}"
+            await self._poisoned(conn, bad.job_id, f"the job cannot be read: {reason}")
         for job in loaded:
             self.jobs.add(OwnedJob(job.state, job.owner_epoch))
         self.stats.jobs_claimed += len(loaded)

@@ -49,6 +49,14 @@ class Loaded:
     owner_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A job whose rows make no sense."""
+
+    job_id: int
+    error: Exception
+
+
 async def submit(
     conn: Connection,
     job: NewJob,
@@ -160,7 +168,8 @@ def _node_rows(graph: Graph) -> list[dict[str, Any]]:
 async def load(conn: Connection, owner_id: str, job_ids: Sequence[int], graphs: Mapping[str, Graph]) -> list[Loaded]:
     """Those of the jobs that are still live and owned; a pending job needs no look at its nodes."""
     rows = await job_rows(conn, owner_id, job_ids)
-    return await restore_rows(conn, rows, graphs)
+    loaded, _ = await restore_rows(conn, rows, graphs)
+    return loaded
 
 
 async def job_rows(conn: Connection, owner_id: str, job_ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -170,18 +179,26 @@ async def job_rows(conn: Connection, owner_id: str, job_ids: Sequence[int]) -> l
 
 async def restore_rows(
     conn: Connection, rows: Sequence[Mapping[str, Any]], graphs: Mapping[str, Graph]
-) -> list[Loaded]:
-    loaded = {row["job_id"]: Loaded(_state(row, graphs[row["workflow_hash"]]), row["owner_epoch"]) for row in rows}
-    begun = [job_id for job_id, job in loaded.items() if job.state.status is not JobStatus.PENDING]
-    if begun:
-        cursor = await run(conn, "load_nodes", {"job_ids": begun})
-        by_job: dict[int, list[NodeState]] = {}
-        for row in await cursor.fetchall():
-            job = loaded[row["job_id"]].state
-            by_job.setdefault(job.job_id, []).append(_node(row, job))
-        for job_id, nodes in by_job.items():
-            _restore(loaded[job_id].state, nodes)
-    return list(loaded.values())
+) -> tuple[list[Loaded], list[Unreadable]]:
+    nodes = await _nodes_of(conn, [row["job_id"] for row in rows if row["status"] != JobStatus.PENDING])
+    loaded, unreadable = [], []
+    for row in rows:
+        try:
+            state = _state(row, graphs[row["workflow_hash"]])
+            if begun := nodes.get(state.job_id):
+                _restore(state, [_node(node, state) for node in begun])
+            loaded.append(Loaded(state, row["owner_epoch"]))
+        except Exception as error:  # noqa: BLE001 - rows may be wrong in any way, and the other jobs must go on
+            unreadable.append(Unreadable(row["job_id"], error))
+    return loaded, unreadable
+
+
+async def _nodes_of(conn: Connection, job_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    by_job: dict[int, list[dict[str, Any]]] = {}
+    if job_ids:
+        for row in await (await run(conn, "load_nodes", {"job_ids": list(job_ids)})).fetchall():
+            by_job.setdefault(row["job_id"], []).append(row)
+    return by_job
 
 
 def _state(row: Mapping[str, Any], graph: Graph) -> JobState:

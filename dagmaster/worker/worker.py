@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 MAX_RECONNECT_SECONDS = 5.0
 CLEANUP_SECONDS = 5.0
+# A thread cannot be stopped: one that outlived its task must not stand in the way of the next.
+STUCK_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Worker:
         self._registry = registry
         self._notifier = notifier
         self._deliver = deliver
-        self._executor = ThreadPoolExecutor(options.concurrency, thread_name_prefix="dagmaster-task")
+        self._executor = ThreadPoolExecutor(options.concurrency + STUCK_THREADS, thread_name_prefix="dagmaster-task")
         self._running: dict[str, asyncio.Task[None]] = {}
         self._reports: deque[TaskReport] = deque()
         self._reserved = 0
@@ -116,8 +118,9 @@ class Worker:
                 try:
                     await self._serve(stop)
                     delay = 0.1
-                except (*LOST, DatabaseUnavailable) as error:
-                    log.warning("worker %s lost the database, trying again: %s", self.worker_id, _first_line(error))
+                except* (*LOST, DatabaseUnavailable) as lost:  # In a group: several may have noticed it.
+                    reason = _first_line(lost.exceptions[0])
+                    log.warning("worker %s lost the database, trying again: %s", self.worker_id, reason)
                     with suppress(TimeoutError):
                         await asyncio.wait_for(stop.wait(), delay)
                     delay = min(delay * 2, MAX_RECONNECT_SECONDS)

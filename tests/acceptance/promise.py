@@ -35,7 +35,7 @@ CLAIMS: Mapping[str, str] = {
     """,
     "each attempt is dispatched, started, completed and failed at most once": """
         SELECT job_id, node_id, task_id, event_type, count(*) AS times FROM dagapp.dag_job_events
-        WHERE event_type IN ('node_dispatched', 'node_started', 'node_completed', 'node_failed')
+        WHERE event_type IN ('node_dispatched', 'node_started', 'node_completed', 'node_failed') AND task_id IS NOT NULL
         GROUP BY job_id, node_id, task_id, event_type HAVING count(*) > 1
     """,
     "a completed task has one completed result, which is the node's": """
@@ -111,20 +111,26 @@ Connection = psycopg.Connection[dict[str, Any]]
 def assert_promise_kept(
     dsn: str, *, killed: Collection[int] = (), poisoned: Collection[int] = (), may_repeat: bool = False
 ) -> None:
-    """For all jobs of the database, which have ended. `killed` are pids of workers that were killed or stopped,
+    """For all jobs of the database, which have ended. `killed` are the pids of workers that were killed or stopped,
     `poisoned` are jobs that were made unreadable; `may_repeat` allows that a task was executed more than once."""
     with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
         await_sweep(conn)
-        for claim, query in CLAIMS.items():
-            _assert_none(conn, claim, query, killed=list(killed))
-        if not may_repeat:
-            _assert_none(conn, "no task was executed twice", NO_TASK_TWICE)
-        _assert_timelines(conn)
-        for job in conn.execute("SELECT * FROM dagapp.dag_jobs").fetchall():
-            if job["job_id"] in poisoned:
-                assert job["status"] == "failed", job
-            else:
-                _assert_outcome(conn, job)
+        assert_records_agree(conn, killed=killed, poisoned=poisoned, may_repeat=may_repeat)
+
+
+def assert_records_agree(
+    conn: Connection, *, killed: Collection[int] = (), poisoned: Collection[int] = (), may_repeat: bool = False
+) -> None:
+    for claim, query in CLAIMS.items():
+        _assert_none(conn, claim, query, killed=list(killed))
+    if not may_repeat:
+        _assert_none(conn, "no task was executed twice", NO_TASK_TWICE)
+    _assert_timelines(conn)
+    for job in conn.execute("SELECT * FROM dagapp.dag_jobs").fetchall():
+        if job["job_id"] in poisoned:
+            assert job["status"] == "failed" and job["error_message"], job
+        else:
+            _assert_outcome(conn, job)
 
 
 def await_sweep(conn: Connection) -> None:
@@ -143,18 +149,17 @@ def _assert_none(conn: Connection, claim: str, query: str, **values: Any) -> Non
 def _assert_timelines(conn: Connection) -> None:
     """Played again from the beginning, the timeline leads by legal moves to the state in which each node is."""
     states: defaultdict[tuple[int, str], str] = defaultdict(lambda: "pending")
-    events = conn.execute(
-        "SELECT job_id, node_id, event_type::text FROM dagapp.dag_job_events WHERE node_id IS NOT NULL ORDER BY event_id"
-    )
+    events = conn.execute("SELECT job_id, node_id, event_type::text FROM dagapp.dag_job_events ORDER BY event_id")
     for event in events:
         if event["event_type"] not in MOVES:
             continue
         key = event["job_id"], event["node_id"]
         sources, target = MOVES[event["event_type"]]
-        assert states[key] in sources, f"{event} comes while the node is {states[key]}"
+        assert states[key] in sources, f"not a legal move: {event} comes while the node is {states[key]}"
         states[key] = target
     for node in conn.execute("SELECT job_id, node_id, status::text FROM dagapp.dag_node_states"):
-        assert states[node["job_id"], node["node_id"]] == node["status"], node
+        state = states[node["job_id"], node["node_id"]]
+        assert state == node["status"], f"the timeline leads to {state}: {node}"
 
 
 def _assert_outcome(conn: Connection, job: Mapping[str, Any]) -> None:
@@ -163,13 +168,14 @@ def _assert_outcome(conn: Connection, job: Mapping[str, Any]) -> None:
     expected = shape.outcome(job["input_params"])
     assert job["status"] == expected.status, f"{job['workflow_id']} {job['job_id']}: {job['error_message']}"
     nodes = conn.execute("SELECT * FROM dagapp.dag_node_states WHERE job_id = %s", [job["job_id"]]).fetchall()
-    assert {node["node_id"]: node["status"] for node in nodes} == expected.nodes
+    assert {node["node_id"]: node["status"] for node in nodes} == expected.nodes, "not the nodes of the definition"
     results = job["result_data"] or {}
-    assert {name: results.get(name) for name in expected.results} == expected.results
+    assert {name: results.get(name) for name in expected.results} == expected.results, "not the result"
     given_back = _count_given_back(conn, job["job_id"])
     for node in nodes:
         if node["input_params"] is not None:
-            assert node["max_retries"] == shape.max_retries + given_back.get(node["node_id"], 0), node
+            allowed = shape.max_retries + given_back.get(node["node_id"], 0)
+            assert node["max_retries"] == allowed, f"not the policy of the definition: {node}"
 
 
 def _count_given_back(conn: Connection, job_id: int) -> dict[str, int]:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from processes import BOTH, ORCHESTRATOR, WORKER, Stage
 from promise import assert_promise_kept
@@ -24,15 +25,23 @@ def server() -> Iterator[EmbeddedServer]:
     """Nobody else's, because it is restarted."""
     folder = Path(tempfile.mkdtemp(prefix="dagmaster-test-"))
     with EmbeddedServer.start(folder) as server:
-        upgrade(server.dsn)
         yield server
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def stage(server: EmbeddedServer, tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(server.dsn, tmp_path, forgetful=False)
-    stage.database.rows("TRUNCATE acceptance_ledger, dagapp.dag_jobs, dagapp.dag_node_states")
+def dsn(server: EmbeddedServer, request: pytest.FixtureRequest) -> str:
+    name = request.node.name
+    with psycopg.connect(server.dsn, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name}")
+    upgrade(server.dsn_of(name))
+    return server.dsn_of(name)
+
+
+@pytest.fixture
+def stage(dsn: str, tmp_path: Path) -> Iterator[Stage]:
+    """Its ledger forgets nothing, whatever becomes of the server."""
+    stage = Stage(dsn, tmp_path, forgetful=False)
     yield stage
     sys.stderr.write(stage.close())
 

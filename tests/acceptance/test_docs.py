@@ -1,15 +1,30 @@
 """The documentation is true: what it says is run, and what it lists is complete."""
 
+import importlib.util
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docs_runner import ROOT, find_pages, make_template, prepared, read_page
+from pydantic_core import PydanticUndefined
 
-pytestmark = pytest.mark.acceptance
+from dagmaster.authoring import dialects
+from dagmaster.handlers import load_handlers, registry
+from dagmaster.model.comparisons import COMPARISONS
+from dagmaster.model.operations import FILTERS, METHODS, TESTS
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.states import JOB_MOVES, NODE_MOVES
+from dagmaster.model.workflow import Aggregation, InputSpec, InputType, Workflow
+from dagmaster.settings import ALIASES, PREFIX, Settings
+from dagmaster.store.tables import EVENT_TYPES, Base
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 PAGES = find_pages()
+MAX_NOT_RUN = 14
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +39,125 @@ def test_what_the_page_says_works(path: Path, template: Path) -> None:
     page = read_page(path)
     with prepared(page, template) as reader:
         reader.read(page)
+
+
+def test_hardly_anything_is_not_run() -> None:
+    blocks = [block for path in PAGES for block in read_page(path).blocks]
+    not_run = [f"{block.place}: {block.marks['not run']}" for block in blocks if "not run" in block.marks]
+    assert len(not_run) <= MAX_NOT_RUN, f"{len(not_run)} of {len(blocks)} blocks are not run:\n" + "\n".join(not_run)
+
+
+def test_links_lead_somewhere() -> None:
+    broken = [f"{path.relative_to(ROOT)}: {link}" for path in PAGES for link in _links(path) if not _leads(path, link)]
+    assert not broken
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in _links(index)}
+    assert {path for path in PAGES if path.parent.parent == index.parent} <= linked
+
+
+def test_nothing_is_decorated_and_no_machine_is_named() -> None:
+    odd = re.compile("[\u2600-\u26ff\u2728\U0001f300-\U0001faff]|/work/|/root/|/home/|localhost")
+    assert not [f"{path.name}: {found[0]}" for path in PAGES if (found := odd.search(path.read_text(encoding="utf-8")))]
+
+
+# What the reference lists
+
+
+def test_the_command_line_is_described_as_it_is() -> None:
+    tool = _load(ROOT / "docs" / "tools" / "cli_reference.py")
+    page = tool.PAGE.read_text(encoding="utf-8")
+    assert page == tool.renew(page), "run: python docs/tools/cli_reference.py"
+
+
+def test_all_settings_are_described_as_they_are() -> None:
+    rows = {row[0].strip("`"): row[1:] for row in _rows("settings.md")}
+    assert set(Settings.model_fields) <= set(rows)
+    for name, info in Settings.model_fields.items():
+        default, environment = rows[name][:2]
+        assert re.findall("`(.+?)`", environment) == [PREFIX + name.upper(), *ALIASES.get(name, ())]
+        if info.default is not PydanticUndefined and name != "worker_queues":
+            assert default.strip("`") == _shown(info.default), name
+
+
+def test_all_events_are_described() -> None:
+    assert set(EVENT_TYPES) <= _words("events.md")
+
+
+def test_all_moves_are_described() -> None:
+    rows = {row[0].strip("`"): row[1:3] for row in _rows("states.md") if len(row) == 4}
+    for move in (*JOB_MOVES, *NODE_MOVES):
+        sources, target = rows[move.event]
+        assert {source.strip(" `") for source in sources.split(",")} == {str(source) for source in move.sources}
+        assert target.strip("`") == move.target
+
+
+def test_all_tables_and_columns_are_described() -> None:
+    words = _words("tables.md")
+    for table in Base.metadata.tables.values():
+        assert table.name in (ROOT / "docs/reference/tables.md").read_text(encoding="utf-8")
+        assert {column.name for column in table.columns} <= words, table.name
+
+
+def test_all_handlers_are_described() -> None:
+    load_handlers([])
+    built_in = {one.name for one in registry if one.function.__module__ == "dagmaster.handlers.basic"}
+    assert built_in <= _words("handlers.md")
+
+
+def test_all_of_the_expression_language_is_described() -> None:
+    words = _words("expressions.md")
+    assert {*FILTERS, *TESTS, *METHODS} <= words
+    text = (ROOT / "docs/reference/expressions.md").read_text(encoding="utf-8")
+    assert all(operator in text for operator in COMPARISONS)
+
+
+def test_all_keys_of_workflow_files_are_described() -> None:
+    keys = {key for keys in dialects._KEYS.values() for key in keys}
+    known = {*Workflow.model_fields, *InputSpec.model_fields, *RetryPolicy.model_fields, *Aggregation, *InputType}
+    assert {*dialects._ALL_KEYS, *keys, *known} <= _words("workflow-file.md")
+
+
+def _words(page: str) -> set[str]:
+    """What stands between backticks, also in lists."""
+    text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
+    return {word for code in re.findall(r"`([^`\n]+)`", text) for word in [code, *re.findall(r"[\w-]+", code)]}
+
+
+def _rows(page: str) -> list[list[str]]:
+    lines = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+
+
+def _shown(default: Any) -> str:
+    if default is None or default == []:
+        return "none"
+    return str(default).lower() if isinstance(default, bool) else f"{default:.0f}" if default == 1.0 else str(default)
+
+
+def _links(path: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+    found = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text)
+    return [link for pair in found for link in pair if link and not link.startswith("http")]
+
+
+def _leads(page: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = (page.parent / name).resolve() if name else page
+    if not target.exists():
+        return False
+    return not anchor or anchor in {_anchor(head) for head in re.findall(r"^#+ (.+)$", target.read_text(), re.M)}
+
+
+def _anchor(head: str) -> str:
+    return re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-")
+
+
+def _load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

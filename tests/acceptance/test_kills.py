@@ -45,9 +45,10 @@ def test_an_orchestrator_is_killed_together_with_its_own_worker(stage: Stage) ->
 
 
 # What is true of a job at the moment when its owner is killed, from the first task to the branch that is taken.
+WEIGHS = "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_weigh_0'"
 MOMENTS = {
-    "the task runs": "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_weigh_0'",
-    "the task has ended": "SELECT count(*) > 0 FROM acceptance_ledger WHERE task_id = %s || '_weigh_0' AND event = 'end'",
+    "the task runs": WEIGHS,
+    "the task has ended": f"{WEIGHS} AND event = 'end'",
     "its report is in the mailbox": (
         "SELECT count(*) > 0 FROM dagapp.dag_mailbox WHERE kind = 'completed' AND task_id = %s || '_weigh_0'"
     ),
@@ -61,7 +62,7 @@ def test_the_owner_is_killed_around_a_conditional(stage: Stage) -> None:
     for moment, question in MOMENTS.items():
         job_id = stage.submit(FORK, weight=12, seconds=0.3)
         owner = stage.owner_of(job_id)
-        stage.until(MOMENTS["the task runs"], str(job_id))
+        stage.until(WEIGHS, str(job_id))
         if moment == "its report is in the mailbox":
             owner.stop()  # Else the mail would be gone before anybody sees it.
         stage.until(question, str(job_id))

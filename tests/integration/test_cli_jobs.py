@@ -104,6 +104,14 @@ def test_jobs_are_listed_and_filtered(ended: str, working: Path) -> None:
     assert second.split()[:4] == [ended, "two_ways", "✓", "completed"]
 
 
+def test_a_question_makes_no_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGMASTER_DATABASE_URL")
+    asked = call("jobs")
+    assert (asked.code, asked.out) == (2, "")
+    assert asked.err.startswith("error: there are no jobs in .dagmaster yet: start with `dagmaster run`")
+    assert not (tmp_path / ".dagmaster").exists()
+
+
 def test_without_jobs_it_says_so() -> None:
     listed = call("jobs")
     assert (listed.code, listed.out, listed.err) == (0, "", "no jobs\n")

@@ -1,6 +1,7 @@
 """The command line in processes of its own, on the PostgreSQL of a data folder."""
 
 import os
+import pty
 import re
 import shutil
 import signal
@@ -9,12 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
-from command_line import WORKFLOWS, write_workflow
+from command_line import WORKFLOWS, call, write_workflow
 
 NAPS = """\
 workflow_id: naps
@@ -28,7 +29,7 @@ from dagmaster import handler
 
 @handler("cli.stubborn")
 def stubborn(ctx):
-    time.sleep(60)
+    time.sleep(120)
 """
 START_SECONDS = 60.0
 
@@ -55,16 +56,10 @@ class Folder:
         self.started.append(process)
         return process
 
-    def call(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*args, **env)
-        out, err = process.communicate(timeout=START_SECONDS)
-        assert "Traceback" not in err
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
     def ask(self, *args: object) -> Any:
-        done = self.call(*args, "--json")
-        assert done.returncode == 0, done.stderr
-        return orjson.loads(done.stdout)
+        done = call(*args, "--data-dir", self.path / ".dagmaster", "--json")
+        assert done.code == 0, done.err
+        return done.json
 
 
 @pytest.fixture
@@ -113,9 +108,11 @@ def test_what_ctrl_c_interrupts_goes_on_with_dev(folder: Folder) -> None:
     dev = folder.start("dev")
     read_until(dev, "ready; stop with Ctrl-C")
     until(lambda: bool(folder.ask("show", job_id)["status"] == "completed"))
-    submitted = folder.call("submit", "hello_world", "-i", "name=Ada", "--poll", "--json")
-    assert orjson.loads(submitted.stdout)["result"]["greet"] == {"message": "Hello, Ada!"}
-    assert (submitted.returncode, submitted.stderr) == (0, "")
+    submitted = folder.start("submit", "hello_world", "-i", "name=Ada", "--poll")
+    out, err = submitted.communicate(timeout=START_SECONDS)
+    assert (submitted.returncode, err) == (0, "")
+    assert re.match(r"\d+\n(greet: running\n)?greet: completed", out)
+    assert '"message": "Hello, Ada!"' in out
     assert stop(dev, signal.SIGINT)[0] == 0
     assert not list((folder.path / ".dagmaster" / "postgres").glob("data/postmaster.pid"))
 
@@ -125,7 +122,9 @@ def test_roles_apart_share_the_folder_and_a_running_job_is_cancelled(folder: Fol
     stubborn.write_text(THREAD)
     flow = write_workflow(folder.path, "workflow_id: w\nnodes:\n  a: {handler: cli.stubborn}\n")
     orchestrator = folder.start(RUN_MODE="orchestrator")
-    worker = folder.start("worker", "--queues", "default, other", "--handlers", stubborn, "--concurrency", "2")
+    quick = {"DAGMASTER_SHUTDOWN_GRACE_SECONDS": "1"}
+    worker = folder.start("worker", "--queues", "default, other", "--handlers", stubborn, **quick)
+    until((folder.path / ".dagmaster" / "postgres" / "data").exists)
     until(lambda: len(folder.ask("workers")["workers"]) == 1)
     until(lambda: len(folder.ask("workers")["orchestrators"]) == 1)
     assert folder.ask("workers")["workers"][0]["queues"] == ["default", "other"]
@@ -133,25 +132,34 @@ def test_roles_apart_share_the_folder_and_a_running_job_is_cancelled(folder: Fol
     job_id = folder.ask("submit", flow)["job_id"]
     until(lambda: bool(folder.ask("show", job_id)["nodes"][1]["status"] == "running"))
     assert folder.ask("queues")[0]["running"] == 1
-    cancelled = folder.call("cancel", job_id, "--reason", "enough")
-    assert (cancelled.returncode, cancelled.stdout) == (0, f"job {job_id} is cancelled\n")
-    polled = folder.call("submit", flow, "--idempotency-key", "k")
-    assert polled.returncode == 0
+    assert folder.ask("cancel", job_id, "--reason", "enough") == {"job_id": job_id, "status": "cancelled"}
 
-    # The thread sleeps for a minute; nobody waits for it.
     began = time.monotonic()
-    worker.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
-    worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=START_SECONDS)
-    assert time.monotonic() - began < 30
+    assert stop(worker, signal.SIGTERM)[0] == 0
+    assert time.monotonic() - began < 40, "it waited for a thread that sleeps for two minutes"
     code, err = stop(orchestrator, signal.SIGTERM)
     assert code == 0
     assert "the orchestrator is starting" in err
     assert err.rstrip().endswith("data")
 
 
-def test_python_dash_m_migrates(folder: Folder) -> None:
-    done = folder.call("migrate")
-    assert done.returncode == 0
-    assert re.fullmatch(r"the schema is at revision \d+\n", done.stdout)
+def test_on_a_terminal_a_job_is_shown_while_it_runs(folder: Folder, dsn: str) -> None:
+    leader, follower = pty.openpty()
+    script = [sys.executable, "-m", "dagmaster", "run", "fan_out_fan_in", "--database-url", dsn]
+    env = folder.env | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    running = subprocess.Popen(script, cwd=folder.path, env=env, stdout=follower, stderr=follower)
+    os.close(follower)
+    shown = b""
+    with suppress(OSError):  # the other end was closed
+        while part := os.read(leader, 65536):
+            shown += part
+    os.close(leader)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert running.wait(START_SECONDS) == 0
+    assert re.search(r"✓ add_each completed +\d\.\d s ━+ 3/3", text)
+    assert '"total": {"result": 136, "processed": 3}' in text
+
+
+def test_python_dash_m_migrates(folder: Folder, dsn: str) -> None:
+    out, _ = folder.start("migrate", DAGMASTER_DATABASE_URL=dsn).communicate(timeout=START_SECONDS)
+    assert re.fullmatch(r"the schema is at revision \d+\n", out)

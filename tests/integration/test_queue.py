@@ -181,11 +181,10 @@ async def test_two_claimers_never_get_the_same_task(dsn: str, me: Owner) -> None
 async def test_a_claimer_passes_over_what_another_is_just_claiming(dsn: str, me: Owner) -> None:
     await put(me, "first", priority=5)
     await put(me, "second")
-    async with claimer(dsn) as slow, claimer(dsn) as quick:
-        async with slow.durable.transaction():
-            cursor = await tasks.start_claim(slow.durable, slow.worker_id, ["q"], 1)
-            assert [row["node_id"] for row in await cursor.fetchall()] == ["first"]
-            assert [message.node_id for message in await quick.claim(5)] == ["second"]
+    async with claimer(dsn) as slow, claimer(dsn) as quick, slow.durable.transaction():
+        cursor = await tasks.start_claim(slow.durable, slow.worker_id, ["q"], 1)
+        assert [row["node_id"] for row in await cursor.fetchall()] == ["first"]
+        assert [message.node_id for message in await quick.claim(5)] == ["second"]
 
 
 @pytest.mark.parametrize("status", ["lost", "stopped", None])

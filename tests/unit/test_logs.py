@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
+from dagmaster.handlers import Handler, HandlerContext, call
 from dagmaster.logs import set_up_logs
 
 log = logging.getLogger("dagmaster.tests")
@@ -50,3 +51,16 @@ def test_lines_follow_a_stderr_that_is_replaced(
     log.info("here")
     assert "here" in other.getvalue()
     assert capsys.readouterr().err == ""
+
+
+async def test_a_traceback_begins_in_the_handler(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(ctx: HandlerContext) -> None:
+        raise ValueError("oops")
+
+    set_up_logs("info", "text")
+    context = HandlerContext(task_id="1_a_0", job_id=1, node_id="a", handler="broken")
+    await call(Handler("broken", broken), context, executor=None)
+    shown = capsys.readouterr().err
+    assert "ValueError: oops" in shown
+    assert "test_logs.py" in shown
+    assert "calling.py" not in shown

@@ -135,18 +135,23 @@ VALUES (:job_id, 'orchestrator_error', 'failure', left(:error, 2000), :data::jso
 
 -- fail_poisoned_job --
 -- A job that its owner cannot process ends here, without the engine: one bad job never stops another.
-WITH job AS (
-    UPDATE dagapp.dag_jobs
-    SET status = 'failed', started_at = coalesce(started_at, clock_timestamp()), completed_at = clock_timestamp(),
-        error_message = left(:error, 2000), owner_id = NULL, version = version + 1
+WITH was AS MATERIALIZED (
+    SELECT job_id, status FROM dagapp.dag_jobs
     WHERE job_id = :job_id AND owner_id = :owner_id AND status IN ('pending', 'running')
-    RETURNING job_id
+    FOR UPDATE
+), job AS (
+    UPDATE dagapp.dag_jobs j
+    SET status = 'failed', started_at = coalesce(j.started_at, clock_timestamp()), completed_at = clock_timestamp(),
+        error_message = left(:error, 2000), owner_id = NULL, version = j.version + 1
+    FROM was WHERE j.job_id = was.job_id
+    RETURNING j.job_id, was.status AS former_status
 ), nodes AS (
     UPDATE dagapp.dag_node_states n
     SET status = CASE WHEN n.status IN ('pending', 'ready') THEN 'skipped' ELSE 'failed' END::dagapp.node_status,
+        error_message = CASE WHEN n.status IN ('pending', 'ready') THEN NULL ELSE 'withdrawn: job_failed' END,
         completed_at = clock_timestamp(), version = n.version + 1
     FROM job WHERE n.job_id = job.job_id AND n.status IN ('pending', 'ready', 'dispatched', 'running')
-    RETURNING n.job_id, n.node_id, n.task_id, n.status
+    RETURNING n.job_id, n.node_id, n.task_id, n.status, n.error_message
 ), waiting AS (
     DELETE FROM dagapp.dag_tasks_waiting t USING job WHERE t.job_id = job.job_id
 ), running AS (
@@ -162,11 +167,16 @@ FROM (
         'failure' AS event_status, left(:error, 2000) AS error_message, NULL::jsonb AS event_data
     FROM job
     UNION ALL
-    SELECT 2, job_id, node_id, task_id, CASE status WHEN 'skipped' THEN 'node_skipped' ELSE 'node_failed' END,
-        'warning', NULL, '{"reason": "job_failed"}'
-    FROM nodes
+    SELECT 2, job_id, NULL, NULL, 'job_started', 'info', NULL, '{"first_node": null}'
+    FROM job WHERE former_status = 'pending' -- Only running jobs fail (ruling C-09).
     UNION ALL
-    SELECT 3, job_id, NULL, NULL, 'job_failed', 'failure', left(:error, 2000), NULL
+    SELECT 3, job_id, node_id, task_id, 'node_skipped', 'info', NULL, '{"reason": "job_failed"}'
+    FROM nodes WHERE status = 'skipped'
+    UNION ALL
+    SELECT 3, job_id, node_id, task_id, 'node_failed', 'warning', error_message, '{"will_retry": false}'
+    FROM nodes WHERE status = 'failed'
+    UNION ALL
+    SELECT 4, job_id, NULL, NULL, 'job_failed', 'failure', left(:error, 2000), NULL
     FROM job
 ) events
 ORDER BY place

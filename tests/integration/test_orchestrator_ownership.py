@@ -1,0 +1,346 @@
+"""Who owns a job, and how it changes hands."""
+
+import asyncio
+import subprocess
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from fleet import NEVER, Fleet, OrchestratorRole, chain, fan, fleet, graph, retry, single, task
+
+from dagmaster.handlers import HandlerContext
+from dagmaster.orchestrator import chores, clock
+from dagmaster.queues.contract import TaskReport
+from dagmaster.store.connect import connect, keep_json
+
+
+class Gate:
+    """A handler that waits to be let through, and counts."""
+
+    def __init__(self) -> None:
+        self.entered, self.open = asyncio.Event(), asyncio.Event()
+        self.runs: Counter[str] = Counter()
+
+    async def __call__(self, ctx: HandlerContext) -> dict[str, Any]:
+        self.runs[ctx.task_id] += 1
+        self.entered.set()
+        await self.open.wait()
+        return {"by": ctx.worker_id}
+
+
+async def make_stale(running: Fleet, role: OrchestratorRole) -> None:
+    update = "UPDATE dagapp.dag_orchestrators SET heartbeat_at = now() - interval '1 hour' WHERE orchestrator_id = %s"
+    await running.rows(update, role.id)
+
+
+async def owner_of(running: Fleet, job_id: int) -> tuple[str | None, int]:
+    [row] = await running.rows("SELECT owner_id, owner_epoch FROM dagapp.dag_jobs WHERE job_id = %s", job_id)
+    return row["owner_id"], row["owner_epoch"]
+
+
+async def assert_nothing_doubled(running: Fleet, job_id: int) -> None:
+    doubled = """SELECT event_type, node_id, task_id FROM dagapp.dag_job_events WHERE job_id = %s
+                 AND event_type NOT IN ('job_taken_over', 'result_ignored')
+                 GROUP BY 1, 2, 3 HAVING count(*) > 1"""
+    assert await running.rows(doubled, job_id) == []
+
+
+async def test_two_orchestrators_share_the_jobs(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        pair = [await running.orchestrator(), await running.orchestrator()]
+        await running.worker(concurrency=16)
+        ids = [await running.submit(chain(3)) for _ in range(40)]
+        await running.completed(*ids)
+        ended = [role.it.stats.jobs_ended for role in pair]
+        assert sum(ended) == 40 and all(ended)
+        for job_id in ids:
+            await assert_nothing_doubled(running, job_id)
+        await running.is_clean()
+
+
+async def test_a_job_of_an_owner_that_is_gone_is_taken_over_and_its_running_task_counts(dsn: str) -> None:
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
+        first = await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(graph({"a": task("gate", "b"), "b": task("echo", "END")}, start="a"))
+        await asyncio.wait_for(gate.entered.wait(), 10)
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
+        await first.kill()
+        second = await running.orchestrator()
+        assert await owner_of(running, job_id) == (first.id, 1)
+        await make_stale(running, first)
+        await running.until("SELECT owner_epoch = 2 AS ok FROM dagapp.dag_jobs")
+        gate.open.set()
+        await running.completed(job_id)
+        assert gate.runs == {f"{job_id}_a_0": 1}
+        assert second.it.stats.jobs_reclaimed == 1
+        [taken] = await running.events(job_id, "job_taken_over")
+        assert taken["event_data"] == {"from": first.id, "to": second.id, "epoch": 2}
+        await assert_nothing_doubled(running, job_id)
+
+
+async def test_a_former_owner_that_wakes_up_can_change_nothing(dsn: str) -> None:
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
+        first = await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(chain(2, "gate"))
+        await asyncio.wait_for(gate.entered.wait(), 10)
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
+        await first.kill()
+        assert job_id in first.it.jobs
+        await make_stale(running, first)
+        second = await running.orchestrator()
+        assert await owner_of(running, job_id) == (second.id, 2)
+        async with await connect(dsn, application="woken", hot=True) as conn:
+            keep_json(conn)
+            before = await running.events(job_id), await running.nodes(job_id)
+            first.it.deliver(TaskReport(f"{job_id}_n0_0", job_id, "n0", "failed", error="from the grave"))
+            await first.it.cycle(conn)
+            assert job_id not in first.it.jobs
+            assert before == (await running.events(job_id), await running.nodes(job_id))
+            gate.open.set()
+            await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
+            await first.it.cycle(conn)
+        await running.ended(job_id)
+        await assert_nothing_doubled(running, job_id)
+
+
+async def test_a_local_report_reaches_the_new_owner(dsn: str) -> None:
+    """The worker of the former owner's process has finished what belongs to another by now."""
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
+        first = await running.orchestrator()
+        await running.worker(owner=first)
+        job_id = await running.submit(chain(2, "gate"))
+        await asyncio.wait_for(gate.entered.wait(), 10)
+        second = await running.orchestrator()
+        await running.rows("UPDATE dagapp.dag_jobs SET owner_id = %s, owner_epoch = owner_epoch + 1", second.id)
+        second.it.adopt([job_id])
+        await running.until("SELECT true AS ok")
+        gate.open.set()
+        await running.completed(job_id, seconds=10)
+        assert gate.runs == {f"{job_id}_n0_0": 1, f"{job_id}_n1_0": 1}
+        await assert_nothing_doubled(running, job_id)
+
+
+async def test_an_orchestrator_that_takes_over_from_itself_goes_on(dsn: str) -> None:
+    """It was late to beat, took its own jobs for orphans, and holds them under an epoch that is over."""
+    async with fleet(dsn) as running:
+        only = await running.orchestrator(heartbeat_seconds=NEVER)
+        await running.worker()
+        job_id = await running.submit(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.8)))
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE not_before IS NOT NULL")
+        await make_stale(running, only)
+        await running.until("SELECT owner_epoch > 1 AS ok FROM dagapp.dag_jobs")
+        await running.rows("UPDATE dagapp.dag_orchestrators SET heartbeat_at = now()")
+        await running.completed(job_id, seconds=10)
+
+
+async def test_on_stop_jobs_go_to_another_at_once(dsn: str) -> None:
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
+        first = await running.orchestrator()
+        await running.worker()
+        ids = [await running.submit(chain(2, "gate")) for _ in range(4)]
+        waiting = await running.submit(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.5)))
+        await running.until("SELECT count(*) = 5 AS ok FROM dagapp.dag_jobs WHERE status = 'running'")
+        second = await running.orchestrator(orphan_scan_seconds=NEVER, poll=60.0)
+        await first.stop()
+        assert {await owner_of(running, job_id) for job_id in ids} == {(second.id, 2)}
+        gate.open.set()
+        await running.completed(*ids, waiting, seconds=20)
+        [row] = await running.rows("SELECT status FROM dagapp.dag_orchestrators WHERE orchestrator_id = %s", first.id)
+        assert row["status"] == "stopped"
+        assert second.it.stats.jobs_reclaimed == 0
+        await running.is_clean()
+
+
+async def test_on_stop_without_another_jobs_wait_for_the_next_start(dsn: str) -> None:
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
+        first = await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(chain(2, "gate"))
+        await asyncio.wait_for(gate.entered.wait(), 10)
+        await first.stop()
+        assert await owner_of(running, job_id) == (None, 2)
+        gate.open.set()
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_mailbox WHERE kind = 'completed'")
+        await running.orchestrator(orphan_scan_seconds=NEVER)
+        await running.completed(job_id)
+        assert set(gate.runs.values()) == {1}
+        await assert_nothing_doubled(running, job_id)
+
+
+async def test_jobs_that_were_submitted_while_nobody_was_there_are_adopted_at_start(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        ids = [await running.submit(chain(2)) for _ in range(3)]
+        assert {await owner_of(running, job_id) for job_id in ids} == {(None, 1)}
+        await running.orchestrator(orphan_scan_seconds=NEVER)
+        await running.worker()
+        await running.completed(*ids)
+
+
+async def test_an_owner_whose_process_is_gone_needs_no_threshold(dsn: str) -> None:
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
+        first = await running.orchestrator()
+        worker = await running.worker(owner=first)
+        job_id = await running.submit(chain(2, "gate", retry=retry(1)))
+        await asyncio.wait_for(gate.entered.wait(), 10)
+        await worker.kill()
+        await first.kill()
+        gate.open.set()
+        ended = await asyncio.create_subprocess_exec("true", stdout=subprocess.DEVNULL)
+        await ended.wait()
+        for table in ("dag_orchestrators", "dag_workers"):
+            await running.rows(f"UPDATE dagapp.{table} SET pid = %s", ended.pid)
+        second = await running.orchestrator(orphan_scan_seconds=NEVER)
+        await running.worker(owner=second)
+        [job] = await running.completed(job_id, seconds=10)
+        assert gate.runs == {f"{job_id}_n0_0": 1, f"{job_id}_n0_1": 1, f"{job_id}_n1_0": 1}
+        assert job["status"] == "completed"
+        await running.is_clean()
+
+
+async def test_killed_again_and_again_a_job_still_ends_once(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        job_id = await running.submit(chain(12, retry=retry(30)))
+        for round_number in range(4):
+            role = await running.orchestrator(worker_lost_after_seconds=0.2)
+            worker = await running.worker(owner=role)
+            done = """SELECT count(*) >= %s AS ok FROM dagapp.dag_node_states WHERE status = 'completed'"""
+            await running.until(done, lambda n=round_number: [1 + 3 * n])
+            await worker.kill()
+            await role.kill()
+            await make_stale(running, role)
+            await running.rows("UPDATE dagapp.dag_workers SET last_heartbeat = now() - interval '1 hour'")
+        role = await running.orchestrator(worker_lost_after_seconds=30)
+        await running.worker(owner=role)
+        [job] = await running.ended(job_id)
+        assert job["status"] == "completed"
+        ends = await running.events(job_id, "node_completed", "job_completed")
+        assert Counter(row["node_id"] for row in ends).most_common(1)[0][1] == 1
+        await running.is_clean()
+
+
+async def test_an_instance_whose_row_is_gone_registers_again_and_goes_on(dsn: str) -> None:
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
+        role = await running.orchestrator()
+        await running.worker(owner=role)
+        job_id = await running.submit(chain(2, "gate"))
+        await asyncio.wait_for(gate.entered.wait(), 10)
+        await running.rows("DELETE FROM dagapp.dag_orchestrators")
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE status = 'running'")
+        gate.open.set()
+        await running.completed(job_id, seconds=10)
+        assert set(gate.runs.values()) == {1}
+
+
+async def test_reading_everything_anew_loses_no_local_report(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        await running.worker(owner=role)
+        job_id = await running.submit(chain(40))
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+            role.it.forget_all()
+        await running.completed(job_id, seconds=20)
+        await assert_nothing_doubled(running, job_id)
+
+
+async def test_an_instance_whose_loop_stands_still_does_not_beat(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator(heartbeat_seconds=NEVER)
+        await make_stale(running, role)
+        async with await connect(dsn, application="test") as conn:
+            role.it.stats.last_cycle_at = datetime.now(UTC) - timedelta(hours=1)
+            await chores.beat(conn, role.it, role.intervals)
+            [row] = await running.rows(
+                "SELECT heartbeat_at < now() - interval '30 minutes' AS old FROM dagapp.dag_orchestrators"
+            )
+            assert row["old"]
+            role.it.stats.last_cycle_at = datetime.now(UTC)
+            await chores.beat(conn, role.it, role.intervals)
+            [row] = await running.rows(
+                "SELECT heartbeat_at < now() - interval '30 minutes' AS old FROM dagapp.dag_orchestrators"
+            )
+            assert not row["old"]
+
+
+class SlowClock(datetime):
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        return datetime.now(tz) - timedelta(hours=3)
+
+
+async def test_all_times_are_the_databases_whatever_the_hosts_clock_says(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (clock, chores):
+        monkeypatch.setattr(module, "datetime", SlowClock)
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        await running.worker()
+        await running.until("SELECT heartbeat_at > started_at AS ok FROM dagapp.dag_orchestrators")
+        assert abs((role.it.clock.now() - datetime.now(UTC)).total_seconds()) < 5
+        job = await running.run(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.1)))
+        times = [job["created_at"], job["started_at"], job["completed_at"]]
+        assert times == sorted(times)
+        assert datetime.now(UTC) - job["started_at"] < timedelta(minutes=5)
+        for event in await running.events(job["job_id"]):
+            assert job["created_at"] <= event["created_at"] <= job["completed_at"]
+
+
+async def test_a_job_that_waits_costs_nothing(dsn: str) -> None:
+    gate = Gate()
+    async with fleet(dsn, gate=gate) as running:
+        role = await running.orchestrator(poll=NEVER, heartbeat_seconds=NEVER)
+        await running.worker(concurrency=2, poll_interval_seconds=NEVER, heartbeat_interval_seconds=NEVER)
+        job_id = await running.submit(fan(handler="gate"), {"items": list(range(500))})
+        await asyncio.wait_for(gate.entered.wait(), 10)
+        await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
+        await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
+        await asyncio.sleep(0.1)
+        before = role.it.stats.cycles
+        await asyncio.sleep(0.4)
+        assert role.it.stats.cycles == before
+        gate.open.set()
+        await running.completed(job_id)
+
+
+async def test_an_idle_orchestrator_looks_once_per_poll(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator(poll=0.1)
+        await asyncio.sleep(0.2)
+        before = role.it.stats.cycles
+        await asyncio.sleep(0.5)
+        assert role.it.stats.cycles - before <= 7
+
+
+async def test_nothing_depends_on_a_notification(dsn: str) -> None:
+    """Without listening, and although a timer runs out before every poll."""
+    async with fleet(dsn) as running:
+        await running.orchestrator(listens=False, poll=0.3)
+        await running.worker()
+        ticking = [
+            await running.submit(single("fail", queue="q", retry=retry(400, 0.05, backoff="fixed"))) for _ in range(3)
+        ]
+        job_id = await running.submit(chain(3))
+        await running.completed(job_id, seconds=20)
+        for one in ticking:
+            await running.cancel(one)
+        await running.ended(*ticking)
+
+
+async def test_with_notifications_nobody_waits_for_a_poll(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator(poll=60.0)
+        await running.worker(poll_interval_seconds=60.0)
+        begun = asyncio.get_running_loop().time()
+        await running.completed(await running.submit(chain(5)))
+        assert asyncio.get_running_loop().time() - begun < 20

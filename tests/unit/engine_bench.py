@@ -1,0 +1,235 @@
+"""A job on the work bench: send it messages, look at what moved. Each turn is written, read back and compared."""
+
+import heapq
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from dagmaster.engine.decide import decide
+from dagmaster.engine.messages import (
+    Cancel,
+    Message,
+    Resume,
+    TaskCompleted,
+    TaskFailed,
+    TaskLost,
+    TaskStarted,
+    TimerDue,
+)
+from dagmaster.engine.turn import Rules, Turn
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.workflow import (
+    Branch,
+    ChildTask,
+    ConditionalNode,
+    DependsOn,
+    EndNode,
+    FanInNode,
+    FanOutNode,
+    InputSpec,
+    InputType,
+    Node,
+    StartNode,
+    TaskNode,
+    Workflow,
+)
+from dagmaster.simulation.compare import difference
+from dagmaster.simulation.store import Store, settle_versions
+
+JOB = 42
+OWNER = "owner"
+START = datetime(2030, 1, 1, tzinfo=UTC)
+NO_RETRY = RetryPolicy(max_attempts=0)
+AT_ONCE = RetryPolicy(max_attempts=3, initial_delay_seconds=0)
+
+
+def after(*all_of: str, any_of: tuple[str, ...] = ()) -> DependsOn | None:
+    return DependsOn(all_of=all_of, any_of=any_of) if all_of or any_of else None
+
+
+def task(*all_of: str, any_of: tuple[str, ...] = (), **fields: Any) -> TaskNode:
+    return TaskNode(handler="work", queue="tasks", depends_on=after(*all_of, any_of=any_of), **fields)
+
+
+def choose(subject: str, *all_of: str, **branches: tuple[str, ...]) -> ConditionalNode:
+    """`is_3=("a",)` is the branch to `a` for the value 3; `default=("b",)` the one for everything else."""
+    return ConditionalNode(
+        subject=subject,
+        depends_on=after(*all_of),
+        retry=NO_RETRY,
+        branches=tuple(
+            Branch(name=name, when=f"== {name.removeprefix('is_')}" if name != "default" else None, next=targets)
+            for name, targets in branches.items()
+        ),
+    )
+
+
+def fan_out(source: Any, *all_of: str, **fields: Any) -> FanOutNode:
+    child = {"params": {"item": "{{ item }}"}, "retry": NO_RETRY, "timeout_seconds": 100} | fields.pop("child", {})
+    return FanOutNode(
+        source=source,
+        task=ChildTask(handler="work", queue="tasks", **child),
+        depends_on=after(*all_of),
+        retry=fields.pop("retry", NO_RETRY),
+        **fields,
+    )
+
+
+def fan_in(source: str, **fields: Any) -> FanInNode:
+    return FanInNode(depends_on=after(source), retry=fields.pop("retry", NO_RETRY), **fields)
+
+
+def end(*all_of: str, any_of: tuple[str, ...] = ()) -> EndNode:
+    return EndNode(depends_on=after(*all_of, any_of=any_of))
+
+
+class Bench:
+    """`start` is added to the nodes; whatever depends on nothing depends on it. `expands` is for the next slices."""
+
+    def __init__(self, inputs: Mapping[str, Any] | None = None, rules: Rules | None = None, **nodes: Node) -> None:
+        self.rules = rules or Rules()
+        self.now = START
+        self.expands = True
+        graph = compile_graph(_workflow(dict(inputs or {}), nodes))
+        self.store = Store(JOB, graph, dict(inputs or {}), OWNER, self.now)
+        self.job = self.store.load()
+        self.turn = Turn(self.job, self.now, self.rules)
+        self._timers: list[tuple[datetime, int, TimerDue]] = []
+        self._armed = 0
+
+    # What may happen to it.
+
+    def start(self) -> "Bench":
+        self.send(Resume())
+        return self
+
+    def send(self, *messages: Message) -> Turn:
+        """One turn, written as the owner writes it; afterwards the rows and the memory must say the same."""
+        self.turn = turn = decide(self.job, messages, self.now, self.rules)
+        self.store.commit(turn, OWNER, 1, [], {}) if not self.store.is_over else self._keep_late(turn)
+        settle_versions(turn)
+        for timer in turn.timers:
+            self._armed += 1
+            heapq.heappush(self._timers, (timer.at, self._armed, TimerDue(timer.kind, timer.node_id, timer.attempt)))
+        if not turn.is_over:
+            assert difference(self.job, self.store.load()) is None
+        if turn.follow_ups and self.expands:
+            self.send(*turn.follow_ups)
+        return turn
+
+    def _keep_late(self, turn: Turn) -> None:
+        """The owner has let go of a job that has ended; only what may still be noted is."""
+        assert not turn.touched and not turn.created and not turn.dispatches and not turn.job_touched
+        self.store.events += turn.events
+        for task_id, result in turn.results.items():
+            self.store.results.setdefault(task_id, result)
+
+    def begin(self, node_id: str, task_id: str | None = None) -> Turn:
+        """A worker takes it from the queue."""
+        task_id = task_id or self.task_id(node_id)
+        if task_id in self.store.waiting:
+            self.store.claim(task_id, "worker", self.now)
+        return self.send(TaskStarted(node_id, task_id, "worker", self.now))
+
+    def complete(self, node_id: str, output: Any = None, task_id: str | None = None) -> Turn:
+        return self.send(self.completed(node_id, output, task_id))
+
+    def completed(self, node_id: str, output: Any = None, task_id: str | None = None) -> TaskCompleted:
+        encoded = orjson.dumps({} if output is None else output)
+        return TaskCompleted(node_id, task_id or self.task_id(node_id), "worker", self.now, encoded, 5)
+
+    def fail(self, node_id: str, error: str = "no luck", **fields: Any) -> Turn:
+        task_id = fields.pop("task_id", None) or self.task_id(node_id)
+        return self.send(TaskFailed(node_id, task_id, "worker", self.now, error, **fields))
+
+    def lose(self, node_id: str, **fields: Any) -> Turn:
+        task_id = fields.pop("task_id", None) or self.task_id(node_id)
+        return self.send(TaskLost(node_id, task_id, "worker", self.now, **fields))
+
+    def cancel(self) -> Turn:
+        return self.send(Cancel("ann", "changed my mind"))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; the timers that run out are fired, all of them late."""
+        self.now += timedelta(seconds=seconds)
+        while self._timers and self._timers[0][0] <= self.now:
+            self.send(heapq.heappop(self._timers)[2])
+
+    def restart(self) -> None:
+        """The owner is gone; another one reads the rows."""
+        self.job = self.store.load()
+        self._timers = []
+        self.send(Resume())
+
+    # What can be seen of it.
+
+    @property
+    def status(self) -> JobStatus:
+        return self.store.job.status
+
+    @property
+    def error(self) -> str | None:
+        return self.store.job.error
+
+    @property
+    def result(self) -> dict[str, Any]:
+        value: dict[str, Any] = orjson.loads(self.store.job.result or b"{}")
+        return value
+
+    @property
+    def waiting(self) -> list[str]:
+        """The tasks on the queue."""
+        return list(self.store.waiting)
+
+    def task_id(self, node_id: str) -> str:
+        return f"{JOB}_{node_id}_{self.store.nodes[node_id].attempt}"
+
+    def of(self, node_id: str) -> NodeStatus:
+        return self.store.nodes[node_id].status
+
+    def output(self, node_id: str) -> Any:
+        return orjson.loads(self.store.nodes[node_id].output or b"null")
+
+    def params(self, node_id: str) -> Any:
+        return orjson.loads(self.store.nodes[node_id].params or b"null")
+
+    def in_state(self, *statuses: NodeStatus) -> set[str]:
+        return {row.node_id for row in self.store.nodes.values() if row.status in statuses}
+
+    def events(self, node_id: str | None = None) -> list[str]:
+        """`node moved` for each event, oldest first; of one node, or of all."""
+        names = [(event.node_id or "job", event.event_type.partition("_")[2]) for event in self.store.events]
+        return [f"{name} {move}" if node_id is None else move for name, move in names if node_id in (None, name)]
+
+    def data(self, node_id: str | None, event_type: str) -> Mapping[str, Any]:
+        """What the latest such event says."""
+        found = [e for e in self.store.events if e.node_id == node_id and e.event_type == event_type]
+        return found[-1].event_data or {}
+
+
+def _workflow(inputs: Mapping[str, Any], nodes: Mapping[str, Node]) -> Workflow:
+    branched = {
+        target
+        for node in nodes.values()
+        if isinstance(node, ConditionalNode)
+        for branch in node.branches
+        for target in branch.next
+    }
+    linked = branched | {target for node in nodes.values() for target in node.next}
+    loose = [name for name, node in nodes.items() if not node.depends_on and name not in linked]
+    return Workflow(
+        workflow_id="bench",
+        name="bench",
+        version=7,
+        inputs={name: InputSpec(type=_type_of(value)) for name, value in inputs.items()},
+        nodes={"start": StartNode(next=tuple(loose)), **nodes},
+    )
+
+
+def _type_of(value: Any) -> InputType:
+    kinds = {bool: InputType.BOOLEAN, int: InputType.INTEGER, list: InputType.ARRAY, dict: InputType.OBJECT}
+    return kinds.get(type(value), InputType.STRING)

@@ -1,0 +1,128 @@
+"""Work follows changes, not size: one message costs the same in a small job and in a large one."""
+
+import sys
+from collections.abc import Callable
+from time import perf_counter
+from types import FrameType
+from typing import Any
+
+import pytest
+from engine_bench import JOB, NO_RETRY, START, fan_out
+
+from dagmaster.engine.decide import decide
+from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskStarted, TimerDue, TimerKind
+from dagmaster.engine.state import JobState, new_job
+from dagmaster.engine.turn import Rules
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.expressions import compile_template
+from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.workflow import EndNode, StartNode, Workflow
+
+SMALL, LARGE = 200, 10_000
+RULES = Rules(slice_size=LARGE)
+
+
+def fanned(size: int, **fields: Any) -> JobState:
+    """A fan-out of so many children, all of them dispatched."""
+    workflow = Workflow(
+        workflow_id="w",
+        name="w",
+        nodes={
+            "start": StartNode(next=("f",)),
+            "f": fan_out(list(range(size)), next=("end",), child={"retry": RetryPolicy()}, **fields),
+            "end": EndNode(),
+        },
+    )
+    return started(compile_graph(workflow))
+
+
+def joined(size: int) -> JobState:
+    """So many tasks side by side, and one end that waits for all of them; in `any_of` for the last."""
+    names = [f"t{index}" for index in range(size)]
+    task = TaskSpec("work", "tasks", compile_template({}), 100, RetryPolicy())
+    nodes = {
+        "start": GraphNode("start", NodeType.START, (), (), tuple(names), NO_RETRY),
+        **{name: GraphNode(name, NodeType.TASK, ("start",), (), ("end",), task.retry, task=task) for name in names},
+        "end": GraphNode("end", NodeType.END, tuple(names), (), (), NO_RETRY),
+    }
+    workflow = Workflow(workflow_id="w", name="w", nodes={"start": StartNode()})
+    return started(Graph(workflow, nodes, ("start",)))
+
+
+def started(graph: Graph) -> JobState:
+    job = new_job(JOB, graph, {}, START)
+    decide(job, [Resume()], START, RULES)
+    return job
+
+
+def started_by(node_id: str) -> Message:
+    return TaskStarted(node_id, f"{JOB}_{node_id}_0", "worker", START)
+
+
+def completed(node_id: str) -> Message:
+    return TaskCompleted(node_id, f"{JOB}_{node_id}_0", "worker", START, b"{}")
+
+
+def failed(node_id: str) -> Message:
+    return TaskFailed(node_id, f"{JOB}_{node_id}_0", "worker", START, "no luck")
+
+
+def late(node_id: str) -> Message:
+    return TimerDue(TimerKind.DISPATCH, node_id, 0)
+
+
+def calls(job: JobState, message: Message) -> int:
+    """How many functions are called to decide on the message, those written in C included."""
+    count = 0
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        decide(job, [message], START, RULES)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def seconds(job: JobState, messages: list[Message]) -> float:
+    """The fastest of them: what disturbs the others is not the engine."""
+    fastest = float("inf")
+    for message in messages:
+        began = perf_counter()
+        decide(job, [message], START, RULES)
+        fastest = min(fastest, perf_counter() - began)
+    return fastest
+
+
+def held_back(size: int) -> JobState:
+    return fanned(size, max_parallel=100)
+
+
+@pytest.fixture(
+    scope="module", params=[(fanned, "f__{}"), (held_back, "f__{}"), (joined, "t{}")], ids=["all", "some", "join"]
+)
+def pair(request: pytest.FixtureRequest) -> tuple[JobState, JobState, str]:
+    """The same job twice, small and large, and how its tasks are named."""
+    build, name = request.param
+    return build(SMALL), build(LARGE), name
+
+
+@pytest.mark.parametrize(("message", "first"), [(started_by, 0), (completed, 25), (failed, 50), (late, 75)])
+def test_a_message_costs_the_same_in_a_large_job(
+    pair: tuple[JobState, JobState, str], message: Callable[[str], Message], first: int
+):
+    small, large, name = pair
+    assert len(large.nodes) > LARGE
+    one = message(name.format(first))
+    assert calls(large, one) == calls(small, one)
+    others = [message(name.format(first + index)) for index in range(1, 25)]
+    assert seconds(large, others) < 10 * seconds(small, others) + 0.001
+
+
+def test_a_job_that_waits_costs_nothing():
+    job = joined(LARGE)
+    assert calls(job, TimerDue(TimerKind.TIMEOUT, "t5", 3)) < 20

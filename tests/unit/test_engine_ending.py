@@ -1,0 +1,137 @@
+"""A job ends once: completed, failed or cancelled. Nothing is left open, nothing goes on."""
+
+from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
+
+from dagmaster.engine.messages import Cancel, Expand, Resume, TimerDue, TimerKind
+from dagmaster.engine.turn import MAX_ERROR_LENGTH, Rules
+from dagmaster.model.states import JobStatus, NodeStatus
+
+FAILED, SKIPPED = NodeStatus.FAILED, NodeStatus.SKIPPED
+
+
+def broad() -> Bench:
+    """`a` is to fail; `b` runs, `c` waits on the queue, `d` waits for `b`, and `f` holds children back."""
+    bench = Bench(
+        a=task(retry=NO_RETRY),
+        b=task(),
+        c=task(),
+        d=task("b"),
+        f=fan_out([1, 2], max_parallel=1),
+        end=end("a", "c", "d", "f"),
+    ).start()
+    bench.begin("a")
+    bench.begin("b")
+    return bench
+
+
+def test_the_first_node_without_retries_left_fails_the_job_at_once():
+    """Rulings C-08, D-01, D-02."""
+    bench = broad()
+    bench.fail("a", "no luck")
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: no luck")
+    assert bench.in_state(FAILED) == {"a", "b", "c", "f__0"}
+    assert bench.in_state(SKIPPED) == {"d", "f__1", "end"}
+    assert not bench.waiting and not bench.store.running
+    assert bench.data("d", "node_skipped") == {"reason": "job_failed"}
+    assert bench.data(None, "job_failed") == {"failed_nodes": ["a"], "duration_seconds": 0.0}
+
+
+def test_what_was_under_way_is_withdrawn_with_a_warning():
+    bench = broad()
+    bench.fail("a")
+    [event] = [event for event in bench.store.events if (event.node_id, event.event_type) == ("b", "node_failed")]
+    assert (event.event_status, event.error_message) == ("warning", "withdrawn: job_failed")
+    assert (event.event_data or {})["will_retry"] is False
+
+
+def test_nothing_moves_after_the_end():
+    bench = broad()
+    bench.fail("a")
+    rows = dict(bench.store.nodes)
+    messages = [
+        Resume(),
+        Expand("f"),
+        Cancel(),
+        TimerDue(TimerKind.ZOMBIE),
+        TimerDue(TimerKind.RETRY, "c", 0),
+        TimerDue(TimerKind.TIMEOUT, "b", 0),
+        bench.completed("b"),
+    ]
+    turn = bench.send(*messages)
+    assert [event.event_type for event in turn.events] == ["result_ignored"]
+    assert (bench.status, bench.store.nodes) == (JobStatus.FAILED, rows)
+
+
+def test_what_was_dispatched_in_the_turn_that_ends_the_job_never_reaches_a_queue():
+    bench = Bench(a=task(retry=NO_RETRY), b=task("a"), c=task(retry=NO_RETRY), end=end("b", "c")).start()
+    fail = bench.completed("a"), Cancel()
+    turn = bench.send(*fail)
+    assert not turn.dispatches
+    assert bench.of("b") is FAILED
+    assert not bench.waiting
+
+
+def test_a_running_job_is_cancelled():
+    bench = broad()
+    bench.cancel()
+    assert bench.status is JobStatus.CANCELLED
+    assert bench.data(None, "job_cancelled") == {"actor": "ann", "reason": "changed my mind"}
+    assert bench.in_state(FAILED) == {"a", "b", "c", "f__0"}
+    assert bench.in_state(SKIPPED) == {"d", "f__1", "end"}
+    assert bench.data("d", "node_skipped") == {"reason": "job_cancelled"}
+    assert not bench.waiting and not bench.store.running
+
+
+def test_a_pending_job_is_cancelled():
+    bench = Bench(a=task(), end=end("a"))
+    bench.cancel()
+    assert (bench.status, bench.store.job.started_at) == (JobStatus.CANCELLED, None)
+    assert bench.in_state(SKIPPED) == {"start", "a", "end"}
+
+
+def test_a_job_is_cancelled_in_the_batch_that_starts_it():
+    bench = Bench(a=task(), end=end("a"))
+    bench.send(Resume(), Cancel())
+    assert bench.status is JobStatus.CANCELLED
+    assert not bench.waiting
+
+
+def test_cancelling_stops_an_expansion():
+    bench = Bench({"items": [1, 2, 3]}, Rules(slice_size=1), f=fan_out("{{ inputs.items }}"), end=end("f"))
+    bench.expands = False
+    bench.start().cancel()
+    bench.send(Expand("f"))
+    assert set(bench.store.nodes) == {"start", "f", "f__0", "end"}
+    assert bench.of("f") is FAILED
+
+
+def test_cancelling_ends_a_back_off():
+    bench = Bench(a=task(), end=end("a")).start()
+    bench.fail("a", retry_after_seconds=60)
+    bench.cancel()
+    bench.wait(60)
+    assert bench.of("a") is SKIPPED
+    assert not bench.waiting
+
+
+def test_a_job_whose_first_step_fails_has_been_running():
+    """Ruling C-09: only legal moves, whatever happens first."""
+    route = choose("inputs.object.missing", is_1=("a",), default=("end",))
+    bench = Bench({"object": {}}, route=route, a=task(), end=end()).start()
+    assert [name for name in bench.events() if name.startswith("job")] == ["job started", "job failed"]
+    assert bench.store.job.started_at == START
+
+
+def test_long_errors_are_cut():
+    bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
+    bench.fail("a", "x" * 10_000)
+    assert len(str(bench.error)) == MAX_ERROR_LENGTH
+    assert len(str(bench.store.nodes["a"].error)) == MAX_ERROR_LENGTH
+    assert all(len(event.error_message or "") <= MAX_ERROR_LENGTH for event in bench.store.events)
+
+
+def test_a_failure_that_will_be_retried_does_not_end_the_job():
+    bench = Bench(a=task(retry=AT_ONCE), b=task(), end=end("a", "b")).start()
+    bench.fail("a")
+    assert bench.status is JobStatus.RUNNING
+    assert set(bench.waiting) == {f"{JOB}_b_0", f"{JOB}_a_1"}

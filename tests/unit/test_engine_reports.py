@@ -1,0 +1,165 @@
+"""What workers say counts once, and only for the attempt that is the node's own."""
+
+import pytest
+from engine_bench import AT_ONCE, JOB, Bench, end, fan_out, task
+
+from dagmaster.engine.decide import claim_here, decide
+from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.model.states import JobStatus, NodeStatus, TaskStatus
+
+
+def chain() -> Bench:
+    return Bench(a=task(retry=AT_ONCE), b=task("a"), end=end("b")).start()
+
+
+def test_a_report_for_a_dispatched_task_proves_that_it_ran():
+    """Ruling C-10: it passes through RUNNING in the same turn."""
+    bench = chain()
+    bench.complete("a", {"x": 1})
+    assert bench.events("a") == ["ready", "dispatched", "started", "completed"]
+    assert f"{JOB}_a_0" not in bench.waiting
+
+
+def test_the_accepted_result_is_kept():
+    bench = chain()
+    bench.complete("a", {"x": 1})
+    result = bench.store.results[f"{JOB}_a_0"]
+    assert (result.status, result.output, result.worker_id) == (TaskStatus.COMPLETED, b'{"x":1}', "worker")
+
+
+def test_the_same_report_again_changes_nothing():
+    bench = chain()
+    bench.complete("a", {"x": 1})
+    turn = bench.complete("a", {"x": 2})
+    assert not turn.events and not turn.touched and not turn.results
+    assert bench.output("a") == {"x": 1}
+
+
+def test_of_two_reports_in_one_batch_the_first_counts():
+    bench = chain()
+    bench.send(bench.completed("a", {"x": 1}), TaskFailed("a", f"{JOB}_a_0", "other", bench.now, "no luck"))
+    assert (bench.of("a"), bench.output("a")) == (NodeStatus.COMPLETED, {"x": 1})
+    assert bench.store.results[f"{JOB}_a_0"].status is TaskStatus.COMPLETED
+
+
+def test_a_failure_after_a_success_changes_nothing():
+    bench = chain()
+    bench.complete("a")
+    bench.fail("a", permanent=True)
+    assert (bench.of("a"), bench.status) == (NodeStatus.COMPLETED, JobStatus.RUNNING)
+
+
+def test_starting_twice_is_starting_once():
+    bench = chain()
+    bench.begin("a")
+    assert not bench.begin("a").events
+
+
+def test_a_start_that_arrives_after_the_end_changes_nothing():
+    bench = chain()
+    bench.complete("a")
+    assert not bench.begin("a").events
+
+
+def test_a_superseded_success_is_kept_noted_and_ignored():
+    """Rulings D-03 and D-04."""
+    bench = chain()
+    bench.begin("a")
+    bench.lose("a")
+    turn = bench.complete("a", {"late": True}, task_id=f"{JOB}_a_0")
+    assert (bench.of("a"), bench.store.nodes["a"].attempt) == (NodeStatus.DISPATCHED, 1)
+    assert [event.event_type for event in turn.events] == ["result_ignored"]
+    assert bench.data("a", "result_ignored") == {
+        "reason": "the attempt was superseded",
+        "reported_task_id": f"{JOB}_a_0",
+        "worker_id": "worker",
+    }
+    assert bench.store.results[f"{JOB}_a_0"].output == b'{"late":true}'
+    bench.complete("a", {"x": 1})
+    assert bench.output("a") == {"x": 1}
+
+
+def test_a_superseded_failure_does_not_use_up_an_attempt():
+    bench = chain()
+    bench.lose("a")
+    bench.fail("a", task_id=f"{JOB}_a_0", permanent=True)
+    assert (bench.status, bench.store.nodes["a"].attempt) == (JobStatus.RUNNING, 1)
+
+
+def test_a_result_for_a_job_that_has_ended_is_kept_and_noted():
+    bench = Bench(a=task(), b=task(), end=end("a", "b")).start()
+    bench.cancel()
+    turn = bench.complete("a", {"late": True}, task_id=f"{JOB}_a_0")
+    assert [event.event_type for event in turn.events] == ["result_ignored"]
+    assert bench.store.results[f"{JOB}_a_0"].status is TaskStatus.COMPLETED
+    assert (bench.status, bench.of("a")) == (JobStatus.CANCELLED, NodeStatus.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "task_id"),
+    [
+        ("a", f"{JOB}_a_1"),
+        ("a", f"{JOB}_a_x"),
+        ("a", f"{JOB}_a"),
+        ("a", f"{JOB + 1}_a_0"),
+        ("a", f"{JOB}_b_0"),
+        ("ghost", f"{JOB}_ghost_0"),
+        ("start", f"{JOB}_start_0"),
+        ("end", f"{JOB}_end_0"),
+        ("", ""),
+    ],
+)
+def test_a_forged_report_leaves_no_trace(node_id: str, task_id: str):
+    bench = chain()
+    before = dict(bench.store.nodes)
+    for message in (
+        TaskStarted(node_id, task_id, "forger", bench.now),
+        TaskCompleted(node_id, task_id, "forger", bench.now, b"{}"),
+        TaskFailed(node_id, task_id, "forger", bench.now, "forged", permanent=True),
+        TaskLost(node_id, task_id, "forger", bench.now, given_back=True),
+    ):
+        assert not bench.send(message).events
+    assert bench.store.nodes == before
+    assert not bench.store.results
+
+
+def test_a_forged_result_of_an_attempt_to_come_does_not_take_its_place():
+    bench = chain()
+    bench.send(TaskCompleted("a", f"{JOB}_a_1", "forger", bench.now, b'{"forged":true}'))
+    bench.lose("a")
+    bench.complete("a", {"x": 1})
+    assert bench.output("a") == {"x": 1}
+    assert bench.store.results[f"{JOB}_a_1"].output == b'{"x":1}'
+
+
+def test_a_child_cannot_be_reported_under_the_name_of_its_fan_out():
+    """Its task id begins like one of the fan-out's own."""
+    bench = Bench(f=fan_out([1, 2], max_parallel=1), end=end("f")).start()
+    bench.send(TaskCompleted("f", f"{JOB}_f__1_0", "forger", bench.now, b'{"forged":true}'))
+    assert not bench.store.results
+
+
+def test_a_report_for_a_node_that_waits_changes_nothing():
+    bench = chain()
+    bench.complete("b")
+    assert bench.of("b") is NodeStatus.PENDING
+    assert not bench.store.results
+
+
+def test_a_worker_in_the_owners_process_takes_its_task_in_the_same_turn():
+    bench = Bench(a=task(), end=end("a"))
+    turn = decide(bench.job, [Resume()], bench.now, bench.rules)
+    [dispatch] = turn.dispatches.values()
+    claim_here(turn, dispatch, "local")
+    assert dispatch.node.status is NodeStatus.RUNNING
+    assert turn.events[-1].event_type == "node_started"
+
+
+def test_a_local_claim_leaves_held_back_children_where_they_are():
+    """They were once taken out of the queue by it, and nobody started them."""
+    bench = Bench(f=fan_out([1, 2, 3], max_parallel=1), end=end("f"))
+    turn = decide(bench.job, [Resume()], bench.now, bench.rules)
+    [dispatch] = turn.dispatches.values()
+    claim_here(turn, dispatch, "local")
+    assert list(bench.job.fans["f"].waiting) == ["f__1", "f__2"]
+    assert not turn.ready

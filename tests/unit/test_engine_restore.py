@@ -1,0 +1,61 @@
+"""The rows are all that counts: what is read from them goes on exactly as what was in memory."""
+
+from random import Random
+
+import pytest
+from engine_bench import AT_ONCE, Bench, choose, end, fan_in, fan_out, task
+
+from dagmaster.engine.turn import Rules
+from dagmaster.model.states import NODE_IN_FLIGHT, JobStatus, NodeStatus
+from dagmaster.simulation import owners
+from dagmaster.simulation.run import prepare
+
+NODES = {
+    "a": task(retry=AT_ONCE),
+    "route": choose("nodes.a.output.n", "a", is_1=("b",), default=("c",)),
+    "b": task(retry=AT_ONCE),
+    "c": task(retry=AT_ONCE),
+    "f": fan_out("{{ inputs.items }}", "a", child={"retry": AT_ONCE}),
+    "g": fan_in("f"),
+    "d": task("g", any_of=("b", "c"), retry=AT_ONCE),
+    "end": end("d"),
+}
+
+
+def statuses(bench: Bench) -> dict[str, NodeStatus]:
+    return {node_id: row.status for node_id, row in bench.store.nodes.items()}
+
+
+def happen(bench: Bench, what: str, node_id: str) -> None:
+    match what:
+        case "begins":
+            bench.begin(node_id)
+        case "completes":
+            bench.complete(node_id, {"n": 1})
+        case "fails":
+            bench.fail(node_id)
+        case "is lost":
+            bench.lose(node_id)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_job_that_is_read_anew_after_every_step_goes_the_same_way(seed: int):
+    kept = Bench({"items": [1, 2, 3, 4, 5]}, Rules(slice_size=2), **NODES).start()
+    read = Bench({"items": [1, 2, 3, 4, 5]}, Rules(slice_size=2), **NODES).start()
+    rng = Random(seed)
+    while kept.status is JobStatus.RUNNING:
+        node_id = rng.choice(sorted(kept.in_state(*NODE_IN_FLIGHT)))
+        what = rng.choice(("begins", "completes", "completes", "fails", "is lost"))
+        happen(kept, what, node_id)
+        happen(read, what, node_id)
+        if read.status is JobStatus.RUNNING:
+            read.restart()
+        assert statuses(read) == statuses(kept)
+    assert (read.status, read.result.keys()) == (kept.status, kept.result.keys())
+    assert read.events() == kept.events()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_memory_is_what_the_rows_are_after_every_commit(seed: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(owners, "COMPARED", 1.0)
+    prepare(10_000 + seed).build().run()
