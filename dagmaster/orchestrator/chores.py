@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import psycopg
+
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.care import vacuum_hot_tables
@@ -64,6 +66,9 @@ class Chore:
             except (*LOST, DatabaseUnavailable) as error:
                 log.debug("%s lost its connection: %s", self.name, error)
                 await asyncio.sleep(min(RETRY_SECONDS, self.every_seconds))
+            except psycopg.Error:  # A chore that fails is tried again; the jobs go on without it.
+                log.exception("%s failed", self.name)
+                await asyncio.sleep(max(RETRY_SECONDS, self.every_seconds))
 
 
 def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> list[Chore]:

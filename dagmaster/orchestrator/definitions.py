@@ -1,7 +1,7 @@
 """Compiled graphs by content hash: each definition is read and compiled once."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dagmaster.errors import NotFound
 from dagmaster.model.compile import compile_graph
@@ -22,22 +22,22 @@ class Definitions:
 
     def add(self, graph: Graph) -> None:
         self._graphs[graph.workflow.content_hash] = graph
+        self._graphs.move_to_end(graph.workflow.content_hash)
         while len(self._graphs) > KEEP:
             self._graphs.popitem(last=False)
 
-    async def fetch(self, conn: Connection, hashes: Iterable[str]) -> dict[str, bytes]:
-        """The definitions that are not compiled yet."""
-        missing = sorted({name for name in hashes if name not in self._graphs})
-        return await load_definitions(conn, missing) if missing else {}
+    async def fetch(self, conn: Connection, hashes: Iterable[str]) -> dict[str, Graph | bytes]:
+        """The definitions of these, compiled or yet to be: held, so that none is pushed out before it is used."""
+        wanted = set(hashes)
+        known = {name: self._graphs[name] for name in wanted if name in self._graphs}
+        missing = sorted(wanted - known.keys())
+        return {**known, **(await load_definitions(conn, missing) if missing else {})}
 
-    def get(self, workflow_hash: str, fetched: dict[str, bytes]) -> Graph:
+    def get(self, workflow_hash: str, fetched: Mapping[str, Graph | bytes]) -> Graph:
         """Raises when the pinned definition is gone or does not compile."""
-        graph = self._graphs.get(workflow_hash)
-        if graph is None:
-            if workflow_hash not in fetched:
-                raise NotFound(f"the pinned definition {workflow_hash[:12]} is not in dag_workflows")
-            graph = compile_graph(Workflow.model_validate_json(fetched[workflow_hash]))
-            self.add(graph)
-        else:
-            self._graphs.move_to_end(workflow_hash)
+        if workflow_hash not in fetched:
+            raise NotFound(f"the pinned definition {workflow_hash[:12]} is not in dag_workflows")
+        found = self._graphs.get(workflow_hash) or fetched[workflow_hash]
+        graph = found if isinstance(found, Graph) else compile_graph(Workflow.model_validate_json(found))
+        self.add(graph)
         return graph

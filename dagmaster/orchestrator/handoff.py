@@ -1,6 +1,9 @@
 """Between the engine and a worker in the same process: tasks out, reports in."""
 
 from datetime import datetime
+from typing import Any
+
+import orjson
 
 from dagmaster.engine.messages import Message, TaskCompleted, TaskFailed, TaskLost
 from dagmaster.engine.turn import Dispatch, Turn
@@ -26,6 +29,22 @@ def message_of(report: TaskReport, worker_id: str, at: datetime) -> Message:
             )
         case "given_back":
             return TaskLost(report.node_id, report.task_id, worker_id, at, given_back=True)
+
+
+def mail_of(job_id: int, message: Message | None) -> dict[str, Any]:
+    """Such a message as a row of the mailbox, for a job that is somebody else's by now."""
+    match message:
+        case TaskCompleted():
+            kind: dict[str, Any] = {"kind": "completed", "output": orjson.Fragment(message.output)}
+        case TaskFailed():
+            data = {"permanent": message.permanent, "retry_after_seconds": message.retry_after_seconds}
+            kind = {"kind": "failed", "error": message.error, "data": data}
+        case TaskLost():
+            kind = {"kind": "given_back" if message.given_back else "lost"}
+        case _:
+            raise AssertionError(f"{message} is no report")
+    ids = {"job_id": job_id, "node_id": message.node_id, "task_id": message.task_id, "worker_id": message.worker_id}
+    return ids | kind | {"duration_ms": getattr(message, "duration_ms", None)}
 
 
 def task_of(turn: Turn, dispatch: Dispatch) -> TaskMessage:

@@ -17,16 +17,16 @@ from dagmaster.engine.turn import Rules
 from dagmaster.errors import DagmasterError
 from dagmaster.orchestrator.clock import DatabaseClock
 from dagmaster.orchestrator.definitions import Definitions
-from dagmaster.orchestrator.handoff import message_of, task_of
+from dagmaster.orchestrator.handoff import mail_of, message_of, task_of
 from dagmaster.orchestrator.owned import OwnedJob, OwnedJobs
 from dagmaster.orchestrator.posts import Post, by_job, from_mail, messages
 from dagmaster.queues.contract import LocalWorker, TaskMessage, TaskReport
 from dagmaster.store import jobs as job_store
 from dagmaster.store.batch import Batch, OwnershipLost, commit, settle_versions
-from dagmaster.store.connect import LOST, Connection
+from dagmaster.store.connect import Connection, may_pass, storable
 from dagmaster.store.instances import Instance, this_instance
-from dagmaster.store.mailbox import read_mail
-from dagmaster.store.signals import TASKS, Notifier
+from dagmaster.store.mailbox import add_mail, read_mail
+from dagmaster.store.signals import MAIL, TASKS, Notifier
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +116,11 @@ class Orchestrator:
             self.jobs.drop(job_id)
         self._wake.set()
 
+    async def give_away(self, conn: Connection) -> None:
+        """At the end: what was not taken in any more is found in the mailbox by whoever owns the jobs next."""
+        await self._forward(conn, [post for post in self._inbox if post.exists_only_here])
+        self._inbox.clear()
+
     # The loop.
 
     async def run(self, conn: Connection, stop: asyncio.Event) -> None:
@@ -198,9 +203,11 @@ class Orchestrator:
     async def _advance(self, conn: Connection, posts: dict[int, list[Post]], fresh: set[int], now: datetime) -> None:
         """Decide, write, and only then act on what was decided."""
         work = _Work(Batch(self.me.instance_id, self.local.worker_id if self.local else None), posts)
+        strays: list[Post] = []
         for job_id, its_posts in posts.items():
             job = self.jobs.get(job_id)
             if job is None:
+                strays += [post for post in its_posts if post.exists_only_here]
                 continue
             try:
                 turn = decide(job.state, messages(its_posts, is_new=job_id in fresh), now, self.rules)
@@ -210,8 +217,16 @@ class Orchestrator:
                 continue
             work.batch.turns.append((turn, job.epoch))
             work.batch.mail += [post.mail_id for post in its_posts if post.mail_id is not None]
+        await self._forward(conn, strays)
         if work.batch.turns:
             await self._write(conn, work)
+
+    async def _forward(self, conn: Connection, strays: Iterable[Post]) -> None:
+        """Reports of a local worker for jobs that another orchestrator has taken over: it is told by mail."""
+        mail = [mail_of(post.job_id, post.message) for post in strays]
+        if mail:
+            await add_mail(conn, mail)
+            self._notifier.notify(MAIL)
 
     async def _write(self, conn: Connection, work: _Work) -> None:
         self._assign_local(work)
@@ -250,7 +265,8 @@ class Orchestrator:
                 self.jobs.drop(job_id)
                 self.stats.jobs_ended += 1
                 continue
-            self.jobs.arm(job_id, turn.timers)
+            if job_id in self.jobs:  # Otherwise it was forgotten meanwhile, and will be read anew.
+                self.jobs.arm(job_id, turn.timers)
             self._expansions.extend(Post(job_id, message) for message in turn.follow_ups)
             queues |= {d.node.task.queue for d in turn.dispatches.values() if d.task_id not in work.batch.local}
         if self.local is not None:
@@ -272,12 +288,13 @@ class Orchestrator:
         match error:
             case OwnershipLost():
                 log.warning("%d jobs were taken over by another orchestrator", len(error.job_ids))
-                self._rewind(p for posts in work.posts.values() for p in posts if p.job_id not in error.job_ids)
-            case psycopg.Error() | DagmasterError() if not isinstance(error, LOST) and len(turns) > 1:
+                # All of them: what it lost may have come back to it, under a new epoch.
+                self._rewind(p for posts in work.posts.values() for p in posts)
+            case psycopg.Error() | DagmasterError() if not may_pass(error) and len(turns) > 1:
                 log.warning("a batch of %d jobs failed, trying each alone: %s", len(turns), error)
                 for turn, _ in turns:
                     await self._alone(conn, turn.job.job_id, work.posts[turn.job.job_id])
-            case psycopg.Error() | DagmasterError() if not isinstance(error, LOST):
+            case psycopg.Error() | DagmasterError() if not may_pass(error):
                 job_id = turns[0][0].job.job_id
                 await self._strike(conn, job_id, work.posts[job_id], error)
             case _:
@@ -292,7 +309,7 @@ class Orchestrator:
         self.jobs.drop(job_id)
         self._strikes[job_id] += 1
         self.stats.errors += 1
-        self.stats.last_error = f"job {job_id}: {error}"
+        self.stats.last_error = storable(f"job {job_id}: {error}")
         if self._strikes[job_id] >= MAX_STRIKES:
             await self._poisoned(conn, job_id, f"the job cannot be processed: {type(error).__name__}: {error}")
             return

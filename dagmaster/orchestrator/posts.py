@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost
 from dagmaster.store.mailbox import Mail
 
 
@@ -19,7 +19,7 @@ class Post:
     @property
     def exists_only_here(self) -> bool:
         """It would be lost with this memory; everything else is found again in the database."""
-        return self.mail_id is None and isinstance(self.message, TaskStarted | TaskCompleted | TaskFailed | TaskLost)
+        return self.mail_id is None and isinstance(self.message, TaskCompleted | TaskFailed | TaskLost)
 
 
 def from_mail(mail: Iterable[Mail]) -> list[Post]:

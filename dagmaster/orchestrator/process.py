@@ -85,8 +85,10 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
 
 async def leave(dsn: str, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
     """Hand over, then stop: the others go on within one wake-up."""
+    orchestrator.forget_all()  # From here on a local worker's reports go by mail.
     with suppress(*LOST, DatabaseUnavailable, TimeoutError):
         async with asyncio.timeout(HAND_OVER_SECONDS), await connect(dsn, application="dagmaster orchestrator") as conn:
+            await orchestrator.give_away(conn)
             await stop_orchestrator(conn, orchestrator.me)
             given = await hand_over_jobs(conn, orchestrator.me, threshold_seconds=intervals.orphan_threshold_seconds)
             if given:

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random, SystemRandom
 
 from dagmaster.errors import DagmasterError
 from dagmaster.model.states import JobStatus
 from dagmaster.simulation.cases import Case, random_case
 from dagmaster.simulation.describe import explain
-from dagmaster.simulation.graphs import random_blueprint
+from dagmaster.simulation.graphs import Blueprint, random_blueprint
 from dagmaster.simulation.ground import PATIENCE_SECONDS, Fault, Violation
 from dagmaster.simulation.shrink import Trial, shrink
 from dagmaster.simulation.world import Weather
@@ -82,7 +83,13 @@ def prepare(seed: int) -> Trial:
 
 
 def _case(seed: int) -> Case:
-    return random_case(random_blueprint(Random(f"graph {seed}")), Random(f"case {seed}"))
+    return random_case(_blueprint(seed // 2), Random(f"case {seed}"))
+
+
+@lru_cache(maxsize=1)
+def _blueprint(seed: int) -> Blueprint:
+    """Compiling is a good part of a run: each workflow is tried twice, with other inputs, plans and weather."""
+    return random_blueprint(Random(f"graph {seed}"))
 
 
 def _weather(rng: Random) -> Weather:

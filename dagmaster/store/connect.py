@@ -30,6 +30,14 @@ _BY_KEY = " ".join(
 _SAFE = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
+_PROGRAM_LIMIT = "54"
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same may succeed later, on another connection. A limit of PostgreSQL's stays exceeded."""
+    if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_PROGRAM_LIMIT):
+        return False
+    return isinstance(error, LOST)
 
 
 async def connect(dsn: str, *, application: str, hot: bool = False, durable: bool = True) -> Connection:

@@ -121,6 +121,7 @@ _MASKS = [
     for pattern, mask in (
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?", "TIME"),
         (r"\b\d\d:\d\d:\d\d(\.\d+)?\b", "TIME"),
+        (r"\b\d{4}-\d\d-\d\d\b", "DATE"),
         (r"\b\d{15,20}", "ID"),
         (r"\b[0-9a-f]{40,64}\b", "HASH"),
         (r"[+]?\b\d+(\.\d+)? (ms|s|min)\b", "DURATION"),
@@ -179,8 +180,7 @@ class Reader:
             self._follow(block)
         if self._valid:
             self._expect(Block(page.name, "yaml", ""), self._call_validate(self._valid))
-        for block, process, log in self._background:
-            self._stop(block, process, log)
+        self._stop_background()
 
     def _follow(self, block: Block) -> None:
         if "not run" in block.marks:
@@ -354,15 +354,17 @@ class Reader:
             time.sleep(0.02)
         self._output = log.read_text(errors="replace")
 
-    def _stop(self, block: Block, process: "subprocess.Popen[bytes]", log: Path) -> None:
-        """What ends before the page does has failed, unless the page itself has stopped it."""
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            code = process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise DocumentationWrong(f"{block.place}: does not stop\n{log.read_text(errors='replace')}") from None
-        self._expect(block, Ended(code, log.read_text(errors="replace")))
+    def _stop_background(self) -> None:
+        """As an operator would. Each must end by itself, and in order."""
+        for _, process, _ in self._background:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        for block, process, log in self._background:
+            try:
+                code = process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise DocumentationWrong(f"{block.place}: does not stop\n{log.read_text(errors='replace')}") from None
+            self._expect(block, Ended(code, log.read_text(errors="replace")))
 
     def connect(self, server: EmbeddedServer, *, is_server: bool) -> None:
         """This is the database of the page; or a new one, which stands for a server somewhere else."""

@@ -24,11 +24,14 @@ POISONS = {
     "a node that is missing": "DELETE FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'gather'",
 }
 POISONS_IN_MID_WORK = POISONS | {
-    "a node in an impossible state": (
-        "UPDATE dagapp.dag_node_states SET status = 'running' WHERE job_id = %s AND node_id = 'gather'"
+    "an output that is none": (
+        "UPDATE dagapp.dag_node_states SET output = '5' WHERE job_id = %s AND node_id = 'spread'"
     ),
     "a child of nobody": (
         "UPDATE dagapp.dag_node_states SET parent_node_id = 'nobody' WHERE job_id = %s AND node_id = 'spread__39'"
+    ),
+    "a child without an item": (
+        "UPDATE dagapp.dag_node_states SET fan_out_index = 1000 WHERE job_id = %s AND node_id = 'spread__39'"
     ),
 }
 

@@ -9,10 +9,10 @@ from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
-EVENTS = "dagapp.dag_job_events (job_id, node_id, task_id, event_type, event_status, created_at)"
+EVENTS = "dagapp.dag_job_events (job_id, node_id, task_id, event_type, event_status, created_at, source_app)"
 COPY_EVENT = f"""
-    INSERT INTO {EVENTS} SELECT job_id, node_id, task_id, event_type, event_status, created_at
-    FROM dagapp.dag_job_events WHERE event_type = '{{}}' AND task_id LIKE '%\\_a\\_0' LIMIT 1
+    INSERT INTO {EVENTS} SELECT job_id, node_id, task_id, event_type, event_status, created_at, source_app
+    FROM dagapp.dag_job_events WHERE event_type = '{{}}' AND node_id = 'a'
 """
 NODE_A = "job_id IN (SELECT job_id FROM dagapp.dag_jobs WHERE workflow_id = 'chain') AND node_id = 'a'"
 # What could go wrong, and the claim that it breaks.
@@ -48,20 +48,17 @@ DAMAGES = [
     ("DELETE FROM acceptance_ledger WHERE event = 'end'", "executed to its end"),
     ("INSERT INTO acceptance_ledger VALUES ('1_a_0', 'a', 'start', 1)", "was dispatched"),
     ("INSERT INTO acceptance_ledger SELECT * FROM acceptance_ledger WHERE task_id LIKE '%_a_0'", "executed twice"),
-    (
-        "DELETE FROM dagapp.dag_node_states WHERE node_id = 'spread__2'",
-        "not the nodes",
-    ),
+    ("DELETE FROM dagapp.dag_node_states WHERE node_id = 'gather'", "not the nodes"),
     (
         """UPDATE dagapp.dag_jobs SET result_data = jsonb_set(result_data, '{gather,results,0}', '{"value": 1}')
         WHERE workflow_id = 'fan'""",
         "not the result",
     ),
 ]
+TASK = "task_id, job_id, node_id, retry_count, queue, priority, handler, timeout_seconds, job_started_at, dispatched_at"
 LEFTOVERS = [
     "INSERT INTO dagapp.dag_mailbox (job_id, kind) VALUES (1, 'started')",
-    "INSERT INTO dagapp.dag_tasks_waiting (task_id, job_id, node_id, queue, handler, timeout_seconds, job_started_at, "
-    "dispatched_at) VALUES ('1_a_0', 1, 'a', 'work', 'h', 1, now(), now())",
+    f"INSERT INTO dagapp.dag_tasks_waiting ({TASK}) VALUES ('1_a_0', 1, 'a', 0, 'work', 0, 'h', 1, now(), now())",
 ]
 
 
@@ -79,6 +76,7 @@ def test_each_damage_is_seen(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> N
             conn.execute(damage)
             with pytest.raises(AssertionError, match=claim):
                 assert_records_agree(conn)
+                pytest.fail(f"not seen: {damage}")
             conn.rollback()
         for damage in LEFTOVERS:
             conn.execute(damage)

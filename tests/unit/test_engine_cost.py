@@ -102,9 +102,10 @@ def held_back(size: int) -> JobState:
     return fanned(size, max_parallel=100)
 
 
-@pytest.fixture(
-    scope="module", params=[(fanned, "f__{}"), (held_back, "f__{}"), (joined, "t{}")], ids=["all", "some", "join"]
-)
+KINDS = {"fan-out": (fanned, "f__{}"), "held back": (held_back, "f__{}"), "join": (joined, "t{}")}
+
+
+@pytest.fixture(scope="module", params=list(KINDS.values()), ids=list(KINDS))
 def pair(request: pytest.FixtureRequest) -> tuple[JobState, JobState, str]:
     """The same job twice, small and large, and how its tasks are named."""
     build, name = request.param

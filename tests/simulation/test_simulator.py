@@ -1,0 +1,115 @@
+"""The simulator itself: the same seed is the same world, everything happens in it, and a failure explains itself."""
+
+from collections import Counter
+
+import pytest
+
+from dagmaster.engine import edges
+from dagmaster.model.states import JobStatus
+from dagmaster.model.workflow import Aggregation, ConditionalNode, FanInNode, FanOutNode
+from dagmaster.simulation import store
+from dagmaster.simulation.ground import Fault
+from dagmaster.simulation.run import Report, SimulationFailed, fresh_seeds, prepare, run_many, simulate
+
+
+def test_the_same_seed_is_the_same_world() -> None:
+    first, second = prepare(5).build(), prepare(5).build()
+    first.run()
+    second.run()
+    assert first.ground.trace == second.ground.trace
+    assert first.ground.store.nodes == second.ground.store.nodes
+    assert first.ground.store.events == second.ground.store.events
+
+
+def test_other_seeds_are_other_worlds() -> None:
+    assert len({prepare(seed).case.blueprint.workflow.content_hash for seed in range(0, 40, 2)}) == 20
+    assert prepare(0).case != prepare(1).case
+
+
+def test_every_fault_and_every_ending_is_met_in_a_few_hundred_runs() -> None:
+    report = run_many(range(5_000, 5_400))
+    assert set(report.faults) == set(Fault)
+    assert set(report.jobs) == {JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}
+    assert report.jobs[JobStatus.COMPLETED] > report.runs / 2
+    assert min(report.faults.values()) >= 10
+
+
+def test_progress_is_told_after_each_run() -> None:
+    told: list[int] = []
+    report = run_many(range(3), on_progress=lambda report: told.append(report.runs))
+    assert told == [1, 2, 3]
+    assert isinstance(report, Report) and report.steps > 0
+
+
+def test_fresh_seeds_differ_from_the_fixed_ones_and_from_each_other() -> None:
+    assert fresh_seeds(10).start > 2_000
+    assert fresh_seeds(10) != fresh_seeds(10)
+
+
+def test_a_failure_names_its_seed_and_shows_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edges, "is_dead", lambda node: (not node.all_open and not node.live) or node.any_open > 0)
+    monkeypatch.setattr(edges, "is_ready", lambda node: node.live > 0)
+    failed = _first_failure()
+    text = str(failed)
+    assert text.startswith(f"seed {failed.seed}: ")
+    for part in ("the smallest world that fails", "its workflow:", "start: start", "inputs:", "its last steps:"):
+        assert part in text
+    assert "decides on Resume" in text
+    assert len(text.splitlines()) < 80
+
+
+def test_a_failure_is_found_again_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edges, "is_ready", lambda node: node.live > 0)
+    failed = _first_failure()
+    with pytest.raises(SimulationFailed) as again:
+        simulate(failed.seed)
+    assert str(again.value) == str(failed)
+    assert again.value.step == failed.step
+
+
+def test_faults_that_do_not_matter_are_left_out_of_the_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edges, "is_ready", lambda node: node.live > 0)
+    assert "its faults: none" in str(_first_failure())
+
+
+def test_a_lease_that_fences_nothing_is_found_with_the_fault_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.Store, "fence", lambda self, owner_id, epoch: None)
+    assert Fault.TAKE_OVER in str(_first_failure()) or Fault.OWNER_DEATH in str(_first_failure())
+
+
+def _first_failure() -> SimulationFailed:
+    with pytest.raises(SimulationFailed) as caught:
+        run_many(range(300))
+    return caught.value
+
+
+def test_the_workflows_have_everything_in_them() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(200):
+        case = prepare(seed).case
+        for node in case.blueprint.workflow.nodes.values():
+            found[node.type] += 1
+            found["any_of"] += bool(node.depends_on and node.depends_on.any_of)
+            found["all_of"] += bool(node.depends_on and node.depends_on.all_of)
+            if isinstance(node, ConditionalNode):
+                found[f"{len(node.branches)} branches"] += 1
+                found["branch to nowhere"] += any(not branch.next for branch in node.branches)
+            if isinstance(node, FanOutNode):
+                found["held back"] += node.max_parallel is not None
+            if isinstance(node, FanInNode):
+                found[node.aggregation] += 1
+        found.update(f"list of {len(items)}" for items in case.items.values())
+        found["broken"] += bool(case.broken)
+        found["doomed"] += any(plan.is_doomed for plan in case.plans.values())
+    types = {"start", "end", "task", "conditional", "fan_out", "fan_in", "any_of", "all_of", "held back"}
+    shapes = {
+        "2 branches",
+        "3 branches",
+        "branch to nowhere",
+        "list of 0",
+        "list of 1",
+        "list of 9",
+        "broken",
+        "doomed",
+    }
+    assert {name for name, count in found.items() if count >= 5} >= types | shapes | set(Aggregation)
