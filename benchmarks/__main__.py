@@ -1,4 +1,4 @@
-"""`python -m benchmarks [w1 w2 w3 w4 idle]`: measure, print the table, fail if a bar is missed."""
+"""`python -m benchmarks [w1 w2 w3 w4 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks import idle, w1_latency, w2_chain, w3_fan, w4_throughput
+from benchmarks import floor, idle, w1_latency, w2_chain, w3_fan, w4_throughput
 from benchmarks.figures import Figure
 from benchmarks.place import Place, embedded_place
 from benchmarks.report import missed, table, to_json, write_into
@@ -23,17 +23,21 @@ WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
     "w3": w3_fan.measure,
     "w4": w4_throughput.measure,
     "idle": idle.measure,
+    "floor": floor.measure,
 }
+BY_DEFAULT = ("w1", "w2", "w3", "w4", "idle")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     scale = QUICK if options.quick else FULL
+    if options.realtime:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # Inherited by all that is started from here.
     began = perf_counter()
     with embedded_place(options.data_dir) as place:
         about = _about(place)
         print(about, file=sys.stderr)
-        figures = uvloop.run(_measure(place, scale, options.workloads or list(WORKLOADS)))
+        figures = uvloop.run(_measure(place, scale, options.workloads or BY_DEFAULT))
     about += f", {perf_counter() - began:.0f} s in all"
     print(table(figures))
     if options.json:
@@ -57,13 +61,17 @@ async def _measure(place: Place, scale: Scale, names: Sequence[str]) -> list[Fig
 
 def _about(place: Place) -> str:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"{now}, {os.cpu_count()} cores, Python {platform.python_version()}, {place.describe()}"
+    load = f"load average {os.getloadavg()[0]:.1f}"
+    return f"{now}, {os.cpu_count()} cores, {load}, Python {platform.python_version()}, {place.describe()}"
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; all by default")
+    parser.add_argument(
+        "workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; by default all that have a bar"
+    )
     parser.add_argument("--quick", action="store_true", help="small numbers, under a minute, no verdict")
+    parser.add_argument("--realtime", action="store_true", help="ahead of all else on a shared machine; for root")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table between the marks of this page")
     parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the server's folder is made in this one")

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from benchmarks.figures import Figure, Sample
 from benchmarks.floor_statements import NOTIFY, ONE_ROW, SEED_CHAIN, STEP
+from benchmarks.place import Place
+from benchmarks.scale import Scale
 from dagmaster.ids import new_id
 from dagmaster.store.connect import Connection, connect
 
@@ -64,6 +67,26 @@ class Floor:
 def _step(job_id: int, number: int) -> Sequence[Any]:
     node, next_node = f"n{number}", f"n{number + 1}"
     return [job_id, node, f"{job_id}_{node}_0", next_node, f"{job_id}_{next_node}_0", PARAMS, OUTPUT]
+
+
+async def measure(place: Place, scale: Scale) -> list[Figure]:
+    """The floor alone."""
+    with place.database("floor") as dsn:
+        async with open_floor(dsn) as floor:
+            for _ in range(scale.repetitions):
+                await floor.measure_rounds(scale.rounds)
+                await floor.measure_chain(scale.chain_steps)
+                await floor.measure_one_row(scale.rounds)
+    return [
+        floor_figure("Floor", "one commit-and-notify round", floor.rounds),
+        floor_figure("Floor", f"{scale.chain_steps} bare commits of a step", floor.chains),
+        floor_figure("Floor", "a commit of one row", floor.one_row),
+    ]
+
+
+def floor_figure(workload: str, what: str, seconds: Sequence[float]) -> Figure:
+    sample = Sample.of(seconds, scale=1000)
+    return Figure(workload, what, sample.median, "ms", sample.spread)
 
 
 @asynccontextmanager

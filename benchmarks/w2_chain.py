@@ -6,10 +6,17 @@ from time import perf_counter
 
 from benchmarks.figures import Bar, Figure, Sample
 from benchmarks.fleet import separate
-from benchmarks.floor import open_floor
+from benchmarks.floor import floor_figure, open_floor
 from benchmarks.place import Place
 from benchmarks.scale import Scale
-from benchmarks.submitter import LIVE, OWNER_IS_ALIVE_SECONDS, WAIT_SHARE, look_seconds, open_submitter
+from benchmarks.submitter import (
+    GIVE_UP_SECONDS,
+    LIVE,
+    OWNER_IS_ALIVE_SECONDS,
+    WAIT_SHARE,
+    look_seconds,
+    open_submitter,
+)
 from benchmarks.workflows import CHAIN_INPUTS, QUEUE, chain
 from dagmaster.cli.runtime import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
@@ -26,7 +33,8 @@ async def measure(place: Place, scale: Scale) -> list[Figure]:
 
 
 async def measure_separate(place: Place, scale: Scale) -> list[Figure]:
-    graph, times = chain(scale.chain_steps), []
+    graph = chain(scale.chain_steps)
+    times: list[float] = []
     with place.database("w2") as dsn, place.database("w2_floor") as floor_dsn, separate(dsn):
         async with open_submitter(dsn) as user, open_floor(floor_dsn) as floor:
             await user.time_one(graph, CHAIN_INPUTS)  # warm
@@ -39,7 +47,7 @@ async def measure_separate(place: Place, scale: Scale) -> list[Figure]:
 def separate_figures(times: Sequence[float], rounds: Sequence[float], steps: int) -> list[Figure]:
     step, floor = Sample.of(times, scale=1000 / steps), Sample.of(rounds, scale=1000)
     return [
-        Figure("W2", "floor: one commit-and-notify round", floor.median, "ms", floor.spread),
+        floor_figure("W2", "floor: one commit-and-notify round", rounds),
         Figure("W2", "a step, separate processes", step.median, "ms", step.spread, floor.median, Bar(5)),
     ]
 
@@ -47,7 +55,8 @@ def separate_figures(times: Sequence[float], rounds: Sequence[float], steps: int
 async def measure_one_process(place: Place, scale: Scale) -> list[Figure]:
     """In this very process, as `dagmaster dev` and `dagmaster run` do it."""
     load_handlers([])
-    graph, times = chain(scale.chain_steps), []
+    graph = chain(scale.chain_steps)
+    times: list[float] = []
     with place.database("w2_one") as dsn, place.database("w2_one_floor") as floor_dsn:
         settings = load_settings(database_url=dsn)
         work = worker_options(settings, [QUEUE], None)
@@ -74,9 +83,10 @@ async def _time_here(running: Fleet, conn: Connection, graph: Graph, expected_se
         conn, jobs.NewJob(graph, CHAIN_INPUTS), threshold_seconds=OWNER_IS_ALIVE_SECONDS, owner_id=owner_id
     )
     running.wake()
-    await asyncio.sleep(expected_seconds * WAIT_SHARE)
-    while running.orchestrator.stats.jobs_ended == ended:  # noqa: ASYNC110 - it has no event for that
-        await asyncio.sleep(look_seconds(expected_seconds))
+    async with asyncio.timeout(GIVE_UP_SECONDS):
+        await asyncio.sleep(expected_seconds * WAIT_SHARE)
+        while running.orchestrator.stats.jobs_ended == ended:  # noqa: ASYNC110 - it has no event for that
+            await asyncio.sleep(look_seconds(expected_seconds))
     seconds = perf_counter() - began
     [job] = await jobs.job_status(conn, [submitted.job_id])
     assert job["status"] not in LIVE and job["error_message"] is None, job
@@ -87,9 +97,8 @@ def one_process_figures(
     times: Sequence[float], bare: Sequence[float], one_row: Sequence[float], steps: int
 ) -> list[Figure]:
     measured, floor = Sample.of(times, scale=1000), Sample.of(bare, scale=1000)
-    smallest = Sample.of(one_row, scale=1000)
     return [
-        Figure("W2", f"floor: {steps} bare commits of a step", floor.median, "ms", floor.spread),
-        Figure("W2", "for comparison: a commit of one row", smallest.median, "ms", smallest.spread),
+        floor_figure("W2", f"floor: {steps} bare commits of a step", bare),
+        floor_figure("W2", "for comparison: a commit of one row", one_row),
         Figure("W2", f"chain of {steps}, one process", measured.median, "ms", measured.spread, floor.median, Bar(1.5)),
     ]

@@ -16,7 +16,8 @@ MAX_GROWTH = 13
 
 
 async def measure(place: Place, scale: Scale) -> list[Figure]:
-    graph, times = fan(), {size: [] for size in scale.fan_sizes}
+    graph = fan()
+    times: dict[int, list[float]] = {size: [] for size in scale.fan_sizes}
     with place.database("w3") as dsn, separate(dsn) as (orchestrator, _):
         async with open_submitter(dsn) as user:
             await user.time_one(graph, {"items": [1, 2, 3]})  # warm
@@ -31,7 +32,8 @@ async def measure(place: Place, scale: Scale) -> list[Figure]:
 
 def figures(times: Mapping[int, Sequence[float]], peak_mb: float) -> list[Figure]:
     """Each size is held against the one before it: `floor` is the smaller one's time."""
-    made, before = [], None
+    made: list[Figure] = []
+    before: float | None = None
     for size, seconds in times.items():
         sample = Sample.of(seconds)
         bar = Bar(MAX_GROWTH) if before else None

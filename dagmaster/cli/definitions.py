@@ -85,6 +85,11 @@ def queues_of(workflow: Workflow) -> set[str]:
     return {task.queue for task in _tasks(workflow) if task.queue}
 
 
+def tasks_of(workflow: Workflow) -> set[tuple[str, str]]:
+    """Queue and handler of each of its tasks."""
+    return {(task.queue, task.handler) for task in _tasks(workflow) if task.queue}
+
+
 def _tasks(workflow: Workflow) -> Iterator[ChildTask]:
     for node in workflow.nodes.values():
         match node:

@@ -16,6 +16,7 @@ from dagmaster.cli.output import (
     at_local_time,
     between,
     console,
+    count_of,
     dump,
     in_seconds,
     print_for_reading,
@@ -31,6 +32,7 @@ from dagmaster.store.instances import is_orchestrated
 from dagmaster.store.jobs import get_job, list_jobs, list_nodes
 from dagmaster.store.mailbox import request_cancel
 from dagmaster.store.signals import MAIL
+from dagmaster.store.tasks import unserved
 
 CANCEL_SECONDS = 10.0
 LOOK_SECONDS = 0.1
@@ -91,12 +93,13 @@ def show(
       dagmaster show 247845805292758904 --json | jq .result_data
     """
 
-    async def look(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        return await get_job(conn, job_id), await list_nodes(conn, job_id, with_children=children)
+    async def look(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+        nodes = await list_nodes(conn, job_id, with_children=children)
+        return await get_job(conn, job_id), nodes, await unserved(conn, job_id)
 
-    job, nodes = ask(begin(ctx), look)
+    job, nodes, waiting = ask(begin(ctx), look)
     if as_json:
-        print_json({**as_record(job), "nodes": as_records(nodes)})
+        print_json({**as_record(job), "nodes": as_records(nodes), "unserved": as_records(waiting)})
         return
     screen = console()
     _print_job(screen, job)
@@ -113,6 +116,9 @@ def show(
     listing.columns[-1].overflow = "ellipsis"
     screen.print()
     screen.print(listing)
+    for one in waiting:
+        tasks = count_of(one["tasks"], "task")
+        tell(f"{tasks} in queue {one['queue']!r} for handler {one['handler']!r}: no worker that takes such is running")
     if job["result_data"] is not None:
         screen.print()
         screen.print("result", style="dim")

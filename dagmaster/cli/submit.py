@@ -1,12 +1,13 @@
 """Submit a job to whoever runs jobs on the database."""
 
 import asyncio
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.definitions import default_queue, find_workflow, load_registry, prepare, queues_of
+from dagmaster.cli.definitions import default_queue, find_workflow, load_registry, prepare, queues_of, tasks_of
 from dagmaster.cli.failures import tell
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.options import Handlers, Inputs, InputsJson, JsonOutput, begin
@@ -101,6 +102,15 @@ async def _warn(conn: Connection, workflow: Workflow, settings: Settings) -> Non
     consumed = {queue for worker in workers for queue in worker["queues"]}
     for queue in sorted(queues_of(workflow) - consumed):
         tell(f"warning: no worker takes tasks from queue {queue!r}; start one with `dagmaster worker --queues {queue}`")
+    for queue, handler in sorted(tasks_of(workflow)):
+        if queue in consumed and not any(_takes(worker, queue, handler) for worker in workers):
+            tell(
+                f"warning: no worker of queue {queue!r} has the handler {handler!r}; its tasks wait for one that has it"
+            )
+
+
+def _takes(worker: Mapping[str, Any], queue: str, handler: str) -> bool:
+    return queue in worker["queues"] and (worker["handlers"] is None or handler in worker["handlers"])
 
 
 async def _poll(dsn: str, job_id: int, job: NewJob, *, as_json: bool) -> int:

@@ -234,7 +234,7 @@ class Orchestrator:
             await commit(conn, work.batch)
         except BaseException as error:  # noqa: BLE001 - whatever it was, memory is no longer what the rows are
             if self.local is not None:
-                self.local.release(len(work.local))
+                self.local.release(work.local)
             await self._undo(conn, work, error)
             return
         settle_versions(work.batch)
@@ -247,7 +247,8 @@ class Orchestrator:
         tasks = [(turn, dispatch) for turn, _ in work.batch.turns for dispatch in turn.dispatches.values()]
         tasks.sort(key=lambda task: (-task[0].job.priority, task[0].job.started_at))
         for turn, dispatch in tasks:
-            if dispatch.node.params is None or not self.local.reserve(dispatch.node.task.queue):
+            wanted = dispatch.node.task
+            if dispatch.node.params is None or not self.local.reserve(wanted.queue, wanted.handler):
                 continue
             work.local.append(task_of(turn, dispatch))
             work.batch.local.add(dispatch.task_id)

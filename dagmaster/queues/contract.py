@@ -62,11 +62,11 @@ class LocalWorker(Protocol):
     @property
     def worker_id(self) -> str: ...
 
-    def reserve(self, queue: str) -> bool:
-        """Whether a slot is free for this queue and nothing that waits there is passed over; it is taken then."""
+    def reserve(self, queue: str, handler: str) -> bool:
+        """Whether a slot is free for such a task and nothing that waits is passed over; it is taken then."""
 
-    def release(self, slots: int) -> None:
-        """Reserved slots that are not needed after all."""
+    def release(self, messages: Sequence[TaskMessage]) -> None:
+        """Slots were reserved for these, but whether they were claimed is not known."""
 
     def start(self, message: TaskMessage) -> None:
         """Run it in a reserved slot."""

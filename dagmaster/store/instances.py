@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -61,8 +61,17 @@ async def hand_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: f
     return len(await _rows(conn, "hand_over_jobs", values))
 
 
-async def register_worker(conn: Connection, me: Instance, queues: Sequence[str], concurrency: int) -> None:
-    await run(conn, "register_worker", _identity(me) | {"queues": list(queues), "concurrency": concurrency})
+async def register_worker(
+    conn: Connection,
+    me: Instance,
+    queues: Sequence[str],
+    concurrency: int,
+    handlers: Collection[str] | None = None,
+) -> None:
+    """It gets tasks of these queues for these handlers; None stands for all."""
+    known = sorted(handlers) if handlers is not None else None
+    values = {"queues": list(queues), "concurrency": concurrency, "handlers": known}
+    await run(conn, "register_worker", _identity(me) | values)
 
 
 async def beat_worker(conn: Connection, me: Instance, completed: int, failed: int) -> datetime | None:

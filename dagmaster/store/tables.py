@@ -247,6 +247,7 @@ class DagWorker(Base, table=True):
     host_key: str = Field(max_length=128)
     status: str = Field(max_length=16)
     queues: list[str] = Field(sa_column=Column(ARRAY(Text), nullable=False))
+    handlers: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
     concurrency: int
     last_heartbeat: datetime = _time(default_now=True)
     started_at: datetime = _time(default_now=True)

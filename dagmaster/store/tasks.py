@@ -61,3 +61,8 @@ async def held(conn: Connection, worker_id: str, known: Collection[str]) -> list
 
 async def queue_depths(conn: Connection) -> list[DictRow]:
     return await (await run(conn, "queue_depths")).fetchall()
+
+
+async def unserved(conn: Connection, job_id: int) -> list[DictRow]:
+    """Queue, handler and number of a job's tasks that no worker would take."""
+    return await (await run(conn, "unserved_tasks", {"job_id": job_id})).fetchall()

@@ -53,6 +53,7 @@ class Worker:
         self.completed = self.failed = 0
         self._dsn = dsn
         self._registry = registry
+        self._handlers = frozenset(registry.names())
         self._notifier = notifier
         self._deliver = deliver
         self._executor = ThreadPoolExecutor(options.concurrency + STUCK_THREADS, thread_name_prefix="dagmaster-task")
@@ -63,7 +64,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._stopping = False
         self._deadline: float | None = None
-        self._recheck = False
+        self._unsure: set[str] = set()
 
     @property
     def worker_id(self) -> str:
@@ -83,15 +84,17 @@ class Worker:
 
     # For an orchestrator in the same process.
 
-    def reserve(self, queue: str) -> bool:
-        if self._stopping or self._more_waits or not self.free_slots or queue not in self.options.queues:
+    def reserve(self, queue: str, handler: str) -> bool:
+        if self._stopping or self._more_waits or not self.free_slots:
+            return False
+        if queue not in self.options.queues or handler not in self._handlers:
             return False
         self._reserved += 1
         return True
 
-    def release(self, slots: int) -> None:
-        self._reserved -= slots
-        self._recheck = True  # They may have been claimed all the same: whether the commit succeeded is not known.
+    def release(self, messages: Sequence[TaskMessage]) -> None:
+        self._reserved -= len(messages)
+        self._unsure.update(message.task_id for message in messages)
         self._wake.set()
 
     def start(self, message: TaskMessage) -> None:
@@ -163,7 +166,8 @@ class Worker:
         if self._running:
             self._abandon()
         self.me = replace(self.me, instance_id=str(new_id()))
-        await register_worker(conn, self.me, self.options.queues, self.options.concurrency)
+        options = self.options
+        await register_worker(conn, self.me, options.queues, options.concurrency, self._handlers)
 
     def _abandon(self) -> None:
         log.warning("worker %s was given up; its %d tasks belong to others now", self.worker_id, len(self._running))
@@ -212,6 +216,7 @@ class Worker:
         return [*self._running, *(report.task_id for report in self._reports)]
 
     def _begin(self, message: TaskMessage) -> None:
+        self._unsure.discard(message.task_id)
         if message.task_id not in self._running:
             self._running[message.task_id] = asyncio.create_task(self._run(message), name=message.task_id)
 
@@ -242,12 +247,18 @@ class Worker:
         """Stop what is no longer to be done: its job was cancelled or failed, or another attempt has begun."""
         while True:
             await asyncio.sleep(self.options.poll_interval_seconds)
-            if self._recheck:
-                self._recheck = False
-                for message in await queue.forgotten(self._known()):
-                    self._begin(message)
+            if self._unsure:
+                await self._make_sure(queue)
             if held := list(self._running):
                 self._cancel(await queue.withdrawn(held))
+
+    async def _make_sure(self, queue: Queue) -> None:
+        """Tasks that were claimed after all are begun; those of which the database knows nothing never were."""
+        asked = set(self._unsure)
+        for message in await queue.forgotten(self._known()):
+            if message.task_id in self._unsure:
+                self._begin(message)
+        self._unsure -= asked
 
     def _cancel(self, task_ids: Collection[str]) -> None:
         for task_id in task_ids:

@@ -84,8 +84,8 @@ WITH orchestrators AS (
 UPDATE dagapp.dag_workers SET status = 'lost' WHERE worker_id = ANY(:instance_ids);
 
 -- register_worker --
-INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, concurrency)
-VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :concurrency);
+INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, handlers, concurrency)
+VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency);
 
 -- beat_worker --
 -- Still here; no row comes back when the worker was given up.

@@ -1,17 +1,19 @@
 -- claim_tasks --
 -- Take up to :limit waiting tasks of these queues: highest priority first, then the oldest started job, then in order
--- of creation. Nothing for a worker that was given up. Mail tells the owners that they have started.
-WITH picked AS MATERIALIZED (
+-- of creation. Only for handlers that the worker has, and nothing for one that was given up. Mail tells the owners
+-- that they have started.
+WITH me AS MATERIALIZED (
+    SELECT handlers FROM dagapp.dag_workers WHERE worker_id = :worker_id AND status = 'active'
+), picked AS MATERIALIZED (
     SELECT w.task_id
-    FROM unnest(:queues::text[]) AS q(name)
+    FROM me CROSS JOIN unnest(:queues::text[]) AS q(name)
     CROSS JOIN LATERAL (
         SELECT t.task_id, t.priority, t.job_started_at, t.seq FROM dagapp.dag_tasks_waiting t
-        WHERE t.queue = q.name
+        WHERE t.queue = q.name AND (me.handlers IS NULL OR t.handler = ANY(me.handlers))
         ORDER BY t.priority DESC, t.job_started_at, t.seq
         LIMIT :limit
         FOR UPDATE SKIP LOCKED
     ) w
-    WHERE EXISTS (SELECT FROM dagapp.dag_workers v WHERE v.worker_id = :worker_id AND v.status = 'active')
     ORDER BY w.priority DESC, w.job_started_at, w.seq
     LIMIT :limit
 ), taken AS (
@@ -83,3 +85,13 @@ FROM (
     UNION ALL
     SELECT queue, 0, count(*), NULL FROM dagapp.dag_tasks_running GROUP BY queue
 ) q GROUP BY queue ORDER BY queue;
+
+-- unserved_tasks --
+-- What waits of a job although no worker that is there would take it.
+SELECT t.queue, t.handler, count(*) AS tasks
+FROM dagapp.dag_tasks_waiting t
+WHERE t.job_id = :job_id AND NOT EXISTS (
+    SELECT FROM dagapp.dag_workers w
+    WHERE w.status = 'active' AND t.queue = ANY(w.queues) AND (w.handlers IS NULL OR t.handler = ANY(w.handlers))
+)
+GROUP BY t.queue, t.handler ORDER BY t.queue, t.handler;

@@ -340,6 +340,7 @@ def upgrade() -> None:
         sa.Column("host_key", sa.String(length=128), nullable=False),
         sa.Column("status", sa.String(length=16), nullable=False),
         sa.Column("queues", postgresql.ARRAY(sa.Text()), nullable=False),
+        sa.Column("handlers", postgresql.ARRAY(sa.Text()), nullable=True),
         sa.Column("concurrency", sa.Integer(), nullable=False),
         sa.Column("last_heartbeat", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),

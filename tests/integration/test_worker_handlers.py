@@ -1,0 +1,38 @@
+"""A worker gets only tasks for handlers that it has: no job fails because the wrong worker was there first."""
+
+from typing import Any
+
+from fleet import chain, fleet, handlers, single
+
+from dagmaster.store.connect import opened
+from dagmaster.store.tasks import unserved
+
+
+async def answer(ctx: Any) -> dict[str, int]:
+    return {"answer": 42}
+
+
+async def test_a_task_waits_for_a_worker_that_has_its_handler(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(single("special"))
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        await running.completed(await running.submit(single("echo")))  # the worker was there, and passed it over
+        async with opened(dsn, application="test") as conn:
+            [waiting] = await unserved(conn, job_id)
+        assert waiting == {"queue": "q", "handler": "special", "tasks": 1}
+        await running.worker(known=handlers(special=answer))
+        [job] = await running.completed(job_id)
+        assert job["result_data"]["work"] == {"answer": 42}
+
+
+async def test_a_local_worker_leaves_to_others_what_it_cannot_do(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        owner = await running.orchestrator()
+        await running.worker(owner=owner)
+        able = await running.worker(known=handlers(special=answer))
+        job_id = await running.submit(chain(3, "special"))
+        await running.completed(job_id)
+        ran = await running.rows("SELECT DISTINCT worker_id FROM dagapp.dag_task_results")
+        assert [row["worker_id"] for row in ran] == [able.id]
