@@ -15,28 +15,28 @@ class PostgresQueue:
 
     def __init__(self, durable: Connection, quick: Connection, worker_id: str, queues: Sequence[str]) -> None:
         self._durable, self._quick = durable, quick
-        self._worker_id = worker_id
+        self.worker_id = worker_id
         self._queues = list(queues)
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         if not reports:
             return [_message(row) for row in await self._claim(self._quick, limit)]
         async with self._durable.pipeline(), self._durable.transaction():
-            await tasks.report(self._durable, self._worker_id, [_report_row(report) for report in reports])
-            cursor = await tasks.start_claim(self._durable, self._worker_id, self._queues, limit) if limit else None
+            await tasks.report(self._durable, self.worker_id, [_report_row(report) for report in reports])
+            cursor = await tasks.start_claim(self._durable, self.worker_id, self._queues, limit) if limit else None
         return [_message(row) for row in await cursor.fetchall()] if cursor else []
 
     async def _claim(self, conn: Connection, limit: int) -> list[DictRow]:
         if not limit:
             return []
-        cursor = await tasks.start_claim(conn, self._worker_id, self._queues, limit)
+        cursor = await tasks.start_claim(conn, self.worker_id, self._queues, limit)
         return await cursor.fetchall()
 
     async def withdrawn(self, task_ids: Sequence[str]) -> set[str]:
-        return await tasks.withdrawn(self._quick, self._worker_id, task_ids)
+        return await tasks.withdrawn(self._quick, self.worker_id, task_ids)
 
     async def forgotten(self, known: Collection[str]) -> list[TaskMessage]:
-        return [_message(row) for row in await tasks.held(self._quick, self._worker_id, known)]
+        return [_message(row) for row in await tasks.held(self._quick, self.worker_id, known)]
 
 
 def _message(row: DictRow) -> TaskMessage:

@@ -147,7 +147,7 @@ class Worker:
             for message in await queue.forgotten(self._known()):
                 self._begin(message)
             async with asyncio.TaskGroup() as group:
-                chores = [group.create_task(self._beat(quick)), group.create_task(self._watch(queue))]
+                chores = [group.create_task(self._beat(quick, queue)), group.create_task(self._watch(queue))]
                 try:
                     await self._exchange(queue, stop)
                 finally:
@@ -165,9 +165,10 @@ class Worker:
             return
         if self._running:
             self._abandon()
-        self.me = replace(self.me, instance_id=str(new_id()))
+        renamed = replace(self.me, instance_id=str(new_id()))
         options = self.options
-        await register_worker(conn, self.me, options.queues, options.concurrency, self._handlers)
+        await register_worker(conn, renamed, options.queues, options.concurrency, self._handlers)
+        self.me = renamed
 
     def _abandon(self) -> None:
         log.warning("worker %s was given up; its %d tasks belong to others now", self.worker_id, len(self._running))
@@ -237,11 +238,12 @@ class Worker:
         if self._deliver is None or not self._deliver(report):
             self._reports.append(report)
 
-    async def _beat(self, conn: Connection) -> None:
+    async def _beat(self, conn: Connection, queue: PostgresQueue) -> None:
         """The lease of everything this worker holds."""
         while True:
             await asyncio.sleep(self.options.heartbeat_interval_seconds)
             await self._make_known(conn)
+            queue.worker_id = self.worker_id  # One that was given up claims nothing.
 
     async def _watch(self, queue: Queue) -> None:
         """Stop what is no longer to be done: its job was cancelled or failed, or another attempt has begun."""

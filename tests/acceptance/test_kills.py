@@ -94,18 +94,18 @@ def test_a_killed_workers_task_is_finished_by_another(stage: Stage) -> None:
     assert_promise_kept(stage.dsn, killed=stage.killed)
 
 
-def test_a_worker_that_was_stopped_for_too_long_comes_back_too_late(stage: Stage) -> None:
-    stage.launch(ORCHESTRATOR, WORKER, WORKER, worker_lost_after_seconds=2)
+def test_a_worker_that_was_stopped_for_too_long_comes_back_too_late_and_works_on(stage: Stage) -> None:
+    _, first, second = stage.launch(ORCHESTRATOR, WORKER, WORKER, worker_lost_after_seconds=2)
     job_id = stage.submit(LONG, first_seconds=0.5)
     late = holder_of(stage, job_id)
     late.stop()
     stage.killed.add(late.pid)
     stage.until_ended()
+    stage.kill(second if late is first else first)
     late.go_on()
-    known = "SELECT count(*) = 2 FROM dagapp.dag_workers WHERE pid = %s"
-    stage.until(known, late.pid)  # The old name is lost, and it has taken a new one.
-    next_job_id = stage.submit(FORK, weight=3)
-    stage.until_ended(next_job_id)
+    stage.until("SELECT count(*) = 2 FROM dagapp.dag_workers WHERE pid = %s", late.pid)  # It has taken a new name.
+    stage.submit(FORK, weight=3)
+    stage.until_ended()
     assert_promise_kept(stage.dsn, killed=stage.killed)
 
 
