@@ -20,7 +20,7 @@ WAIT_SHARE = 0.6
 
 
 def look_seconds(expected_seconds: float) -> float:
-    return min(max(expected_seconds * 0.01, 0.0005), 0.05)
+    return min(max(expected_seconds * 0.01, 0.001), 0.05)
 
 
 @dataclass(slots=True)
@@ -38,20 +38,21 @@ class Submitter:
         """From before the submission until this user sees that the job is completed."""
         began = perf_counter()
         job_ids = await self.submit(graph, inputs)
-        await self.wait(job_ids, expected_seconds)
-        return perf_counter() - began
+        return await self.wait(job_ids, expected_seconds) - began
 
-    async def wait(self, job_ids: Sequence[int], expected_seconds: float) -> None:
-        """Until all have ended, and all are completed."""
+    async def wait(self, job_ids: Sequence[int], expected_seconds: float) -> float:
+        """When it was seen that all have ended; raises unless all are completed."""
         deadline = perf_counter() + GIVE_UP_SECONDS
         await asyncio.sleep(expected_seconds * WAIT_SHARE)
         while await jobs.count_live_jobs(self.conn):
             if perf_counter() > deadline:
                 raise TimeoutError(f"{len(job_ids)} jobs were not done in {GIVE_UP_SECONDS:g} s")
             await asyncio.sleep(look_seconds(expected_seconds))
+        seen = perf_counter()
         for job in await jobs.job_status(self.conn, job_ids):
             if job["status"] != "completed":
                 raise RuntimeError(f"job {job['job_id']} is {job['status']}: {job['error_message']}")
+        return seen
 
 
 @asynccontextmanager

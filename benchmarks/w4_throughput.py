@@ -60,8 +60,8 @@ async def _time_jobs(user: Submitter, jobs: int) -> tuple[float, float]:
     for start in range(0, jobs, JOBS_PER_SUBMISSION):
         job_ids += await user.submit(graph, CHAIN_INPUTS, min(JOBS_PER_SUBMISSION, jobs - start))
     submitted = perf_counter() - began
-    await user.wait(job_ids, jobs * LEAST_SECONDS_PER_JOB)
-    return perf_counter() - began, submitted
+    ended = await user.wait(job_ids, jobs * LEAST_SECONDS_PER_JOB)
+    return ended - began, submitted
 
 
 async def _time_floor(place: Place, jobs: int, times: Times) -> None:

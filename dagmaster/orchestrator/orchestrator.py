@@ -141,7 +141,9 @@ class Orchestrator:
         if (at := self.jobs.next_wake()) is not None:
             until = min(until, at)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max((until - now).total_seconds(), 0.001))
+            # Not wait_for: before Python 3.12 it may swallow a cancellation.
+            async with asyncio.timeout(max((until - now).total_seconds(), 0.001)):
+                await self._wake.wait()
 
     async def cycle(self, conn: Connection) -> bool:
         """One batch; False when there was nothing to do."""

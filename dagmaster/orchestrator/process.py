@@ -79,7 +79,8 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
         except (*LOST, DatabaseUnavailable) as error:
             log.warning("the orchestrator lost the database, trying again: %s", str(error).strip().partition("\n")[0])
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), delay)
+                async with asyncio.timeout(delay):
+                    await stop.wait()
             delay = min(delay * 2, MAX_RECONNECT_SECONDS)
 
 

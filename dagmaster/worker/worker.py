@@ -125,7 +125,8 @@ class Worker:
                     reason = _first_line(lost.exceptions[0])
                     log.warning("worker %s lost the database, trying again: %s", self.worker_id, reason)
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(stop.wait(), delay)
+                        async with asyncio.timeout(delay):
+                            await stop.wait()
                     delay = min(delay * 2, MAX_RECONNECT_SECONDS)
         finally:
             stopper.cancel()
@@ -187,7 +188,8 @@ class Worker:
             if self._reports or (self._more_waits and self.free_slots):
                 continue
             try:
-                await asyncio.wait_for(self._wake.wait(), self.options.poll_interval_seconds)
+                async with asyncio.timeout(self.options.poll_interval_seconds):
+                    await self._wake.wait()
             except TimeoutError:
                 self._more_waits = True
 

@@ -1,7 +1,7 @@
 """Several orchestrators on one database share the jobs, and one that was away for too long harms nobody."""
 
 import pytest
-from processes import ORCHESTRATOR, WORKER, Process, Stage
+from processes import BOTH, ORCHESTRATOR, WORKER, Process, Stage
 from promise import assert_promise_kept
 from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK, NARROW_FAN
 
@@ -38,34 +38,32 @@ def test_two_orchestrators_share_sixty_jobs(stage: Stage) -> None:
     assert_promise_kept(stage.dsn)
 
 
-@pytest.fixture
-def stopped(stage: Stage) -> tuple[int, Process, Process]:
-    """A job whose owner was stopped in mid-work for so long that the other has taken over: job, former, present."""
-    both = stage.launch(ORCHESTRATOR, ORCHESTRATOR, heartbeat_interval_seconds=0.2, orphan_threshold_seconds=2)
-    stage.launch(WORKER)
+IMPATIENT = {"heartbeat_interval_seconds": 0.2, "orphan_threshold_seconds": 2, "worker_lost_after_seconds": 2}
+
+
+def stop_the_owner(stage: Stage, first: Process, second: Process) -> tuple[int, Process, Process]:
+    """The owner is stopped in mid-work for so long that the other takes over: the job, its former and present owner."""
     job_id = stage.submit(NARROW_FAN, items=list(range(80)), seconds=0.1)
     stage.until(DONE, 10)
     former = stage.owner_of(job_id)
-    present = both[0] if former is both[1] else both[1]
+    present = first if former is second else second
     former.stop()
     stage.until(OWNED_BY, job_id, present.pid)
     return job_id, former, present
 
 
-def test_an_owner_that_comes_back_in_mid_job_changes_nothing(
-    stage: Stage, stopped: tuple[int, Process, Process]
-) -> None:
-    job_id, former, _ = stopped
+def test_an_owner_that_comes_back_in_mid_job_changes_nothing(stage: Stage) -> None:
+    first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, **IMPATIENT)
+    job_id, former, _ = stop_the_owner(stage, first, second)
     former.go_on()
     stage.until_ended(job_id)
     stage.until(BEATS_AGAIN, former.pid)
     assert_promise_kept(stage.dsn)
 
 
-def test_an_owner_that_comes_back_after_the_end_lives_on_and_owns_new_jobs(
-    stage: Stage, stopped: tuple[int, Process, Process]
-) -> None:
-    job_id, former, present = stopped
+def test_an_owner_that_comes_back_after_the_end_lives_on_and_owns_new_jobs(stage: Stage) -> None:
+    first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, **IMPATIENT)
+    job_id, former, present = stop_the_owner(stage, first, second)
     stage.until_ended(job_id)
     former.go_on()
     stage.until(BEATS_AGAIN, former.pid)
@@ -75,3 +73,16 @@ def test_an_owner_that_comes_back_after_the_end_lives_on_and_owns_new_jobs(
     assert stage.owner_of(next_job_id) is former
     stage.until_ended()
     assert_promise_kept(stage.dsn)
+
+
+def test_an_owner_with_a_worker_comes_back_as_both(stage: Stage) -> None:
+    first, second = stage.launch(BOTH, BOTH, **IMPATIENT)
+    _, former, present = stop_the_owner(stage, first, second)
+    stage.killed.add(former.pid)
+    former.go_on()
+    stage.until_ended()
+    stage.until(BEATS_AGAIN, former.pid)
+    stage.kill(present)
+    stage.submit(FORK, weight=30)
+    stage.until_ended()
+    assert_promise_kept(stage.dsn, killed=stage.killed)

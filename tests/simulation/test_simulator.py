@@ -27,11 +27,11 @@ def test_other_seeds_are_other_worlds() -> None:
 
 
 def test_every_fault_and_every_ending_is_met_in_a_few_hundred_runs() -> None:
-    report = run_many(range(5_000, 5_400))
+    report = run_many(range(5_000, 5_250))
     assert set(report.faults) == set(Fault)
     assert set(report.jobs) == {JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}
     assert report.jobs[JobStatus.COMPLETED] > report.runs / 2
-    assert min(report.faults.values()) >= 10
+    assert min(report.faults.values()) >= 5
 
 
 def test_progress_is_told_after_each_run() -> None:

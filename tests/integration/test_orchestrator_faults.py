@@ -1,0 +1,315 @@
+"""Poisoned jobs, lost connections, a server that restarts: nothing is lost, nothing happens twice."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from fleet import NEVER, Fleet, chain, fan, fleet, graph, retry, rows, single, task
+
+from dagmaster.handlers import HandlerContext
+from dagmaster.orchestrator import definitions, orchestrator
+from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.jobs import NewJob
+
+Commit = Callable[..., Any]
+
+
+async def assert_poisoned(running: Fleet, job_id: int, named: str) -> None:
+    [job] = await running.ended(job_id)
+    assert job["status"] == "failed" and named in job["error_message"]
+    kinds = Counter(row["event_type"] for row in await running.events(job_id))
+    assert kinds["orchestrator_error"] >= 1 and kinds["job_failed"] == 1
+    assert set((await running.statuses(job_id)).values()) <= {"completed", "failed", "skipped"}
+
+
+async def good_jobs(running: Fleet, count: int = 10) -> list[int]:
+    return await running.submit_all([NewJob(chain(2), {}) for _ in range(count)])
+
+
+CORRUPTIONS = {
+    "not a workflow": "UPDATE dagapp.dag_workflows SET definition = '[1, 2]' WHERE workflow_id = 'bad'",
+    "no nodes": "UPDATE dagapp.dag_workflows SET definition = definition - 'nodes' WHERE workflow_id = 'bad'",
+    "a cycle": """UPDATE dagapp.dag_workflows SET workflow_id = 'bad',
+                  definition = jsonb_set(definition, '{nodes,work,next}', '["work"]') WHERE workflow_id = 'bad'""",
+    "gone": "DELETE FROM dagapp.dag_workflows WHERE workflow_id = 'bad'",
+}
+
+
+async def test_a_job_whose_definition_cannot_be_read_is_failed_and_the_others_go_on(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        bad = []
+        for number, (name, corruption) in enumerate(CORRUPTIONS.items()):
+            bad.append(await running.submit(single(workflow_id="bad", params={"n": number})))
+            await running.rows(corruption)
+            await running.rows("UPDATE dagapp.dag_workflows SET workflow_id = %s WHERE workflow_id = 'bad'", name)
+        good = await good_jobs(running)
+        await running.orchestrator()
+        await running.worker()
+        await running.completed(*good)
+        for job_id in bad:
+            await assert_poisoned(running, job_id, "definition")
+        await running.is_clean()
+
+
+async def test_a_job_whose_rows_make_no_sense_is_failed_and_the_others_go_on(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        first = await running.orchestrator()
+        bad = [await running.submit(chain(2, queue="deserted")) for _ in range(2)]
+        good = [await running.submit(chain(2, queue="later")) for _ in range(5)]
+        await running.until("SELECT count(*) = 7 AS ok FROM dagapp.dag_jobs WHERE status = 'running'")
+        await first.stop()
+        update = "UPDATE dagapp.dag_node_states SET {} WHERE job_id = %s AND node_id = 'n1'"
+        await running.rows(update.format("node_id = 'no_such_node'"), bad[0])
+        await running.rows(update.format("status = 'dispatched', dispatched_at = NULL"), bad[1])
+        await running.orchestrator()
+        await running.worker(queues=("later",))
+        await running.completed(*good)
+        [job] = await running.ended(bad[0])
+        assert job["status"] == "failed"
+        assert (await running.ended(bad[1]))[0]["status"] == "failed"
+
+
+async def test_a_job_that_the_engine_stumbles_over_is_failed_and_the_others_go_on(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad: set[int] = set()
+    decide = orchestrator.decide
+
+    def stumble(job: Any, *rest: Any) -> Any:
+        if job.job_id in bad:
+            raise RuntimeError("a bug \0 with strange text")
+        return decide(job, *rest)
+
+    monkeypatch.setattr(orchestrator, "decide", stumble)
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        await running.worker()
+        bad.add(await running.submit(single(queue="deserted")))
+        good = await good_jobs(running)
+        await running.cancel(next(iter(bad)))
+        await running.completed(*good)
+        await assert_poisoned(running, next(iter(bad)), "a bug")
+        assert role.it.stats.errors >= 3 and "a bug" in (role.it.stats.last_error or "")
+        beat = "SELECT (stats->>'errors')::int >= 3 AS ok FROM dagapp.dag_orchestrators"
+        await running.until(beat)  # it goes on beating
+        await running.completed(*await good_jobs(running, 2))
+        await running.is_clean()
+
+
+@pytest.mark.parametrize("sqlstate", ["P0001", "54000", "22P05"])
+async def test_a_job_that_cannot_be_written_is_failed_and_the_others_go_on(dsn: str, sqlstate: str) -> None:
+    """In one batch with good ones: limits of PostgreSQL's look like a lost connection to the driver."""
+    await rows(
+        dsn,
+        f"""CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+                BEGIN RAISE 'cannot be written' USING ERRCODE = '{sqlstate}'; END $$;
+            CREATE TRIGGER refuse BEFORE UPDATE ON dagapp.dag_node_states FOR EACH ROW
+                WHEN (NEW.input_params->>'evil' IS NOT NULL AND NEW.status = 'dispatched')
+                EXECUTE FUNCTION refuse()""",
+    )
+    async with fleet(dsn) as running:
+        evil = single(params={"evil": "yes"})
+        new = [NewJob(evil if n == 3 else chain(2), {}) for n in range(8)]
+        ids = await running.submit_all(new)
+        await running.orchestrator()
+        await running.worker()
+        bad = ids.pop(3)
+        await running.completed(*ids)
+        await assert_poisoned(running, bad, "cannot be written")
+        await running.is_clean()
+
+
+async def test_one_bad_letter_stops_nobody(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(single("sleep", params={"seconds": 0.3}))
+        letter = """INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, data, output)
+                    VALUES (%s, %s, %s, %s, %s, %s)"""
+        for kind, node, name, data, output in (
+            ("completed", None, None, None, None),
+            ("failed", "work", None, "[1]", None),
+            ("started", None, "x", '"text"', None),
+            ("nonsense", "work", "x", None, None),
+            ("completed", "no_such_node", f"{job_id}_no_such_node_0", None, "{}"),
+            ("completed", "work", f"{job_id}_work_17", None, "{}"),
+        ):
+            await running.rows(letter, job_id, kind, node, name, data, output)
+            await running.rows(letter, 4711, kind, node, name, data, output)
+        [job] = await running.completed(job_id)
+        assert job["result_data"]["work"] == {"slept_seconds": 0.3}
+        await running.is_clean()
+
+
+async def test_a_chore_that_fails_is_tried_again_and_the_jobs_go_on(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker()
+        await running.rows("ALTER FUNCTION dagapp.as_jsonb RENAME TO as_jsonb_gone")
+        done = await running.run(single())
+        late = """INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, output)
+                  VALUES (%s, 'completed', 'work', %s, '{}')"""
+        await running.rows(late, done["job_id"], f"{done['job_id']}_work_5")
+        await asyncio.sleep(0.3)
+        await running.completed(*await good_jobs(running, 2))
+        await running.rows("ALTER FUNCTION dagapp.as_jsonb_gone RENAME TO as_jsonb")
+        await running.is_clean()
+
+
+async def test_more_workflows_than_are_kept_compiled(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definitions, "KEEP", 3)
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker()
+        graphs = [single(workflow_id=f"w{n}") for n in range(8)]
+        for some in (graphs[:3], graphs, graphs[::-1]):
+            await running.completed(*await running.submit_all([NewJob(one, {}) for one in some]))
+
+
+async def kill_connections(dsn: str, application: str = "dagmaster%") -> int:
+    ended = await rows(
+        dsn,
+        """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+           WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE %s""",
+        application,
+    )
+    return len(ended)
+
+
+async def assert_each_node_ended_once(running: Fleet, job_id: int) -> None:
+    doubled = """SELECT node_id FROM dagapp.dag_job_events WHERE job_id = %s AND event_type = 'node_completed'
+                 GROUP BY node_id HAVING count(*) > 1"""
+    assert await running.rows(doubled, job_id) == []
+
+
+@pytest.mark.parametrize("is_local", [True, False], ids=["near", "far"])
+async def test_whoever_ends_the_connections_ends_no_job(dsn: str, is_local: bool) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        worker = await running.worker(owner=role if is_local else None, concurrency=16)
+        job_id = await running.submit(fan(retry=retry(20)), {"items": list(range(300))})
+        chained = await running.submit(chain(10, retry=retry(20)))
+        killed = 0
+        for _ in range(5):
+            await asyncio.sleep(0.12)
+            killed += await kill_connections(dsn)
+        assert killed > 10
+        [job, _] = await running.ended(job_id, chained, seconds=60)
+        assert job["status"] == "completed", job["error_message"]
+        results = job["result_data"]["gather"]["results"]
+        assert [result["echoed_params"]["x"] for result in results] == list(range(300))
+        for one in (job_id, chained):
+            await assert_each_node_ended_once(running, one)
+        assert not role.has_ended and not worker.has_ended
+        await running.completed(*await good_jobs(running, 2))
+        await running.is_clean()
+
+
+async def test_a_server_that_crashes_in_mid_job_loses_nothing(dsn: str, pg_server: EmbeddedServer) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        await running.worker(owner=role)
+        await running.worker()
+        ids = [
+            await running.submit(fan(retry=retry(20)), {"items": list(range(100))}),
+            await running.submit(chain(20, retry=retry(20))),
+        ]
+        begun = "SELECT count(*) >= 20 AS ok FROM dagapp.dag_node_states WHERE status = 'completed'"
+        await running.until(begun)
+        await asyncio.to_thread(pg_server.restart, immediate=True)
+        await running.completed(*ids, seconds=60)
+        for job_id in ids:
+            await assert_each_node_ended_once(running, job_id)
+        await running.is_clean()
+
+
+async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_begun(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction succeeded and nobody was told: what it gave to this process's worker is run all the same."""
+    losses = 3
+    commit = orchestrator.commit
+
+    async def lose_the_answer(*given: Any) -> None:
+        nonlocal losses
+        await commit(*given)
+        if losses and given[1].local:
+            losses -= 1
+            raise psycopg.OperationalError("the answer was lost")
+
+    monkeypatch.setattr(orchestrator, "commit", lose_the_answer)
+    runs: Counter[str] = Counter()
+
+    async def count(ctx: HandlerContext) -> None:
+        runs[ctx.task_id] += 1
+
+    async with fleet(dsn, count=count) as running:
+        role = await running.orchestrator()
+        await running.worker(owner=role)
+        job_id = await running.submit(chain(6, "count"))
+        await running.completed(job_id, seconds=15)
+        assert losses == 0
+        assert set(runs.values()) == {1}, runs
+        await assert_each_node_ended_once(running, job_id)
+
+
+async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_carried(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = orchestrator.commit
+    number = 0
+
+    async def fail_every_other(*given: Any) -> None:
+        nonlocal number
+        number += 1
+        if number % 2:
+            raise psycopg.OperationalError("no connection")
+        await commit(*given)
+
+    monkeypatch.setattr(orchestrator, "commit", fail_every_other)
+    runs: Counter[str] = Counter()
+
+    async def count(ctx: HandlerContext) -> None:
+        runs[ctx.task_id] += 1
+
+    async with fleet(dsn, count=count) as running:
+        role = await running.orchestrator()
+        await running.worker(owner=role)
+        job_id = await running.submit(chain(4, "count"))
+        await running.completed(job_id, seconds=15)
+        assert set(runs.values()) == {1}, runs
+
+
+async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch that takes it in may fail before it is written."""
+    read_mail = orchestrator.read_mail
+    failures = 0
+
+    async def fail_with_timers(*given: Any) -> Any:
+        nonlocal failures
+        if role.it.stats.results_processed == 1 and failures < 5:
+            failures += 1
+            raise psycopg.OperationalError("no connection")
+        return await read_mail(*given)
+
+    async with fleet(dsn) as running:
+        role = await running.orchestrator(poll=0.01)
+        monkeypatch.setattr(orchestrator, "read_mail", fail_with_timers)
+        await running.worker()
+        what = single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.3))
+        await running.completed(await running.submit(what), seconds=15)
+        assert failures == 5
+
+
+async def test_jobs_submitted_while_the_connection_is_away_are_found(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator(poll=0.3, orphan_scan_seconds=NEVER)
+        await running.worker()
+        for _ in range(3):
+            await kill_connections(dsn)
+            await running.completed(await running.submit(graph({"a": task("echo", "END")}, start="a")), seconds=15)

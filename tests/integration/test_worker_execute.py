@@ -1,0 +1,243 @@
+"""One task, from message to report."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+from fleet import handlers
+from pydantic import BaseModel
+
+from dagmaster.handlers import HandlerContext, HandlerResult, Permanent, Retry
+from dagmaster.queues.contract import TaskMessage, TaskReport
+from dagmaster.worker.execute import Bench, execute
+
+
+@pytest.fixture
+def pool() -> Iterator[Executor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
+    given = {"timeout_seconds": 10.0, "retry_count": 0, "dispatched_at": datetime.now(UTC), **more}
+    return TaskMessage("7_work_0", 7, "work", handler, "q", params, **given)
+
+
+async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}", **more: Any) -> TaskReport:
+    limit = more.pop("max_output_bytes", 1_000_000)
+    bench = Bench(handlers(it=function), "worker-1", pool, limit)
+    return await execute(message("it", params, **more), bench)
+
+
+async def test_a_handler_is_given_its_task(pool: Executor) -> None:
+    seen: list[HandlerContext] = []
+
+    async def look(ctx: HandlerContext) -> None:
+        seen.append(ctx)
+
+    report = await run(
+        pool, look, b'{"a": 1}', retry_count=3, correlation_id="c", checkpoint_phase="two", checkpoint_data=b'{"n": 1}'
+    )
+    [ctx] = seen
+    assert (ctx.task_id, ctx.job_id, ctx.node_id, ctx.handler) == ("7_work_0", 7, "work", "it")
+    assert (ctx.params, ctx.retry_count, ctx.timeout_seconds, ctx.worker_id) == ({"a": 1}, 3, 10.0, "worker-1")
+    assert (ctx.correlation_id, ctx.checkpoint) == ("c", {"phase": "two", "data": {"n": 1}})
+    assert (report.task_id, report.job_id, report.node_id, report.kind) == ("7_work_0", 7, "work", "completed")
+    assert report.output == b"{}"
+    assert report.duration_ms is not None and report.duration_ms < 5000
+
+
+async def test_an_unknown_handler_fails_for_good(pool: Executor) -> None:
+    report = await execute(message("ecko"), Bench(handlers(), "w", pool, 1000))
+    assert (report.kind, report.permanent) == ("failed", True)
+    assert report.error is not None and "'ecko'" in report.error and "'echo'" in report.error
+
+
+@pytest.mark.parametrize("params", [b"[1, 2]", b"null", b'"text"', b"{", b"", b"\xff"])
+async def test_malformed_params_fail_for_good(pool: Executor, params: bytes) -> None:
+    report = await execute(message("echo", params), Bench(handlers(), "w", pool, 1000))
+    assert (report.kind, report.permanent) == ("failed", True)
+    assert "malformed" in (report.error or "")
+
+
+async def test_a_malformed_checkpoint_is_reported_and_does_not_hang_the_task(pool: Executor) -> None:
+    bad = message("echo", checkpoint_phase="x", checkpoint_data=b"{")
+    report = await execute(bad, Bench(handlers(), "w", pool, 1000))
+    assert report.kind == "failed"
+
+
+class Strange(BaseModel):
+    value: Any = None
+
+    def model_dump(self, **_: Any) -> Any:
+        raise RuntimeError("cannot be dumped")
+
+
+@dataclass
+class Broken:
+    def __getattribute__(self, name: str) -> Any:
+        raise LookupError(name)
+
+
+class Exploding:
+    def tolist(self) -> Any:
+        raise ZeroDivisionError
+
+
+OUTPUTS: dict[str, Any] = {
+    "an object": {"x": object()},
+    "a strange key": {(1, 2): 3},
+    "a key with NUL": {"a\0b": object()},
+    "half a character": {"a\ud800": object()},
+    "a model that fails": {"m": Strange()},
+    "an object that fails": {"m": Exploding()},
+    "a generator": {"g": (n for n in range(3))},
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_an_output_that_is_not_json_fails_with_a_reason(pool: Executor, name: str) -> None:
+    async def odd(ctx: HandlerContext) -> Any:
+        return OUTPUTS[name]
+
+    report = await run(pool, odd)
+    assert report.kind == "failed"
+    assert report.error
+    text = orjson.dumps(report.error).decode()  # what cannot be encoded cannot be reported either
+    assert "\\u0000" not in text
+
+
+async def test_a_circle_fails_with_a_reason(pool: Executor) -> None:
+    circle: dict[str, Any] = {}
+    circle["me"] = circle
+
+    async def round_and_round(ctx: HandlerContext) -> Any:
+        return circle
+
+    report = await run(pool, round_and_round)
+    assert (report.kind, report.permanent) == ("failed", True)
+
+
+async def test_an_output_that_is_too_large_fails_for_good(pool: Executor) -> None:
+    def large(ctx: HandlerContext) -> dict[str, str]:
+        return {"x": "y" * 2000}
+
+    report = await run(pool, large, max_output_bytes=1000)
+    assert (report.kind, report.permanent) == ("failed", True)
+    assert "the limit is 1,000" in (report.error or "")
+
+
+async def test_nul_characters_in_an_output_are_replaced(pool: Executor) -> None:
+    def nul(ctx: HandlerContext) -> dict[str, str]:
+        return {"a\0": "b\0c", "text": "\\u0000"}
+
+    report = await run(pool, nul)
+    assert orjson.loads(report.output or b"") == {"a\ufffd": "b\ufffdc", "text": "\\u0000"}
+
+
+async def test_what_takes_too_long_is_ended(pool: Executor) -> None:
+    async def endless(ctx: HandlerContext) -> None:
+        await asyncio.sleep(60)
+
+    report = await run(pool, endless, timeout_seconds=0.05)
+    assert (report.kind, report.error, report.permanent) == ("failed", "timed out after 0.05 s", False)
+    assert report.duration_ms is not None and report.duration_ms >= 50
+
+
+async def test_a_timeout_of_the_handlers_own_is_its_own(pool: Executor) -> None:
+    async def impatient(ctx: HandlerContext) -> None:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(60)
+
+    report = await run(pool, impatient)
+    assert report.kind == "failed" and "TimeoutError" in (report.error or "")
+
+
+async def test_a_thread_is_told_that_its_time_is_over(pool: Executor) -> None:
+    told: list[bool] = []
+
+    def patient(ctx: HandlerContext) -> None:
+        told.append(ctx.cancelled.wait(20))
+
+    report = await run(pool, patient, timeout_seconds=0.05)
+    assert report.error == "timed out after 0.05 s"
+    pool.shutdown(wait=True)
+    assert told == [True]
+
+
+async def test_plain_functions_do_not_block_the_loop(pool: Executor) -> None:
+    def slow(ctx: HandlerContext) -> None:
+        time.sleep(0.3)
+
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    begun = time.perf_counter()
+    await asyncio.gather(*(run(pool, slow) for _ in range(4)))
+    ticking.cancel()
+    assert time.perf_counter() - begun < 1.1
+    assert ticks > 5
+
+
+async def test_each_way_to_fail_is_reported_as_it_was_meant(pool: Executor) -> None:
+    async def permanent(ctx: HandlerContext) -> None:
+        raise Permanent("never")
+
+    async def later(ctx: HandlerContext) -> None:
+        raise Retry(2.5, "not yet")
+
+    def result(ctx: HandlerContext) -> HandlerResult:
+        return HandlerResult.failed("no", permanent=True)
+
+    async def crash(ctx: HandlerContext) -> None:
+        raise ValueError("broken\0 text")
+
+    async def leave(ctx: HandlerContext) -> None:
+        raise SystemExit(3)
+
+    reports = [await run(pool, function) for function in (permanent, later, result, crash, leave)]
+    assert [report.kind for report in reports] == ["failed"] * 5
+    assert [report.permanent for report in reports] == [True, False, True, False, False]
+    assert [report.retry_after_seconds for report in reports] == [None, 2.5, None, None, None]
+    assert [report.error for report in reports] == [
+        "never",
+        "not yet",
+        "no",
+        "ValueError: broken\ufffd text",
+        "SystemExit: 3",
+    ]
+
+
+async def test_a_generator_yields_its_result(pool: Executor) -> None:
+    async def phases(ctx: HandlerContext) -> AsyncIterator[dict[str, Any]]:
+        yield {"type": "progress", "current": 1, "total": 2}
+        yield {"type": "checkpoint", "phase": "one", "data": {"a": 1}}
+        yield {"type": "result", "output": {"done": True}}
+
+    assert (await run(pool, phases)).output == b'{"done":true}'
+
+
+async def test_a_task_that_is_cancelled_reports_nothing(pool: Executor) -> None:
+    entered = asyncio.Event()
+
+    async def wait(ctx: HandlerContext) -> None:
+        entered.set()
+        await asyncio.sleep(60)
+
+    running = asyncio.create_task(run(pool, wait))
+    await entered.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
