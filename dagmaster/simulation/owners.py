@@ -63,8 +63,10 @@ class Owner:
 
     def decide(self) -> bool:
         """False when there is nothing to do."""
-        if self.decided is not None or (self.state is None and not self.owns):
+        if self.decided is not None:
             return False
+        if self.state is None and not self.owns:
+            return self._forward()
         messages: list[Message] = []
         if self.state is None:
             self._load()
@@ -80,6 +82,14 @@ class Owner:
         turn = decide(self.state, messages, self._ground.now, self._ground.rules)
         self.decided = Decided(turn, self.epoch, [mail_id for mail_id, _ in mail], reports)
         return True
+
+    def _forward(self) -> bool:
+        """Reports of the local worker for a job that is somebody else's by now go into the mailbox."""
+        reports, self._inbox = self._inbox, []
+        for report in reports:
+            self._ground.store.add_mail(report)
+            self._ground.note(f"{self.name} forwards {_brief(report)}")
+        return bool(reports)
 
     def _load(self) -> None:
         store = self._ground.store
@@ -131,7 +141,7 @@ class Owner:
             self._ground.store.commit(decided.turn, self.name, decided.epoch, decided.mail, local)
         except OwnershipLost:
             self._ground.note(f"{self.name} is refused: the job is not its own any more")
-            self._forget(keep=[])
+            self._forget(keep=decided.reports)
             return False
         except RowsDiffer as error:
             raise Violation(f"a write by the job's owner was refused: {error}") from error
@@ -170,7 +180,7 @@ class Owner:
         """Memory is worth nothing; what exists only here is kept where it may still count."""
         self.state = None
         self._timers = []
-        self._inbox = keep + self._inbox if keep else []
+        self._inbox = keep + self._inbox
 
     def lose(self) -> None:
         """Adopted anew: what was in memory may be of an older epoch."""

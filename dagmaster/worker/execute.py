@@ -11,6 +11,7 @@ import orjson
 from dagmaster.errors import DagmasterError
 from dagmaster.handlers import HandlerContext, HandlerResult, Registry
 from dagmaster.handlers.calling import call, encode_output
+from dagmaster.handlers.contract import clean_text
 from dagmaster.queues.contract import TaskMessage, TaskReport
 
 
@@ -36,6 +37,8 @@ async def execute(message: TaskMessage, bench: Bench) -> TaskReport:
         report = _failed(message, f"timed out after {message.timeout_seconds:g} s")
     except DagmasterError as error:
         report = _failed(message, str(error), permanent=True)
+    except Exception as error:  # noqa: BLE001 - what is not reported stands still until its time is over
+        report = _failed(message, f"the output cannot be encoded: {type(error).__name__}: {error}")
     duration_ms = round((perf_counter() - started) * 1000)
     return TaskReport(
         report.task_id,
@@ -66,7 +69,7 @@ def _context(message: TaskMessage, worker_id: str) -> HandlerContext:
 
 
 def _params(message: TaskMessage) -> dict[str, Any]:
-    params = orjson.loads(message.params)
+    params = _decoded(message.params, "params")
     if not isinstance(params, dict):
         raise DagmasterError(f"malformed task: its params are a {type(params).__name__}, not an object")
     return params
@@ -75,8 +78,15 @@ def _params(message: TaskMessage) -> dict[str, Any]:
 def _checkpoint(message: TaskMessage) -> dict[str, Any] | None:
     if message.checkpoint_phase is None:
         return None
-    data = orjson.loads(message.checkpoint_data) if message.checkpoint_data else {}
+    data = _decoded(message.checkpoint_data, "checkpoint") if message.checkpoint_data else {}
     return {"phase": message.checkpoint_phase, "data": data}
+
+
+def _decoded(value: bytes, what: str) -> Any:
+    try:
+        return orjson.loads(value)
+    except ValueError as error:
+        raise DagmasterError(f"malformed task: its {what} cannot be read: {error}") from error
 
 
 def _report(message: TaskMessage, result: HandlerResult, max_output_bytes: int) -> TaskReport:
@@ -99,7 +109,7 @@ def _failed(
         message.job_id,
         message.node_id,
         "failed",
-        error=error,
+        error=clean_text(error),
         permanent=permanent,
         retry_after_seconds=retry_after_seconds,
     )

@@ -82,6 +82,13 @@ class Worker:
             return True
         return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
 
+    def _patience(self) -> float:
+        """How long to wait for something to happen: until the next poll, or until the time to finish is over."""
+        seconds = self.options.poll_interval_seconds
+        if self._deadline is not None:
+            seconds = min(seconds, max(0.0, self._deadline - asyncio.get_running_loop().time()))
+        return seconds
+
     # For an orchestrator in the same process.
 
     def reserve(self, queue: str, handler: str) -> bool:
@@ -188,7 +195,7 @@ class Worker:
             if self._reports or (self._more_waits and self.free_slots):
                 continue
             try:
-                async with asyncio.timeout(self.options.poll_interval_seconds):
+                async with asyncio.timeout(self._patience()):
                     await self._wake.wait()
             except TimeoutError:
                 self._more_waits = True

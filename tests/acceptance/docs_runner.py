@@ -44,7 +44,7 @@ from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
 
 ROOT = Path(__file__).parents[2]
-COMMAND_SECONDS = 60
+COMMAND_SECONDS = 120
 STOP_SECONDS = 20
 FIRST_WORDS_SECONDS = 10
 SHELLS = ("sh", "bash", "console")

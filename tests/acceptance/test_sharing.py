@@ -41,30 +41,34 @@ def test_two_orchestrators_share_sixty_jobs(stage: Stage) -> None:
 IMPATIENT = {"heartbeat_interval_seconds": 0.2, "orphan_threshold_seconds": 2, "worker_lost_after_seconds": 2}
 
 
-def stop_the_owner(stage: Stage, first: Process, second: Process) -> tuple[int, Process, Process]:
-    """The owner is stopped in mid-work for so long that the other takes over: the job, its former and present owner."""
-    job_id = stage.submit(NARROW_FAN, items=list(range(80)), seconds=0.1)
-    stage.until(DONE, 10)
+def stop_the_owner(stage: Stage, first: Process, second: Process) -> tuple[Process, Process]:
+    """The owner is stopped in mid-work for so long that the other takes over: the former and the present owner.
+
+    The job keeps its owner so busy that it is stopped, more likely than not, between reading its mail and committing.
+    """
+    job_id = stage.submit(FAN, items=list(range(500)), seconds=0.005)
+    stage.submit_all([(NARROW_FAN, {"items": list(range(20)), "seconds": 0.1})] * 3)
+    stage.until(DONE, 100)
     former = stage.owner_of(job_id)
     present = first if former is second else second
     former.stop()
     stage.until(OWNED_BY, job_id, present.pid)
-    return job_id, former, present
+    return former, present
 
 
 def test_an_owner_that_comes_back_in_mid_job_changes_nothing(stage: Stage) -> None:
     first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, **IMPATIENT)
-    job_id, former, _ = stop_the_owner(stage, first, second)
+    former, _ = stop_the_owner(stage, first, second)
     former.go_on()
-    stage.until_ended(job_id)
+    stage.until_ended()
     stage.until(BEATS_AGAIN, former.pid)
     assert_promise_kept(stage.dsn)
 
 
 def test_an_owner_that_comes_back_after_the_end_lives_on_and_owns_new_jobs(stage: Stage) -> None:
     first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, **IMPATIENT)
-    job_id, former, present = stop_the_owner(stage, first, second)
-    stage.until_ended(job_id)
+    former, present = stop_the_owner(stage, first, second)
+    stage.until_ended()
     former.go_on()
     stage.until(BEATS_AGAIN, former.pid)
     present.terminate()
@@ -77,7 +81,7 @@ def test_an_owner_that_comes_back_after_the_end_lives_on_and_owns_new_jobs(stage
 
 def test_an_owner_with_a_worker_comes_back_as_both(stage: Stage) -> None:
     first, second = stage.launch(BOTH, BOTH, **IMPATIENT)
-    _, former, present = stop_the_owner(stage, first, second)
+    former, present = stop_the_owner(stage, first, second)
     stage.killed.add(former.pid)
     former.go_on()
     stage.until_ended()

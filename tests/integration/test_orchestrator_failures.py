@@ -189,9 +189,16 @@ async def test_a_task_that_nobody_takes_fails_in_time(dsn: str) -> None:
 
 
 async def test_a_job_that_no_longer_moves_is_ended(dsn: str) -> None:
+    """It waits for nothing that could still happen: somebody has changed its rows."""
     async with fleet(dsn) as running:
+        first = await running.orchestrator()
+        job_id = await running.submit(single(queue="deserted"))
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        await first.stop()
+        await running.rows("UPDATE dagapp.dag_node_states SET status = 'pending' WHERE node_id = 'work'")
+        await running.rows("DELETE FROM dagapp.dag_tasks_waiting")
         await running.orchestrator(rules=Rules(zombie_after_seconds=0.2))
-        job = await running.run(single(queue="deserted"))
+        [job] = await running.ended(job_id)
         assert job["status"] == "failed"
         assert "no progress" in job["error_message"]
 

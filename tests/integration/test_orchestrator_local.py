@@ -37,17 +37,6 @@ async def test_a_step_costs_one_commit(dsn: str) -> None:
         assert spent[0] <= 10 * 1.3 + 5
 
 
-async def test_a_far_step_costs_few_commits(dsn: str) -> None:
-    """Its claim, its report and what the owner makes of them."""
-    async with fleet(dsn) as running:
-        await running.orchestrator(poll=5.0, **QUIET)
-        await running.worker(poll_interval_seconds=5.0, heartbeat_interval_seconds=NEVER)
-        await running.run(chain(2))
-        before = await transactions(running)
-        await running.run(chain(20))
-        assert await transactions(running) - before <= 20 * 4 + 10
-
-
 async def test_a_fan_out_is_committed_in_batches(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(poll=5.0, **QUIET)

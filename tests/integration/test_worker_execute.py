@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -77,12 +76,6 @@ class Strange(BaseModel):
 
     def model_dump(self, **_: Any) -> Any:
         raise RuntimeError("cannot be dumped")
-
-
-@dataclass
-class Broken:
-    def __getattribute__(self, name: str) -> Any:
-        raise LookupError(name)
 
 
 class Exploding:

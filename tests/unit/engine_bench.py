@@ -110,7 +110,10 @@ class Bench:
     def send(self, *messages: Message) -> Turn:
         """One turn, written as the owner writes it; afterwards the rows and the memory must say the same."""
         self.turn = turn = decide(self.job, messages, self.now, self.rules)
-        self.store.commit(turn, OWNER, 1, [], {}) if not self.store.is_over else self._keep_late(turn)
+        if self.store.is_over:
+            self._keep_late(turn)
+        else:
+            self.store.commit(turn, OWNER, 1, [], {})
         settle_versions(turn)
         for timer in turn.timers:
             self._armed += 1

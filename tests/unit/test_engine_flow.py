@@ -8,6 +8,7 @@ from engine_bench import JOB, START, Bench, choose, end, fan_out, task
 
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import EventStatus, JobStatus, NodeStatus
+from dagmaster.model.workflow import Branch, ConditionalNode
 
 COMPLETED, SKIPPED = NodeStatus.COMPLETED, NodeStatus.SKIPPED
 
@@ -210,14 +211,8 @@ def test_a_node_after_the_conditional_itself_runs_whichever_branch_is_taken():
 
 
 def test_values_without_an_order_are_noted_and_do_not_match():
-    route = choose("inputs.n", default=("b",)).model_copy(
-        update={
-            "branches": (
-                choose("x", is_1=("a",)).branches[0].model_copy(update={"when": "> 3"}),
-                *choose("x", default=("b",)).branches,
-            )
-        }
-    )
+    branches = (Branch(name="large", when="> 3", next=("a",)), Branch(name="other", next=("b",)))
+    route = ConditionalNode(subject="inputs.n", branches=branches)
     bench = Bench({"n": "text"}, route=route, a=task(), b=task(), end=end("a", "b")).start()
     assert bench.of("b") is NodeStatus.DISPATCHED
     assert "route warning" in bench.events()
