@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import monotonic
 
 import psycopg
 
@@ -30,6 +31,7 @@ TAKE_OVER_AT_ONCE = 500
 DEAD_ROWS = 5000
 FORGET_AFTER_DAYS = 7
 RETRY_SECONDS = 1.0
+FOREVER_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Chore:
 def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> list[Chore]:
     return [
         Chore("heartbeat", intervals.heartbeat_seconds, lambda conn: beat(conn, orchestrator, intervals)),
-        Chore("rescue", intervals.rescue_seconds, lambda conn: rescue(conn, orchestrator, intervals, notifier)),
+        Chore("rescue", intervals.rescue_seconds, Rescue(orchestrator, intervals, notifier).run_once),
         Chore("adoption", intervals.orphan_scan_seconds, lambda conn: adopt(conn, orchestrator, intervals)),
         Chore("late mail", intervals.late_mail_seconds, close_late),
         Chore("vacuum", intervals.vacuum_seconds, vacuum),
@@ -102,14 +104,29 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
         orchestrator.forget_all()
 
 
-async def rescue(conn: Connection, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
+class Rescue:
     """Tasks whose worker is gone go back to their owners; jobs whose owner is gone for certain are adopted at once."""
-    dead = await bury_dead(conn, orchestrator.me.host_key)
-    if await rescue_tasks(conn, lost_after_seconds=intervals.worker_lost_after_seconds):
-        notifier.notify(MAIL)
-        orchestrator.look()
-    if dead:
-        await adopt(conn, orchestrator, intervals)
+
+    def __init__(self, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
+        self._orchestrator, self._intervals, self._notifier = orchestrator, intervals, notifier
+        self._conn: Connection | None = None
+        self._patient_until = 0.0
+
+    async def run_once(self, conn: Connection) -> None:
+        dead = await bury_dead(conn, self._orchestrator.me.host_key)
+        if await rescue_tasks(conn, lost_after_seconds=self._lost_after(conn)):
+            self._notifier.notify(MAIL)
+            self._orchestrator.look()
+        if dead:
+            await adopt(conn, self._orchestrator, self._intervals)
+
+    def _lost_after(self, conn: Connection) -> float:
+        """While the database was out of reach no worker could beat: afterwards each has a whole lease to do so."""
+        now, lease = monotonic(), self._intervals.worker_lost_after_seconds
+        if self._conn is not None and conn is not self._conn:
+            self._patient_until = now + lease
+        self._conn = conn
+        return FOREVER_SECONDS if now < self._patient_until else lease
 
 
 async def adopt(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:

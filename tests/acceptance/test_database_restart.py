@@ -1,8 +1,11 @@
 """PostgreSQL crashes and comes back in mid-job; orchestrators and workers live on and nothing is lost."""
 
+import os
 import shutil
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +13,14 @@ import psycopg
 import pytest
 from processes import BOTH, ORCHESTRATOR, WORKER, Stage
 from promise import assert_promise_kept
-from shapes import CHAIN, FAN, FORK, NARROW_FAN
+from shapes import CHAIN, FAN, FORK, LONG, NARROW_FAN
 
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
+OUTAGE_SECONDS = 5.0
 DONE = "SELECT count(*) >= %s FROM dagapp.dag_job_events WHERE event_type = 'node_completed'"
 
 
@@ -67,6 +71,18 @@ def test_postgresql_crashes_twice_in_a_row(stage: Stage, server: EmbeddedServer)
     stage.submit_all([(NARROW_FAN, {"items": list(range(40)), "seconds": 0.1}) for _ in range(3)])
     stage.until(DONE, 20)
     server.restart(immediate=True)
+    server.restart(immediate=True)
+    stage.until_ended()
+    assert_promise_kept(stage.dsn, may_repeat=True)
+
+
+def test_workers_are_not_given_up_for_what_they_could_not_say(stage: Stage, server: EmbeddedServer) -> None:
+    """PostgreSQL is away for longer than the lease of a worker; a task that runs through all of it counts."""
+    stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, worker_lost_after_seconds=OUTAGE_SECONDS / 2)
+    stage.submit_all([(LONG, {"first_seconds": OUTAGE_SECONDS * 2}), (CHAIN, {"n": 1, "seconds": 1})])
+    stage.until("SELECT count(*) = 2 FROM acceptance_ledger")
+    os.kill(int((server.pgdata / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+    time.sleep(OUTAGE_SECONDS)
     server.restart(immediate=True)
     stage.until_ended()
     assert_promise_kept(stage.dsn, may_repeat=True)
