@@ -10,7 +10,6 @@ from typing import Any
 from dagmaster.model.graph import Graph
 from dagmaster.store import jobs
 from dagmaster.store.connect import Connection, connect
-from dagmaster.store.signals import MAIL, Notifier
 
 OWNER_IS_ALIVE_SECONDS = 120.0
 GIVE_UP_SECONDS = 300.0
@@ -26,12 +25,10 @@ def look_seconds(expected_seconds: float) -> float:
 @dataclass(slots=True)
 class Submitter:
     conn: Connection
-    notifier: Notifier
 
     async def submit(self, graph: Graph, inputs: Mapping[str, Any], count: int = 1) -> list[int]:
         new = [jobs.NewJob(graph, inputs)] * count
         submitted = await jobs.submit_many(self.conn, new, threshold_seconds=OWNER_IS_ALIVE_SECONDS)
-        self.notifier.notify(MAIL)
         return [job.job_id for job in submitted]
 
     async def time_one(self, graph: Graph, inputs: Mapping[str, Any], expected_seconds: float = 0.0) -> float:
@@ -57,11 +54,5 @@ class Submitter:
 
 @asynccontextmanager
 async def open_submitter(dsn: str) -> AsyncIterator[Submitter]:
-    notifier = Notifier(dsn)
-    running = asyncio.create_task(notifier.run())
-    try:
-        async with await connect(dsn, application="bench") as conn:
-            yield Submitter(conn, notifier)
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    async with await connect(dsn, application="bench", hot=True) as conn:
+        yield Submitter(conn)

@@ -24,6 +24,7 @@ from dagmaster.store.instances import (
 )
 from dagmaster.store.mailbox import close_late_mail
 from dagmaster.store.signals import MAIL, Notifier
+from dagmaster.store.tasks import close_stale
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifi
         Chore("rescue", intervals.rescue_seconds, Rescue(orchestrator, intervals, notifier).run_once),
         Chore("adoption", intervals.orphan_scan_seconds, lambda conn: adopt(conn, orchestrator, intervals)),
         Chore("late mail", intervals.late_mail_seconds, close_late),
+        Chore("stale tasks", intervals.late_mail_seconds, close_stale),
         Chore("vacuum", intervals.vacuum_seconds, vacuum),
         Chore("housekeeping", intervals.housekeeping_seconds, keep_house),
     ]

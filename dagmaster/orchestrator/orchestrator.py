@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -58,6 +59,7 @@ class _Work:
     batch: Batch
     posts: dict[int, list[Post]]
     local: list[TaskMessage] = field(default_factory=list)
+    queues: set[str] = field(default_factory=set)
 
 
 class Orchestrator:
@@ -150,25 +152,29 @@ class Orchestrator:
         self._wake.clear()
         self.stats.cycles += 1
         self.stats.last_cycle_at = now = self.clock.now()
-        posts = self._collect(now)
+        reports, rest = self._collect(now)
+        posts = [*reports, *rest]
         try:
-            posts += await self._read_mail(conn, now)
+            # What was reported comes before what has run out: a result in the mailbox is no timeout.
+            posts = [*reports, *await self._read_mail(conn, now), *rest]
             grouped = by_job(posts)
-            fresh = await self._load(conn, [job_id for job_id in grouped if job_id not in self.jobs])
+            rows = {post.job_id: post.job for post in posts if post.job is not None}
+            fresh = await self._load(conn, [job_id for job_id in grouped if job_id not in self.jobs], rows)
             await self._advance(conn, grouped, fresh, now)
         except BaseException:
             self._rewind(posts)
             raise
         return bool(posts)
 
-    def _collect(self, now: datetime) -> list[Post]:
-        """What this memory itself has to say."""
-        posts = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_POSTS))]
-        posts += [self._expansions.popleft() for _ in range(min(len(self._expansions), MAX_EXPANSIONS))]
-        posts += [Post(job_id, timer) for job_id, timer in self.jobs.due(now)]
-        posts += [Post(job_id, Resume()) for job_id in self._to_load]
+    def _collect(self, now: datetime) -> tuple[list[Post], list[Post]]:
+        """What this memory itself has to say: reports of the local worker, and the rest."""
+        reports = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_POSTS))]
+        rest = [Post(job_id, timer) for job_id, timer in self.jobs.due(now)]
+        self._mail_waits = self._mail_waits or bool(rest)
+        rest += [self._expansions.popleft() for _ in range(min(len(self._expansions), MAX_EXPANSIONS))]
+        rest += [Post(job_id, Resume()) for job_id in self._to_load]
         self._to_load.clear()
-        return posts
+        return reports, rest
 
     async def _read_mail(self, conn: Connection, now: datetime) -> list[Post]:
         """What has arrived, when there is a sign of it or the last look was a poll interval ago."""
@@ -180,11 +186,15 @@ class Orchestrator:
         self._mail_waits = self._mail_waits or len(mail) == MAX_MAIL
         return from_mail(mail)
 
-    async def _load(self, conn: Connection, job_ids: list[int]) -> set[int]:
-        """Read jobs into memory; those that cannot be read are failed."""
+    async def _load(
+        self, conn: Connection, job_ids: list[int], known: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
+    ) -> set[int]:
+        """Read jobs into memory, as far as their rows are not known; those that cannot be read are failed."""
         if not job_ids:
             return set()
-        rows = await job_store.job_rows(conn, self.me.instance_id, job_ids)
+        rows = [known[job_id] for job_id in job_ids if job_id in known]
+        if unknown := [job_id for job_id in job_ids if job_id not in known]:
+            rows += await job_store.job_rows(conn, self.me.instance_id, unknown)
         fetched = await self.definitions.fetch(conn, (row["workflow_hash"] for row in rows))
         graphs, readable = {}, []
         for row in rows:
@@ -232,6 +242,13 @@ class Orchestrator:
 
     async def _write(self, conn: Connection, work: _Work) -> None:
         self._assign_local(work)
+        work.queues = {
+            dispatch.node.task.queue
+            for turn, _ in work.batch.turns
+            for dispatch in turn.dispatches.values()
+            if dispatch.task_id not in work.batch.local
+        }
+        work.batch.calls_workers = bool(work.queues) and self._notifier.may_ride()
         try:
             await commit(conn, work.batch)
         except BaseException as error:  # noqa: BLE001 - whatever it was, memory is no longer what the rows are
@@ -258,7 +275,6 @@ class Orchestrator:
 
     def _act(self, work: _Work) -> None:
         """The batch is durable: arm timers, start local tasks, wake the workers, forget what has ended."""
-        queues = set()
         for turn, _ in work.batch.turns:
             job_id = turn.job.job_id
             self._strikes.pop(job_id, None)
@@ -271,13 +287,12 @@ class Orchestrator:
             if job_id in self.jobs:  # Otherwise it was forgotten meanwhile, and will be read anew.
                 self.jobs.arm(job_id, turn.timers)
             self._expansions.extend(Post(job_id, message) for message in turn.follow_ups)
-            queues |= {d.node.task.queue for d in turn.dispatches.values() if d.task_id not in work.batch.local}
         if self.local is not None:
             for message in work.local:
                 self.local.start(message)
-            if queues:
-                self.local.expect_more(queues)
-        if queues:
+            if work.queues:
+                self.local.expect_more(work.queues)
+        if work.queues and not work.batch.calls_workers:
             self._notifier.notify(TASKS)
 
     # When something goes wrong.

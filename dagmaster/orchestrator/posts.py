@@ -1,8 +1,9 @@
 """What is to be done to a job, and where it came from."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost
 from dagmaster.store.mailbox import Mail
@@ -10,11 +11,15 @@ from dagmaster.store.mailbox import Mail
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """`mail_id` is None for what never was in the mailbox: timers, follow-ups, reports of a local worker."""
+    """`mail_id` is None for what never was in the mailbox: timers, follow-ups, reports of a local worker.
+
+    `job` is the job's row, when it came with the mail.
+    """
 
     job_id: int
     message: Message | None
     mail_id: int | None = None
+    job: Mapping[str, Any] | None = None
 
     @property
     def exists_only_here(self) -> bool:
@@ -23,7 +28,7 @@ class Post:
 
 
 def from_mail(mail: Iterable[Mail]) -> list[Post]:
-    return [Post(one.job_id, one.message, one.mail_id) for one in mail]
+    return [Post(one.job_id, one.message, one.mail_id, one.job) for one in mail]
 
 
 def by_job(posts: Iterable[Post]) -> dict[int, list[Post]]:

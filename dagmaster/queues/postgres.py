@@ -8,29 +8,40 @@ from psycopg.rows import DictRow
 from dagmaster.queues.contract import TaskMessage, TaskReport
 from dagmaster.store import tasks
 from dagmaster.store.connect import Connection
+from dagmaster.store.signals import MAIL, Notifier
 
 
 class PostgresQueue:
     """`durable` carries reports; `quick` carries claims alone, which may be lost and repeated."""
 
-    def __init__(self, durable: Connection, quick: Connection, worker_id: str, queues: Sequence[str]) -> None:
+    def __init__(
+        self, durable: Connection, quick: Connection, worker_id: str, queues: Sequence[str], notifier: Notifier
+    ) -> None:
         self._durable, self._quick = durable, quick
         self.worker_id = worker_id
         self._queues = list(queues)
+        self._notifier = notifier
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
-        if not reports:
-            return [_message(row) for row in await self._claim(self._quick, limit)]
-        async with self._durable.pipeline(), self._durable.transaction():
-            await tasks.report(self._durable, self.worker_id, [_report_row(report) for report in reports])
-            cursor = await tasks.start_claim(self._durable, self.worker_id, self._queues, limit) if limit else None
-        return [_message(row) for row in await cursor.fetchall()] if cursor else []
-
-    async def _claim(self, conn: Connection, limit: int) -> list[DictRow]:
         if not limit:
+            await self._report(reports)
             return []
-        cursor = await tasks.start_claim(conn, self.worker_id, self._queues, limit)
-        return await cursor.fetchall()
+        if not reports:
+            cursor = await tasks.start_claim(self._quick, self.worker_id, self._queues, limit)
+        else:
+            async with self._durable.pipeline(), self._durable.transaction():
+                await self._report(reports)
+                cursor = await tasks.start_claim(self._durable, self.worker_id, self._queues, limit)
+        claimed = [_message(row) for row in await cursor.fetchall()]
+        if claimed:
+            self._notifier.notify(MAIL, urgent=False)  # That they have started can wait for that they have ended.
+        return claimed
+
+    async def _report(self, reports: Sequence[TaskReport]) -> None:
+        aloud = self._notifier.may_ride()
+        await tasks.report(self._durable, self.worker_id, [_report_row(report) for report in reports], aloud=aloud)
+        if not aloud:
+            self._notifier.notify(MAIL)
 
     async def withdrawn(self, task_ids: Sequence[str]) -> set[str]:
         return await tasks.withdrawn(self._quick, self.worker_id, task_ids)

@@ -38,13 +38,14 @@ class Batch:
     turns: list[tuple[Turn, int]] = field(default_factory=list)
     mail: list[int] = field(default_factory=list)
     local: set[str] = field(default_factory=set)
+    calls_workers: bool = False
 
 
 async def commit(conn: Connection, batch: Batch) -> None:
     """All of it or nothing."""
     try:
         values = _values(batch)
-        await run_statement(conn, _statement(values), values)
+        await run_statement(conn, _statement(values, calls_workers=batch.calls_workers), values)
     except psycopg.Error as error:
         if error.sqlstate == OWNERSHIP_LOST:
             detail = error.diag.message_detail or ""
@@ -81,11 +82,12 @@ PARTS = {
 CHECKED = ("job_rows", "node_rows")
 
 
-def _statement(values: Mapping[str, Any]) -> Statement:
+def _statement(values: Mapping[str, Any], *, calls_workers: bool) -> Statement:
     """Only the parts that have something to write: an empty one would cost as much as a small one."""
     parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
     checks = tuple(f"check_{part}" for part in CHECKED if part in parts)
-    return compose(("held", *parts), ("check_held", *checks))
+    calls = ("call_workers",) if calls_workers else ()
+    return compose(("held", *parts), ("check_held", *checks, *calls))
 
 
 def _values(batch: Batch) -> dict[str, Any]:

@@ -64,10 +64,11 @@ async def submit(
     threshold_seconds: float,
     owner_id: str | None = None,
     source_app: str = "cli",
+    aloud: bool = True,
 ) -> Submitted:
     """Store the job with its nodes, owned at once. The same key with the same content gives the first job."""
     [submitted] = await submit_many(
-        conn, [job], threshold_seconds=threshold_seconds, owner_id=owner_id, source_app=source_app
+        conn, [job], threshold_seconds=threshold_seconds, owner_id=owner_id, source_app=source_app, aloud=aloud
     )
     return submitted
 
@@ -79,8 +80,9 @@ async def submit_many(
     threshold_seconds: float,
     owner_id: str | None = None,
     source_app: str = "cli",
+    aloud: bool = True,
 ) -> list[Submitted]:
-    """All of them or none; raises `Invalid` for what cannot be stored."""
+    """All of them or none; raises `Invalid` for what cannot be stored. `aloud` wakes the orchestrators."""
     graphs = {job.graph.workflow.content_hash: job.graph for job in jobs}
     try:
         rows = [_job_row(job) for job in jobs]
@@ -91,6 +93,7 @@ async def submit_many(
             "threshold_seconds": threshold_seconds,
             "owner_id": owner_id,
             "source_app": source_app,
+            "aloud": aloud,
         }
         cursor = await run(conn, "submit_jobs", values)
     except TypeError as error:

@@ -1,6 +1,6 @@
 """What has arrived for an owner's jobs, as messages of the engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,21 @@ from dagmaster.store.statements import run
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """`message` is None for a kind that this version does not know; it is closed all the same."""
+    """`job` is the row of a job that is new to its owner.
+
+    `message` is None for a kind that this version does not know; it is closed all the same.
+    """
 
     mail_id: int
     job_id: int
     message: Message | None
+    job: Mapping[str, Any] | None = None
 
 
 async def read_mail(conn: Connection, owner_id: str, limit: int) -> list[Mail]:
     """Needs a connection that keeps JSON as bytes."""
     cursor = await run(conn, "read_mail", {"owner_id": owner_id, "limit": limit})
-    return [Mail(row["mail_id"], row["job_id"], _message(row)) for row in await cursor.fetchall()]
+    return [Mail(row["mail_id"], row["job_id"], _message(row), _job(row)) for row in await cursor.fetchall()]
 
 
 async def close_late_mail(conn: Connection, limit: int = 1000) -> int:
@@ -38,6 +42,11 @@ async def add_mail(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
 
 async def request_cancel(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> None:
     await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": actor, "reason": reason}}])
+
+
+def _job(row: dict[str, Any]) -> Mapping[str, Any] | None:
+    """As `load_jobs` gives it."""
+    return {**row, "created_at": row["job_created_at"]} if row["input_params"] is not None else None
 
 
 def _message(row: dict[str, Any]) -> Message | None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import LiteralString
 
 from dagmaster.errors import DatabaseUnavailable
@@ -16,7 +17,8 @@ TASKS: LiteralString = "dagmaster_tasks"
 _LISTEN: Mapping[str, LiteralString] = {MAIL: "LISTEN dagmaster_mail", TASKS: "LISTEN dagmaster_tasks"}
 _NOTIFY: Mapping[str, LiteralString] = {MAIL: "NOTIFY dagmaster_mail", TASKS: "NOTIFY dagmaster_tasks"}
 
-# A notification in every commit would serialise the commits of all processes.
+# A notification in every commit would serialise the commits of all processes: one may ride along only now and then.
+RIDE_INTERVAL_SECONDS = 0.004
 MIN_INTERVAL_SECONDS = 0.003
 NOT_URGENT_SECONDS = 0.05
 RECONNECT_SECONDS = 1.0
@@ -28,6 +30,7 @@ class Notifier:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._due: set[str] = set()
+        self._last_ride = 0.0
         self._wake = asyncio.Event()
 
     def notify(self, channel: str, *, urgent: bool = True) -> None:
@@ -37,6 +40,14 @@ class Notifier:
             self._wake.set()
         else:
             asyncio.get_running_loop().call_later(NOT_URGENT_SECONDS, self._wake_if_due)
+
+    def may_ride(self) -> bool:
+        """Whether the caller's next commit may carry a notification itself, which is the quickest way."""
+        now = monotonic()
+        if now - self._last_ride < RIDE_INTERVAL_SECONDS:
+            return False
+        self._last_ride = now
+        return True
 
     def _wake_if_due(self) -> None:
         if self._due:

@@ -306,7 +306,6 @@ class DagMail(Base, table=True):
     """Everything that may change a job, until its owner has taken it in."""
 
     __tablename__ = "dag_mailbox"
-    __table_args__ = (Index("ix_dag_mailbox_job", "job_id", "mail_id"),)
     mail_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
     job_id: int = _big(nullable=False)
     kind: str = Field(max_length=32)

@@ -16,8 +16,13 @@ async def start_claim(conn: Connection, worker_id: str, queues: Sequence[str], l
     return await run(conn, "claim_tasks", {"worker_id": worker_id, "queues": list(queues), "limit": limit})
 
 
-async def report(conn: Connection, worker_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    await run(conn, "report_tasks", {"worker_id": worker_id, "reports": encode_rows(rows)})
+async def report(conn: Connection, worker_id: str, rows: Sequence[dict[str, Any]], *, aloud: bool = False) -> None:
+    """`aloud` wakes the owners."""
+    await run(conn, "report_tasks", {"worker_id": worker_id, "reports": encode_rows(rows), "aloud": aloud})
+
+
+async def close_stale(conn: Connection) -> None:
+    await run(conn, "close_stale_tasks")
 
 
 def report_row(

@@ -15,7 +15,7 @@ from dagmaster.queues.contract import Queue, TaskMessage, TaskReport
 from dagmaster.queues.postgres import PostgresQueue
 from dagmaster.store.connect import LOST, Connection, connect, keep_json
 from dagmaster.store.instances import Instance, beat_worker, register_worker, stop_worker, this_instance
-from dagmaster.store.signals import MAIL, Notifier
+from dagmaster.store.signals import Notifier
 from dagmaster.worker.execute import Bench, execute
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class Worker:
             durable = await stack.enter_async_context(await self._connect(durable=True))
             quick = await stack.enter_async_context(await self._connect(durable=False))
             await self._make_known(quick)
-            queue = PostgresQueue(durable, quick, self.worker_id, self.options.queues)
+            queue = PostgresQueue(durable, quick, self.worker_id, self.options.queues, self._notifier)
             for message in await queue.forgotten(self._known()):
                 self._begin(message)
             async with asyncio.TaskGroup() as group:
@@ -187,7 +187,7 @@ class Worker:
         """The loop: one transaction reports what ended and claims what comes next. It ends when all has ended."""
         while not (stop.is_set() and self._is_done()):
             reports = list(self._reports)
-            wanted = self.free_slots if self._more_waits or reports else 0
+            wanted = self.free_slots if self._more_waits else 0
             if reports or wanted:
                 await self._trade(queue, reports, wanted)
                 continue
@@ -213,8 +213,6 @@ class Worker:
             self._reserved -= wanted
         for _ in reports:
             self._reports.popleft()
-        if reports or claimed:
-            self._notifier.notify(MAIL, urgent=bool(reports))
         for message in claimed:
             self._begin(message)
         if wanted and len(claimed) == wanted:
@@ -234,9 +232,11 @@ class Worker:
         bench = Bench(self._registry, self.worker_id, self._executor, self.options.max_output_bytes)
         try:
             report = await execute(message, bench)
+        except BaseException:
+            self._wake.set()
+            raise
         finally:
             self._running.pop(message.task_id, None)
-            self._wake.set()
         if report.kind == "completed":
             self.completed += 1
         else:
@@ -244,8 +244,13 @@ class Worker:
         self._hand_in(report)
 
     def _hand_in(self, report: TaskReport) -> None:
-        if self._deliver is None or not self._deliver(report):
+        """To the orchestrator of this process, or by way of the database."""
+        if self._deliver is not None and self._deliver(report):
+            if not self._more_waits and not self._stopping:
+                return  # The orchestrator itself fills the slot.
+        else:
             self._reports.append(report)
+        self._wake.set()
 
     async def _beat(self, conn: Connection, queue: PostgresQueue) -> None:
         """The lease of everything this worker holds."""
@@ -288,9 +293,8 @@ class Worker:
         with suppress(*LOST, DatabaseUnavailable, TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS), await self._connect(durable=True) as conn:
                 if self._reports:
-                    await PostgresQueue(conn, conn, self.worker_id, self.options.queues).exchange(
-                        list(self._reports), 0
-                    )
+                    queue = PostgresQueue(conn, conn, self.worker_id, self.options.queues, self._notifier)
+                    await queue.exchange(list(self._reports), 0)
                 await stop_worker(conn, self.me, self.completed, self.failed)
 
 

@@ -20,7 +20,8 @@ from dagmaster.store.migrate import upgrade
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
-OUTAGE_SECONDS = 5.0
+LEASE_SECONDS = 8.0  # longer than it takes a worker to find out that the server is back
+OUTAGE_SECONDS = 9.0
 DONE = "SELECT count(*) >= %s FROM dagapp.dag_job_events WHERE event_type = 'node_completed'"
 
 
@@ -78,8 +79,8 @@ def test_postgresql_crashes_twice_in_a_row(stage: Stage, server: EmbeddedServer)
 
 def test_workers_are_not_given_up_for_what_they_could_not_say(stage: Stage, server: EmbeddedServer) -> None:
     """PostgreSQL is away for longer than the lease of a worker; a task that runs through all of it counts."""
-    stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, worker_lost_after_seconds=OUTAGE_SECONDS / 2)
-    stage.submit_all([(LONG, {"first_seconds": OUTAGE_SECONDS * 2}), (CHAIN, {"n": 1, "seconds": 1})])
+    stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, worker_lost_after_seconds=LEASE_SECONDS)
+    stage.submit_all([(LONG, {"first_seconds": OUTAGE_SECONDS + 2}), (CHAIN, {"n": 1, "seconds": 1})])
     stage.until("SELECT count(*) = 2 FROM acceptance_ledger")
     os.kill(int((server.pgdata / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
     time.sleep(OUTAGE_SECONDS)

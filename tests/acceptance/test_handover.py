@@ -20,7 +20,7 @@ RETRIES = "SELECT retry_count, max_retries FROM dagapp.dag_node_states WHERE job
 def test_an_orchestrator_that_is_terminated_hands_over_within_two_seconds(stage: Stage) -> None:
     # So rarely do they look for orphans that only a hand-over can be in time.
     first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, orphan_scan_interval_seconds=60)
-    jobs = stage.submit_all([(CHAIN, {"n": n, "seconds": 1.0}) for n in range(16)])
+    jobs = stage.submit_all([(CHAIN, {"n": n, "seconds": 0.6}) for n in range(12)])
     stage.until("SELECT count(*) = 0 FROM dagapp.dag_jobs WHERE status = 'pending'")
     stage.until(STARTED, 8)
     leaving = stage.owner_of(jobs[0])

@@ -14,6 +14,7 @@ from dagmaster.queues.postgres import PostgresQueue
 from dagmaster.store import instances, tasks
 from dagmaster.store.connect import Connection, connect, keep_json, opened
 from dagmaster.store.instances import this_instance
+from dagmaster.store.signals import Notifier
 
 
 @pytest.fixture
@@ -50,7 +51,9 @@ async def claimer(dsn: str, *queues: str, is_registered: bool = True) -> AsyncIt
         one = this_instance()
         if is_registered:
             await instances.register_worker(quick, one, queues or ["q"], 4)
-        yield Claimer(PostgresQueue(durable, quick, one.instance_id, queues or ["q"]), one.instance_id, durable)
+        yield Claimer(
+            PostgresQueue(durable, quick, one.instance_id, queues or ["q"], Notifier(dsn)), one.instance_id, durable
+        )
 
 
 async def put(me: Owner, name: str = "work", queue: str = "q", **options: Any) -> int:

@@ -347,7 +347,7 @@ async def test_local_reports_survive_a_database_outage(dsn: str) -> None:
 async def test_a_worker_can_stop_while_the_database_is_away(dsn: str) -> None:
     gate = Gate()
     async with fleet(dsn, gate=gate) as running:
-        role = await running.orchestrator()
+        role = await running.orchestrator(worker_lost_after_seconds=1.0)
         worker = await running.worker(shutdown_grace_seconds=0.1)
         job_id = await running.submit(single("gate", retry=retry(1)))
         await asyncio.wait_for(gate.entered.wait(), 10)

@@ -1,5 +1,8 @@
 -- A batch is one statement, put together from those of the parts below that it needs, each as a CTE of its name: one
 -- round trip, one transaction, all or nothing. `held` fences it; the checks make it fail where a row was not as known.
+--
+-- Rows are found by key in ways that leave the planner no choice (an array, a scalar subquery): a plan that was made
+-- while a table was empty, and reads all of it, would stay for minutes.
 
 -- held --
 -- Lock the jobs of the batch that :owner_id still owns.
@@ -21,6 +24,9 @@ SELECT dagapp.expect('jobs', :job_count, (SELECT count(*) FROM job_rows));
 -- check_node_rows --
 SELECT dagapp.expect('nodes', :node_count, (SELECT count(*) FROM node_rows));
 
+-- call_workers --
+SELECT pg_notify('dagmaster_tasks', '');
+
 -- job_rows --
 -- How far the jobs are. Lets go of those that have ended.
 UPDATE dagapp.dag_jobs j
@@ -31,8 +37,10 @@ FROM json_to_recordset(:jobs::json) AS r(
     job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
     error_message text, result_data jsonb
 )
-WHERE j.job_id = r.job_id AND j.version = r.version
-    AND j.status::text IN ('pending', 'running') -- As text: not an index on the state but the key is to be used.
+WHERE j.ctid = (
+        SELECT k.ctid FROM dagapp.dag_jobs k
+        WHERE k.job_id = r.job_id AND k.version = r.version AND k.status::text IN ('pending', 'running')
+    )
     AND (SELECT count(*) FROM held) > 0 -- First the locks, then the change.
 RETURNING 1;
 
@@ -63,7 +71,10 @@ FROM json_to_recordset(:nodes::json) AS r(
     max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
     dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz
 )
-WHERE n.job_id = r.job_id AND n.node_id = r.node_id AND n.version = r.version
+WHERE n.ctid = (
+    SELECT k.ctid FROM dagapp.dag_node_states k
+    WHERE k.job_id = r.job_id AND k.node_id = r.node_id AND k.version = r.version
+)
 RETURNING 1;
 
 -- result_rows --
@@ -87,13 +98,13 @@ SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE ex
 
 -- closed_waiting --
 -- Attempts that are over must not be claimed any more.
-DELETE FROM dagapp.dag_tasks_waiting t USING json_array_elements_text(:closed_waiting::json) AS c(task_id)
-WHERE t.task_id = c.task_id;
+DELETE FROM dagapp.dag_tasks_waiting
+WHERE task_id = ANY(ARRAY(SELECT json_array_elements_text(:closed_waiting::json)));
 
 -- closed_running --
 -- Attempts that are over are no longer held.
-DELETE FROM dagapp.dag_tasks_running t USING json_array_elements_text(:closed_running::json) AS c(task_id)
-WHERE t.task_id = c.task_id;
+DELETE FROM dagapp.dag_tasks_running
+WHERE task_id = ANY(ARRAY(SELECT json_array_elements_text(:closed_running::json)));
 
 -- waiting --
 -- Tasks for the queues.
@@ -137,5 +148,5 @@ FROM json_to_recordset(:events::json) AS r(
 
 -- mail_rows --
 -- What was taken in is removed.
-DELETE FROM dagapp.dag_mailbox m USING json_array_elements_text(:mail::json) AS c(mail_id)
-WHERE m.mail_id = c.mail_id::bigint;
+DELETE FROM dagapp.dag_mailbox
+WHERE mail_id = ANY(ARRAY(SELECT id::bigint FROM json_array_elements_text(:mail::json) AS m(id)));

@@ -1,10 +1,12 @@
 -- read_mail --
--- What has arrived for the jobs of this owner, in the order of its arrival.
+-- What has arrived for the jobs of this owner, in the order of its arrival; a new job comes with its mail.
 SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.error, m.duration_ms, m.data,
-    m.created_at
+    m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id, j.owner_epoch,
+    j.created_at AS job_created_at, j.started_at, j.version,
+    CASE WHEN m.kind IN ('submitted', 'adopted') THEN j.input_params END AS input_params
 FROM dagapp.dag_mailbox m
 CROSS JOIN LATERAL (
-    SELECT owner_id FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
+    SELECT * FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
 ) j
 WHERE j.owner_id = :owner_id
 ORDER BY m.mail_id

@@ -17,7 +17,7 @@ WITH me AS MATERIALIZED (
     ORDER BY w.priority DESC, w.job_started_at, w.seq
     LIMIT :limit
 ), taken AS (
-    DELETE FROM dagapp.dag_tasks_waiting t USING picked p WHERE t.task_id = p.task_id RETURNING t.*
+    DELETE FROM dagapp.dag_tasks_waiting WHERE task_id = ANY(ARRAY(SELECT task_id FROM picked)) RETURNING *
 ), held AS (
     INSERT INTO dagapp.dag_tasks_running (
         task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
@@ -36,17 +36,19 @@ FROM taken t JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id 
 ORDER BY t.priority DESC, t.job_started_at, t.seq;
 
 -- report_tasks --
--- The worker is done with these; their owners are told.
+-- The worker is done with these; their owners are told, aloud or not.
 WITH reports AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:reports::json) AS r(
         task_id text, job_id bigint, node_id text, kind text, output json, error text, duration_ms bigint, data jsonb
     )
 ), ended AS (
-    DELETE FROM dagapp.dag_tasks_running t USING reports r
-    WHERE t.task_id = r.task_id AND t.worker_id = :worker_id
+    DELETE FROM dagapp.dag_tasks_running
+    WHERE task_id = ANY(ARRAY(SELECT task_id FROM reports)) AND worker_id || '' = :worker_id
+), mail AS (
+    INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
+    SELECT job_id, kind, node_id, task_id, :worker_id, output, error, duration_ms, data FROM reports
 )
-INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
-SELECT job_id, kind, node_id, task_id, :worker_id, output, error, duration_ms, data FROM reports;
+SELECT pg_notify('dagmaster_mail', '') WHERE :aloud::boolean;
 
 -- held_tasks --
 -- What this worker holds, as the database knows it.
@@ -95,3 +97,9 @@ WHERE t.job_id = :job_id AND NOT EXISTS (
     WHERE w.status = 'active' AND t.queue = ANY(w.queues) AND (w.handlers IS NULL OR t.handler = ANY(w.handlers))
 )
 GROUP BY t.queue, t.handler ORDER BY t.queue, t.handler;
+
+-- close_stale_tasks --
+-- Tasks that were claimed while their attempt was being closed: their workers are to stop.
+DELETE FROM dagapp.dag_tasks_running r USING dagapp.dag_node_states n
+WHERE n.job_id = r.job_id AND n.node_id = r.node_id
+    AND (n.status NOT IN ('dispatched', 'running') OR n.task_id IS DISTINCT FROM r.task_id);

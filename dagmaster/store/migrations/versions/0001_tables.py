@@ -195,7 +195,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("mail_id"),
         schema="dagapp",
     )
-    op.create_index("ix_dag_mailbox_job", "dag_mailbox", ["job_id", "mail_id"], unique=False, schema="dagapp")
     op.create_table(
         "dag_node_states",
         sa.Column("job_id", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -386,7 +385,6 @@ def downgrade() -> None:
     op.drop_table("dag_task_results", schema="dagapp")
     op.drop_table("dag_orchestrators", schema="dagapp")
     op.drop_table("dag_node_states", schema="dagapp")
-    op.drop_index("ix_dag_mailbox_job", table_name="dag_mailbox", schema="dagapp")
     op.drop_table("dag_mailbox", schema="dagapp")
     op.drop_index(
         "uq_dag_jobs_idempotency_key",
