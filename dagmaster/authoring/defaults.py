@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.workflow import ChildTask, FanOutNode, Node, TaskNode, Workflow
+from dagmaster.model.workflow import ChildTask, ConditionalNode, FanInNode, FanOutNode, Node, TaskNode, Workflow
 
 
 def settle_defaults(
@@ -17,7 +17,7 @@ def settle_defaults(
     """A node's own timeout wins over its handler's, and that over the setting."""
     retry = RetryPolicy(max_attempts=max_retries)
 
-    def missing(task: ChildTask) -> dict[str, Any]:
+    def missing(task: ChildTask, retry: RetryPolicy = retry) -> dict[str, Any]:
         update: dict[str, Any] = {}
         if task.timeout_seconds is None:
             update["timeout_seconds"] = handler_timeouts.get(task.handler) or timeout_seconds
@@ -30,7 +30,12 @@ def settle_defaults(
             case TaskNode():
                 return node.model_copy(update=missing(node))
             case FanOutNode():
-                return node.model_copy(update={"task": node.task.model_copy(update=missing(node.task))})
+                own = node.retry or retry  # It is the children's too, unless they have one of their own.
+                return node.model_copy(
+                    update={"task": node.task.model_copy(update=missing(node.task, own)), "retry": own}
+                )
+            case ConditionalNode() | FanInNode() if node.retry is None:
+                return node.model_copy(update={"retry": retry})
             case _:
                 return node
 

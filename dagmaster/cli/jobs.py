@@ -18,6 +18,7 @@ from dagmaster.cli.output import (
     console,
     count_of,
     dump,
+    first_line,
     in_seconds,
     print_for_reading,
     print_json,
@@ -26,7 +27,7 @@ from dagmaster.cli.output import (
 )
 from dagmaster.cli.sessions import ask
 from dagmaster.errors import JobEnded
-from dagmaster.model.states import JOB_TERMINAL, JobStatus
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.instances import is_orchestrated
 from dagmaster.store.jobs import get_job, list_jobs, list_nodes
@@ -108,10 +109,10 @@ def show(
         listing.add_row(
             "",
             escape(node["node_id"]),
-            with_symbol(node["status"]),
-            str(node["retry_count"] + 1) if node["dispatched_at"] else "",
+            with_symbol("retrying" if _is_retrying(node) else node["status"]),
+            str(node["retry_count"] + 1) if node["dispatched_at"] or _is_retrying(node) else "",
             in_seconds(between(node["started_at"], node["completed_at"])) if node["started_at"] else "",
-            escape((node["error_message"] or "").partition("\n")[0]),
+            escape(_why(node)),
         )
     listing.columns[-1].overflow = "ellipsis"
     screen.print()
@@ -126,6 +127,18 @@ def show(
             print_for_reading(screen, job["result_data"])
         else:
             print_json(job["result_data"])
+
+
+def _is_retrying(node: Mapping[str, Any]) -> bool:
+    return bool(node["status"] == NodeStatus.READY and node["retry_count"])
+
+
+def _why(node: Mapping[str, Any]) -> str:
+    """Its error; for a node between two attempts that of the last one, and when the next one is due."""
+    error = first_line(node["last_error"] or "") if _is_retrying(node) else first_line(node["error_message"] or "")
+    if _is_retrying(node) and node["not_before"]:
+        return f"next at {at_local_time(node['not_before'])}, after: {error}"
+    return error
 
 
 def _print_job(screen: Console, job: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dagmaster.cli.output import SYMBOLS, between, in_seconds
+from dagmaster.cli.output import SYMBOLS, between, first_line, in_seconds
 from dagmaster.cli.progress import FanView, JobView, NodeView, Show
 from dagmaster.model.states import NodeStatus
 
@@ -78,7 +78,7 @@ def _detail(node: NodeView, width: int) -> RenderableType:
     if node.fan is not None:
         return _fan(node.fan, width)
     if node.error and node.status is NodeStatus.FAILED:
-        return Text(node.error.partition("\n")[0], style="red")
+        return Text(first_line(node.error), style="red")
     if node.attempt > 1:
         return Text(_attempt(node), style="yellow" if node.shown_status == "retrying" else "dim")
     return Text()
@@ -87,7 +87,9 @@ def _detail(node: NodeView, width: int) -> RenderableType:
 def _attempt(node: NodeView) -> str:
     text = f"attempt {node.attempt} of {node.attempts}"
     wait = between(node.now, node.not_before) if node.now and node.not_before else None
-    return f"{text} in {in_seconds(wait)}" if wait else text
+    if wait:
+        text = f"{text} in {in_seconds(wait)}"
+    return f"{text} after: {first_line(node.error)}" if node.error and node.shown_status == "retrying" else text
 
 
 def _fan(fan: FanView, width: int) -> RenderableType:
@@ -162,5 +164,6 @@ def _line(node: NodeView) -> str | None:
     if status == NodeStatus.FAILED and node.error:
         return f"failed: {node.error}"
     if node.attempt > 1:
-        return f"{status}, attempt {node.attempt} of {node.attempts}"
+        line = f"{status}, attempt {node.attempt} of {node.attempts}"
+        return f"{line}, after: {first_line(node.error)}" if node.error and status == "retrying" else line
     return status

@@ -141,6 +141,10 @@ def at_local_time(at: datetime | None) -> str:
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
 
 
+def first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
 def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

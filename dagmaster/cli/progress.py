@@ -129,7 +129,7 @@ def _node(row: Mapping[str, Any], fan: FanView | None) -> NodeView:
         NodeStatus(row["status"]),
         row["retry_count"] + 1,
         max(row["max_retries"], row["retry_count"]) + 1,
-        row["error_message"],
+        row["last_error"],
         row["not_before"],
         row["started_at"],
         row["completed_at"],

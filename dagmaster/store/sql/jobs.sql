@@ -103,11 +103,14 @@ LIMIT :limit OFFSET :offset;
 
 -- show_nodes --
 -- A job's own nodes, and its fan-out children when they are asked for.
-SELECT node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, output, error_message,
-    not_before, created_at, dispatched_at, started_at, completed_at
-FROM dagapp.dag_node_states
-WHERE job_id = :job_id AND (:with_children OR parent_node_id IS NULL)
-ORDER BY coalesce(started_at, dispatched_at) NULLS LAST, created_at, fan_out_index NULLS FIRST, node_id;
+SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index, n.output,
+    n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before, n.created_at,
+    n.dispatched_at, n.started_at, n.completed_at
+FROM dagapp.dag_node_states n
+LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
+    ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
+WHERE n.job_id = :job_id AND (:with_children OR n.parent_node_id IS NULL)
+ORDER BY coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at, n.fan_out_index NULLS FIRST, n.node_id;
 
 -- count_nodes --
 -- How many nodes of a job are in each state, apart for each fan-out.
@@ -116,9 +119,12 @@ FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY parent_node_id, stat
 
 -- watch_nodes --
 -- A job's own nodes for those who look often: without what they hold, with the time at which it was so.
-SELECT node_id, status, retry_count, max_retries, error_message, not_before, dispatched_at, started_at, completed_at,
-    clock_timestamp() AS now
-FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL;
+SELECT n.node_id, n.status, n.retry_count, n.max_retries, coalesce(n.error_message, r.error_message) AS last_error,
+    n.not_before, n.dispatched_at, n.started_at, n.completed_at, clock_timestamp() AS now
+FROM dagapp.dag_node_states n
+LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
+    ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
+WHERE n.job_id = :job_id AND n.parent_node_id IS NULL;
 
 -- job_status --
 -- How far these jobs are.

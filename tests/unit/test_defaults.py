@@ -1,0 +1,33 @@
+"""What a workflow leaves open is written into it before it is pinned."""
+
+from typing import Any
+
+from dagmaster.authoring.defaults import settle_defaults
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.workflow import ChildTask, EndNode, FanInNode, FanOutNode, Node, StartNode, TaskNode, Workflow
+
+
+def settled(node: Node, **options: Any) -> Node:
+    nodes = {"START": StartNode(next=("a",)), "a": node, "END": EndNode()}
+    workflow = Workflow(workflow_id="w", name="w", nodes=nodes)
+    given = {"handler_timeouts": {"quick": 5.0}, "timeout_seconds": 60.0, "max_retries": 2, **options}
+    return settle_defaults(workflow, **given).nodes["a"]
+
+
+def test_a_nodes_own_timeout_wins_over_its_handlers_and_that_over_the_setting() -> None:
+    assert settled(TaskNode(handler="quick", timeout_seconds=7)).timeout_seconds == 7
+    assert settled(TaskNode(handler="quick")).timeout_seconds == 5
+    assert settled(TaskNode(handler="other")).timeout_seconds == 60
+
+
+def test_every_type_of_node_gets_the_retries_of_the_setting() -> None:
+    fan_out = settled(FanOutNode(source=[1], task=ChildTask(handler="echo")))
+    assert fan_out.retry.max_attempts == fan_out.task.retry.max_attempts == 2
+    assert settled(TaskNode(handler="echo")).retry.max_attempts == 2
+    assert settled(FanInNode()).retry.max_attempts == 2
+
+
+def test_the_retry_policy_of_a_fan_out_is_its_childrens_too_unless_they_have_their_own() -> None:
+    none, one = RetryPolicy(max_attempts=0), RetryPolicy(max_attempts=1)
+    assert settled(FanOutNode(source=[1], task=ChildTask(handler="echo"), retry=none)).task.retry == none
+    assert settled(FanOutNode(source=[1], task=ChildTask(handler="echo", retry=one), retry=none)).task.retry == one
