@@ -15,11 +15,11 @@ OWNER_IS_ALIVE_SECONDS = 120.0
 GIVE_UP_SECONDS = 300.0
 LIVE = ("pending", "running")
 # Looking costs what is measured: not before the jobs can have ended, and then often enough to be exact.
-WAIT_SHARE = 0.6
+WAIT_SHARE = 0.8
 
 
 def look_seconds(expected_seconds: float) -> float:
-    return min(max(expected_seconds * 0.01, 0.001), 0.05)
+    return min(max(expected_seconds * 0.01, 0.0005), 0.05)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
 HAND_OVER_SECONDS = 2.0
 STARTED = "SELECT count(DISTINCT task_id) >= %s FROM acceptance_ledger WHERE event = 'start'"
-# Of the jobs that have not ended; those of the process that leaves are the ones that matter.
+# Of those that have not ended.
 ALL_OWNED_BY = """
     SELECT count(*) = 0 FROM dagapp.dag_jobs j LEFT JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = j.owner_id
     WHERE j.status IN ('pending', 'running') AND o.pid IS DISTINCT FROM %s
@@ -20,10 +20,10 @@ RETRIES = "SELECT retry_count, max_retries FROM dagapp.dag_node_states WHERE job
 def test_an_orchestrator_that_is_terminated_hands_over_within_two_seconds(stage: Stage) -> None:
     # So rarely do they look for orphans that only a hand-over can be in time.
     first, second, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, orphan_scan_interval_seconds=60)
-    jobs = stage.submit_all([(CHAIN, {"n": n, "seconds": 0.6}) for n in range(12)])
+    jobs = stage.submit_all([(CHAIN, {"n": n, "seconds": 0.8}) for n in range(12)])
     stage.until("SELECT count(*) = 0 FROM dagapp.dag_jobs WHERE status = 'pending'")
     stage.until(STARTED, 8)
-    leaving = stage.owner_of(jobs[0])
+    leaving = stage.owner_of(jobs[-1])
     staying = second if leaving is first else first
     leaving.terminate()
     assert stage.until(ALL_OWNED_BY, staying.pid) < HAND_OVER_SECONDS
@@ -35,7 +35,7 @@ def test_an_orchestrator_that_is_terminated_hands_over_within_two_seconds(stage:
 
 def test_the_only_orchestrator_leaves_its_jobs_to_the_next_one(stage: Stage) -> None:
     only, _ = stage.launch(ORCHESTRATOR, WORKER)
-    stage.submit_all([(NARROW_FAN, {"items": list(range(20))}), (CHAIN, {"n": 1, "seconds": 0.3})])
+    stage.submit_all([(NARROW_FAN, {"items": list(range(30)), "seconds": 0.25}), (CHAIN, {"n": 1, "seconds": 0.8})])
     stage.until(STARTED, 3)
     only.terminate()
     assert only.wait() == 0

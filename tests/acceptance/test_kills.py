@@ -96,7 +96,7 @@ def test_a_killed_workers_task_is_finished_by_another(stage: Stage) -> None:
 
 def test_a_worker_that_was_stopped_for_too_long_comes_back_too_late_and_works_on(stage: Stage) -> None:
     _, first, second = stage.launch(ORCHESTRATOR, WORKER, WORKER, worker_lost_after_seconds=2)
-    job_id = stage.submit(LONG, first_seconds=0.5)
+    job_id = stage.submit(LONG, first_seconds=3)
     late = holder_of(stage, job_id)
     late.stop()
     stage.killed.add(late.pid)

@@ -48,7 +48,7 @@ def stop_the_owner(stage: Stage, first: Process, second: Process) -> tuple[Proce
     """
     job_id = stage.submit(FAN, items=list(range(500)), seconds=0.005)
     stage.submit_all([(NARROW_FAN, {"items": list(range(20)), "seconds": 0.1})] * 3)
-    stage.until(DONE, 100)
+    stage.until(DONE, 30)
     former = stage.owner_of(job_id)
     present = first if former is second else second
     former.stop()
