@@ -1,6 +1,7 @@
-"""Whoever submits a job may be killed at any moment: there is a whole job or none."""
+"""Whoever submits a job or is given it may be killed at any moment: there is a whole job or none, and it ends."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -21,7 +22,7 @@ IS_CONNECTED = """
     SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'dagmaster cli' AND datname = current_database()
 """
 IS_GONE = IS_CONNECTED.replace("count(*) > 0", "count(*) = 0")
-IS_BLOCKED = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+BLOCKED = "SELECT count(*) = %s FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
 
 
 def test_a_submitter_is_killed_at_any_moment(stage: Stage) -> None:
@@ -43,7 +44,7 @@ def test_a_submitter_is_killed_at_any_moment(stage: Stage) -> None:
         with psycopg.connect(stage.dsn) as conn:
             conn.execute(f"LOCK TABLE {table} IN SHARE MODE")
             process = stage.start(*arguments, table)
-            stage.until(IS_BLOCKED, table)
+            stage.until(BLOCKED, 1, table)
             process.kill()
 
     stage.until(IS_GONE)
@@ -51,5 +52,19 @@ def test_a_submitter_is_killed_at_any_moment(stage: Stage) -> None:
     assert stage.database.rows(MORE_THAN_ONE) == []
     stage.launch(ORCHESTRATOR, WORKER)
     stage.submit(FORK, weight=1)
+    stage.until_ended()
+    assert_promise_kept(stage.dsn)
+
+
+def test_the_owner_is_killed_while_jobs_are_created_for_it(stage: Stage) -> None:
+    first, _, _ = stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
+    with ThreadPoolExecutor(8) as threads:
+        with psycopg.connect(stage.dsn) as conn:
+            conn.execute("LOCK TABLE dagapp.dag_node_states IN SHARE MODE")
+            creations = [threads.submit(stage.submit, FORK, weight=weight) for weight in range(6, 14)]
+            stage.until(BLOCKED, 8, "dagapp.dag_node_states")  # Each has its owner, and nobody else can see it yet.
+            first.kill()
+            stage.until("SELECT status = 'lost' FROM dagapp.dag_orchestrators WHERE pid = %s", first.pid)
+        assert len({creation.result() for creation in creations}) == 8
     stage.until_ended()
     assert_promise_kept(stage.dsn)

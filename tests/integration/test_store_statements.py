@@ -40,7 +40,8 @@ def is_part(name: str) -> bool:
 
 
 def every_statement() -> dict[str, statements.Statement]:
-    whole_batch = batch._statement(dict.fromkeys(batch.PARTS, "[]"))
+    checks = tuple(name for name in SQL if name.startswith("check_"))
+    whole_batch = statements.compose(("held", *batch.PARTS.values()), checks)
     return {name: one for name, one in SQL.items() if not is_part(name)} | {"a whole batch": whole_batch}
 
 
