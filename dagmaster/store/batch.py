@@ -8,7 +8,7 @@ import orjson
 import psycopg
 
 from dagmaster.engine.state import JobState, NodeState
-from dagmaster.engine.turn import Dispatch, Result, Turn
+from dagmaster.engine.turn import Dispatch, Event, Result, Turn
 from dagmaster.errors import Conflict
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import Statement, compose, run_statement
@@ -111,13 +111,35 @@ def _values(batch: Batch) -> dict[str, Any]:
         "closed_running": encode_rows([task_id for turn in turns for task_id in turn.closed_running]),
         "waiting": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id not in batch.local]),
         "running": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id in batch.local]),
-        "events": encode_rows([event for turn in turns for event in turn.events]),
+        "events": encode_rows([_event_row(event) for turn in turns for event in turn.events]),
         "mail": encode_rows(batch.mail),
     }
 
 
 def _json(value: bytes | None) -> orjson.Fragment | None:
     return orjson.Fragment(value) if value is not None else None
+
+
+def _given(row: dict[str, Any]) -> dict[str, Any]:
+    """Without what is null: the server takes each key apart, and a missing one is null too."""
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def _event_row(event: Event) -> dict[str, Any]:
+    return _given(
+        {
+            "job_id": event.job_id,
+            "event_type": event.event_type,
+            "event_status": event.event_status,
+            "created_at": event.created_at,
+            "node_id": event.node_id,
+            "task_id": event.task_id,
+            "event_data": event.event_data,
+            "error_message": event.error_message,
+            "duration_ms": event.duration_ms,
+            "source_app": event.source_app,
+        }
+    )
 
 
 def _job_row(job: JobState) -> dict[str, Any]:
@@ -133,22 +155,24 @@ def _job_row(job: JobState) -> dict[str, Any]:
 
 
 def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
-    return {
-        "job_id": job.job_id,
-        "node_id": node.node_id,
-        "version": node.version,
-        "status": node.status,
-        "task_id": job.task_id(node) if node.dispatched_at else None,
-        "retry_count": node.attempt,
-        "max_retries": node.max_retries,
-        "input_params": _json(node.params),
-        "output": _json(node.output),
-        "error_message": node.error,
-        "not_before": node.not_before,
-        "dispatched_at": node.dispatched_at,
-        "started_at": node.started_at,
-        "completed_at": node.completed_at,
-    }
+    return _given(
+        {
+            "job_id": job.job_id,
+            "node_id": node.node_id,
+            "version": node.version,
+            "status": node.status,
+            "task_id": job.task_id(node) if node.dispatched_at else None,
+            "retry_count": node.attempt,
+            "max_retries": node.max_retries,
+            "input_params": _json(node.params),
+            "output": _json(node.output),
+            "error_message": node.error,
+            "not_before": node.not_before,
+            "dispatched_at": node.dispatched_at,
+            "started_at": node.started_at,
+            "completed_at": node.completed_at,
+        }
+    )
 
 
 def _new_node_row(job: JobState, node: NodeState, turn: Turn) -> dict[str, Any]:
@@ -160,32 +184,36 @@ def _new_node_row(job: JobState, node: NodeState, turn: Turn) -> dict[str, Any]:
 
 
 def _result_row(result: Result) -> dict[str, Any]:
-    return {
-        "task_id": result.task_id,
-        "job_id": result.job_id,
-        "node_id": result.node_id,
-        "status": result.status,
-        "output": _json(result.output),
-        "error_message": result.error_message,
-        "worker_id": result.worker_id,
-        "execution_duration_ms": result.execution_duration_ms,
-        "reported_at": result.reported_at,
-    }
+    return _given(
+        {
+            "task_id": result.task_id,
+            "job_id": result.job_id,
+            "node_id": result.node_id,
+            "status": result.status,
+            "output": _json(result.output),
+            "error_message": result.error_message,
+            "worker_id": result.worker_id,
+            "execution_duration_ms": result.execution_duration_ms,
+            "reported_at": result.reported_at,
+        }
+    )
 
 
 def _task_row(job: JobState, dispatch: Dispatch) -> dict[str, Any]:
     spec = dispatch.node.task
-    return {
-        "task_id": dispatch.task_id,
-        "job_id": job.job_id,
-        "node_id": dispatch.node.node_id,
-        "retry_count": dispatch.attempt,
-        "queue": spec.queue,
-        "priority": job.priority,
-        "job_started_at": job.started_at,
-        "handler": spec.handler,
-        "timeout_seconds": spec.timeout_seconds,
-        "correlation_id": job.correlation_id,
-        "trace_parent": None,
-        "dispatched_at": dispatch.at,
-    }
+    return _given(
+        {
+            "task_id": dispatch.task_id,
+            "job_id": job.job_id,
+            "node_id": dispatch.node.node_id,
+            "retry_count": dispatch.attempt,
+            "queue": spec.queue,
+            "priority": job.priority,
+            "job_started_at": job.started_at,
+            "handler": spec.handler,
+            "timeout_seconds": spec.timeout_seconds,
+            "correlation_id": job.correlation_id,
+            "trace_parent": None,
+            "dispatched_at": dispatch.at,
+        }
+    )

@@ -99,26 +99,25 @@ async def test_a_job_that_the_engine_stumbles_over_is_failed_and_the_others_go_o
         await running.is_clean()
 
 
-@pytest.mark.parametrize("sqlstate", ["P0001", "54000", "22P05"])
-async def test_a_job_that_cannot_be_written_is_failed_and_the_others_go_on(dsn: str, sqlstate: str) -> None:
+async def test_a_job_that_cannot_be_written_is_failed_and_the_others_go_on(dsn: str) -> None:
     """In one batch with good ones: limits of PostgreSQL's look like a lost connection to the driver."""
     await rows(
         dsn,
-        f"""CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-                BEGIN RAISE 'cannot be written' USING ERRCODE = '{sqlstate}'; END $$;
-            CREATE TRIGGER refuse BEFORE UPDATE ON dagapp.dag_node_states FOR EACH ROW
-                WHEN (NEW.input_params->>'evil' IS NOT NULL AND NEW.status = 'dispatched')
-                EXECUTE FUNCTION refuse()""",
+        """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN RAISE 'cannot be written' USING ERRCODE = NEW.input_params->>'evil'; END $$;
+           CREATE TRIGGER refuse BEFORE UPDATE ON dagapp.dag_node_states FOR EACH ROW
+               WHEN (NEW.input_params->>'evil' IS NOT NULL AND NEW.status = 'dispatched')
+               EXECUTE FUNCTION refuse()""",
     )
     async with fleet(dsn) as running:
-        evil = single(params={"evil": "yes"})
-        new = [NewJob(evil if n == 3 else chain(2), {}) for n in range(8)]
-        ids = await running.submit_all(new)
+        evil = [NewJob(single(params={"evil": sqlstate}), {}) for sqlstate in ("P0001", "54000", "22P05")]
+        good = [NewJob(chain(2), {}) for _ in range(6)]
+        ids = await running.submit_all([*good[:3], *evil, *good[3:]])
         await running.orchestrator()
         await running.worker()
-        bad = ids.pop(3)
-        await running.completed(*ids)
-        await assert_poisoned(running, bad, "cannot be written")
+        await running.completed(*ids[:3], *ids[6:])
+        for bad in ids[3:6]:
+            await assert_poisoned(running, bad, "cannot be written")
         await running.is_clean()
 
 

@@ -22,9 +22,18 @@ async def count_runs(ctx: HandlerContext) -> dict[str, Any]:
     return {"task": ctx.task_id}
 
 
+@pytest.fixture
+async def running(dsn: str) -> AsyncIterator[Fleet]:
+    """An orchestrator, and a worker that is as far away as on another machine."""
+    async with fleet(dsn, number=number, count_runs=count_runs) as one:
+        await one.orchestrator()
+        await one.worker()
+        yield one
+
+
 @pytest.fixture(params=["near", "far"])
-async def running(dsn: str, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
-    """An orchestrator with a worker: in its own process, or as far away as another machine."""
+async def anywhere(dsn: str, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
+    """The worker is in the orchestrator's own process, or it is not."""
     async with fleet(dsn, number=number, count_runs=count_runs) as one:
         orchestrator = await one.orchestrator()
         await one.worker(owner=orchestrator if request.param == "near" else None)
@@ -48,31 +57,33 @@ node_completed END
 job_completed""".splitlines()
 
 
-async def test_the_trace_of_an_echo_is_exactly_this(running: Fleet) -> None:
+async def test_the_trace_of_an_echo_is_exactly_this(anywhere: Fleet) -> None:
     what = graph(
         {"echo_handler": task("echo", "END", params={"m": "{{ inputs.m }}"})},
         "echo_test",
         start="echo_handler",
         inputs={"m": "string"},
     )
-    job = await running.run(what, {"m": "hällo"})
+    job = await anywhere.run(what, {"m": "hällo"})
     assert job["status"] == "completed"
     assert job["result_data"]["echo_handler"]["echoed_params"] == {"m": "hällo"}
-    assert await running.trace(job["job_id"]) == ECHO
-    nodes = await running.nodes(job["job_id"])
+    assert await anywhere.trace(job["job_id"]) == ECHO
+    nodes = await anywhere.nodes(job["job_id"])
     assert nodes["echo_handler"]["task_id"] == f"{job['job_id']}_echo_handler_0"
     assert {row["status"] for row in nodes.values()} == {"completed"}
-    events = {row["event_type"]: row for row in await running.events(job["job_id"]) if row["node_id"] == "echo_handler"}
+    events = {
+        row["event_type"]: row for row in await anywhere.events(job["job_id"]) if row["node_id"] == "echo_handler"
+    }
     assert events["node_ready"]["event_data"] == {"dependencies": ["START"]}
     assert events["node_dispatched"]["event_data"] == {"queue": "q", "handler": "echo"}
     assert events["node_started"]["source_app"] == "worker"
-    assert events["node_started"]["event_data"]["worker_id"] == running.roles[1].id
+    assert events["node_started"]["event_data"]["worker_id"] == anywhere.roles[1].id
     assert events["node_completed"]["event_data"] == {"output_keys": ["echoed_params"]}
     assert events["node_completed"]["duration_ms"] is not None
-    [done] = await running.events(job["job_id"], "job_completed")
+    [done] = await anywhere.events(job["job_id"], "job_completed")
     assert done["event_data"]["node_count"] == 3
     assert done["event_status"] == "success"
-    await running.is_clean()
+    await anywhere.is_clean()
 
 
 async def test_data_flows_along_the_edges(running: Fleet) -> None:
@@ -107,11 +118,11 @@ def routed() -> Any:
     )
 
 
-async def test_a_conditional_takes_one_branch_and_an_optional_step_may_be_left_out(running: Fleet) -> None:
-    small, huge = await running.ended(
-        await running.submit(routed(), {"size": 1}), await running.submit(routed(), {"size": 1000})
+async def test_a_conditional_takes_one_branch_and_an_optional_step_may_be_left_out(anywhere: Fleet) -> None:
+    small, huge = await anywhere.ended(
+        await anywhere.submit(routed(), {"size": 1}), await anywhere.submit(routed(), {"size": 1000})
     )
-    assert await running.statuses(small["job_id"]) == {
+    assert await anywhere.statuses(small["job_id"]) == {
         "START": "completed",
         "pick": "completed",
         "big": "skipped",
@@ -119,9 +130,9 @@ async def test_a_conditional_takes_one_branch_and_an_optional_step_may_be_left_o
         "after": "completed",
         "END": "completed",
     }
-    assert set((await running.statuses(huge["job_id"])).values()) == {"completed"}
+    assert set((await anywhere.statuses(huge["job_id"])).values()) == {"completed"}
     assert small["result_data"]["pick"]["taken_branch"] == "small"
-    skipped = await running.events(small["job_id"], "node_skipped")
+    skipped = await anywhere.events(small["job_id"], "node_skipped")
     assert [(row["node_id"], row["event_data"]["reason"]) for row in skipped] == [
         ("big", "conditional_branch_not_taken"),
         ("bigger", "conditional_branch_not_taken"),
@@ -145,7 +156,7 @@ async def test_any_of_fires_once_on_the_first_that_completes(running: Fleet) -> 
     assert found["either"]["dispatched_at"] < found["right"]["completed_at"] <= found["both"]["dispatched_at"]
 
 
-async def test_a_fan_in_gathers_in_each_of_its_ways(running: Fleet) -> None:
+async def test_a_fan_in_gathers_in_each_of_its_ways(anywhere: Fleet) -> None:
     expected = {
         "collect": {"results": [{"n": n, "list": [n, n], "flag": True} for n in (5, 6, 7)], "count": 3},
         "concat": {"results": [5, 5, 6, 6, 7, 7], "count": 6},
@@ -154,15 +165,15 @@ async def test_a_fan_in_gathers_in_each_of_its_ways(running: Fleet) -> None:
         "last": {"result": {"n": 7, "list": [7, 7], "flag": True}, "count": 3},
         "merge": {"result": {"n": 7, "list": [7, 7], "flag": True}, "count": 3},
     }
-    ids = [await running.submit(fan(mode, handler="number"), {"items": [5, 6, 7]}) for mode in expected]
-    jobs = await running.completed(*ids)
+    ids = [await anywhere.submit(fan(mode, handler="number"), {"items": [5, 6, 7]}) for mode in expected]
+    jobs = await anywhere.completed(*ids)
     assert {mode: job["result_data"]["gather"] for mode, job in zip(expected, jobs, strict=True)} == expected
-    children = [row for row in (await running.nodes(ids[0])).values() if row["parent_node_id"]]
+    children = [row for row in (await anywhere.nodes(ids[0])).values() if row["parent_node_id"]]
     assert {(row["node_id"], row["fan_out_index"], row["parent_node_id"]) for row in children} == {
         (f"spread__{n}", n, "spread") for n in range(3)
     }
     assert all(f"spread__{n}" not in job["result_data"] for job in jobs for n in range(3))
-    await running.is_clean()
+    await anywhere.is_clean()
 
 
 async def test_a_fan_out_over_nothing_is_done_at_once(running: Fleet) -> None:
@@ -194,13 +205,13 @@ async def test_a_fan_out_over_another_nodes_output_and_a_fan_out_after_a_fan_in(
     assert job["result_data"]["sum"] == {"total": 12, "count": 6}
 
 
-async def test_a_wide_fan_out_is_made_in_slices_and_each_child_runs_once(running: Fleet) -> None:
+async def test_a_wide_fan_out_is_made_in_slices_and_each_child_runs_once(anywhere: Fleet) -> None:
     runs_before = dict(RUNS)
-    job = await running.run(fan(handler="count_runs"), {"items": list(range(300))})
+    job = await anywhere.run(fan(handler="count_runs"), {"items": list(range(300))})
     assert job["status"] == "completed"
     new = {task_id: runs for task_id, runs in RUNS.items() if task_id not in runs_before}
     assert new == {f"{job['job_id']}_spread__{n}_0": 1 for n in range(300)}
-    await running.is_clean()
+    await anywhere.is_clean()
 
 
 async def test_no_more_children_run_at_once_than_max_parallel(dsn: str) -> None:

@@ -73,16 +73,16 @@ async def test_a_beat_says_what_time_it_is_and_what_was_done(dsn: str) -> None:
     assert (datetime.now(UTC) - row["heartbeat_at"]).total_seconds() < 60
 
 
-@pytest.mark.parametrize("given_up", ["lost", "stopped"])
-async def test_an_orchestrator_that_was_given_up_is_told_so_at_its_next_beat(dsn: str, given_up: str) -> None:
+async def test_an_orchestrator_that_was_given_up_is_told_so_at_its_next_beat(dsn: str) -> None:
     """It registers again; otherwise nobody would give it jobs, and it would lose those that it takes."""
     me = this_instance()
     async with opened(dsn, application="test") as conn:
         await instances.register_orchestrator(conn, me)
-        await rows(dsn, "UPDATE dagapp.dag_orchestrators SET status = %s", given_up)
-        assert await instances.beat_orchestrator(conn, me, 0, {}) is None
-        await instances.register_orchestrator(conn, me)
-        assert await instances.beat_orchestrator(conn, me, 0, {}) is not None
+        for given_up in ("lost", "stopped"):
+            await rows(dsn, "UPDATE dagapp.dag_orchestrators SET status = %s", given_up)
+            assert await instances.beat_orchestrator(conn, me, 0, {}) is None
+            await instances.register_orchestrator(conn, me)
+            assert await instances.beat_orchestrator(conn, me, 0, {}) is not None
     assert await status(dsn, me) == "running"
 
 
