@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 
 from dagmaster.errors import DatabaseUnavailable
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 
 MAX_RECONNECT_SECONDS = 5.0
 HAND_OVER_SECONDS = 5.0
+CANCEL_SECONDS = 1.0
+CANCEL_ATTEMPTS = 15
 
 
 async def run_orchestrator(
@@ -39,10 +42,21 @@ async def run_orchestrator(
         _raise_first([loop, *chores])
         await loop
     finally:
-        for chore in [loop, *chores]:
-            chore.cancel()
-        await asyncio.gather(loop, *chores, return_exceptions=True)
+        await _end([loop, *chores])
         await leave(dsn, orchestrator, intervals, notifier)
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel them until they have ended: in a connection that is just being lost a cancellation gets lost too."""
+    left = set(tasks)
+    for _ in range(CANCEL_ATTEMPTS):
+        for task in left:
+            task.cancel()
+        done, left = await asyncio.wait(left, timeout=CANCEL_SECONDS)
+        await asyncio.gather(*done, return_exceptions=True)
+        if not left:
+            return
+    log.warning("%d chores did not end", len(left))
 
 
 def _raise_first(tasks: list[asyncio.Task[None]]) -> None:

@@ -100,7 +100,7 @@ async def submit_many(
         raise Invalid(f"the inputs cannot be written as JSON: {error}") from error
     except psycopg.errors.UntranslatableCharacter as error:
         raise Invalid("the inputs contain a NUL character (\\u0000), which PostgreSQL cannot store") from error
-    except psycopg.DataError as error:
+    except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded) as error:
         raise Invalid(f"the job cannot be stored: {error.diag.message_primary}") from error
     added = {row["job_id"]: row["owner_id"] for row in await cursor.fetchall()}
     return [

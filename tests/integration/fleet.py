@@ -156,7 +156,9 @@ class Role:
 
     async def _drop(self) -> None:
         assert self._main is not None
-        self._main.cancel()
+        while not self._main.done():  # in a connection that is just being lost a cancellation gets lost too
+            self._main.cancel()
+            await asyncio.wait([self._main], timeout=1.0)
         await asyncio.gather(self._main, return_exceptions=True)
         self._main = None
         await self._end()
