@@ -226,7 +226,15 @@ class Worker:
     def _begin(self, message: TaskMessage) -> None:
         self._unsure.discard(message.task_id)
         if message.task_id not in self._running:
-            self._running[message.task_id] = asyncio.create_task(self._run(message), name=message.task_id)
+            task = asyncio.create_task(self._run(message), name=message.task_id)
+            self._running[message.task_id] = task
+            task.add_done_callback(self._clear)
+
+    def _clear(self, task: asyncio.Task[None]) -> None:
+        """Free the slot, also of a task that was cancelled before it ran at all."""
+        if self._running.get(task.get_name()) is task:
+            del self._running[task.get_name()]
+            self._wake.set()
 
     async def _run(self, message: TaskMessage) -> None:
         bench = Bench(self._registry, self.worker_id, self._executor, self.options.max_output_bytes)

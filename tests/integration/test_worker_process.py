@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ from fleet import NEVER, POLL, Fleet, WorkerRole, chain, fan, fleet, handlers, r
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dagmaster.handlers import HandlerContext
+from dagmaster.queues.contract import TaskMessage
 
 
 class Gate:
@@ -261,6 +263,17 @@ async def test_a_withdrawn_task_frees_its_slot(dsn: str) -> None:
         await running.cancel(job_id)
         await running.completed(await running.submit(single()))
         assert gate.cancelled == [f"{job_id}_work_0"]
+
+
+async def test_a_task_that_is_withdrawn_before_it_began_frees_its_slot_too(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        worker = await running.worker(concurrency=2, shutdown_grace_seconds=60)
+        message = TaskMessage("1_work_0", 1, "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
+        worker.it._begin(message)
+        worker.it._cancel([message.task_id])  # before the loop came to it
+        await asyncio.sleep(0.05)
+        assert worker.it.free_slots == 2
+        await asyncio.wait_for(worker.stop(), 10)
 
 
 async def test_bad_outputs_fail_their_job_and_not_the_worker(dsn: str) -> None:
