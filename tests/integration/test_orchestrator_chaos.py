@@ -8,6 +8,9 @@ from fleet import Fleet, OrchestratorRole, WorkerRole, chain, fan, fleet, retry,
 
 from dagmaster.handlers import HandlerContext
 
+# psycopg's pipelines complain, out of reach, when their connection is lost under them.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 ENDLESS_RETRIES = retry(100)
 
 

@@ -14,6 +14,9 @@ from dagmaster.orchestrator import definitions, orchestrator
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.jobs import NewJob
 
+# psycopg's pipelines complain, out of reach, when their connection is lost under them.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 Commit = Callable[..., Any]
 
 

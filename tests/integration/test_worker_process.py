@@ -10,11 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
+import pytest
 from fleet import NEVER, POLL, Fleet, WorkerRole, chain, fan, fleet, handlers, retry, rows, single
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dagmaster.handlers import HandlerContext
 from dagmaster.queues.contract import TaskMessage
+
+# psycopg's pipelines complain, out of reach, when their connection is lost under them.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Gate:
