@@ -36,6 +36,38 @@ class UnknownHandler(NotFound):
     """No handler has this name."""
 
 
+class UnknownNode(NotFound):
+    """The job has no node of this id."""
+
+
+class UnknownTask(NotFound):
+    """No task has this id."""
+
+
+class UnknownKey(NotFound):
+    """There is no such API key."""
+
+
+class UnknownCommand(NotFound):
+    """No command has this name."""
+
+
+class Unauthorized(DagmasterError):
+    """An API key is needed: send it as `Authorization: Bearer dm_...`."""
+
+
+class Forbidden(DagmasterError):
+    """This API key may not do that."""
+
+
+class TooLarge(DagmasterError):
+    """That is more than is allowed."""
+
+
+class TaskOver(Conflict):
+    """The attempt has ended: it was reported before, withdrawn, or another one has begun."""
+
+
 class IdempotencyConflict(Conflict):
     """The idempotency key was used before with other content."""
 

@@ -29,7 +29,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from dagmaster.errors import Misconfigured
 
 PREFIX = "DAGMASTER_"
-SECRETS = {"database_url", "postgres_password"}
+SECRETS = {"database_url", "postgres_password", "api_key", "secret_key"}
 
 # Names without the prefix that are accepted too, the first found wins (C-59).
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -51,6 +51,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "run_mode": ("RUN_MODE",),
     "log_level": ("LOG_LEVEL",),
     "log_format": ("LOG_FORMAT",),
+    "url": ("ORCHESTRATOR_URL",),
+    "allow_destructive_bootstrap": ("ALLOW_DESTRUCTIVE_BOOTSTRAP",),
 }
 
 
@@ -109,10 +111,35 @@ class Settings(BaseSettings):
     default_max_retries: NonNegativeInt = 3
     shutdown_grace_seconds: Grace = 30
 
+    url: str | None = None
+    api_key: SecretStr | None = None
+    api_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    api_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    api_pool_size: PositiveInt = 10
+    public_url: str | None = None
+    cors_origins: Names = []
+    secret_key: Annotated[SecretStr, Field(min_length=16)] | None = None
+    enable_handler_test: bool = False
+    allow_destructive_bootstrap: bool = False
+
+    callback_allowed_hosts: Names = []
+    callback_allow_http: bool = False
+    callback_max_attempts: PositiveInt = 12
+    callback_timeout_seconds: Seconds = 10
+
+    stall_after_seconds: Seconds = 300
+    stuck_after_seconds: Seconds = 1800
+    max_queue_depth: PositiveInt = 100_000
+    resume_queue_depth: PositiveInt | None = None
+
+    retention_days: Annotated[float, Field(gt=0)] | None = None
+    archive_dir: Folder | None = None
+
     template_env_prefix: Annotated[str, Field(min_length=1)] = "DAGMASTER_VAR_"
     max_fan_out: PositiveInt = 1_000_000
     max_output_bytes: PositiveInt = 16 * 1024 * 1024
     max_nodes: PositiveInt = 5000
+    max_body_bytes: PositiveInt = 4 * 1024 * 1024
 
     log_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], Lowercase] = "info"
     log_format: Annotated[Literal["text", "json"], Lowercase] = "text"
@@ -154,6 +181,23 @@ class Settings(BaseSettings):
         if limit <= info.data.get(beat, 0):
             raise ValueError(f"should be greater than {beat}, which is {info.data[beat]:g}")
         return limit
+
+    @field_validator("resume_queue_depth")
+    @classmethod
+    def _resume_below_the_limit(cls, depth: int | None, info: ValidationInfo) -> int:
+        limit: int = info.data.get("max_queue_depth", 1)
+        if depth is None:
+            return max(limit * 4 // 5, 1)
+        if depth > limit:
+            raise ValueError(f"should not be greater than max_queue_depth, which is {limit}")
+        return depth
+
+    @field_validator("url", "public_url")
+    @classmethod
+    def _be_a_web_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("should look like https://dagmaster.example.com")
+        return url.rstrip("/") if url else None
 
     def database_dsn(self) -> str | None:
         """The address of the database with its password; None means the embedded server."""

@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Column, DateTime, Enum, Identity, Index, MetaData, Text, func, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, DateTime, Enum, Identity, Index, MetaData, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 from sqlmodel import Field, SQLModel
 
@@ -40,6 +40,12 @@ EVENT_TYPES = (
     "orchestrator_backpressure",
     "job_taken_over",
     "command",
+    "job_paused",
+    "job_resumed",
+    "job_reopened",
+    "node_reopened",
+    "callback_delivered",
+    "callback_failed",
 )
 
 
@@ -119,6 +125,10 @@ class DagJob(Base, table=True):
     request_hash: str | None = Field(default=None, max_length=64)
     callback_url: str | None = Field(default=None, sa_type=Text)
     asset_id: str | None = Field(default=None, max_length=64)
+    trace_parent: str | None = Field(default=None, max_length=64)
+    paused_at: datetime | None = _time(nullable=True)
+    paused_by: str | None = Field(default=None, max_length=128)
+    resumed_at: datetime | None = _time(nullable=True)
     owner_id: str | None = Field(default=None, max_length=32)
     owner_epoch: int = _big(nullable=False, server_default=text("0"))
     owner_heartbeat_at: datetime | None = _time(nullable=True)
@@ -253,6 +263,7 @@ class DagWorker(Base, table=True):
     started_at: datetime = _time(default_now=True)
     tasks_completed: int = _big(nullable=False, server_default=text("0"))
     tasks_failed: int = _big(nullable=False, server_default=text("0"))
+    stats: dict[str, Any] = _jsonb("{}")
 
 
 class DagTaskWaiting(Base, table=True):
@@ -260,7 +271,14 @@ class DagTaskWaiting(Base, table=True):
 
     __tablename__ = "dag_tasks_waiting"
     __table_args__ = (
-        Index("ix_dag_tasks_waiting_order", "queue", text("priority DESC"), "job_started_at", "seq"),
+        Index(
+            "ix_dag_tasks_waiting_order",
+            "queue",
+            text("priority DESC"),
+            "job_started_at",
+            "seq",
+            postgresql_where=text("NOT held"),
+        ),
         Index("ix_dag_tasks_waiting_job", "job_id"),
     )
     task_id: str = Field(primary_key=True, max_length=128)
@@ -276,6 +294,8 @@ class DagTaskWaiting(Base, table=True):
     correlation_id: str | None = Field(default=None, max_length=128)
     trace_parent: str | None = Field(default=None, max_length=64)
     dispatched_at: datetime = _time()
+    # Of a job that is paused: it keeps its place, and nobody takes it.
+    held: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
 
 
 class DagTaskRunning(Base, table=True):
@@ -320,3 +340,53 @@ class DagMail(Base, table=True):
         default=None,
         sa_column=Column(DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
     )
+
+
+class DagApiKey(Base, table=True):
+    """Who may ask for what. The key itself is nowhere: only its hash."""
+
+    __tablename__ = "dag_api_keys"
+    __table_args__ = (
+        Index("uq_dag_api_keys_name", "name", unique=True, postgresql_where=text("revoked_at IS NULL")),
+        CheckConstraint("role IN ('admin', 'operator', 'worker', 'partner', 'viewer')", name="ck_dag_api_keys_role"),
+    )
+    key_id: str = Field(primary_key=True, max_length=16)
+    name: str = Field(max_length=128)
+    role: str = Field(max_length=16)
+    key_hash: str = Field(max_length=64)
+    created_at: datetime = _time(default_now=True)
+    created_by: str = Field(default="", max_length=128, sa_column_kwargs={"server_default": ""})
+    expires_at: datetime | None = _time(nullable=True)
+    revoked_at: datetime | None = _time(nullable=True)
+    last_used_at: datetime | None = _time(nullable=True)
+
+
+class DagCallback(Base, table=True):
+    """Calls to be made because a job has ended; written by a trigger in the transaction that ends it."""
+
+    __tablename__ = "dag_callbacks"
+    __table_args__ = (
+        Index("ix_dag_callbacks_due", "next_attempt_at", postgresql_where=text("status = 'waiting'")),
+        Index("ix_dag_callbacks_job", "job_id"),
+    )
+    callback_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+    job_id: int = _big(nullable=False)
+    url: str = Field(sa_type=Text)
+    job_status: JobStatus = Field(sa_column=Column(JOB_STATUS, nullable=False))
+    status: str = Field(default="waiting", max_length=16, sa_column_kwargs={"server_default": "waiting"})
+    attempts: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    next_attempt_at: datetime = _time(default_now=True)
+    last_attempt_at: datetime | None = _time(nullable=True)
+    last_error: str | None = Field(default=None, max_length=MAX_ERROR)
+    response_status: int | None = None
+    created_at: datetime = _time(default_now=True)
+    delivered_at: datetime | None = _time(nullable=True)
+
+
+class DagSecret(Base, table=True):
+    """Secrets of the fleet that nobody has to choose: made by the first process that needs them."""
+
+    __tablename__ = "dag_secrets"
+    name: str = Field(primary_key=True, max_length=64)
+    value: str = Field(sa_type=Text)
+    created_at: datetime = _time(default_now=True)

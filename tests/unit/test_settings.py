@@ -77,6 +77,8 @@ EXAMPLES = {
     "postgres_db": ("geo", "geo"),
     "postgres_user": ("me", "me"),
     "worker_queue": ("heavy", "heavy"),
+    "url": ("https://dagmaster.example.com/", "https://dagmaster.example.com"),
+    "allow_destructive_bootstrap": ("true", True),
     "orphan_threshold_seconds": ("77", 77),
     "heartbeat_interval_seconds": ("7", 7),
     "worker_heartbeat_interval_seconds": ("7", 7),

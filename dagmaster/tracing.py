@@ -1,0 +1,1 @@
+"""Spans from submission to execution; without an exporter they cost nothing."""
