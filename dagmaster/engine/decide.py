@@ -12,14 +12,20 @@ from dagmaster.engine.messages import (
     Cancel,
     Expand,
     Message,
+    Pause,
+    QueueOpened,
     Report,
     Resume,
+    RetryByHand,
     TaskCompleted,
     TaskFailed,
     TaskLost,
     TaskStarted,
     TimerDue,
+    Unpause,
 )
+from dagmaster.engine.pausing import pause, unpause
+from dagmaster.engine.reopening import can_reopen, retry_by_hand
 from dagmaster.engine.reports import (
     accept_completed,
     accept_failed,
@@ -38,7 +44,7 @@ def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rul
     """Move the job, in memory, by each message in turn; the turn says what must be written."""
     turn = Turn(job, now, rules)
     for message in messages:
-        if turn.is_over:
+        if turn.is_over and not can_reopen(turn, message):
             if isinstance(message, Report):
                 ignore(turn, message, "the job has ended")
             continue
@@ -64,10 +70,24 @@ def _apply(turn: Turn, message: Message) -> None:
             accept_lost(turn, message)
         case TimerDue():
             fire(turn, message)
-        case Cancel():
-            cancel(turn, message)
+        case QueueOpened():
+            turn.ready.extend(turn.job.nodes[node_id] for node_id in turn.job.held.pop(message.queue, ()))
         case _:
-            assert_never(message)
+            _obey(turn, message)
+
+
+def _obey(turn: Turn, order: Cancel | Pause | Unpause | RetryByHand) -> None:
+    match order:
+        case Cancel():
+            cancel(turn, order)
+        case Pause():
+            pause(turn, order)
+        case Unpause():
+            unpause(turn, order)
+        case RetryByHand():
+            retry_by_hand(turn, order)
+        case _:
+            assert_never(order)
 
 
 def claim_here(turn: Turn, dispatch: Dispatch, worker_id: str) -> None:

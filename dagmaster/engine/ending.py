@@ -63,6 +63,8 @@ def cancel(turn: Turn, message: Cancel) -> None:
 def _close_nodes(turn: Turn, reason: str) -> None:
     """Nothing is left open: what had not begun is skipped, what was under way is withdrawn from its worker."""
     turn.ready.clear()
+    turn.job.held.clear()
+    turn.holds_tasks = None  # They are closed, not held.
     for fan in turn.job.fans.values():
         fan.waiting.clear()
         fan.items = None

@@ -7,6 +7,7 @@ from dagmaster.engine.ending import fail_job
 from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.turn import Turn
+from dagmaster.model.graph import NodeType
 from dagmaster.model.retry import RetryPolicy, retry_delay
 from dagmaster.model.states import NODE_RETRYING
 
@@ -26,7 +27,10 @@ def fail_attempt(
     if not will_retry:
         fail_job(turn, f"node {node.node_id} failed: {error}", failed=[node.node_id])
         return
-    delay = _policy(node, turn) if delay_seconds is None else timedelta(seconds=delay_seconds)
+    if delay_seconds is None:
+        delay = retry_delay(policy_of(node), node.attempt + 1, turn.rules.rng)
+    else:
+        delay = timedelta(seconds=delay_seconds)
     retry(turn, node, delay)
 
 
@@ -35,7 +39,8 @@ def retry(turn: Turn, node: NodeState, delay: timedelta) -> None:
     failed_because = node.error
     node.attempt += 1
     node.dispatched_at = node.started_at = node.completed_at = node.error = None
-    node.output = None
+    if node.spec.type is not NodeType.FAN_OUT or node.is_child:  # A fan-out goes on with the children it has.
+        node.output = None
     node.not_before = turn.now + delay if delay else None
     turn.move_node(
         node,
@@ -51,6 +56,5 @@ def retry(turn: Turn, node: NodeState, delay: timedelta) -> None:
         turn.arm(TimerKind.RETRY, node.not_before, node)
 
 
-def _policy(node: NodeState, turn: Turn) -> timedelta:
-    policy: RetryPolicy = node.task.retry if is_executed(node) else node.spec.retry
-    return retry_delay(policy, node.attempt + 1, turn.rules.rng)
+def policy_of(node: NodeState) -> RetryPolicy:
+    return node.task.retry if is_executed(node) else node.spec.retry

@@ -66,8 +66,9 @@ def child_params(turn: Turn, child: NodeState) -> Any:
     """Its parameters, with the item of the list that is its own."""
     assert child.parent is not None and child.index is not None
     fan = turn.job.fans[child.parent]
-    items = fan.items if fan.items is not None else resolve_items(turn, turn.job.nodes[child.parent])
-    return child.task.params.resolve(item_scope(turn, items[child.index], child.index, fan.total))
+    if fan.items is None:
+        fan.items = resolve_items(turn, turn.job.nodes[child.parent])
+    return child.task.params.resolve(item_scope(turn, fan.items[child.index], child.index, fan.total))
 
 
 def has_slot(job: JobState, child: NodeState) -> bool:

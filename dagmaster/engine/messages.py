@@ -82,5 +82,46 @@ class Cancel:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Start nothing more until told so; what runs may end."""
+
+    actor: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unpause:
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryByHand:
+    """An operator wants it tried again: this node, or with None all that failed."""
+
+    node_id: str | None = None
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOpened:
+    """There is room in this queue again."""
+
+    queue: str
+
+
 Report = TaskCompleted | TaskFailed | TaskLost
-Message = Resume | Expand | TaskStarted | TaskCompleted | TaskFailed | TaskLost | TimerDue | Cancel
+Message = (
+    Resume
+    | Expand
+    | TaskStarted
+    | TaskCompleted
+    | TaskFailed
+    | TaskLost
+    | TimerDue
+    | Cancel
+    | Pause
+    | Unpause
+    | RetryByHand
+    | QueueOpened
+)

@@ -1,6 +1,7 @@
 """From ready to running: what each type of node does when its time has come."""
 
-from datetime import timedelta
+from collections import deque
+from datetime import datetime, timedelta
 from typing import assert_never
 
 import orjson
@@ -37,9 +38,11 @@ MIN_DISPATCH_TIMEOUT_SECONDS = 1800.0
 
 def run_ready(turn: Turn) -> None:
     """Start every node whose time has come, and what becomes ready by it."""
+    if turn.job.is_paused:
+        turn.ready.clear()  # They stay ready, and are found again when the job goes on.
     while turn.ready:
         node = turn.ready.popleft()
-        if node.status is not NodeStatus.READY or (node.not_before and node.not_before > turn.now):
+        if node.status is not NodeStatus.READY or is_backing_off(turn, node):
             continue
         if turn.job.status is JobStatus.PENDING:
             start_job(turn, node.node_id)
@@ -47,6 +50,10 @@ def run_ready(turn: Turn) -> None:
             _run(turn, node)
         except ExpressionFailed as error:
             fail_attempt(turn, node, str(error))
+
+
+def is_backing_off(turn: Turn, node: NodeState) -> bool:
+    return node.not_before is not None and node.not_before > turn.now
 
 
 def _run(turn: Turn, node: NodeState) -> None:
@@ -62,7 +69,8 @@ def _run(turn: Turn, node: NodeState) -> None:
             assert node.spec.fan_in is not None
             complete_here(turn, node, aggregate(turn.job, node.spec.fan_in))
         case NodeType.FAN_OUT:
-            open_fan(turn, node, resolve_items(turn, node))
+            if node.output is None:
+                open_fan(turn, node, resolve_items(turn, node))
             begin_here(turn, node)
             expand(turn, node)
         case NodeType.TASK:
@@ -72,12 +80,15 @@ def _run(turn: Turn, node: NodeState) -> None:
 
 
 def dispatch(turn: Turn, node: NodeState) -> None:
-    """Put its task on the queue, unless `max_parallel` holds it back."""
+    """Put its task on the queue, unless `max_parallel` or a full queue holds it back."""
     job = turn.job
     if node.is_child and not has_slot(job, node):
         job.fans[node.parent or ""].waiting.append(node.node_id)
         return
     task = node.task
+    if task.queue in turn.rules.closed_queues:
+        job.held.setdefault(task.queue, deque()).append(node.node_id)
+        return
     if not node.has_params:
         params = child_params(turn, node) if node.is_child else task.params.resolve(scope_of(turn))
         node.params = encode(params, f"the parameters of {node.node_id}")
@@ -87,13 +98,21 @@ def dispatch(turn: Turn, node: NodeState) -> None:
     turn.move_node(node, NODE_DISPATCHED, queue=task.queue, handler=task.handler)
     task_id = job.task_id(node)
     turn.dispatches[task_id] = Dispatch(node, task_id, node.attempt, turn.now)
-    turn.arm(TimerKind.DISPATCH, turn.now + dispatch_timeout(turn, node), node)
+    turn.arm(TimerKind.DISPATCH, dispatch_deadline(turn, node), node)
 
 
 def dispatch_timeout(turn: Turn, node: NodeState) -> timedelta:
     """How long it may wait in its queue (ruling C-32)."""
     seconds = turn.rules.dispatch_timeout_seconds
     return timedelta(seconds=seconds or max(node.task.timeout_seconds, MIN_DISPATCH_TIMEOUT_SECONDS))
+
+
+def dispatch_deadline(turn: Turn, node: NodeState) -> datetime:
+    """Counted anew after a pause."""
+    assert node.dispatched_at is not None
+    resumed = turn.job.resumed_at
+    since = max(node.dispatched_at, resumed) if resumed is not None else node.dispatched_at
+    return since + dispatch_timeout(turn, node)
 
 
 def begin_here(turn: Turn, node: NodeState) -> None:
@@ -177,7 +196,8 @@ def resume(turn: Turn) -> None:
     job = turn.job
     turn.arm(TimerKind.ZOMBIE, (job.last_progress_at or turn.now) + timedelta(seconds=turn.rules.zombie_after_seconds))
     if job.status is JobStatus.PENDING:
-        start(turn)
+        if not job.is_paused:
+            start(turn)
         return
     for node in list(job.nodes.values()):
         take_up(turn, node)
@@ -186,13 +206,12 @@ def resume(turn: Turn) -> None:
 def take_up(turn: Turn, node: NodeState) -> None:
     """Arm again the timer that a node waits for, or do what was still to be done for it."""
     match node.status:
-        case NodeStatus.READY if node.not_before is not None:
+        case NodeStatus.READY if node.not_before is not None and is_backing_off(turn, node):
             turn.arm(TimerKind.RETRY, node.not_before, node)
         case NodeStatus.READY:
             turn.ready.append(node)
         case NodeStatus.DISPATCHED:
-            assert node.dispatched_at is not None
-            turn.arm(TimerKind.DISPATCH, node.dispatched_at + dispatch_timeout(turn, node), node)
+            turn.arm(TimerKind.DISPATCH, dispatch_deadline(turn, node), node)
         case NodeStatus.RUNNING if is_executed(node):
             arm_timeout(turn, node)
         case NodeStatus.RUNNING:

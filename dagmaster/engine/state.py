@@ -71,6 +71,10 @@ class JobState:
     status: JobStatus = JobStatus.PENDING
     priority: int = 0
     correlation_id: str | None = None
+    trace_parent: str | None = None
+    paused_at: datetime | None = None
+    paused_by: str | None = None
+    resumed_at: datetime | None = None
     started_at: datetime | None = None
     completed_at: datetime | None = None
     error: str | None = None
@@ -79,7 +83,12 @@ class JobState:
     version: int = 0
     nodes: dict[str, NodeState] = field(default_factory=dict)
     fans: dict[str, FanState] = field(default_factory=dict)
+    held: dict[str, deque[str]] = field(default_factory=dict)  # ready, but their queue is full; by queue
     open: int = 0
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at is not None
 
     @property
     def is_terminal(self) -> bool:

@@ -6,7 +6,7 @@ from typing import assert_never
 from dagmaster.engine.ending import fail_job
 from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.messages import TimerDue, TimerKind
-from dagmaster.engine.running import dispatch_timeout, timeout
+from dagmaster.engine.running import dispatch_deadline, dispatch_timeout, timeout
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.turn import Turn
 from dagmaster.model.states import NodeStatus
@@ -22,10 +22,10 @@ def fire(turn: Turn, timer: TimerDue) -> None:
         return
     match timer.kind:
         case TimerKind.RETRY:
-            if node.status is NodeStatus.READY:
+            if node.status is NodeStatus.READY and not _is_taken_up(turn, node):
                 turn.ready.append(node)
         case TimerKind.DISPATCH:
-            if node.status is NodeStatus.DISPATCHED:
+            if node.status is NodeStatus.DISPATCHED and not turn.job.is_paused:
                 _time_out_dispatch(turn, node)
         case TimerKind.TIMEOUT:
             if node.status is NodeStatus.RUNNING:
@@ -35,7 +35,14 @@ def fire(turn: Turn, timer: TimerDue) -> None:
             assert_never(timer.kind)
 
 
+def _is_taken_up(turn: Turn, node: NodeState) -> bool:
+    """By hand, or when the job went on in this very moment: twice, it would wait for two places."""
+    return node.not_before is None or turn.job.resumed_at == turn.now
+
+
 def _time_out_dispatch(turn: Turn, node: NodeState) -> None:
+    if turn.now < dispatch_deadline(turn, node):
+        return  # Armed before a pause; another one is armed since.
     waited = dispatch_timeout(turn, node).total_seconds()
     error = f"no worker took it from queue {node.task.queue!r} within {waited:g} s"
     fail_attempt(turn, node, error, timeout="dispatch")
@@ -44,7 +51,9 @@ def _time_out_dispatch(turn: Turn, node: NodeState) -> None:
 def end_zombie(turn: Turn) -> None:
     """A job that has not moved for so long, and waits for nothing, will not move any more (RT-15)."""
     after = timedelta(seconds=turn.rules.zombie_after_seconds)
-    until = (turn.job.last_progress_at or turn.job.created_at) + after
+    stands_by_order = turn.job.is_paused or turn.job.held
+    last = turn.now if stands_by_order else turn.job.last_progress_at or turn.job.created_at
+    until = last + after
     if turn.now >= until:
         until = max((at for node in turn.job.nodes.values() if (at := _deadline(turn, node))), default=until)
     if turn.now < until:
@@ -59,8 +68,8 @@ def _deadline(turn: Turn, node: NodeState) -> datetime | None:
     match node.status:
         case NodeStatus.READY:
             return node.not_before
-        case NodeStatus.DISPATCHED if node.dispatched_at is not None:
-            return node.dispatched_at + dispatch_timeout(turn, node)
+        case NodeStatus.DISPATCHED:
+            return dispatch_deadline(turn, node)
         case NodeStatus.RUNNING if is_executed(node) and node.started_at is not None:
             return node.started_at + timeout(turn, node)
         case _:

@@ -33,6 +33,7 @@ class Rules:
     zombie_after_seconds: float = 86_400.0
     max_fan_out: int = 1_000_000
     slice_size: int = 2_000
+    closed_queues: set[str] = field(default_factory=set)
     env: Mapping[str, str] = field(default_factory=dict)
     rng: Random = field(default_factory=Random)
 
@@ -53,14 +54,15 @@ class Event:
     source_app: str = "orchestrator"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dispatch:
-    """A task that is to be put on its queue."""
+    """A task that is to be put on its queue. Whoever writes it may put it into a trace."""
 
     node: NodeState
     task_id: str
     attempt: int
     at: datetime
+    trace_parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class Turn:
     ready: deque[NodeState] = field(default_factory=deque)
     scope: dict[str, Any] | None = None
     job_touched: bool = False
+    reopened: bool = False
+    holds_tasks: bool | None = None
 
     @property
     def is_over(self) -> bool:

@@ -62,6 +62,8 @@ JOB_FAILED = Move("job_failed", frozenset({JobStatus.RUNNING}), JobStatus.FAILED
 JOB_CANCELLED = Move(
     "job_cancelled", frozenset({JobStatus.PENDING, JobStatus.RUNNING}), JobStatus.CANCELLED, EventStatus.WARNING
 )
+# The one way out of a terminal state: an operator has a failed job tried again.
+JOB_REOPENED = Move("job_reopened", frozenset({JobStatus.FAILED}), JobStatus.RUNNING, EventStatus.WARNING)
 
 NODE_READY = Move("node_ready", frozenset({NodeStatus.PENDING}), NodeStatus.READY)
 NODE_DISPATCHED = Move("node_dispatched", frozenset({NodeStatus.READY}), NodeStatus.DISPATCHED)
@@ -75,9 +77,19 @@ NODE_FAILED = Move(
 )
 NODE_RETRYING = Move("node_retrying", frozenset({NodeStatus.FAILED}), NodeStatus.READY, EventStatus.WARNING)
 NODE_SKIPPED = Move("node_skipped", frozenset({NodeStatus.PENDING, NodeStatus.READY}), NodeStatus.SKIPPED)
+NODE_REOPENED = Move("node_reopened", frozenset({NodeStatus.SKIPPED}), NodeStatus.PENDING)
 
-JOB_MOVES = (JOB_STARTED, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED)
-NODE_MOVES = (NODE_READY, NODE_DISPATCHED, NODE_STARTED, NODE_COMPLETED, NODE_FAILED, NODE_RETRYING, NODE_SKIPPED)
+JOB_MOVES = (JOB_STARTED, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED, JOB_REOPENED)
+NODE_MOVES = (
+    NODE_READY,
+    NODE_DISPATCHED,
+    NODE_STARTED,
+    NODE_COMPLETED,
+    NODE_FAILED,
+    NODE_RETRYING,
+    NODE_SKIPPED,
+    NODE_REOPENED,
+)
 
 
 def can_move(source: S, target: S) -> bool:

@@ -14,6 +14,7 @@ from dagmaster.model.retry import RetryPolicy
 NODE_ID_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,47}$"  # and no "__", which is kept for fan-out children
 CHILD_SEPARATOR = "__"
 DEFAULT_TIMEOUT_SECONDS = 3600
+MAX_RETENTION_DAYS = 36_500
 
 
 class Frozen(BaseModel):
@@ -130,10 +131,13 @@ class Workflow(Frozen):
     additional_inputs: bool = False
     is_active: bool = True
     globals: Mapping[str, Any] = {}
+    retention_days: float | None = Field(default=None, gt=0, le=MAX_RETENTION_DAYS)
     nodes: Mapping[str, Node]
 
     def to_json(self) -> bytes:
-        return orjson.dumps(self.model_dump(mode="json", exclude_defaults=False), option=orjson.OPT_SORT_KEYS)
+        # Left out where it is not set: definitions that were pinned before it existed keep their hash.
+        unset = {"retention_days"} if self.retention_days is None else None
+        return orjson.dumps(self.model_dump(mode="json", exclude=unset), option=orjson.OPT_SORT_KEYS)
 
     @cached_property
     def content_hash(self) -> str:

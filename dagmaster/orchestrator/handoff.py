@@ -1,5 +1,6 @@
 """Between the engine and a worker in the same process: tasks out, reports in."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -7,6 +8,7 @@ import orjson
 
 from dagmaster.engine.messages import Message, TaskCompleted, TaskFailed, TaskLost
 from dagmaster.engine.turn import Dispatch, Turn
+from dagmaster.model.states import NodeStatus
 from dagmaster.queues.contract import TaskMessage, TaskReport
 
 
@@ -61,4 +63,12 @@ def task_of(turn: Turn, dispatch: Dispatch) -> TaskMessage:
         dispatch.attempt,
         dispatch.at,
         turn.job.correlation_id,
+        dispatch.trace_parent or turn.job.trace_parent,
     )
+
+
+def queues_called(turn: Turn, local: Collection[str]) -> set[str]:
+    """The queues whose workers have something to take when the turn is written."""
+    if turn.holds_tasks is False:
+        return {node.task.queue for node in turn.job.nodes.values() if node.status is NodeStatus.DISPATCHED}
+    return {task.node.task.queue for task in turn.dispatches.values() if task.task_id not in local}

@@ -76,6 +76,7 @@ PARTS = {
     "closed_running": "closed_running",
     "waiting": "waiting",
     "running": "running",
+    "holds": "hold_rows",
     "events": "event_rows",
     "mail": "mail_rows",
 }
@@ -92,7 +93,7 @@ def _statement(values: Mapping[str, Any], *, calls_workers: bool) -> Statement:
 
 def _values(batch: Batch) -> dict[str, Any]:
     turns = [turn for turn, _ in batch.turns]
-    jobs = [_job_row(turn.job) for turn in turns if turn.job_touched]
+    jobs = [_job_row(turn) for turn in turns if turn.job_touched]
     nodes = [_node_row(turn.job, node) for turn in turns for node in turn.touched.values()]
     tasks = [(turn.job, dispatch) for turn in turns for dispatch in turn.dispatches.values()]
     return {
@@ -109,6 +110,9 @@ def _values(batch: Batch) -> dict[str, Any]:
         "results": encode_rows([_result_row(result) for turn in turns for result in turn.results.values()]),
         "closed_waiting": encode_rows([task_id for turn in turns for task_id in turn.closed_waiting]),
         "closed_running": encode_rows([task_id for turn in turns for task_id in turn.closed_running]),
+        "holds": encode_rows(
+            [{"job_id": turn.job.job_id, "held": turn.holds_tasks} for turn in turns if turn.holds_tasks is not None]
+        ),
         "waiting": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id not in batch.local]),
         "running": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id in batch.local]),
         "events": encode_rows([_event_row(event) for turn in turns for event in turn.events]),
@@ -142,7 +146,8 @@ def _event_row(event: Event) -> dict[str, Any]:
     )
 
 
-def _job_row(job: JobState) -> dict[str, Any]:
+def _job_row(turn: Turn) -> dict[str, Any]:
+    job = turn.job
     return {
         "job_id": job.job_id,
         "version": job.version,
@@ -151,6 +156,10 @@ def _job_row(job: JobState) -> dict[str, Any]:
         "completed_at": job.completed_at,
         "error_message": job.error,
         "result_data": _json(job.result),
+        "paused_at": job.paused_at,
+        "paused_by": job.paused_by,
+        "resumed_at": job.resumed_at,
+        "reopened": turn.reopened,
     }
 
 
@@ -213,7 +222,8 @@ def _task_row(job: JobState, dispatch: Dispatch) -> dict[str, Any]:
             "handler": spec.handler,
             "timeout_seconds": spec.timeout_seconds,
             "correlation_id": job.correlation_id,
-            "trace_parent": None,
+            "trace_parent": dispatch.trace_parent or job.trace_parent,
             "dispatched_at": dispatch.at,
+            "held": job.is_paused,
         }
     )

@@ -9,10 +9,12 @@ import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
+from psycopg_pool import AsyncConnectionPool
 
 from dagmaster.errors import DatabaseUnavailable
 
 Connection = AsyncConnection[DictRow]
+Pool = AsyncConnectionPool[Connection]
 
 # Every statement of the hot path finds its rows by key. While a table is young its statistics are not, and a plan
 # that reads all of it, once chosen, would stay for minutes.
@@ -62,6 +64,33 @@ async def connect(dsn: str, *, application: str, hot: bool = False, durable: boo
         raise DatabaseUnavailable(f"the database cannot be reached: {str(error).strip().splitlines()[0]}") from error
     set_json_loads(orjson.loads, connection)
     return connection
+
+
+async def open_pool(dsn: str, *, application: str, size: int, statement_timeout_seconds: float) -> Pool:
+    """Connections for questions that people ask; the pool opens them when they are needed."""
+    pool: Pool = AsyncConnectionPool(
+        dsn,
+        min_size=1,
+        max_size=size,
+        max_idle=60,
+        timeout=10,
+        kwargs={
+            "autocommit": True,
+            "row_factory": dict_row,
+            "cursor_factory": AsyncRawCursor,
+            "application_name": application,
+            "options": f"{_SAFE} -c statement_timeout={round(statement_timeout_seconds * 1000)} -c jit=off",
+            "connect_timeout": 10,
+        },
+        configure=_configure,
+        open=False,
+    )
+    await pool.open(wait=False)
+    return pool
+
+
+async def _configure(connection: Connection) -> None:
+    set_json_loads(orjson.loads, connection)
 
 
 def keep_json(connection: Connection) -> None:

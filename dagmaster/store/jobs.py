@@ -13,6 +13,7 @@ from dagmaster.engine.state import JobState, NodeState, new_job, restore
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id
 from dagmaster.model.graph import Graph
+from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import run
@@ -32,6 +33,7 @@ class NewJob:
     idempotency_key: str | None = None
     callback_url: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    trace_parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,8 @@ def _job_row(job: NewJob) -> dict[str, Any]:
         "request_hash": sha256(content).hexdigest() if job.idempotency_key else None,
         "callback_url": job.callback_url,
         "asset_id": None,
+        "trace_parent": job.trace_parent,
+        "shown_params": redact(job.inputs),
     }
 
 
@@ -215,6 +219,8 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
     )
     job.status = JobStatus(row["status"])
     job.started_at = row["started_at"]
+    job.trace_parent = row["trace_parent"]
+    job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
     job.version = row["version"]
     return job
 
@@ -245,6 +251,8 @@ def _restore(job: JobState, nodes: list[NodeState]) -> None:
     times: list[datetime] = [
         at for node in nodes for at in (node.dispatched_at, node.started_at, node.completed_at) if at is not None
     ]
+    if job.resumed_at is not None:
+        times.append(job.resumed_at)
     job.last_progress_at = max(times, default=job.started_at)
 
 
@@ -265,12 +273,19 @@ async def list_jobs(
     *,
     status: str | None = None,
     workflow_id: str | None = None,
+    submitted_by: str | None = None,
+    correlation_id: str | None = None,
     limit: int = 50,
     offset: int = 0,
 ) -> list[dict[str, Any]]:
+    """Raises Invalid for a status that does not exist."""
+    if status is not None and status.lower() not in set(JobStatus):
+        raise Invalid(f"{status!r} is not a status; there are {', '.join(JobStatus)}")
     values = {
         "status": status.lower() if status else None,
         "workflow_id": workflow_id,
+        "submitted_by": submitted_by,
+        "correlation_id": correlation_id,
         "limit": limit,
         "offset": offset,
     }
@@ -304,7 +319,10 @@ async def count_live_jobs(conn: Connection) -> int:
 async def fail_poisoned(conn: Connection, owner_id: str, job_id: int, error: str) -> bool:
     """End a job that cannot be processed; False when it is no longer this owner's."""
     cursor = await run(conn, "fail_poisoned_job", {"job_id": job_id, "owner_id": owner_id, "error": storable(error)})
-    return await cursor.fetchone() is not None
+    if await cursor.fetchone() is not None:
+        return True
+    await run(conn, "let_go_ended_job", {"job_id": job_id, "owner_id": owner_id, "error": storable(error)})
+    return False
 
 
 async def note_error(conn: Connection, job_id: int, error: str, *, strike: int) -> None:

@@ -6,7 +6,18 @@ from typing import Any
 
 import orjson
 
-from dagmaster.engine.messages import Cancel, Message, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.messages import (
+    Cancel,
+    Message,
+    Pause,
+    Resume,
+    RetryByHand,
+    TaskCompleted,
+    TaskFailed,
+    TaskLost,
+    TaskStarted,
+    Unpause,
+)
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
 
@@ -40,10 +51,6 @@ async def add_mail(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
     await run(conn, "add_mail", {"mail": encode_rows(rows)})
 
 
-async def request_cancel(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> None:
-    await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": actor, "reason": reason}}])
-
-
 def _job(row: dict[str, Any]) -> Mapping[str, Any] | None:
     """As `load_jobs` gives it."""
     return {**row, "created_at": row["job_created_at"]} if row["input_params"] is not None else None
@@ -58,11 +65,21 @@ def _message(row: dict[str, Any]) -> Message | None:
         case "submitted" | "adopted":
             return Resume()
         case "cancel":
-            return Cancel(data.get("actor"), data.get("reason"))
+            return Cancel(_text(data.get("actor")), _text(data.get("reason")))
+        case "pause":
+            return Pause(_text(data.get("actor")), _text(data.get("reason")))
+        case "resume":
+            return Unpause(_text(data.get("actor")))
+        case "retry":
+            return RetryByHand(row["node_id"], _text(data.get("actor")))
         case _ if row["node_id"] is None or row["task_id"] is None:
             return None
         case _:
             return _report(row, data)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:

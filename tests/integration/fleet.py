@@ -33,8 +33,8 @@ from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store import jobs
 from dagmaster.store.connect import opened
-from dagmaster.store.mailbox import request_cancel
 from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
+from dagmaster.store.steering import request_cancel
 from dagmaster.worker.worker import Worker, WorkerOptions
 
 assert dagmaster.handlers.basic  # imported for the handlers that it registers

@@ -9,7 +9,8 @@ from owning import Owner, owner
 
 from dagmaster.engine.messages import Cancel, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.store.connect import opened
-from dagmaster.store.mailbox import add_mail, close_late_mail, read_mail, request_cancel
+from dagmaster.store.mailbox import add_mail, close_late_mail, read_mail
+from dagmaster.store.steering import request_cancel
 
 
 @pytest.fixture

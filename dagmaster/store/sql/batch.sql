@@ -31,15 +31,18 @@ SELECT pg_notify('dagmaster_tasks', '');
 -- How far the jobs are. Lets go of those that have ended.
 UPDATE dagapp.dag_jobs j
 SET status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
-    result_data = r.result_data, version = j.version + 1,
+    result_data = r.result_data, paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
+    version = j.version + 1,
     owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
 FROM json_to_recordset(:jobs::json) AS r(
     job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
-    error_message text, result_data jsonb
+    error_message text, result_data jsonb, paused_at timestamptz, paused_by text, resumed_at timestamptz,
+    reopened boolean
 )
 WHERE j.ctid = (
         SELECT k.ctid FROM dagapp.dag_jobs k
-        WHERE k.job_id = r.job_id AND k.version = r.version AND k.status::text IN ('pending', 'running')
+        WHERE k.job_id = r.job_id AND k.version = r.version
+            AND (k.status::text IN ('pending', 'running') OR (r.reopened AND k.status = 'failed'))
     )
     AND (SELECT count(*) FROM held) > 0 -- First the locks, then the change.
 RETURNING 1;
@@ -96,6 +99,13 @@ SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE ex
     execution_duration_ms = coalesce(t.execution_duration_ms, excluded.execution_duration_ms),
     processed = true;
 
+-- hold_rows --
+-- Tasks of jobs that are paused, or go on; not those that this very batch closes.
+UPDATE dagapp.dag_tasks_waiting t SET held = r.held
+FROM json_to_recordset(:holds::json) AS r(job_id bigint, held boolean)
+WHERE t.job_id = r.job_id
+    AND t.task_id <> ALL (ARRAY(SELECT json_array_elements_text(coalesce(:closed_waiting, '[]')::json)));
+
 -- closed_waiting --
 -- Attempts that are over must not be claimed any more.
 DELETE FROM dagapp.dag_tasks_waiting
@@ -110,14 +120,14 @@ WHERE task_id = ANY(ARRAY(SELECT json_array_elements_text(:closed_running::json)
 -- Tasks for the queues.
 INSERT INTO dagapp.dag_tasks_waiting (
     task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
-    correlation_id, trace_parent, dispatched_at
+    correlation_id, trace_parent, dispatched_at, held
 )
 SELECT task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
-    correlation_id, trace_parent, dispatched_at
+    correlation_id, trace_parent, dispatched_at, held
 FROM json_to_recordset(:waiting::json) AS r(
     task_id text, job_id bigint, node_id text, retry_count int, queue text, priority int,
     job_started_at timestamptz, handler text, timeout_seconds float, correlation_id text, trace_parent text,
-    dispatched_at timestamptz
+    dispatched_at timestamptz, held boolean
 );
 
 -- running --

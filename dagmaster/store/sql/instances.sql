@@ -33,10 +33,16 @@ WITH alive AS MATERIALIZED (
         AND (owner_id IS NULL OR owner_id <> ALL (SELECT orchestrator_id FROM alive))
     ORDER BY created_at LIMIT :limit
     FOR UPDATE SKIP LOCKED
+), reopening AS MATERIALIZED ( -- Only a job that is to be reopened has ended and is owned.
+    SELECT job_id, owner_id FROM dagapp.dag_jobs
+    WHERE owner_id IS NOT NULL AND status IN ('completed', 'failed', 'cancelled')
+        AND owner_id <> ALL (SELECT orchestrator_id FROM alive)
+    LIMIT :limit
+    FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE dagapp.dag_jobs j
     SET owner_id = :instance_id, owner_epoch = j.owner_epoch + 1, owner_heartbeat_at = clock_timestamp()
-    FROM orphans o WHERE j.job_id = o.job_id
+    FROM (SELECT * FROM orphans UNION ALL SELECT * FROM reopening) o WHERE j.job_id = o.job_id
     RETURNING j.job_id, j.owner_epoch, o.owner_id AS former_owner
 ), noted AS (
     INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
@@ -56,7 +62,7 @@ WITH heirs AS MATERIALIZED (
         AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
 ), mine AS MATERIALIZED (
     SELECT job_id FROM dagapp.dag_jobs
-    WHERE owner_id = :instance_id AND status IN ('pending', 'running') FOR UPDATE
+    WHERE owner_id = :instance_id FOR UPDATE
 ), numbered AS (
     SELECT job_id, row_number() OVER (ORDER BY job_id) AS place FROM mine
 ), given AS (

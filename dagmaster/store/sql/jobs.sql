@@ -6,7 +6,7 @@ WITH incoming AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:jobs::json) AS r(
         job_id bigint, workflow_id text, workflow_version int, workflow_hash text, priority int, input_params jsonb,
         metadata jsonb, submitted_by text, correlation_id text, idempotency_key text, request_hash text,
-        callback_url text, asset_id text
+        callback_url text, asset_id text, trace_parent text, shown_params jsonb
     )
 ), alive AS MATERIALIZED (
     SELECT orchestrator_id FROM dagapp.dag_orchestrators
@@ -21,12 +21,12 @@ WITH incoming AS MATERIALIZED (
 ), added AS (
     INSERT INTO dagapp.dag_jobs (
         job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, metadata, submitted_by,
-        correlation_id, idempotency_key, request_hash, callback_url, asset_id,
+        correlation_id, idempotency_key, request_hash, callback_url, asset_id, trace_parent,
         owner_id, owner_epoch, owner_heartbeat_at, created_at
     )
     SELECT i.job_id, i.workflow_id, i.workflow_version, i.workflow_hash, 'pending', i.priority, i.input_params,
         coalesce(i.metadata, '{}'), coalesce(i.submitted_by, ''), i.correlation_id, i.idempotency_key,
-        i.request_hash, i.callback_url, i.asset_id,
+        i.request_hash, i.callback_url, i.asset_id, i.trace_parent,
         coalesce(:owner_id, (SELECT orchestrator_id FROM alive)), 1, clock_timestamp(), clock_timestamp()
     FROM incoming i
     ORDER BY i.submitted_by, i.idempotency_key, i.job_id
@@ -41,7 +41,7 @@ WITH incoming AS MATERIALIZED (
     INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, created_at, event_data, source_app)
     SELECT a.job_id, 'job_created', 'info', a.created_at, jsonb_build_object(
         'workflow_id', a.workflow_id, 'workflow_version', a.workflow_version, 'workflow_hash', a.workflow_hash,
-        'input_params', a.input_params, 'submitted_by', nullif(a.submitted_by, ''),
+        'input_params', (SELECT shown_params FROM incoming i WHERE i.job_id = a.job_id), 'submitted_by', nullif(a.submitted_by, ''),
         'correlation_id', a.correlation_id, 'priority', a.priority
     ), :source_app
     FROM added a
@@ -72,8 +72,9 @@ WHERE submitted_by = :submitted_by AND idempotency_key = :idempotency_key;
 WITH named AS MATERIALIZED (
     SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids)
 )
-SELECT job_id, workflow_hash, status, priority, input_params, correlation_id, owner_epoch, created_at, started_at, version
-FROM named WHERE owner_id = :owner_id AND status IN ('pending', 'running');
+SELECT job_id, workflow_hash, status, priority, input_params, correlation_id, owner_epoch, created_at, started_at,
+    version, trace_parent, paused_at, paused_by, resumed_at
+FROM named WHERE owner_id = :owner_id;
 
 -- load_nodes --
 -- All nodes of these jobs, children after their fan-outs and in order.
@@ -94,10 +95,12 @@ SELECT * FROM dagapp.dag_jobs WHERE job_id = :job_id;
 -- list_jobs --
 -- The newest jobs first, filtered.
 SELECT job_id, workflow_id, workflow_version, status, priority, error_message, submitted_by, correlation_id, owner_id,
-    created_at, started_at, completed_at
+    paused_at, created_at, started_at, completed_at
 FROM dagapp.dag_jobs
 WHERE (:status::text IS NULL OR status = :status::dagapp.job_status)
     AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
+    AND (:submitted_by::text IS NULL OR submitted_by = :submitted_by)
+    AND (:correlation_id::text IS NULL OR correlation_id = :correlation_id)
 ORDER BY created_at DESC, job_id DESC
 LIMIT :limit OFFSET :offset;
 
@@ -131,9 +134,40 @@ WHERE n.job_id = :job_id AND n.parent_node_id IS NULL;
 SELECT job_id, workflow_id, status, error_message, result_data, created_at, started_at, completed_at
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
 
+-- node_status --
+SELECT node_id, status, retry_count, not_before, version FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND node_id = :node_id;
+
 -- count_live_jobs --
 -- What is still to be done.
 SELECT count(*) AS jobs FROM dagapp.dag_jobs WHERE status IN ('pending', 'running');
+
+-- reopen_job --
+-- Give a failed job to an orchestrator that is alive, and tell it that somebody wants it tried again.
+WITH alive AS MATERIALIZED (
+    SELECT orchestrator_id FROM dagapp.dag_orchestrators
+    WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
+    ORDER BY random() LIMIT 1
+), job AS (
+    UPDATE dagapp.dag_jobs j
+    SET owner_id = a.orchestrator_id, owner_epoch = j.owner_epoch + 1, owner_heartbeat_at = clock_timestamp()
+    FROM alive a WHERE j.job_id = :job_id AND j.status = 'failed' AND j.owner_id IS NULL
+    RETURNING j.job_id
+), mail AS (
+    INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, data)
+    SELECT job_id, 'retry', :node_id::text, :data::jsonb FROM job
+)
+SELECT job_id, pg_notify('dagmaster_mail', '') FROM job;
+
+-- let_go_ended_job --
+-- It was to be reopened, and cannot be: it stays as it is.
+WITH job AS (
+    UPDATE dagapp.dag_jobs SET owner_id = NULL
+    WHERE job_id = :job_id AND owner_id = :owner_id AND status IN ('completed', 'failed', 'cancelled')
+    RETURNING job_id
+)
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, error_message, created_at, source_app)
+SELECT job_id, 'orchestrator_error', 'failure', left(:error, 2000), clock_timestamp(), 'orchestrator' FROM job;
 
 -- note_error --
 -- An orchestrator stumbled over this job.

@@ -2,7 +2,7 @@
 -- What has arrived for the jobs of this owner, in the order of its arrival; a new job comes with its mail.
 SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.error, m.duration_ms, m.data,
     m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id, j.owner_epoch,
-    j.created_at AS job_created_at, j.started_at, j.version,
+    j.created_at AS job_created_at, j.started_at, j.version, j.trace_parent, j.paused_at, j.paused_by, j.resumed_at,
     CASE WHEN m.kind IN ('submitted', 'adopted') THEN j.input_params END AS input_params
 FROM dagapp.dag_mailbox m
 CROSS JOIN LATERAL (
@@ -26,7 +26,8 @@ FROM json_to_recordset(:mail::json) AS r(
 WITH late AS MATERIALIZED (
     SELECT m.mail_id, j.job_id IS NOT NULL AS is_known
     FROM dagapp.dag_mailbox m LEFT JOIN dagapp.dag_jobs j ON j.job_id = m.job_id
-    WHERE j.job_id IS NULL OR j.status IN ('completed', 'failed', 'cancelled')
+    WHERE j.job_id IS NULL
+        OR (j.status IN ('completed', 'failed', 'cancelled') AND j.owner_id IS NULL) -- With one it is being reopened.
     ORDER BY m.mail_id LIMIT :limit
     FOR UPDATE OF m SKIP LOCKED
 ), closed AS (

@@ -9,7 +9,7 @@ WITH me AS MATERIALIZED (
     FROM me CROSS JOIN unnest(:queues::text[]) AS q(name)
     CROSS JOIN LATERAL (
         SELECT t.task_id, t.priority, t.job_started_at, t.seq FROM dagapp.dag_tasks_waiting t
-        WHERE t.queue = q.name AND (me.handlers IS NULL OR t.handler = ANY(me.handlers))
+        WHERE t.queue = q.name AND NOT t.held AND (me.handlers IS NULL OR t.handler = ANY(me.handlers))
         ORDER BY t.priority DESC, t.job_started_at, t.seq
         LIMIT :limit
         FOR UPDATE SKIP LOCKED
@@ -80,19 +80,21 @@ RETURNING job_id;
 
 -- queue_depths --
 -- How much waits and how much runs, by queue.
-SELECT queue, sum(waiting)::int AS waiting, sum(running)::int AS running, min(oldest) AS oldest_dispatched_at
+SELECT queue, sum(waiting)::int AS waiting, sum(held)::int AS held, sum(running)::int AS running,
+    min(oldest) AS oldest_dispatched_at
 FROM (
-    SELECT queue, count(*) AS waiting, 0 AS running, min(dispatched_at) AS oldest
+    SELECT queue, count(*) FILTER (WHERE NOT held) AS waiting, count(*) FILTER (WHERE held) AS held, 0 AS running,
+        min(dispatched_at) FILTER (WHERE NOT held) AS oldest
     FROM dagapp.dag_tasks_waiting GROUP BY queue
     UNION ALL
-    SELECT queue, 0, count(*), NULL FROM dagapp.dag_tasks_running GROUP BY queue
+    SELECT queue, 0, 0, count(*), NULL FROM dagapp.dag_tasks_running GROUP BY queue
 ) q GROUP BY queue ORDER BY queue;
 
 -- unserved_tasks --
 -- What waits of a job although no worker that is there would take it.
 SELECT t.queue, t.handler, count(*) AS tasks
 FROM dagapp.dag_tasks_waiting t
-WHERE t.job_id = :job_id AND NOT EXISTS (
+WHERE t.job_id = :job_id AND NOT t.held AND NOT EXISTS (
     SELECT FROM dagapp.dag_workers w
     WHERE w.status = 'active' AND t.queue = ANY(w.queues) AND (w.handlers IS NULL OR t.handler = ANY(w.handlers))
 )

@@ -1,0 +1,39 @@
+"""A paused job starts nothing: its ready nodes stay ready, its waiting tasks keep their place and are not taken."""
+
+from dagmaster.engine.messages import Pause, Unpause
+from dagmaster.engine.running import is_backing_off, start, take_up
+from dagmaster.engine.turn import Turn
+from dagmaster.model.states import EventStatus, JobStatus, NodeStatus
+
+WAITING = (NodeStatus.READY, NodeStatus.DISPATCHED)
+
+
+def pause(turn: Turn, message: Pause) -> None:
+    job = turn.job
+    if job.is_paused:
+        return
+    job.paused_at, job.paused_by = turn.now, message.actor
+    turn.job_touched = turn.holds_tasks = True
+    turn.note("job_paused", EventStatus.WARNING, actor=message.actor, reason=message.reason)
+
+
+def unpause(turn: Turn, message: Unpause) -> None:
+    """Everything that waits is looked at anew; the time it stood still counts for no timeout."""
+    job = turn.job
+    if job.paused_at is None:
+        return
+    seconds = round((turn.now - job.paused_at).total_seconds(), 3)
+    job.paused_at = job.paused_by = None
+    job.resumed_at = job.last_progress_at = turn.now
+    turn.job_touched, turn.holds_tasks = True, False
+    turn.note("job_resumed", EventStatus.INFO, actor=message.actor, paused_seconds=seconds)
+    if job.status is JobStatus.PENDING:
+        start(turn)
+        return
+    job.held.clear()
+    for fan in job.fans.values():
+        fan.waiting.clear()
+    for node in list(job.nodes.values()):
+        # The timer of a back-off that is not over is still armed; a second one would make it wait twice for a place.
+        if node.status in WAITING and not is_backing_off(turn, node):
+            take_up(turn, node)

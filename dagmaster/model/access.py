@@ -1,0 +1,11 @@
+"""Who may do what."""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    WORKER = "worker"
+    PARTNER = "partner"
+    VIEWER = "viewer"

@@ -1,0 +1,109 @@
+"""A job's timeline, in words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagmaster.errors import Invalid
+from dagmaster.model.problems import did_you_mean
+from dagmaster.model.states import EVENT_ALIASES
+
+# `{...}` are fields of the event's data; a line with a field that is missing loses the part in brackets around it.
+WORDS: Mapping[str, str] = {
+    "job_created": "submitted: {workflow_id} version {workflow_version}[ by {submitted_by}]",
+    "job_started": "the job has started",
+    "job_completed": "the job is completed[ after {duration_seconds} s]",
+    "job_failed": "the job has failed[: {error}]",
+    "job_cancelled": "the job is cancelled[ by {actor}][: {reason}]",
+    "job_warning": "warning[: {warning}]",
+    "job_taken_over": "taken over by orchestrator {to}[ from {from}]",
+    "node_ready": "ready",
+    "node_dispatched": "dispatched[ to queue {queue} for {handler}]",
+    "node_started": "started[ on worker {worker_id}]",
+    "node_completed": "completed[ in {duration}]",
+    "node_failed": "failed[: {error}]",
+    "node_retrying": "attempt {next_attempt} of {attempts}[ not before {not_before}]",
+    "node_skipped": "skipped[: {reason}]",
+    "node_checkpoint": "checkpoint[ {checkpoint_name}]",
+    "node_timeout": "timed out[: {error}]",
+    "node_warning": "warning[: {warning}]",
+    "task_received": "task received[ by worker {worker_id}]",
+    "task_completed": "task completed",
+    "task_failed": "task failed[: {error}]",
+    "result_ignored": "a report of worker {worker_id} was ignored[: {reason}]",
+    "orchestrator_cycle": "the orchestrator has looked at the job",
+    "orchestrator_error": "an orchestrator stumbled over the job[: {error}]",
+    "orchestrator_stall": "the orchestrator stands still",
+    "orchestrator_backpressure": "the orchestrator holds tasks back",
+    "command": "command[ {command}][ by {actor}]",
+    "job_paused": "the job is paused[ by {actor}][: {reason}]",
+    "job_resumed": "the job goes on[ by {actor}]",
+    "job_reopened": "the job is tried again[ by {actor}]",
+    "node_reopened": "open again",
+    "callback_delivered": "the end of the job was reported[ to {url}]",
+    "callback_failed": "the end of the job could not be reported[ to {url}][: {error}]",
+}
+REASONS = {
+    "conditional_branch_not_taken": "its branch was not taken",
+    "job_failed": "the job failed",
+    "job_cancelled": "the job was cancelled",
+}
+
+
+def event_types(given: str | None) -> list[str]:
+    """The types of a list with commas; raises Invalid for one that does not exist."""
+    names = [name.strip().lower() for name in (given or "").split(",") if name.strip()]
+    known = {*WORDS, *EVENT_ALIASES}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; types are {', '.join(WORDS)}"
+            raise Invalid(f"there is no type of event {name!r}{hint}")
+    return names
+
+
+def describe(event: Mapping[str, Any]) -> str:
+    """The event as a sentence without its subject."""
+    fields = _fields(event)
+    pattern = WORDS.get(event["event_type"], event["event_type"].replace("_", " "))
+    head, *parts = pattern.split("[")
+    text = _filled(head, fields) or event["event_type"].replace("_", " ")
+    for part in parts:
+        text += _filled(part.rstrip("]"), fields) or ""
+    return text + _ending(event, fields)
+
+
+def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {**(event["event_data"] or {}), "error": event["error_message"]}
+    if event["duration_ms"] is not None:
+        fields["duration"] = _milliseconds(event["duration_ms"])
+    if "attempt" in fields:
+        fields["next_attempt"] = fields["attempt"] + 1
+        fields["attempts"] = fields.get("max_retries", fields["attempt"]) + 1
+    fields["reason"] = REASONS.get(fields.get("reason", ""), fields.get("reason"))
+    return fields
+
+
+def _filled(pattern: str, fields: Mapping[str, Any]) -> str | None:
+    """None when a field has no value."""
+    try:
+        text = pattern.format_map({name: value for name, value in fields.items() if value not in (None, "")})
+    except KeyError:
+        return None
+    return text
+
+
+def _ending(event: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
+    return "; it will be tried again" if event["event_type"] == "node_failed" and fields.get("will_retry") else ""
+
+
+def _milliseconds(duration: int) -> str:
+    return f"{duration} ms" if duration < 1000 else _seconds(duration / 1000)
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
