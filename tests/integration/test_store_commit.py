@@ -72,6 +72,7 @@ async def test_a_batch_writes_job_nodes_tasks_and_events(dsn: str, me: Owner) ->
         "timeout_seconds": 77.0,
         "correlation_id": "c",
         "trace_parent": None,
+        "held": False,
         "dispatched_at": nodes["work"]["dispatched_at"],
     }
     events = await rows(dsn, "SELECT * FROM dagapp.dag_job_events ORDER BY event_id")

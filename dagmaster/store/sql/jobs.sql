@@ -74,7 +74,7 @@ WITH named AS MATERIALIZED (
 )
 SELECT job_id, workflow_hash, status, priority, input_params, correlation_id, owner_epoch, created_at, started_at,
     version, trace_parent, paused_at, paused_by, resumed_at
-FROM named WHERE owner_id = :owner_id;
+FROM named WHERE owner_id = :owner_id AND status IN ('pending', 'running', 'failed'); -- A failed one is reopened.
 
 -- load_nodes --
 -- All nodes of these jobs, children after their fan-outs and in order.
