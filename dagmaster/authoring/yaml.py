@@ -13,7 +13,7 @@ from dagmaster.authoring.templates import fold_templates
 from dagmaster.model.checks import MAX_NODES, find_problems
 from dagmaster.model.inputs import WrongType, fit
 from dagmaster.model.problems import InvalidWorkflow, Problem, find_close
-from dagmaster.model.workflow import InputSpec, InputType, Node, Workflow
+from dagmaster.model.workflow import MAX_RETENTION_DAYS, InputSpec, InputType, Node, Workflow
 
 __all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_workflow"]
 
@@ -119,6 +119,7 @@ def _read_head(fields: Fields, document: Located, notes: Notes) -> dict[str, Any
         "additional_inputs": read_flag(fields.get("additional_inputs"), "'additional_inputs'", notes, default=False),
         "is_active": read_flag(fields.get("is_active"), "'is_active'", notes, default=True),
         "globals": read_mapping(fields.get("globals"), ("globals",), "'globals'", notes),
+        "retention_days": _read_retention(fields.get("retention_days"), notes),
     }
 
 
@@ -134,6 +135,16 @@ def _read_version(located: Located | None, notes: Notes) -> int:
             return number
     notes.report("'version' must be a whole number", located.mark)
     return 1
+
+
+def _read_retention(located: Located | None, notes: Notes) -> float | None:
+    if located is None or located.value is None:
+        return None
+    match located.value:
+        case int() | float() as days if not isinstance(days, bool) and 0 < days <= MAX_RETENTION_DAYS:
+            return float(days)
+    notes.report(f"'retention_days' must be a number above 0 and up to {MAX_RETENTION_DAYS}", located.mark)
+    return None
 
 
 def _build(head: dict[str, Any], nodes: dict[str, Node], notes: Notes) -> Workflow:

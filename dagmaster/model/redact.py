@@ -1,29 +1,47 @@
-"""What must not be shown: values of fields that are named like secrets, and secrets inside of addresses."""
+"""What must not be shown: values of fields that are named like secrets, and secrets inside of texts."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
-_NAMES = re.compile(
-    r"(pass(word|wd|phrase)?|secret|token|api_?key|access_?key|account_?key|private_?key|signing_?key|credentials?"
-    r"|authorization|cookie|connection_?string|sas(_?(url|token))?|(?<![a-z])pwd)$",
-    re.IGNORECASE,
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# Of a name in lower case with underscores. At its end: `max_tokens` and `secret_name` are none.
+_SECRET_NAME = re.compile(
+    r"((password|passwd|passphrase|secret|credential)s?|authorization|(api|access|account|private|signing|shared)_?keys?"
+    r"|connection_?string|(^|_)(pass|pwd|cookie|sas(_?(url|uri))?)|(access|auth|refresh|bearer|api)_?tokens|token)"
+    r"(_(hash|value|base64|b64))?$"
+)
+_TOKEN_NAME = re.compile(r"tokens?$")
+_NAMES_IN_TEXT = (
+    r"sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-api-key|authorization|token|api_?key"
+    r"|password|passwd|pgpassword|pwd|secret|secret_?key|private_?key|access_?key|account_?key|shared_?access_?key"
+    r"|sharedaccesssignature"
 )
 _IN_TEXT = (
-    # user:password@ in an address
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@", re.IGNORECASE), rf"\1:{HIDDEN}@"),
-    # signatures and tokens in a query or a connection string
+    # user:password@ in an address. The length of the scheme is bounded: long texts of letters and dots are cheap.
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]{0,200}):[^\s/?#]+@", re.IGNORECASE), rf"\1:{HIDDEN}@"),
+    # name=value in a query, a connection string or an environment
+    (re.compile(rf"(?<![a-z0-9])({_NAMES_IN_TEXT})=(?!\*)[^&\s;\"',]+", re.IGNORECASE), rf"\1={HIDDEN}"),
+    # "name": "value" of JSON, or of a dict that was printed
     (
         re.compile(
-            r"\b(sig|signature|x-amz-signature|x-amz-credential|token|access_token|api_?key|password|pwd|secret"
-            r"|accountkey|sharedaccesskey|sharedaccesssignature)=([^&\s;\"']+)",
-            re.IGNORECASE,
+            rf"([\"'](?:[a-z0-9]{{1,30}}[_-])*(?:{_NAMES_IN_TEXT})[\"']\s*:\s*)"
+            r"([\"'])(?:(?!\2)[^\\]|\\.)*\2",
+            re.IGNORECASE | re.DOTALL,
         ),
-        rf"\1={HIDDEN}",
+        rf"\1\2{HIDDEN}\2",
     ),
-    (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    # Not every "basic something": what looks like base64 or a token, or is longer than a word.
+    (
+        re.compile(
+            r"\b((?i:bearer|basic))\s+(?=\S*[\d=]|[A-Za-z]*[a-z][A-Z]|[A-Za-z]*[A-Z]{2}|\S{24})[A-Za-z0-9._~+/=-]{8,}"
+        ),
+        rf"\1 {HIDDEN}",
+    ),
     (re.compile(r"\bdm_[a-z2-7]{12}_[A-Za-z0-9_-]{20,}"), f"dm_{HIDDEN}"),
+    (re.compile(r"\bdmt_[A-Za-z0-9_-]{20,}"), f"dmt_{HIDDEN}"),
 )
 
 
@@ -47,4 +65,10 @@ def redact_text(text: str) -> str:
 
 
 def _is_hidden(key: object, value: object) -> bool:
-    return isinstance(key, str) and bool(_NAMES.search(key)) and value not in (None, "", [], {})
+    if not isinstance(key, str) or isinstance(value, bool) or value in (None, "", [], {}):
+        return False
+    name = _HUMP.sub("_", key).replace("-", "_").lower()
+    if _SECRET_NAME.search(name) is None:
+        return False
+    # A number of tokens is a count; a number as a password is a password.
+    return not (isinstance(value, int | float) and _TOKEN_NAME.search(name))

@@ -1,0 +1,120 @@
+"""API keys: make one, list them, revoke one."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from dagmaster.cli.failures import tell
+from dagmaster.cli.options import JsonOutput, begin
+from dagmaster.cli.output import as_record, at_local_time, console, print_json, table
+from dagmaster.cli.sessions import ask
+from dagmaster.model.access import Role
+from dagmaster.store.keys import Key, list_keys, new_key, revoke_key
+
+Actor = Annotated[str, typer.Option("--by", metavar="WHO", help="Who does it, for the timeline.")]
+
+app = typer.Typer(name="keys", add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def root() -> None:
+    """Make, list and revoke the API keys.
+
+    \b
+    For example:
+      dagmaster keys create --name ci --role operator
+    """
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Option(help="Who or what will use it.")],
+    role: Annotated[Role, typer.Option(help="What it may do.", case_sensitive=False)],
+    expires_days: Annotated[
+        float | None, typer.Option(metavar="DAYS", help="How long it counts; else until it is revoked.", min=0.001)
+    ] = None,
+    actor: Actor = "cli",
+    as_json: JsonOutput = False,
+) -> None:
+    """Make a key. It is shown this once and kept nowhere.
+
+    \b
+    For example:
+      dagmaster keys create --name ci --role operator
+      KEY=$(dagmaster keys create --name nightly --role partner --expires-days 90)
+    """
+    expires_at = datetime.now(UTC) + timedelta(days=expires_days) if expires_days else None
+    made = ask(begin(ctx), lambda conn: new_key(conn, name=name, role=role, created_by=actor, expires_at=expires_at))
+    if as_json:
+        print_json({"key_id": made.key_id, "name": name, "role": role, "key": made.text, "expires_at": expires_at})
+        return
+    tell(f"key {made.key_id} with the role {role}; it is shown only now, so keep it in a safe place:")
+    typer.echo(made.text)
+
+
+@app.command("list")
+def list_all(
+    ctx: typer.Context,
+    everyone: Annotated[bool, typer.Option("--all", help="Those too that were revoked.")] = False,
+    as_json: JsonOutput = False,
+) -> None:
+    """List the keys, without what would let anybody in.
+
+    \b
+    For example:
+      dagmaster keys list --all
+    """
+    keys = [key for key in ask(begin(ctx), list_keys) if everyone or key.revoked_at is None]
+    if as_json:
+        print_json([_record(key) for key in keys])
+        return
+    if not keys:
+        tell("no keys; make one with `dagmaster keys create`")
+        return
+    listing = table("KEY", "NAME", "ROLE", "STATE", "CREATED", "BY", "EXPIRES", "LAST USED")
+    for key in keys:
+        listing.add_row(
+            key.key_id,
+            escape(key.name),
+            key.role,
+            _state(key),
+            at_local_time(key.created_at),
+            escape(key.created_by),
+            at_local_time(key.expires_at) or "never",
+            at_local_time(key.last_used_at) or "never",
+        )
+    console().print(listing)
+
+
+@app.command()
+def revoke(
+    ctx: typer.Context,
+    key_or_name: Annotated[str, typer.Argument(metavar="KEY_OR_NAME", help="The key's id or its name.")],
+    actor: Actor = "cli",
+    as_json: JsonOutput = False,
+) -> None:
+    """Revoke a key: from now on it opens nothing.
+
+    \b
+    For example:
+      dagmaster keys revoke ci
+    """
+    key = ask(begin(ctx), lambda conn: revoke_key(conn, key_or_name, actor=actor))
+    if as_json:
+        print_json(_record(key))
+        return
+    typer.echo(f"key {key.key_id} ({key.name}) is revoked")
+
+
+def _state(key: Key) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "expired" if key.expires_at is not None and key.expires_at <= datetime.now(UTC) else "in use"
+
+
+def _record(key: Key) -> dict[str, Any]:
+    return {**as_record(asdict(key)), "state": _state(key)}

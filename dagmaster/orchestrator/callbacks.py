@@ -1,0 +1,150 @@
+"""The chore that tells others that their jobs have ended."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from random import Random
+from time import time
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+
+from dagmaster.outbound import Policy, Refused, Resolver, look_up, resolve, send, sign
+from dagmaster.store.callbacks import Callback, claim_callbacks, close_callback, postpone_callback
+from dagmaster.store.connect import Connection
+from dagmaster.store.secrets import get_secret
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+LEASE_SECONDS = 30.0
+FIRST_DELAY_SECONDS = 5.0
+MAX_DELAY_SECONDS = 3600.0
+LOOK_SECONDS = 1.0
+SIGNING_SECRET = "callback_signing"
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackOptions:
+    """`secret` signs the calls; without it the fleet's own one does."""
+
+    policy: Policy = field(default_factory=Policy)
+    max_attempts: int = 12
+    timeout_seconds: float = 10.0
+    first_delay_seconds: float = FIRST_DELAY_SECONDS
+    public_url: str | None = None
+    secret: bytes | None = None
+    look_up: Resolver = look_up
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a call went. Only an error that may pass is worth another call."""
+
+    error: str | None = None
+    status: int | None = None
+    is_final: bool = False
+
+
+class Callbacks:
+    """One slow receiver holds up one call, not the others."""
+
+    def __init__(self, options: CallbackOptions) -> None:
+        self._options = options
+        self._secret = options.secret
+        self._rng = Random()
+
+    async def run_once(self, conn: Connection) -> None:
+        """Until nothing is due and nothing is under way."""
+        under_way: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                under_way |= await self._begin(conn, AT_ONCE - len(under_way))
+                if not under_way:
+                    return
+                done, under_way = await asyncio.wait(
+                    under_way, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                for call in done:
+                    call.result()
+        finally:
+            for call in under_way:
+                call.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _begin(self, conn: Connection, limit: int) -> set[asyncio.Task[None]]:
+        if limit == 0:
+            return set()
+        lease = self._options.timeout_seconds + LEASE_SECONDS
+        claimed = await claim_callbacks(conn, limit=limit, lease_seconds=lease)
+        return {asyncio.create_task(self._make(conn, callback)) for callback in claimed}
+
+    async def _make(self, conn: Connection, callback: Callback) -> None:
+        if self._secret is None:
+            self._secret = await get_secret(conn, SIGNING_SECRET)
+        answer = await self._call(callback, self._secret)
+        host = _host(callback.url)
+        if answer.error is None or answer.is_final or callback.attempts >= self._options.max_attempts:
+            if answer.error is not None:
+                log.warning("the callback of job %d to %s is given up: %s", callback.job_id, host, answer.error)
+            await close_callback(conn, callback, host=host, error=answer.error, response_status=answer.status)
+            return
+        delay = retry_seconds(callback.attempts, self._options.first_delay_seconds, self._rng)
+        await postpone_callback(conn, callback, delay_seconds=delay, error=answer.error, response_status=answer.status)
+
+    async def _call(self, callback: Callback, secret: bytes) -> Answer:
+        seconds = self._options.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                target = await resolve(callback.url, self._options.policy, self._options.look_up)
+                body = body_of(callback, self._options.public_url)
+                status = await send(target, body, headers_of(callback, secret, body), seconds)
+        except Refused as error:
+            return Answer(str(error), is_final=True)
+        except TimeoutError:
+            return Answer(f"no answer within {seconds:g} s")
+        except (httpx.HTTPError, OSError) as error:
+            return Answer(_describe(error))
+        except Exception as error:  # noqa: BLE001 - the address and the answer may be anything, the others must go on
+            return Answer(_describe(error))
+        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+            return Answer(status=status)
+        return Answer(f"the answer was {status}", status, is_final=status == HTTPStatus.GONE)
+
+
+def body_of(callback: Callback, public_url: str | None) -> bytes:
+    job_id = str(callback.job_id)
+    result_url = f"{public_url}/api/v1/jobs/{job_id}" if public_url else None
+    return orjson.dumps({"id": job_id, "status": callback.job_status, "result_url": result_url})
+
+
+def headers_of(callback: Callback, secret: bytes, body: bytes) -> dict[str, str]:
+    """The id stays the same when a call is repeated, so that a receiver can tell."""
+    message_id, timestamp = f"callback_{callback.callback_id}", int(time())
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": sign(secret, message_id, timestamp, body),
+        "user-agent": "dagmaster",
+    }
+
+
+def retry_seconds(attempts: int, first: float, rng: Random) -> float:
+    """Twice as long each time, up to an hour; scattered, so that a receiver that is back is not run over."""
+    whole = min(first * 2.0 ** min(attempts - 1, 30), MAX_DELAY_SECONDS)
+    return whole * rng.uniform(0.8, 1.2)
+
+
+def _host(url: str) -> str:
+    """All that may be told of an address: the rest may hold secrets."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _describe(error: Exception) -> str:
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__

@@ -1,0 +1,45 @@
+"""The chore that removes jobs when they are older than their retention."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from dagmaster.errors import Conflict
+from dagmaster.store.archive import Archive
+from dagmaster.store.connect import Connection
+from dagmaster.store.retention import note_removal, read_limits, remove_old
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """None for `days` keeps jobs for ever, unless their workflow says otherwise."""
+
+    days: float | None = None
+    archive_dir: Path | None = None
+
+
+class Retention:
+    def __init__(self, options: RetentionOptions) -> None:
+        self._options = options
+
+    async def run_once(self, conn: Connection) -> None:
+        try:
+            await self._remove(conn)
+        except Conflict:
+            log.debug("another process removes old jobs")
+        except psycopg.Error:
+            raise
+        except Exception:  # A full disk or a missing library must not stop the jobs.
+            log.exception("old jobs could not be removed; trying again later")
+
+    async def _remove(self, conn: Connection) -> None:
+        limits = await read_limits(conn, self._options.days)
+        archive = Archive(self._options.archive_dir) if self._options.archive_dir else None
+        removed = await remove_old(conn, limits, export=archive.export if archive else None)
+        if removed.jobs or removed.event_days:
+            await note_removal(conn, removed, actor="retention", source_app="orchestrator")
+            log.info("removed %d jobs that were older than their retention", removed.jobs)

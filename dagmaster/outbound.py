@@ -1,0 +1,234 @@
+"""Calls to addresses that strangers have chosen: where they may lead, and how they are made."""
+
+import asyncio
+import base64
+import hmac
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+import httpx
+
+from dagmaster.errors import Invalid, Misconfigured
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+
+PORTS: Final = {"https": 443, "http": 80}
+MAX_URL_CHARS: Final = 2048
+MAX_ANSWER_BYTES: Final = 4096
+_HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_RELAYS: Final = ipaddress.IPv4Network("192.88.99.0/24")
+
+
+class Refused(Invalid):
+    """This address may not be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is allowed beyond public addresses over https: hosts, addresses and networks of one's own."""
+
+    hosts: frozenset[str] = frozenset()
+    networks: tuple[Network, ...] = ()
+    allow_http: bool = False
+
+    def trusts_host(self, host: str) -> bool:
+        address = read_address(host)
+        return host in self.hosts or (address is not None and self.trusts_address(address))
+
+    def trusts_address(self, address: Address) -> bool:
+        return any(address in network for network in self.networks)
+
+
+def policy_of(allowed: Iterable[str], *, allow_http: bool = False) -> Policy:
+    """`allowed` are names of hosts, addresses, and networks such as 10.1.0.0/16."""
+    hosts, networks = set(), []
+    for name in allowed:
+        plain = name.strip().strip("[]").rstrip(".").lower()
+        try:
+            networks.append(ipaddress.ip_network(plain))
+        except ValueError:
+            if not _HOST.fullmatch(plain):
+                raise Misconfigured(
+                    f"{name!r} cannot be allowed for callbacks: give a host, an address or a network (10.1.0.0/16)"
+                ) from None
+            hosts.add(plain)
+    return Policy(frozenset(hosts), tuple(networks), allow_http)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a call goes: the address is fixed, whatever the name stands for a moment later."""
+
+    scheme: str
+    host: str
+    port: int
+    address: Address
+    path: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{_bracketed(str(self.address))}:{self.port}{self.path}"
+
+    @property
+    def authority(self) -> str:
+        host = _bracketed(self.host)
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+# Where a call may lead
+
+
+def check_url(url: str, policy: Policy) -> tuple[str, int]:
+    """Raise Refused for what can be refused without asking for the name's address; the host and the port."""
+    parts = _split(url)
+    if "@" in parts.netloc:
+        raise Refused("the callback's address must not contain a user or a password")
+    host, port = _host(parts), _port(parts)
+    trusted = policy.trusts_host(host)
+    if parts.scheme != "https" and not (policy.allow_http or trusted):
+        raise Refused(f"the callback's address must begin with https://, not {parts.scheme}://")
+    address = read_address(host)
+    if not trusted and (host == "localhost" or host.endswith(".localhost")):
+        raise Refused(f"callbacks to {host} are not allowed")
+    if not trusted and address is not None and not is_public(address):
+        raise Refused(f"callbacks to {address} are not allowed: it is not a public address")
+    return host, port
+
+
+def _split(url: str) -> SplitResult:
+    if len(url) > MAX_URL_CHARS:
+        raise Refused(f"the callback's address may have {MAX_URL_CHARS} characters, not {len(url)}")
+    # A backslash or a control character is where two readers of one address begin to differ.
+    if not url.isprintable() or " " in url or "\\" in url:
+        raise Refused("the callback's address contains a space, a backslash or a control character")
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Refused("the callback's address is not a URL") from error
+    if parts.scheme not in PORTS:
+        raise Refused("the callback's address must begin with https://")
+    return parts
+
+
+def _host(parts: SplitResult) -> str:
+    host = (parts.hostname or "").rstrip(".")
+    try:
+        plain = host if ":" in host else host.encode("idna").decode().lower()
+    except UnicodeError:
+        plain = ""
+    if not plain or (read_address(plain) is None and not _HOST.fullmatch(plain)):
+        raise Refused("the callback's address names no valid host")
+    return plain
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise Refused("the callback's port should be from 1 to 65535")
+    return port or PORTS[parts.scheme]
+
+
+def read_address(host: str) -> Address | None:
+    """What a literal stands for, in all the forms that the system's resolver takes: 127.1, 0x7f.1, 2130706433."""
+    try:
+        return None if "%" in host else ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host)) if host.isascii() else None
+    except OSError:
+        return None
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is somebody on the open internet, also where one address is wrapped in another."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global and not address.is_multicast and not address.is_reserved and address not in _RELAYS
+    if address.ipv4_mapped is not None:
+        return is_public(address.ipv4_mapped)
+    if address in _NAT64:
+        return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    if address not in _GLOBAL_V6 or not address.is_global:
+        return False
+    inner = [address.sixtofour, *(address.teredo or ())]
+    return all(is_public(one) for one in inner if one is not None)
+
+
+async def look_up(host: str, port: int) -> Sequence[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+async def resolve(url: str, policy: Policy, look_up: Resolver = look_up) -> Target:
+    """Ask once, and refuse if only one of the answers is not allowed. Raises OSError for an unknown name."""
+    host, port = check_url(url, policy)
+    parts = urlsplit(url)
+    literal = read_address(host)
+    found = [literal] if literal else [ipaddress.ip_address(text) for text in await look_up(host, port)]
+    if not found:
+        raise OSError(f"no address is known for {host}")
+    for address in found:
+        if not (policy.trusts_host(host) or policy.trusts_address(address) or is_public(address)):
+            raise Refused(f"callbacks to {host} are not allowed: it leads to {address}")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, host, port, found[0], path)
+
+
+# How a call is made
+
+
+def sign(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """After the Standard Webhooks convention: the receiver can tell who sent it, and when."""
+    signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
+    return "v1," + base64.b64encode(hmac.digest(secret, signed, sha256)).decode()
+
+
+async def send(target: Target, body: bytes, headers: Mapping[str, str], timeout: float) -> int:
+    """POST it and give the status of the answer. No redirect is followed and no proxy is used."""
+    given = {**headers, "host": target.authority, "content-type": "application/json", "accept-encoding": "identity"}
+    limits = {"sni_hostname": target.host, "timeout": httpx.Timeout(timeout).as_dict()}
+    request = httpx.Request("POST", target.url, headers=given, content=body, extensions=limits)
+    # The transport alone: a client would follow, remember and log more than is wanted here.
+    async with (
+        asyncio.timeout(timeout),
+        httpx.AsyncHTTPTransport(verify=_trust(), trust_env=False) as transport,
+    ):
+        response = await transport.handle_async_request(request)
+        try:
+            await _read_a_little(response)
+        finally:
+            await response.aclose()
+    return response.status_code
+
+
+async def _read_a_little(response: httpx.Response) -> None:
+    """Enough for a polite end of the call."""
+    size = 0
+    async for chunk in response.aiter_raw():
+        size += len(chunk)
+        if size >= MAX_ANSWER_BYTES:
+            return
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,51 @@
+"""Calls that are owed because a job has ended: claimed, made, or given up."""
+
+from dataclasses import dataclass
+
+from dagmaster.model.states import JobStatus
+from dagmaster.store.connect import Connection, storable
+from dagmaster.store.statements import run
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """`attempts` counts this one too; who claims it later has a higher one, and the earlier claim is void."""
+
+    callback_id: int
+    job_id: int
+    url: str
+    job_status: JobStatus
+    attempts: int
+
+
+async def claim_callbacks(conn: Connection, *, limit: int, lease_seconds: float) -> list[Callback]:
+    cursor = await run(conn, "claim_callbacks", {"limit": limit, "lease_seconds": lease_seconds})
+    return [Callback(**{**row, "job_status": JobStatus(row["job_status"])}) for row in await cursor.fetchall()]
+
+
+async def close_callback(
+    conn: Connection, callback: Callback, *, host: str, error: str | None = None, response_status: int | None = None
+) -> bool:
+    """Delivered, or with an error given up. False when it is no longer this claim's."""
+    values = {
+        "callback_id": callback.callback_id,
+        "attempts": callback.attempts,
+        "status": "failed" if error else "delivered",
+        "error": storable(error) if error else None,
+        "response_status": response_status,
+        "host": storable(host),
+    }
+    return await (await run(conn, "close_callback", values)).fetchone() is not None
+
+
+async def postpone_callback(
+    conn: Connection, callback: Callback, *, delay_seconds: float, error: str, response_status: int | None = None
+) -> None:
+    values = {
+        "callback_id": callback.callback_id,
+        "attempts": callback.attempts,
+        "delay_seconds": delay_seconds,
+        "error": storable(error),
+        "response_status": response_status,
+    }
+    await run(conn, "postpone_callback", values)

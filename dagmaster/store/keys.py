@@ -1,0 +1,131 @@
+"""API keys: made, shown once, known only by their hash, revoked."""
+
+import hmac
+import re
+from base64 import b32encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from secrets import token_bytes, token_urlsafe
+from typing import Any, Final
+
+import psycopg
+
+from dagmaster.errors import Conflict, Invalid, UnknownKey
+from dagmaster.model.access import Role
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import run
+
+MAX_NAME_LENGTH: Final = 128
+ID_LENGTH: Final = 12
+SECRET_BYTES: Final = 32
+_TEXT: Final = re.compile(r"dm_([a-z2-7]{12})_[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """`text` is the key itself: it is nowhere else."""
+
+    key_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    key_id: str
+    name: str
+    role: Role
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+async def new_key(
+    conn: Connection,
+    *,
+    name: str,
+    role: Role,
+    created_by: str,
+    expires_at: datetime | None = None,
+    source_app: str = "cli",
+) -> NewKey:
+    """Raises Conflict when a key of this name is in use."""
+    _check(name, expires_at)
+    key_id = b32encode(token_bytes(SECRET_BYTES)).decode().lower()[:ID_LENGTH]
+    text = f"dm_{key_id}_{token_urlsafe(SECRET_BYTES)}"
+    values = {
+        "key_id": key_id,
+        "name": name,
+        "role": role.value,
+        "key_hash": _hash(text),
+        "actor": created_by,
+        "expires_at": expires_at,
+        "source_app": source_app,
+    }
+    try:
+        await run(conn, "add_key", values)
+    except psycopg.errors.UniqueViolation as error:
+        raise Conflict(f"there is a key named {name!r} already; revoke it first, or choose another name") from error
+    return NewKey(key_id, text)
+
+
+def _check(name: str, expires_at: datetime | None) -> None:
+    if not name.strip() or not name.isprintable():
+        raise Invalid("a key needs a name of visible characters, such as that of the program that will use it")
+    if len(name) > MAX_NAME_LENGTH:
+        raise Invalid(f"the name of a key may have {MAX_NAME_LENGTH} characters, not {len(name)}")
+    if expires_at is not None and expires_at <= datetime.now(UTC):
+        raise Invalid(f"a key cannot expire in the past ({expires_at.isoformat()})")
+
+
+async def find_key(conn: Connection, text: str) -> Key | None:
+    """None for what is not a key, and for one that is unknown, revoked or expired."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        return None
+    row = await (await run(conn, "find_key", {"key_id": match[1]})).fetchone()
+    if row is None or not hmac.compare_digest(row["key_hash"], _hash(text)):
+        return None
+    if row["is_use_old"]:
+        await run(conn, "touch_key", {"key_id": match[1]})
+    return _key(row)
+
+
+async def list_keys(conn: Connection) -> list[Key]:
+    """All of them, oldest first, those too that were revoked."""
+    return [_key(row) for row in await (await run(conn, "list_keys")).fetchall()]
+
+
+async def revoke_key(conn: Connection, key_or_name: str, *, actor: str, source_app: str = "cli") -> Key:
+    values = {"key_or_name": key_or_name, "actor": actor, "source_app": source_app}
+    row = await (await run(conn, "revoke_key", values)).fetchone()
+    if row is None:
+        raise UnknownKey(f"no key in use has the id or name {key_or_name!r}; `dagmaster keys list` shows them")
+    return _key(row)
+
+
+async def any_keys(conn: Connection) -> bool:
+    """Whether there is a key that was not revoked. One that has expired counts: the door must not open by itself."""
+    row = await (await run(conn, "any_keys")).fetchone()
+    return bool(row and row["is_there"])
+
+
+def _hash(text: str) -> str:
+    # Keys are random and long: a slow hash would only slow down every request.
+    return sha256(text.encode()).hexdigest()
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    return Key(
+        key_id=row["key_id"],
+        name=row["name"],
+        role=Role(row["role"]),
+        created_at=row["created_at"],
+        created_by=row["created_by"],
+        expires_at=row["expires_at"],
+        revoked_at=row["revoked_at"],
+        last_used_at=row["last_used_at"],
+    )

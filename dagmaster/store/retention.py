@@ -1,0 +1,236 @@
+"""Remove finished jobs when they are old enough, a few at a time, while everything goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+import orjson
+import psycopg
+
+from dagmaster.errors import Conflict
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import run
+
+JOBS_AT_ONCE: Final = 100
+ROWS_AT_ONCE: Final = 5000
+DEFINITIONS_AT_ONCE: Final = 500
+PAUSE_SECONDS: Final = 0.02
+BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long jobs are kept: overall, and by the hash of a definition that says it itself."""
+
+    days: float | None
+    own: Mapping[str, float] = field(default_factory=dict)
+    workflow_id: str | None = None
+
+    @property
+    def least_days(self) -> float | None:
+        return min([*self.own.values(), *([] if self.days is None else [self.days])], default=None)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        hashes, days = list(self.own), list(self.own.values())
+        return {"days": self.days, "hashes": hashes, "own_days": days, "workflow_id": self.workflow_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Jobs that go together. They ended on one day."""
+
+    batch: str
+    day: date
+    job_ids: Sequence[int]
+    size: int | None
+    last_created_at: datetime
+    is_exported: bool
+    wants_export: bool
+
+
+@dataclass(slots=True)
+class Removed:
+    jobs: int = 0
+    nodes: int = 0
+    results: int = 0
+    events: int = 0
+    event_days: int = 0
+    definitions: int = 0
+
+
+Export = Callable[[Connection, Removal], Awaitable[None]]
+
+
+async def read_limits(conn: Connection, days: float | None, workflow_id: str | None = None) -> Limits:
+    rows = await (await run(conn, "own_retentions")).fetchall()
+    return Limits(days, {row["workflow_hash"]: row["days"] for row in rows}, workflow_id)
+
+
+async def preview(conn: Connection, limits: Limits) -> list[dict[str, Any]]:
+    """What `remove_old` would remove, by workflow."""
+    return await (await run(conn, "preview_removal", limits.values)).fetchall()
+
+
+async def remove_old(
+    conn: Connection,
+    limits: Limits,
+    *,
+    export: Export | None = None,
+    on_progress: Callable[[Removed], None] | None = None,
+) -> Removed:
+    """All that is older than its limit; raises Conflict while another does the same. `export` sees it before."""
+    removed = Removed()
+    async with _alone(conn):
+        kept_since = await _first_kept_day(conn, limits)
+        async for one in _removals(conn, limits, wants_export=export is not None):
+            await _finish(conn, one, kept_since, export, removed)
+            if on_progress is not None:
+                on_progress(removed)
+            await asyncio.sleep(PAUSE_SECONDS)
+        removed.event_days = await _drop_days(conn, limits, kept_since)
+        removed.definitions = await _remove_definitions(conn)
+    return removed
+
+
+async def note_removal(conn: Connection, removed: Removed, *, actor: str, source_app: str) -> None:
+    data = {"command": "jobs.prune", "actor": actor, **asdict(removed)}
+    await run(conn, "note_removal", {"data": orjson.dumps(data).decode(), "source_app": source_app})
+
+
+@asynccontextmanager
+async def _alone(conn: Connection) -> AsyncIterator[None]:
+    row = await (await run(conn, "lock_retention")).fetchone()
+    if not row or not row["is_mine"]:
+        raise Conflict("old jobs are being removed by another process at this moment; try again later")
+    await run(conn, "settle_for_removal")
+    try:
+        yield
+    finally:
+        # On a connection that was lost both are gone already.
+        if not conn.closed:
+            await run(conn, "settle_as_before")
+            await run(conn, "unlock_retention")
+
+
+# Jobs
+
+
+async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> AsyncIterator[Removal]:
+    """First what was begun and interrupted, then one batch after the other until nothing is old enough."""
+    for left in await (await run(conn, "marked_for_removal")).fetchall():
+        one = Removal(**left)
+        # What somebody wanted to export waits for somebody who can.
+        if wants_export or one.is_exported or not one.wants_export:
+            yield one
+    place = {"after_at": BEGINNING, "after_id": 0}
+    while limits.least_days is not None:
+        values = {
+            **limits.values,
+            **place,
+            "jobs": JOBS_AT_ONCE,
+            "rows": ROWS_AT_ONCE,
+            "least_days": limits.least_days,
+            "wants_export": wants_export,
+        }
+        row = await (await run(conn, "mark_for_removal", values)).fetchone()
+        if row is None:
+            return
+        one = Removal(**row)
+        place = {"after_at": one.last_created_at, "after_id": one.job_ids[-1]}
+        yield one
+
+
+async def _finish(
+    conn: Connection, one: Removal, kept_since: datetime, export: Export | None, removed: Removed
+) -> None:
+    if export is not None and not one.is_exported:
+        await export(conn, one)
+        await run(conn, "note_export", {"job_ids": list(one.job_ids)})
+    values = {"job_ids": list(one.job_ids), "kept_since": kept_since, "limit": ROWS_AT_ONCE}
+    if one.size is None or one.size > ROWS_AT_ONCE:
+        await _remove_slices(conn, one, values, removed)
+    try:
+        row = await (await run(conn, "remove_jobs", values)).fetchone()
+    except psycopg.errors.LockNotAvailable:
+        return  # They are marked; the next pass removes them.
+    assert row is not None
+    removed.jobs += row["jobs"]
+    removed.nodes += row["nodes"]
+    removed.results += row["results"]
+    removed.events += row["events"]
+
+
+async def _remove_slices(conn: Connection, one: Removal, values: dict[str, Any], removed: Removed) -> None:
+    """The rows of large jobs, each slice a transaction of its own. The nodes go last: they show how large it was."""
+    rows = await (await run(conn, "still_marked", values)).fetchall()
+    values = {**values, "job_ids": [row["job_id"] for row in rows]}
+    await _repeat(conn, "remove_some_checkpoints", values)
+    removed.events += await _repeat(conn, "remove_some_events", values)
+    removed.results += await _repeat(conn, "remove_some_results", values)
+    removed.nodes += await _repeat(conn, "remove_some_nodes", values)
+
+
+async def _repeat(conn: Connection, name: str, values: Mapping[str, Any]) -> int:
+    """Until there is no more."""
+    total = 0
+    while count := (await run(conn, name, values)).rowcount:
+        total += count
+        await asyncio.sleep(PAUSE_SECONDS)
+    return total
+
+
+# The timeline
+
+
+async def _event_days(conn: Connection) -> list[dict[str, Any]]:
+    return await (await run(conn, "event_days")).fetchall()
+
+
+async def _first_kept_day(conn: Connection, limits: Limits) -> datetime:
+    """Events before it need not be removed one by one: all their jobs go, and then their days as a whole."""
+    first = BEGINNING
+    for day in await _event_days(conn) if limits.least_days is not None else ():
+        if await _is_kept(conn, limits, day, gone_only=False):
+            break
+        first = day["high"]
+    return first
+
+
+async def _is_kept(conn: Connection, limits: Limits, day: Mapping[str, Any], *, gone_only: bool) -> bool:
+    values = {**limits.values, "low": day["low"], "high": day["high"], "gone_only": gone_only}
+    row = await (await run(conn, "day_is_kept", values)).fetchone()
+    return row is None or bool(row["is_kept"])
+
+
+async def _drop_days(conn: Connection, limits: Limits, kept_since: datetime) -> int:
+    """A day that cannot be locked at once is left for the next time: nobody shall wait for this."""
+    dropped = 0
+    for day in await _event_days(conn):
+        if day["high"] > kept_since or await _is_kept(conn, limits, day, gone_only=True):
+            break
+        try:
+            await conn.execute(day["command"])
+        except psycopg.errors.LockNotAvailable:
+            break
+        dropped += 1
+    return dropped
+
+
+# Definitions
+
+
+async def _remove_definitions(conn: Connection) -> int:
+    rows = await (await run(conn, "unused_definitions", {"limit": DEFINITIONS_AT_ONCE})).fetchall()
+    if not rows:
+        return 0
+    try:
+        async with conn.transaction():
+            await run(conn, "hold_submissions")
+            cursor = await run(conn, "remove_definitions", {"hashes": [row["workflow_hash"] for row in rows]})
+    except psycopg.errors.LockNotAvailable:
+        return 0
+    return cursor.rowcount

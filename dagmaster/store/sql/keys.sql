@@ -1,0 +1,58 @@
+-- add_key --
+-- A new key, and a note in the system's own timeline of who made it.
+WITH added AS (
+    INSERT INTO dagapp.dag_api_keys (key_id, name, role, key_hash, created_by, expires_at)
+    VALUES (:key_id, :name, :role, :key_hash, :actor, :expires_at)
+    RETURNING key_id, name, role
+)
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+SELECT 0, 'command', 'info', jsonb_build_object(
+    'command', 'keys.create', 'actor', :actor::text, 'key_id', key_id, 'name', name, 'role', role
+), clock_timestamp(), :source_app
+FROM added;
+
+-- find_key --
+-- A key that still counts.
+SELECT key_id, name, role, key_hash, created_at, created_by, expires_at, revoked_at, last_used_at,
+    coalesce(last_used_at < clock_timestamp() - interval '1 minute', true) AS is_use_old
+FROM dagapp.dag_api_keys
+WHERE key_id = :key_id AND revoked_at IS NULL AND coalesce(expires_at > clock_timestamp(), true);
+
+-- touch_key --
+-- The key was used. Somebody else who notes that at this moment is as good: nobody waits.
+UPDATE dagapp.dag_api_keys SET last_used_at = clock_timestamp()
+WHERE key_id = (SELECT key_id FROM dagapp.dag_api_keys WHERE key_id = :key_id FOR UPDATE SKIP LOCKED);
+
+-- list_keys --
+SELECT key_id, name, role, created_at, created_by, expires_at, revoked_at, last_used_at
+FROM dagapp.dag_api_keys ORDER BY created_at, key_id;
+
+-- any_keys --
+-- Whether somebody has begun to use keys.
+SELECT EXISTS (SELECT FROM dagapp.dag_api_keys WHERE revoked_at IS NULL) AS is_there;
+
+-- revoke_key --
+-- From now on the key counts no more; the system's own timeline says who took it away. An id before a name.
+WITH meant AS MATERIALIZED (
+    SELECT key_id FROM dagapp.dag_api_keys
+    WHERE (key_id = :key_or_name OR name = :key_or_name) AND revoked_at IS NULL
+    ORDER BY key_id = :key_or_name DESC LIMIT 1
+), revoked AS (
+    UPDATE dagapp.dag_api_keys k SET revoked_at = clock_timestamp()
+    FROM meant WHERE k.key_id = meant.key_id AND k.revoked_at IS NULL
+    RETURNING k.key_id, k.name, k.role, k.created_at, k.created_by, k.expires_at, k.revoked_at, k.last_used_at
+), noted AS (
+    INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+    SELECT 0, 'command', 'info', jsonb_build_object(
+        'command', 'keys.revoke', 'actor', :actor::text, 'key_id', key_id, 'name', name, 'role', role
+    ), clock_timestamp(), :source_app
+    FROM revoked
+)
+SELECT * FROM revoked;
+
+-- make_secret --
+-- The first who needs a secret makes it.
+INSERT INTO dagapp.dag_secrets (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING;
+
+-- read_secret --
+SELECT value FROM dagapp.dag_secrets WHERE name = :name;

@@ -1,0 +1,245 @@
+-- A finished job is kept for the days that its pinned definition says, or else for :days; null keeps it for ever.
+-- A job that is to go is marked first, together with those that go with it: whatever interrupts a removal, the same
+-- jobs are exported under the same name and removed when it goes on. The mark names the end that it was made for: a
+-- job that was reopened since has another one, and is not meant.
+
+-- lock_retention --
+-- One at a time on one database; gone with the connection.
+SELECT pg_try_advisory_lock(7233, 1) AS is_mine;
+
+-- unlock_retention --
+SELECT pg_advisory_unlock(7233, 1);
+
+-- settle_for_removal --
+-- Wait for nobody for long, and find rows by key: what goes is little beside what stays.
+SELECT set_config('lock_timeout', '500ms', false), set_config('enable_hashjoin', 'off', false),
+    set_config('enable_mergejoin', 'off', false), set_config('enable_seqscan', 'off', false);
+
+-- settle_as_before --
+SELECT set_config('lock_timeout', '0', false), set_config('enable_hashjoin', 'on', false),
+    set_config('enable_mergejoin', 'on', false), set_config('enable_seqscan', 'on', false);
+
+-- own_retentions --
+-- Definitions that say how long their jobs are kept.
+SELECT workflow_hash, (definition->>'retention_days')::float8 AS days FROM dagapp.dag_workflows
+WHERE definition->'retention_days' IS NOT NULL;
+
+-- preview_removal --
+-- What would go, by workflow.
+WITH own AS MATERIALIZED (
+    SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
+), gone AS MATERIALIZED (
+    SELECT j.job_id, j.workflow_id, j.completed_at
+    FROM dagapp.dag_jobs j LEFT JOIN own ON own.workflow_hash = j.workflow_hash
+    WHERE j.status IN ('completed', 'failed', 'cancelled') AND j.owner_id IS NULL
+        AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
+        AND j.completed_at < now() - make_interval(secs => 86400 * coalesce(own.days, :days::float8))
+)
+SELECT g.workflow_id, count(*) AS jobs, sum(n.nodes)::bigint AS nodes, sum(e.events)::bigint AS events,
+    min(g.completed_at) AS oldest_completed_at
+FROM gone g
+CROSS JOIN LATERAL (SELECT count(*) AS nodes FROM dagapp.dag_node_states WHERE job_id = g.job_id) n
+CROSS JOIN LATERAL (SELECT count(*) AS events FROM dagapp.dag_job_events WHERE job_id = g.job_id) e
+GROUP BY g.workflow_id ORDER BY g.workflow_id;
+
+-- mark_for_removal --
+-- The next jobs behind :after_at and :after_id that are to go: some that ended on the same day, fewer when they are large.
+WITH own AS MATERIALIZED (
+    SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
+), found AS MATERIALIZED (
+    SELECT j.job_id, j.created_at, j.completed_at, j.updated_at, (j.completed_at AT TIME ZONE 'UTC')::date AS day
+    FROM dagapp.dag_jobs j
+    WHERE j.status IN ('completed', 'failed', 'cancelled') AND j.owner_id IS NULL
+        AND (j.created_at, j.job_id) > (:after_at::timestamptz, :after_id::bigint)
+        AND j.created_at < now() - make_interval(secs => 86400 * :least_days::float8)
+        AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
+        AND (j.metadata->'removal'->>'completed_at')::timestamptz IS DISTINCT FROM j.completed_at
+        AND j.completed_at < now() - make_interval(
+            secs => 86400 * coalesce((SELECT days FROM own WHERE own.workflow_hash = j.workflow_hash), :days::float8)
+        )
+    ORDER BY j.created_at, j.job_id LIMIT :jobs
+    FOR UPDATE OF j SKIP LOCKED
+), sized AS (
+    SELECT f.*, (SELECT count(*) FROM dagapp.dag_node_states WHERE job_id = f.job_id)
+        + (SELECT count(*) FROM dagapp.dag_task_results WHERE job_id = f.job_id)
+        + (SELECT count(*) FROM dagapp.dag_checkpoints WHERE job_id = f.job_id) AS size
+    FROM found f
+), summed AS (
+    SELECT *, sum(size) OVER place - size AS before, min(day) OVER place = max(day) OVER place AS is_one_day
+    FROM sized WINDOW place AS (ORDER BY created_at, job_id)
+), taken AS MATERIALIZED (
+    SELECT *, left(encode(sha256(convert_to(string_agg(job_id::text, ',') OVER (), 'UTF8')), 'hex'), 32) AS batch
+    FROM (SELECT * FROM summed WHERE before < :rows AND is_one_day ORDER BY created_at, job_id) s
+), marked AS (
+    UPDATE dagapp.dag_jobs j
+    SET metadata = j.metadata || jsonb_build_object('removal', jsonb_build_object(
+        'batch', t.batch, 'completed_at', t.completed_at, 'updated_at', t.updated_at,
+        'wants_export', :wants_export::boolean
+    ))
+    FROM taken t WHERE j.job_id = t.job_id
+)
+SELECT batch, day, array_agg(job_id ORDER BY created_at, job_id) AS job_ids, sum(size)::bigint AS size,
+    max(created_at) AS last_created_at, false AS is_exported, :wants_export::boolean AS wants_export
+FROM taken GROUP BY batch, day;
+
+-- marked_for_removal --
+-- What an interrupted removal has left.
+SELECT metadata->'removal'->>'batch' AS batch, (completed_at AT TIME ZONE 'UTC')::date AS day,
+    array_agg(job_id ORDER BY created_at, job_id) AS job_ids, NULL::bigint AS size, max(created_at) AS last_created_at,
+    bool_and(metadata->'removal' ? 'exported_at') AS is_exported,
+    bool_or((metadata->'removal'->>'wants_export')::boolean) AS wants_export
+FROM dagapp.dag_jobs
+WHERE status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL AND metadata ? 'removal'
+    AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at
+GROUP BY 1, 2;
+
+-- note_export --
+-- From here on rows may be missing: these jobs must not be exported again.
+UPDATE dagapp.dag_jobs SET metadata = jsonb_set(metadata, '{removal,exported_at}', to_jsonb(clock_timestamp()))
+WHERE job_id = ANY(:job_ids) AND metadata ? 'removal';
+
+-- still_marked --
+-- Those of them that nobody has reopened.
+SELECT job_id FROM dagapp.dag_jobs
+WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL
+    AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at;
+
+-- export_jobs --
+SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, result_data,
+    error_message, metadata - 'removal' AS metadata, submitted_by, correlation_id, idempotency_key, request_hash,
+    callback_url, asset_id, trace_parent, paused_at, paused_by, resumed_at, owner_id, owner_epoch, owner_heartbeat_at,
+    created_at, started_at, completed_at, (metadata->'removal'->>'updated_at')::timestamptz AS updated_at, version
+FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids) ORDER BY created_at, job_id;
+
+-- export_nodes --
+SELECT * FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) ORDER BY job_id, node_id;
+
+-- export_results --
+SELECT * FROM dagapp.dag_task_results WHERE job_id = ANY(:job_ids) ORDER BY job_id, node_id, task_id;
+
+-- export_events --
+SELECT * FROM dagapp.dag_job_events WHERE job_id = ANY(:job_ids) ORDER BY job_id, event_id;
+
+-- remove_some_nodes --
+-- A slice of what a large job has; the job itself goes last.
+DELETE FROM dagapp.dag_node_states WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) LIMIT :limit
+));
+
+-- remove_some_results --
+DELETE FROM dagapp.dag_task_results WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM dagapp.dag_task_results WHERE job_id = ANY(:job_ids) LIMIT :limit
+));
+
+-- remove_some_checkpoints --
+DELETE FROM dagapp.dag_checkpoints WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM dagapp.dag_checkpoints WHERE job_id = ANY(:job_ids) LIMIT :limit
+));
+
+-- remove_some_events --
+-- Not those of days that are dropped as a whole.
+WITH slice AS MATERIALIZED (
+    SELECT job_id, max(event_id) AS last FROM (
+        SELECT job_id, event_id FROM dagapp.dag_job_events
+        WHERE job_id = ANY(:job_ids) AND created_at >= :kept_since LIMIT :limit
+    ) s
+    GROUP BY job_id
+)
+DELETE FROM dagapp.dag_job_events e USING slice
+WHERE e.job_id = slice.job_id AND e.event_id <= slice.last AND e.created_at >= :kept_since;
+
+-- remove_jobs --
+-- Those that nobody has reopened, with all that is left of them.
+WITH gone AS MATERIALIZED (
+    SELECT job_id FROM dagapp.dag_jobs
+    WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') AND owner_id IS NULL
+        AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at
+    FOR UPDATE SKIP LOCKED
+), ids AS MATERIALIZED (
+    SELECT coalesce(array_agg(job_id), '{}') AS job_ids FROM gone
+), callbacks AS (
+    DELETE FROM dagapp.dag_callbacks WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
+), checkpoints AS (
+    DELETE FROM dagapp.dag_checkpoints WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
+), results AS (
+    DELETE FROM dagapp.dag_task_results WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[]) RETURNING 1
+), nodes AS (
+    DELETE FROM dagapp.dag_node_states WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[]) RETURNING 1
+), events AS (
+    DELETE FROM dagapp.dag_job_events
+    WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[]) AND created_at >= :kept_since RETURNING 1
+), stray AS ( -- Events from before their day had a partition.
+    DELETE FROM dagapp.dag_job_events_default
+    WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[]) AND created_at < :kept_since RETURNING 1
+), jobs AS (
+    DELETE FROM dagapp.dag_jobs WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[]) RETURNING 1
+)
+SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM nodes) AS nodes,
+    (SELECT count(*) FROM results) AS results,
+    (SELECT count(*) FROM events) + (SELECT count(*) FROM stray) AS events;
+
+-- event_days --
+-- The days of the timeline that are over, oldest first, and the command that would drop each.
+SELECT day AS low, day + interval '1 day' AS high, format('DROP TABLE dagapp.%I', relname) AS command
+FROM (
+    SELECT c.relname, to_timestamp(right(c.relname, 8) || ' UTC', 'YYYYMMDD TZ') AS day
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'dagapp.dag_job_events'::regclass AND c.relname ~ '^dag_job_events_\d{8}$'
+) days
+WHERE day + interval '1 day' < now() - interval '1 hour'
+ORDER BY day;
+
+-- day_is_kept --
+-- Whether that day has an event of a job that stays, or of the system itself. With :gone_only a job stays until it is
+-- removed. One look for each job, not for each event.
+WITH RECURSIVE own AS MATERIALIZED (
+    SELECT * FROM unnest(:hashes::text[], :own_days::float8[]) AS o(workflow_hash, days)
+), seen(job_id) AS (
+    SELECT min(job_id) FROM dagapp.dag_job_events WHERE created_at >= :low AND created_at < :high
+    UNION ALL
+    SELECT (
+        SELECT min(e.job_id) FROM dagapp.dag_job_events e
+        WHERE e.created_at >= :low AND e.created_at < :high AND e.job_id > s.job_id
+    )
+    FROM seen s WHERE s.job_id IS NOT NULL
+)
+SELECT EXISTS (
+    SELECT FROM seen s LEFT JOIN dagapp.dag_jobs j ON j.job_id = s.job_id
+    WHERE CASE
+        WHEN s.job_id = 0 THEN coalesce(:high::timestamptz > now() - make_interval(secs => 86400 * :days::float8), true)
+        WHEN j.job_id IS NULL THEN false
+        WHEN :gone_only::boolean THEN true
+        ELSE (
+            j.status IN ('completed', 'failed', 'cancelled') AND j.owner_id IS NULL
+            AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
+            AND j.completed_at < now() - make_interval(
+                secs => 86400 * coalesce((SELECT days FROM own WHERE own.workflow_hash = j.workflow_hash), :days::float8)
+            )
+        ) IS NOT TRUE
+    END
+) AS is_kept;
+
+-- unused_definitions --
+-- Pinned definitions that no job needs any more.
+SELECT w.workflow_hash FROM dagapp.dag_workflows w
+WHERE w.created_at < now() - interval '1 day' AND NOT EXISTS (
+    SELECT FROM dagapp.dag_jobs j WHERE j.workflow_id = w.workflow_id AND j.workflow_hash = w.workflow_hash
+)
+LIMIT :limit;
+
+-- hold_submissions --
+-- Whoever submits pins the definition first: after this lock no such job is on its way unseen, and none begins.
+LOCK TABLE dagapp.dag_workflows IN SHARE ROW EXCLUSIVE MODE;
+
+-- remove_definitions --
+-- Only jobs that came lately can have escaped the first look.
+DELETE FROM dagapp.dag_workflows w
+WHERE w.workflow_hash = ANY(:hashes) AND NOT EXISTS (
+    SELECT FROM dagapp.dag_jobs j
+    WHERE j.workflow_id = w.workflow_id AND j.created_at > now() - interval '1 hour' AND j.workflow_hash = w.workflow_hash
+);
+
+-- note_removal --
+-- Who removed how much, in the system's own timeline.
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+VALUES (0, 'command', 'info', :data::jsonb, clock_timestamp(), :source_app);
