@@ -18,6 +18,7 @@ class Role:
     """A running process of the fleet."""
 
     pid: int
+    address: str = ""
 
     @property
     def cpu_seconds(self) -> float:
@@ -48,9 +49,10 @@ def started(role: str, dsn: str, concurrency: int = CONCURRENCY) -> Iterator[Rol
     )
     try:
         assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
+        ready, _, address = process.stdout.readline().strip().partition(" ")
+        if ready != "ready":
             raise RuntimeError(f"the {role} did not start; its exit code is {process.wait()}")
-        yield Role(process.pid)
+        yield Role(process.pid, address)
     finally:
         process.terminate()
         try:

@@ -1,4 +1,4 @@
-"""One process of the measured fleet: `python -m benchmarks.role orchestrator|worker|both DSN CONCURRENCY`.
+"""One process of the measured fleet: `python -m benchmarks.role orchestrator|worker|both|api DSN CONCURRENCY`.
 
 With BENCH_PROFILE set to a folder, it leaves a profile for `python -m pstats` there when it ends.
 """
@@ -11,18 +11,34 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.workflows import QUEUE
+from benchmarks.workflows import QUEUE, chain
+from dagmaster.authoring.catalog import Catalog
 from dagmaster.cli.runtime import fleet, stop_on_signals, until_stopped, worker_options
+from dagmaster.cli.serving import Door, serving
 from dagmaster.handlers import load_handlers, registry
-from dagmaster.settings import load_settings
+from dagmaster.settings import Settings, load_settings
+from dagmaster.web.serving import bind, url_of
 
 
 async def play(role: str, dsn: str, concurrency: int) -> None:
     settings = load_settings(database_url=dsn)
+    if role == "api":
+        await serve(dsn, settings)
+        return
     work = worker_options(settings, [QUEUE], concurrency) if role != "orchestrator" else None
     stop = stop_on_signals()
     async with fleet(dsn, settings, orchestrate=role != "worker", work=work, registry=registry) as running:
         print("ready", flush=True)
+        await until_stopped(running, stop)
+
+
+async def serve(dsn: str, settings: Settings) -> None:
+    stop = stop_on_signals()
+    catalog = Catalog()
+    catalog.register(chain(3).workflow)
+    door = Door(bind("127.0.0.1", 0), catalog)
+    async with fleet(dsn, settings) as running, serving(dsn, settings, running, door, registry):
+        print(f"ready {url_of(door.listener)}", flush=True)
         await until_stopped(running, stop)
 
 

@@ -1,19 +1,16 @@
 """From what a user names to a graph that can be run: handlers, queues, files, defaults."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.authoring.defaults import settle_defaults
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.cli.failures import tell
-from dagmaster.errors import Conflict, UnknownWorkflow
+from dagmaster.errors import UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
-from dagmaster.model.compile import compile_graph
-from dagmaster.model.graph import Graph
 from dagmaster.model.problems import InvalidWorkflow
-from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow
+from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings
 
 DEFAULT_QUEUE = "default"
@@ -65,35 +62,3 @@ def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
     for problems in catalog.problems.values():
         tell(*map(str, problems))
     return catalog
-
-
-def prepare(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
-    """Everything that is left open is settled now, for the life of the job."""
-    if not workflow.is_active:
-        raise Conflict(f"workflow {workflow.workflow_id!r} is not active (is_active: false)")
-    settled = settle_defaults(
-        workflow,
-        handler_timeouts={handler.name: handler.timeout_seconds for handler in known},
-        timeout_seconds=settings.default_task_timeout_seconds,
-        max_retries=settings.default_max_retries,
-    )
-    return compile_graph(settled)
-
-
-def queues_of(workflow: Workflow) -> set[str]:
-    """Those that its tasks are put on."""
-    return {task.queue for task in _tasks(workflow) if task.queue}
-
-
-def tasks_of(workflow: Workflow) -> set[tuple[str, str]]:
-    """Queue and handler of each of its tasks."""
-    return {(task.queue, task.handler) for task in _tasks(workflow) if task.queue}
-
-
-def _tasks(workflow: Workflow) -> Iterator[ChildTask]:
-    for node in workflow.nodes.values():
-        match node:
-            case TaskNode():
-                yield node
-            case FanOutNode():
-                yield node.task

@@ -21,6 +21,8 @@ Handlers = Annotated[
     typer.Option("--handlers", metavar="MODULE|FILE.py", help="Where handlers are defined; again for more."),
 ]
 JobId = Annotated[int, typer.Argument(metavar="JOB", help="The job's id.", min=1, max=2**63 - 1)]
+Host = Annotated[str | None, typer.Option(help="The address to serve on; else of the settings.")]
+Port = Annotated[int | None, typer.Option(help="The port to serve on; 0 takes any free one.", min=0, max=65535)]
 Concurrency = Annotated[int | None, typer.Option(help="How many tasks run at once.", min=1)]
 
 

@@ -1,20 +1,25 @@
 """The processes that serve: everything in one, or a role each."""
 
 import logging
+import socket
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 import typer
 import uvloop
 
 from dagmaster import __version__
+from dagmaster.authoring.preparing import queues_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.definitions import default_queue, load_catalog, load_registry, own_queue, queues_of
-from dagmaster.cli.options import Concurrency, Handlers, begin
+from dagmaster.cli.definitions import default_queue, load_catalog, load_registry, own_queue
+from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 from dagmaster.cli.output import count_of, listed
 from dagmaster.cli.runtime import database, fleet, stop_on_signals, until_stopped, worker_options
+from dagmaster.cli.serving import Door, serving
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
+from dagmaster.web.serving import bind, url_of
 from dagmaster.worker.worker import WorkerOptions
 
 Queues = Annotated[
@@ -27,11 +32,18 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
-def dev(ctx: typer.Context, handlers: Handlers = None, concurrency: Concurrency = None) -> None:
+def dev(
+    ctx: typer.Context,
+    handlers: Handlers = None,
+    concurrency: Concurrency = None,
+    host: Host = None,
+    port: Port = None,
+) -> None:
     """Run everything in one process until Ctrl-C.
 
-    An orchestrator and a worker on the PostgreSQL of the data folder. Jobs that
-    were interrupted go on; others are submitted from a second terminal.
+    An orchestrator, a worker and the HTTP API on the PostgreSQL of the data
+    folder. Jobs that were interrupted go on; others are submitted over HTTP or
+    from a second terminal.
 
     \b
     For example:
@@ -45,6 +57,7 @@ def dev(ctx: typer.Context, handlers: Handlers = None, concurrency: Concurrency 
     named = {name for workflow in catalog.workflows.values() for name in queues_of(workflow)}
     queues = sorted({queue, *settings.worker_queues, *named})
     options = worker_options(settings, queues, concurrency)
+    listener = open_door(settings, host, port)
     with database(settings) as dsn:
         place = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
         typer.echo(f"dagmaster   {__version__}")
@@ -52,16 +65,28 @@ def dev(ctx: typer.Context, handlers: Handlers = None, concurrency: Concurrency 
         typer.echo(f"workflows   {listed(sorted(catalog.workflows))} (in {settings.workflows_dir})")
         typer.echo(f"handlers    {listed(registry.names())}")
         typer.echo(f"queues      {listed(queues)}")
-        serve(dsn, settings, orchestrate=True, work=options, registry=registry, greeting="ready; stop with Ctrl-C")
+        typer.echo(f"api         {url_of(listener)}")
+        serve(
+            dsn,
+            settings,
+            orchestrate=True,
+            work=options,
+            registry=registry,
+            door=Door(listener, catalog),
+            greeting="ready; stop with Ctrl-C",
+        )
 
 
 @app.command()
 def orchestrator(
     ctx: typer.Context,
     with_worker: Annotated[bool, typer.Option("--with-worker", help="Run a worker in the same process.")] = False,
+    with_api: Annotated[bool, typer.Option("--with-api", help="Serve the HTTP API in the same process.")] = False,
     queues: Queues = None,
     concurrency: Concurrency = None,
     handlers: Handlers = None,
+    host: Host = None,
+    port: Port = None,
 ) -> None:
     """Run an orchestrator until it is stopped.
 
@@ -72,15 +97,34 @@ def orchestrator(
     For example:
       dagmaster orchestrator --database-url postgresql://dagmaster@db/dagmaster
       dagmaster orchestrator --with-worker --queues default
+      dagmaster orchestrator --with-api --port 8080
     """
     settings = begin(ctx, quiet=False)
-    options, registry = None, None
-    if with_worker:
-        registry = load_registry(settings, handlers)
-        options = worker_options(settings, chosen_queues(settings, queues), concurrency)
+    options = worker_options(settings, chosen_queues(settings, queues), concurrency) if with_worker else None
+    registry = load_registry(settings, handlers) if with_worker or with_api else None
+    door = make_door(settings, handlers, host, port) if with_api else None
     with database(settings) as dsn:
         log.info("the orchestrator is starting")
-        serve(dsn, settings, orchestrate=True, work=options, registry=registry)
+        serve(dsn, settings, orchestrate=True, work=options, registry=registry, door=door)
+
+
+@app.command()
+def api(ctx: typer.Context, host: Host = None, port: Port = None, handlers: Handlers = None) -> None:
+    """Serve the HTTP API until it is stopped.
+
+    Without API keys it is served to this machine alone. `dagmaster keys create`
+    makes the first one; then --host 0.0.0.0 serves everybody who has a key.
+
+    \b
+    For example:
+      dagmaster api --port 8080
+      dagmaster api --host 0.0.0.0 --database-url postgresql://dagmaster@db/dagmaster
+    """
+    settings = begin(ctx, quiet=False)
+    registry = load_registry(settings, handlers)
+    door = make_door(settings, handlers, host, port)
+    with database(settings) as dsn:
+        serve(dsn, settings, registry=registry, door=door, greeting=f"serving {url_of(door.listener)}")
 
 
 @app.command()
@@ -114,6 +158,17 @@ def chosen_queues(settings: Settings, given: str | None) -> Sequence[str]:
     return [default] if default else []
 
 
+def open_door(settings: Settings, host: str | None, port: int | None) -> socket.socket:
+    return bind(host or settings.api_host, settings.api_port if port is None else port)
+
+
+def make_door(settings: Settings, handlers: list[str] | None, host: str | None, port: int | None) -> Door:
+    registry = load_registry(settings, handlers)
+    known = registry.queues() if handlers or settings.handlers else None
+    catalog = load_catalog(settings, QueueRules(known, default_queue(settings)))
+    return Door(open_door(settings, host, port), catalog)
+
+
 def serve(
     dsn: str,
     settings: Settings,
@@ -121,13 +176,18 @@ def serve(
     orchestrate: bool = False,
     work: WorkerOptions | None = None,
     registry: Registry | None = None,
+    door: Door | None = None,
     greeting: str = "",
 ) -> None:
     """Until a signal, or until a role fails."""
 
     async def run() -> None:
         stop = stop_on_signals()
-        async with fleet(dsn, settings, orchestrate=orchestrate, work=work, registry=registry) as running:
+        async with AsyncExitStack() as stack:
+            roles = fleet(dsn, settings, orchestrate=orchestrate, work=work, registry=registry)
+            running = await stack.enter_async_context(roles)
+            if door is not None and registry is not None:
+                await stack.enter_async_context(serving(dsn, settings, running, door, registry))
             if greeting:
                 typer.echo(greeting)
             await until_stopped(running, stop)

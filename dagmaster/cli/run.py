@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
+from dagmaster.authoring.preparing import prepare, queues_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.definitions import find_workflow, load_registry, own_queue, prepare, queues_of
+from dagmaster.cli.definitions import find_workflow, load_registry, own_queue
 from dagmaster.cli.failures import INTERRUPTED, JOB_FAILED, TIMED_OUT, tell
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.live import live_view, plain_lines

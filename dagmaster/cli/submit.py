@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from dagmaster.authoring.preparing import prepare, queues_of, tasks_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.definitions import default_queue, find_workflow, load_registry, prepare, queues_of, tasks_of
+from dagmaster.cli.definitions import default_queue, find_workflow, load_registry
 from dagmaster.cli.failures import tell
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.options import Handlers, Inputs, InputsJson, JsonOutput, begin

@@ -77,7 +77,10 @@ async def _reopen(
     values = {"job_id": job_id, "node_id": node_id, "data": data, "threshold_seconds": threshold_seconds}
     if await (await run(conn, "reopen_job", values)).fetchone() is not None:
         return
-    if (await get_job(conn, job_id))["owner_id"] is not None:
+    job = await get_job(conn, job_id)
+    if "removal" in job["metadata"]:
+        raise Conflict(f"job {job_id} is old and is just being removed")
+    if job["owner_id"] is not None:
         raise Conflict(f"job {job_id} is being tried again already")
     raise Unavailable("no orchestrator is running that could try the job again; start one and ask again")
 

@@ -152,6 +152,8 @@ WITH alive AS MATERIALIZED (
     UPDATE dagapp.dag_jobs j
     SET owner_id = a.orchestrator_id, owner_epoch = j.owner_epoch + 1, owner_heartbeat_at = clock_timestamp()
     FROM alive a WHERE j.job_id = :job_id AND j.status = 'failed' AND j.owner_id IS NULL
+        -- Not one of which a part is removed already.
+        AND (j.metadata -> 'removal' ->> 'completed_at')::timestamptz IS DISTINCT FROM j.completed_at
     RETURNING j.job_id
 ), mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, data)

@@ -1,0 +1,53 @@
+"""The HTTP API beside what else runs in this process."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.cli.runtime import Fleet
+from dagmaster.errors import Misconfigured
+from dagmaster.handlers import Registry
+from dagmaster.settings import Settings
+from dagmaster.store.connect import opened
+from dagmaster.store.keys import any_keys
+from dagmaster.web.app import create_app
+from dagmaster.web.services import opened_services
+from dagmaster.web.serving import is_loopback, served
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where the HTTP API is served, and the workflows that can be asked for."""
+
+    listener: socket.socket
+    catalog: Catalog
+
+
+@asynccontextmanager
+async def serving(
+    dsn: str, settings: Settings, running: Fleet, door: Door, registry: Registry
+) -> AsyncIterator[FastAPI]:
+    """Without keys only this machine is served: whoever binds elsewhere needs one first."""
+    is_local = is_loopback(door.listener.getsockname()[0])
+    async with opened(dsn, application="dagmaster api") as conn:
+        if not is_local and not await any_keys(conn):
+            raise Misconfigured(
+                f"{door.listener.getsockname()[0]} can be reached by others, and there is no API key yet: make one "
+                "with `dagmaster keys create --name me --role admin`, or serve on 127.0.0.1"
+            )
+    async with opened_services(
+        dsn,
+        settings,
+        notifier=running.notifier,
+        catalog=door.catalog,
+        registry=registry,
+        is_local=is_local,
+        orchestrator=running.orchestrator,
+    ) as services:
+        app = create_app(services)
+        async with served(app, door.listener):
+            yield app

@@ -1,0 +1,115 @@
+"""Jobs and their nodes, as they are submitted and shown."""
+
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, Field
+
+from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.schemas.common import Body, Id, Json, Reply, Time
+
+Name = Annotated[str, Field(max_length=128)]
+
+
+class SubmitJob(Body):
+    """A job to be run. The same `idempotency_key` with the same content gives the first job again."""
+
+    workflow_id: Annotated[str, Field(min_length=1, max_length=64)]
+    input_params: Json = Field(default_factory=dict, validation_alias=AliasChoices("input_params", "input_data"))
+    priority: Annotated[int, Field(ge=-32768, le=32767)] = 0
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    correlation_id: Name | None = None
+    submitted_by: Name | None = None
+    callback_url: Annotated[str, Field(max_length=2048)] | None = None
+    metadata: Json = Field(default_factory=dict)
+
+
+class Reason(Body):
+    """Why; it is kept in the timeline."""
+
+    reason: Annotated[str, Field(max_length=2000)] | None = None
+
+
+class JobSummary(Reply):
+    job_id: Id
+    workflow_id: str
+    workflow_version: int
+    status: JobStatus
+    priority: int
+    error_message: str | None
+    submitted_by: str | None
+    correlation_id: str | None
+    owner_id: str | None
+    paused_at: Time | None
+    created_at: Time
+    started_at: Time | None
+    completed_at: Time | None
+    duration_seconds: float | None
+
+
+class NodeReply(Reply):
+    job_id: Id
+    node_id: str
+    status: NodeStatus
+    task_id: str | None
+    retry_count: int
+    max_retries: int
+    parent_node_id: str | None
+    fan_out_index: int | None
+    error_message: str | None
+    last_error: str | None
+    not_before: Time | None
+    created_at: Time
+    dispatched_at: Time | None
+    started_at: Time | None
+    completed_at: Time | None
+    duration_seconds: float | None
+    output: Any = None
+
+
+class NodeCounts(Reply):
+    """How many nodes are in each state, fan-outs' children included; they sum to `total`."""
+
+    total: int = 0
+    pending: int = 0
+    ready: int = 0
+    dispatched: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+class JobReply(JobSummary):
+    """One job, whole."""
+
+    workflow_hash: str
+    input_params: Json
+    result_data: Json | None
+    metadata: Json
+    idempotency_key: str | None
+    callback_url: str | None
+    asset_id: str | None
+    paused_by: str | None
+    updated_at: Time
+    summary: NodeCounts
+    nodes: list[NodeReply]
+
+
+class JobCreated(Reply):
+    """`is_new` is false when the job was submitted before under the same key."""
+
+    job_id: Id
+    workflow_id: str
+    workflow_version: int
+    status: JobStatus
+    is_new: bool
+    warnings: list[str] = Field(default_factory=list)
+
+
+class JobSteered(Reply):
+    """What became of it. `is_done` is false when the job's owner had not yet acted when we answered."""
+
+    job_id: Id
+    status: JobStatus
+    is_paused: bool
+    is_done: bool

@@ -1,0 +1,81 @@
+-- find_task --
+-- The node that an attempt belongs to.
+SELECT job_id, node_id, status, task_id, retry_count FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND node_id = :node_id;
+
+-- take_result --
+-- How an attempt ended, for the job's owner. Only the first who reports takes the attempt away from where it waits
+-- or runs; whoever comes later finds nothing.
+WITH node AS MATERIALIZED (
+    SELECT job_id, node_id, task_id FROM dagapp.dag_node_states
+    WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
+), taken AS (
+    DELETE FROM dagapp.dag_tasks_running WHERE task_id = (SELECT task_id FROM node) RETURNING task_id
+), untaken AS (
+    DELETE FROM dagapp.dag_tasks_waiting WHERE task_id = (SELECT task_id FROM node) RETURNING task_id
+)
+INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
+SELECT job_id, :kind, node_id, task_id, :worker_id, :output::json, :error, :duration_ms, :data::jsonb
+FROM node WHERE EXISTS (SELECT FROM taken UNION ALL SELECT FROM untaken)
+RETURNING mail_id, pg_notify('dagmaster_mail', '');
+
+-- save_progress --
+-- How far an attempt is. Nothing is mailed, and what has ended stays as it ended.
+INSERT INTO dagapp.dag_task_results AS t (
+    task_id, job_id, node_id, status, worker_id, progress_current, progress_total, progress_percent,
+    progress_message, reported_at, processed
+)
+SELECT task_id, job_id, node_id, 'running', :worker_id, :progress_current, :progress_total, :progress_percent,
+    :progress_message, clock_timestamp(), true
+FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
+ON CONFLICT (task_id) DO UPDATE
+SET status = 'running', worker_id = coalesce(excluded.worker_id, t.worker_id),
+    progress_current = excluded.progress_current, progress_total = excluded.progress_total,
+    progress_percent = excluded.progress_percent, progress_message = excluded.progress_message,
+    reported_at = excluded.reported_at
+WHERE t.status NOT IN ('completed', 'failed')
+RETURNING task_id;
+
+-- save_checkpoint --
+-- A phase is done: kept in the history and with the node, and told in the timeline. The node's version is its
+-- owner's business.
+WITH node AS (
+    UPDATE dagapp.dag_node_states
+    SET checkpoint_phase = :phase_name, checkpoint_data = :state_data::jsonb, checkpoint_saved_at = clock_timestamp()
+    WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
+    RETURNING job_id, node_id, task_id
+), saved AS (
+    INSERT INTO dagapp.dag_checkpoints (
+        checkpoint_id, job_id, node_id, task_id, phase_name, phase_index, phase_total, progress_current,
+        progress_total, progress_message, state_data, artifacts_completed, artifacts_total, memory_bytes, disk_bytes,
+        error_count, is_final
+    )
+    SELECT :checkpoint_id, job_id, node_id, task_id, :phase_name, :phase_index, :phase_total, :progress_current,
+        :progress_total, :progress_message, :state_data::jsonb, :artifacts_completed::jsonb, :artifacts_total,
+        :memory_bytes, :disk_bytes, :error_count, :is_final
+    FROM node
+)
+INSERT INTO dagapp.dag_job_events (
+    job_id, node_id, task_id, event_type, event_status, checkpoint_name, event_data, created_at, source_app
+)
+SELECT job_id, node_id, task_id, 'node_checkpoint', 'info', :phase_name, jsonb_build_object(
+    'checkpoint_name', :phase_name::text, 'phase_index', :phase_index::int, 'phase_total', :phase_total::int,
+    'is_final', :is_final::boolean
+), clock_timestamp(), 'worker'
+FROM node
+RETURNING event_id;
+
+-- current_tasks --
+-- What is being done for a job at this moment, with how far it is.
+SELECT n.node_id, n.task_id, n.status, r.progress_current, r.progress_total, r.progress_percent, r.progress_message
+FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id
+WHERE n.job_id = :job_id AND n.status IN ('dispatched', 'running') AND n.task_id IS NOT NULL
+ORDER BY n.status DESC, coalesce(n.started_at, n.dispatched_at), n.node_id
+LIMIT :limit;
+
+-- node_progress --
+SELECT n.job_id, n.node_id, n.status, n.retry_count, n.max_retries, n.task_id, n.checkpoint_phase,
+    n.checkpoint_saved_at, r.progress_current, r.progress_total, r.progress_percent, r.progress_message
+FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id
+WHERE n.job_id = :job_id AND n.node_id = :node_id;

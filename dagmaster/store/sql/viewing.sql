@@ -1,0 +1,181 @@
+-- view_nodes --
+-- Nodes of all jobs, those of the newest first. What is open can only be in a job that is live.
+SELECT n.job_id, j.workflow_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id,
+    n.fan_out_index, n.error_message, n.error_message AS last_error, n.not_before, n.created_at, n.dispatched_at,
+    n.started_at, n.completed_at
+FROM dagapp.dag_node_states n JOIN dagapp.dag_jobs j ON j.job_id = n.job_id
+WHERE (:job_id::bigint IS NULL OR n.job_id = :job_id)
+    AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
+    AND (:status::text IS NULL OR n.status = :status::dagapp.node_status)
+    AND (coalesce(:status::text, 'completed') IN ('completed', 'failed', 'skipped') OR j.status IN ('pending', 'running'))
+ORDER BY n.job_id DESC, n.node_id DESC
+LIMIT :limit OFFSET :offset;
+
+-- view_tasks --
+-- Attempts that wait in a queue or that a worker has, the oldest first.
+SELECT * FROM (
+    SELECT task_id, job_id, node_id, CASE WHEN held THEN 'held' ELSE 'waiting' END AS state, queue, handler, priority,
+        retry_count, NULL AS worker_id, dispatched_at AS since, dispatched_at
+    FROM dagapp.dag_tasks_waiting
+    UNION ALL
+    SELECT task_id, job_id, node_id, 'running', queue, handler, priority, retry_count, worker_id, claimed_at,
+        dispatched_at
+    FROM dagapp.dag_tasks_running
+) t
+WHERE (:job_id::bigint IS NULL OR job_id = :job_id)
+    AND (:state::text IS NULL OR state = :state)
+    AND (:queue::text IS NULL OR queue = :queue)
+    AND (:handler::text IS NULL OR handler = :handler)
+    AND (:worker_id::text IS NULL OR worker_id = :worker_id)
+ORDER BY since, task_id
+LIMIT :limit OFFSET :offset;
+
+-- view_job_nodes --
+-- A job's own nodes in the order in which they began, or the children of one fan-out in the order of its items.
+SELECT n.job_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,
+    n.output, n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before, n.created_at,
+    n.dispatched_at, n.started_at, n.completed_at
+FROM dagapp.dag_node_states n
+LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
+    ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
+WHERE n.job_id = :job_id AND n.parent_node_id IS NOT DISTINCT FROM :parent::text
+    AND (:status::text IS NULL OR n.status = :status::dagapp.node_status)
+ORDER BY n.fan_out_index, coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at, n.node_id
+LIMIT :limit OFFSET :offset;
+
+-- view_node --
+-- One node, whole.
+SELECT n.*, coalesce(n.error_message, r.error_message) AS last_error
+FROM dagapp.dag_node_states n
+LEFT JOIN dagapp.dag_task_results r
+    ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
+WHERE n.job_id = :job_id AND n.node_id = :node_id;
+
+-- view_attempts --
+-- What was reported of a node, attempt by attempt.
+SELECT task_id, status, worker_id, error_message, execution_duration_ms, progress_current, progress_total,
+    progress_percent, progress_message, reported_at
+FROM dagapp.dag_task_results WHERE job_id = :job_id AND node_id = :node_id
+ORDER BY reported_at, task_id LIMIT 1000;
+
+-- view_checkpoints --
+-- The newest first.
+SELECT * FROM dagapp.dag_checkpoints WHERE job_id = :job_id AND node_id = :node_id
+ORDER BY checkpoint_id DESC LIMIT :limit OFFSET :offset;
+
+-- view_graph --
+-- What is needed to draw a job: how far its own nodes are, and which branches were taken.
+SELECT node_id, status, retry_count, error_message, started_at, completed_at, output ->> 'taken_branch' AS taken_branch
+FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL;
+
+-- summarise_events --
+-- Over all events of a job or of one of its nodes.
+SELECT coalesce(sum(events), 0)::bigint AS total_events, min(first) AS first_event, max(last) AS last_event,
+    coalesce(jsonb_object_agg(event_type, events), '{}') AS event_counts,
+    ARRAY(
+        SELECT DISTINCT node_id FROM dagapp.dag_job_events
+        WHERE job_id = :job_id AND event_type = 'node_retrying' AND (:node_id::text IS NULL OR node_id = :node_id)
+        ORDER BY node_id LIMIT 1000
+    ) AS nodes_with_retries
+FROM (
+    SELECT event_type, count(*) AS events, min(created_at) AS first, max(created_at) AS last
+    FROM dagapp.dag_job_events
+    WHERE job_id = :job_id AND (:node_id::text IS NULL OR node_id = :node_id)
+    GROUP BY event_type
+) e;
+
+-- view_audit --
+-- What was done to the system, the newest first.
+SELECT event_id, created_at, event_type, event_status, node_id, task_id, event_data, error_message, duration_ms,
+    source_app
+FROM dagapp.dag_job_events
+WHERE job_id = 0 AND (:event_types::text[] IS NULL OR event_type::text = ANY(:event_types))
+ORDER BY event_id DESC LIMIT :limit OFFSET :offset;
+
+-- view_queues --
+-- What waits and runs in each queue, and how many workers take from it.
+SELECT queue, coalesce(sum(waiting), 0)::int AS depth, coalesce(sum(held), 0)::int AS held,
+    coalesce(sum(running), 0)::int AS running, coalesce(sum(consumers), 0)::int AS consumers,
+    extract(epoch FROM clock_timestamp() - min(oldest))::float AS oldest_wait_seconds
+FROM (
+    SELECT queue, count(*) FILTER (WHERE NOT held) AS waiting, count(*) FILTER (WHERE held) AS held, 0 AS running,
+        0 AS consumers, min(dispatched_at) FILTER (WHERE NOT held) AS oldest
+    FROM dagapp.dag_tasks_waiting GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, 0, count(*), 0, NULL FROM dagapp.dag_tasks_running GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, 0, 0, count(*), NULL FROM dagapp.dag_workers w CROSS JOIN unnest(w.queues) AS queue
+    WHERE w.status = 'active' AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
+    GROUP BY queue
+) q GROUP BY queue ORDER BY queue;
+
+-- view_workers --
+-- Those at work first, then the newest.
+SELECT w.worker_id, w.hostname, w.pid, w.status, w.queues, w.handlers, w.concurrency, w.tasks_completed,
+    w.tasks_failed, w.started_at, w.last_heartbeat,
+    (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks
+FROM dagapp.dag_workers w
+WHERE :status::text IS NULL OR w.status = :status
+ORDER BY w.status <> 'active', w.started_at DESC, w.worker_id
+LIMIT :limit OFFSET :offset;
+
+-- view_orchestrators --
+-- Those that beat, the newest first.
+SELECT orchestrator_id, hostname, pid, host_key, started_at, heartbeat_at, jobs_owned, stats, clock_timestamp() AS now
+FROM dagapp.dag_orchestrators
+WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
+ORDER BY started_at DESC, orchestrator_id LIMIT 1000;
+
+-- view_backlog --
+-- What has yet to be taken in, and what has yet to be taken.
+SELECT (SELECT count(*)::int FROM dagapp.dag_mailbox WHERE kind IN ('completed', 'failed', 'lost', 'given_back'))
+        AS pending_results,
+    (SELECT count(*)::int FROM dagapp.dag_task_results WHERE NOT processed) AS db_unprocessed_results,
+    (SELECT count(*)::int FROM dagapp.dag_tasks_waiting WHERE NOT held) AS queue_depth;
+
+-- view_missing_partitions --
+-- Of today and tomorrow.
+SELECT count(*)::int AS missing FROM generate_series(0, 1) AS n
+WHERE to_regclass('dagapp.dag_job_events_' || to_char((now() AT TIME ZONE 'UTC')::date + n::int, 'YYYYMMDD')) IS NULL;
+
+-- view_tables --
+-- What the schema holds, by estimate; the partitions of a table count for it.
+SELECT c.relname AS name, greatest(sum(p.reltuples), 0)::bigint AS estimated_rows,
+    sum(pg_total_relation_size(p.oid))::bigint AS bytes
+FROM pg_class c
+JOIN pg_namespace s ON s.oid = c.relnamespace AND s.nspname = 'dagapp'
+JOIN pg_class p ON p.oid = c.oid OR p.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = c.oid)
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+GROUP BY c.relname ORDER BY c.relname;
+
+-- database_name --
+SELECT current_database()::text AS name;
+
+-- drop_schema --
+-- Everything is gone.
+DROP SCHEMA IF EXISTS dagapp CASCADE;
+
+-- note_command --
+-- Somebody did something to the system.
+INSERT INTO dagapp.dag_job_events (
+    job_id, event_type, event_status, event_data, error_message, duration_ms, created_at, source_app
+)
+VALUES (0, 'command', :event_status::dagapp.event_status, :data::jsonb, left(:error, 2000), :duration_ms,
+    clock_timestamp(), 'api');
+
+-- watched_events --
+-- What is new for those who watch jobs: behind `after`, without what they have `seen`. A row for each who watches,
+-- even if nothing is new, with the state of the job.
+SELECT w.place, j.status AS job_status, e.*
+FROM json_to_recordset(:watchers::json) AS w(
+    place int, job_id bigint, after bigint, since timestamptz, seen bigint[]
+)
+LEFT JOIN dagapp.dag_jobs j ON j.job_id = w.job_id
+LEFT JOIN LATERAL (
+    SELECT e.event_id, e.created_at, e.event_type, e.event_status, e.node_id, e.task_id, e.event_data,
+        e.error_message, e.duration_ms, e.source_app
+    FROM dagapp.dag_job_events e
+    WHERE e.job_id = w.job_id AND e.event_id > w.after AND e.created_at >= w.since AND e.event_id <> ALL (w.seen)
+    ORDER BY e.event_id LIMIT :page
+) e ON true
+ORDER BY w.place, e.event_id;

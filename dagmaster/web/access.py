@@ -1,0 +1,215 @@
+"""Who asks, and whether they may. Every route says whom it allows; one that does not is refused at start."""
+
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from time import monotonic
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI
+from fastapi.requests import HTTPConnection
+from fastapi.routing import APIRoute, APIWebSocketRoute
+
+from dagmaster.errors import Forbidden, Unauthorized, UnknownJob
+from dagmaster.model.access import Role
+from dagmaster.store.connect import Connection, Pool
+from dagmaster.store.jobs import get_job
+from dagmaster.store.keys import any_keys, find_key
+from dagmaster.store.secrets import get_secret
+from dagmaster.web.services import Conn, Given, Services
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost", "testserver"})
+PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip")
+TRUST_SECONDS = 5.0
+OPEN_SECONDS = 0.5
+MAX_KNOWN = 1000
+TOKEN_PREFIX = "dmt_"
+CALLBACK_SECRET = "task_callbacks"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`token` is what came instead of a key, for one task only; it is checked against the task."""
+
+    name: str
+    role: Role
+    token: str | None = None
+
+    @property
+    def is_partner(self) -> bool:
+        return self.role is Role.PARTNER
+
+
+class Keyring:
+    """Keys that were looked up a moment ago need not be looked up again; a revoked one works for a few seconds more."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._known: dict[str, tuple[float, Caller]] = {}
+        self._any: tuple[float, bool] = (0.0, True)
+
+    async def find(self, text: str) -> Caller | None:
+        digest = sha256(text.encode()).hexdigest()
+        if (known := self._known.get(digest)) and known[0] > monotonic():
+            return known[1]
+        async with self._pool.connection() as conn:
+            key = await find_key(conn, text)
+        if key is None:
+            self._known.pop(digest, None)
+            return None
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        caller = Caller(key.name, key.role)
+        self._known[digest] = (monotonic() + TRUST_SECONDS, caller)
+        return caller
+
+    async def has_any(self) -> bool:
+        until, is_there = self._any
+        if monotonic() < until:
+            return is_there
+        async with self._pool.connection() as conn:
+            is_there = await any_keys(conn)
+        # The first key must count soon.
+        self._any = (monotonic() + (TRUST_SECONDS if is_there else OPEN_SECONDS), is_there)
+        return is_there
+
+
+async def caller_of(request: HTTPConnection, services: Given) -> Caller:
+    """Raises Unauthorized."""
+    presented = _presented(request)
+    if presented.startswith(TOKEN_PREFIX):
+        return Caller("task", Role.WORKER, token=presented)
+    keyring: Keyring = request.app.state.keyring
+    if presented:
+        if (caller := await keyring.find(presented)) is not None:
+            return caller
+        raise Unauthorized("the API key is unknown, revoked or expired")
+    if await keyring.has_any():
+        raise Unauthorized
+    if not _is_near(request, services):
+        raise Unauthorized("without API keys only this machine is served; make one with `dagmaster keys create`")
+    return Caller("", Role.ADMIN)
+
+
+def _presented(request: HTTPConnection) -> str:
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    return request.headers.get("x-api-key", "").strip()
+
+
+def _is_near(request: HTTPConnection, services: Services) -> bool:
+    """From this very machine, meant for it, and passed on by nobody: a page of some other site is not."""
+    if not services.is_local or any(name in request.headers for name in PROXY_HEADERS):
+        return False
+    client = request.client.host if request.client else ""
+    named = _host(request.headers.get("host", ""))
+    origin = request.headers.get("origin")
+    return client in LOOPBACK and named in LOOPBACK and (origin is None or _host(origin.partition("//")[2]) in LOOPBACK)
+
+
+def _host(address: str) -> str:
+    return address.rpartition("]")[0].removeprefix("[") if address.startswith("[") else address.partition(":")[0]
+
+
+Who = Annotated[Caller, Depends(caller_of)]
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Which roles a route is for. None stands for everybody, with or without a key."""
+
+    roles: frozenset[Role] | None
+
+    async def __call__(self, request: HTTPConnection, services: Given) -> None:
+        if self.roles is None:
+            return
+        caller = await caller_of(request, services)
+        request.state.caller = caller
+        if caller.role not in self.roles:
+            raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_listed(self.roles)}")
+
+
+def _listed(roles: Iterable[Role]) -> str:
+    return " or ".join(role for role in Role if role in set(roles))
+
+
+def _allow(*roles: Role) -> Any:
+    return Depends(Allow(frozenset(roles)))
+
+
+EVERYBODY = Depends(Allow(None))
+READERS = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER)
+READERS_OF_OWN = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER)
+SUBMITTERS = _allow(Role.ADMIN, Role.OPERATOR, Role.PARTNER)
+OPERATORS = _allow(Role.ADMIN, Role.OPERATOR)
+WORKERS = _allow(Role.ADMIN, Role.WORKER)
+MACHINES = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.WORKER)
+ADMINS = _allow(Role.ADMIN)
+
+
+async def caller_from_state(request: HTTPConnection) -> Caller:
+    """Whom the route's `Allow` has let in."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+Admitted = Annotated[Caller, Depends(caller_from_state)]
+
+
+async def visible_job(job_id: str, caller: Admitted, conn: Conn) -> dict[str, Any]:
+    """The job of the path."""
+    job = await get_job(conn, as_job_id(job_id))
+    check_visible(job, caller)
+    return job
+
+
+def check_visible(job: Mapping[str, Any], caller: Caller) -> None:
+    """A partner sees only what it submitted itself."""
+    if caller.is_partner and job["submitted_by"] != caller.name:
+        raise UnknownJob(f"there is no job {job['job_id']}; `dagmaster jobs` lists them")
+
+
+def as_job_id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and 0 < int(text) < 2**63):
+        raise UnknownJob(f"there is no job {text[:40]!r}")
+    return int(text)
+
+
+Job = Annotated[dict[str, Any], Depends(visible_job, scope="function")]
+
+
+async def task_token(conn: Connection, services: Services, task_id: str) -> str:
+    """Lets whoever has it report for this attempt, and for nothing else."""
+    secret = services.settings.secret_key
+    key = secret.get_secret_value().encode() if secret else await get_secret(conn, CALLBACK_SECRET)
+    digest = hmac.digest(key, b"dagmaster task " + task_id.encode(), sha256)
+    return TOKEN_PREFIX + urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+async def check_task(conn: Connection, services: Services, caller: Caller, task_id: str) -> None:
+    """Raises Forbidden when the caller's token is for another task, or forged."""
+    if caller.token is None:
+        return
+    if not hmac.compare_digest(caller.token.encode(), (await task_token(conn, services, task_id)).encode()):
+        raise Forbidden("this token is not for that task")
+
+
+def decision(route: Any) -> Allow | None:
+    """Whom a route allows; None when nobody has decided."""
+    for dependency in getattr(route, "dependencies", ()):
+        if isinstance(dependency.dependency, Allow):
+            return dependency.dependency
+    return None
+
+
+def check_decisions(app: FastAPI) -> None:
+    undecided = [
+        route.path
+        for route in app.routes
+        if isinstance(route, APIRoute | APIWebSocketRoute) and decision(route) is None
+    ]
+    if undecided:
+        raise AssertionError(f"nobody decided who may use {', '.join(undecided)}; see web/access.py")

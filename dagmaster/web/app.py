@@ -1,0 +1,59 @@
+"""The HTTP application."""
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
+
+from dagmaster.web import errors
+from dagmaster.web.access import Keyring, check_decisions
+from dagmaster.web.api import jobs
+from dagmaster.web.errors import documented
+from dagmaster.web.limits import BodyLimit
+from dagmaster.web.services import Services
+from dagmaster.web.tracing import Requests
+
+ROUTERS = (jobs.router,)
+
+DESCRIPTION = """
+Durable workflows on PostgreSQL: submit jobs, watch them, steer them, measure them.
+
+Ids are decimal strings, times are RFC 3339 in UTC, lists are paged with `limit` and `offset`, and every error has the
+form `{"error": {"code", "message", "details"}}`. Send an API key as `Authorization: Bearer dm_...`.
+"""
+
+
+def create_app(services: Services) -> FastAPI:
+    app = FastAPI(
+        title="dagmaster",
+        version=version("dagmaster"),
+        description=DESCRIPTION,
+        docs_url=None,  # Its page loads scripts from another host.
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        generate_unique_id_function=_operation_id,
+        responses=documented(401, 403, 422, 503),
+    )
+    app.state.services = services
+    app.state.keyring = Keyring(services.pool)
+    errors.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    check_decisions(app)
+    app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
+    if services.settings.cors_origins:
+        _allow_origins(app, services.settings.cors_origins)
+    app.add_middleware(Requests)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    """Short names for generated clients: `get_job`, not the path again."""
+    return route.name
+
+
+def _allow_origins(app: FastAPI, origins: list[str]) -> None:
+    options: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["authorization", "content-type"]}
+    app.add_middleware(CORSMiddleware, allow_origins=origins, allow_credentials="*" not in origins, **options)

@@ -1,0 +1,39 @@
+"""How much a request may bring."""
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dagmaster.errors import TooLarge
+from dagmaster.web.errors import reply
+
+
+class BodyLimit:
+    """Refuses a body that is too long, whether it says so or only turns out to be."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        self._app, self._max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if declared.isdigit() and int(declared) > self._max_bytes:
+            await self._refuse(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_bytes:
+                raise TooLarge(self._message())
+            return message
+
+        await self._app(scope, counted, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(413, "too_large", self._message())(scope, receive, send)
+
+    def _message(self) -> str:
+        return f"a body may have {self._max_bytes} bytes (DAGMASTER_MAX_BODY_BYTES)"

@@ -1,0 +1,126 @@
+"""What the routes work with: one set for the whole server."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Annotated, Any, Protocol
+
+from fastapi import Depends
+from fastapi.requests import HTTPConnection
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.preparing import prepare
+from dagmaster.handlers import Registry
+from dagmaster.model.graph import Graph
+from dagmaster.model.workflow import Workflow
+from dagmaster.settings import Settings
+from dagmaster.store.connect import Connection, Pool, open_pool
+from dagmaster.store.instances import is_orchestrated, list_workers
+from dagmaster.store.signals import MAIL, Notifier
+
+STATEMENT_SECONDS = 30.0
+FLEET_SECONDS = 1.0
+KEEP_GRAPHS = 500
+
+
+class LocalOrchestrator(Protocol):
+    """An orchestrator in this process: it is woken without a notification, and asked without the database."""
+
+    def look(self) -> None: ...
+
+    def summary(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFleet:
+    is_orchestrated: bool
+    workers: list[dict[str, Any]]
+
+    def takes(self, queue: str, handler: str) -> bool:
+        """Whether some worker would take such a task."""
+        return any(
+            queue in worker["queues"] and (worker["handlers"] is None or handler in worker["handlers"])
+            for worker in self.workers
+        )
+
+
+@dataclass(slots=True)
+class Services:
+    dsn: str
+    settings: Settings
+    pool: Pool
+    notifier: Notifier
+    catalog: Catalog
+    registry: Registry
+    is_local: bool
+    orchestrator: LocalOrchestrator | None = None
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _graphs: dict[str, Graph] = field(default_factory=dict)
+    _fleet: tuple[float, "KnownFleet"] | None = None
+
+    def graph_of(self, workflow: Workflow) -> Graph:
+        """Ready to be run; compiled once."""
+        graph = self._graphs.get(workflow.content_hash)
+        if graph is None:
+            if len(self._graphs) >= KEEP_GRAPHS:
+                self._graphs.clear()
+            graph = self._graphs[workflow.content_hash] = prepare(workflow, self.settings, self.registry)
+        return graph
+
+    async def fleet(self, conn: Connection) -> "KnownFleet":
+        """Who is at work, as of a second ago."""
+        if self._fleet is None or self._fleet[0] < monotonic():
+            threshold = self.settings.orphan_threshold_seconds
+            workers = [worker for worker in await list_workers(conn) if worker["status"] == "active"]
+            known = KnownFleet(await is_orchestrated(conn, threshold_seconds=threshold), workers)
+            self._fleet = (monotonic() + FLEET_SECONDS, known)
+        return self._fleet[1]
+
+    def wake(self) -> None:
+        """A job was submitted or something was asked of one."""
+        self.notifier.notify(MAIL)
+        if self.orchestrator is not None:
+            self.orchestrator.look()
+
+
+@asynccontextmanager
+async def opened_services(
+    dsn: str,
+    settings: Settings,
+    *,
+    notifier: Notifier,
+    catalog: Catalog,
+    registry: Registry,
+    is_local: bool,
+    orchestrator: LocalOrchestrator | None = None,
+) -> AsyncIterator[Services]:
+    pool = await open_pool(
+        dsn,
+        application="dagmaster api",
+        size=settings.api_pool_size,
+        statement_timeout_seconds=STATEMENT_SECONDS,
+    )
+    try:
+        yield Services(dsn, settings, pool, notifier, catalog, registry, is_local, orchestrator)
+    finally:
+        await pool.close()
+
+
+# Async though it waits for nothing: FastAPI runs plain functions in threads.
+async def services_of(request: HTTPConnection) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Given = Annotated[Services, Depends(services_of)]
+
+
+async def connection(services: Given) -> AsyncIterator[Connection]:
+    """For one request; given back before the answer is sent."""
+    async with services.pool.connection() as conn:
+        yield conn
+
+
+Conn = Annotated[Connection, Depends(connection, scope="function")]

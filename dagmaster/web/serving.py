@@ -1,0 +1,90 @@
+"""The web server around the application, in the loop of whoever starts it."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
+
+import uvicorn
+from fastapi import FastAPI
+
+from dagmaster.errors import Misconfigured
+
+GRACE_SECONDS = 5
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's business."""
+        yield
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Before anything else is started: a port that is taken should cost nothing."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise Misconfigured(f"the address {host!r} (DAGMASTER_API_HOST) cannot be resolved: {error}") from error
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise Misconfigured(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port or DAGMASTER_API_PORT"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@asynccontextmanager
+async def served(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """Answering as long as the block runs; streams are told to end."""
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="websockets-sansio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=65,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    await asyncio.wait([task, asyncio.create_task(server.is_ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield
+    finally:
+        app.state.is_stopping = True
+        server.should_exit = True
+        await task

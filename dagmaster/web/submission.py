@@ -1,0 +1,67 @@
+"""From a request to a stored job."""
+
+from dagmaster.authoring.preparing import tasks_of
+from dagmaster.model.inputs import check_inputs
+from dagmaster.model.workflow import Workflow
+from dagmaster.outbound import check_url, policy_of
+from dagmaster.schemas.jobs import SubmitJob
+from dagmaster.store.connect import Connection
+from dagmaster.store.jobs import NewJob, Submitted, submit
+from dagmaster.tracing import current_trace_parent, describe, span
+from dagmaster.web.access import Caller
+from dagmaster.web.services import Services
+
+
+async def submit_job(
+    services: Services, conn: Connection, caller: Caller, body: SubmitJob
+) -> tuple[Submitted, Workflow]:
+    """Raises what is wrong with it before anything is stored."""
+    workflow = services.catalog.get(body.workflow_id)
+    if body.callback_url is not None:
+        settings = services.settings
+        check_url(
+            body.callback_url, policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http)
+        )
+    with span("submit_job", workflow_id=body.workflow_id) as traced:
+        submitted = await _submit(services, conn, _new_job(services, workflow, caller, body))
+        describe(traced, job_id=submitted.job_id, is_new=submitted.is_new)
+    return submitted, workflow
+
+
+def _new_job(services: Services, workflow: Workflow, caller: Caller, body: SubmitJob) -> NewJob:
+    return NewJob(
+        services.graph_of(workflow),
+        check_inputs(workflow, body.input_params),
+        priority=body.priority,
+        # A partner's jobs are known by its key: nobody may submit in another's name.
+        submitted_by=caller.name if caller.is_partner else body.submitted_by or caller.name,
+        correlation_id=body.correlation_id,
+        idempotency_key=body.idempotency_key,
+        callback_url=body.callback_url,
+        metadata=body.metadata,
+        trace_parent=current_trace_parent(),
+    )
+
+
+async def _submit(services: Services, conn: Connection, job: NewJob) -> Submitted:
+    submitted = await submit(
+        conn,
+        job,
+        threshold_seconds=services.settings.orphan_threshold_seconds,
+        source_app="api",
+        aloud=services.orchestrator is None and services.notifier.may_ride(),
+    )
+    services.wake()
+    return submitted
+
+
+async def warnings_for(services: Services, conn: Connection, workflow: Workflow) -> list[str]:
+    """The job is safe, but nobody may be there to run it."""
+    fleet = await services.fleet(conn)
+    if not fleet.is_orchestrated:
+        return ["no orchestrator is running; the job waits until one is"]
+    return [
+        f"no worker takes tasks for handler {handler!r} from queue {queue!r}; they wait for one that does"
+        for queue, handler in sorted(tasks_of(workflow))
+        if not fleet.takes(queue, handler)
+    ]

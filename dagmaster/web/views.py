@@ -1,0 +1,54 @@
+"""Rows as the bodies that show them: secrets hidden, durations reckoned."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from dagmaster.model.redact import redact
+from dagmaster.schemas.jobs import JobReply, JobSummary, NodeCounts, NodeReply
+
+Row = Mapping[str, Any]
+
+
+def job_summary(row: Row) -> JobSummary:
+    return JobSummary(**_job_fields(row))
+
+
+def job_reply(row: Row, counts: Iterable[Row], nodes: Iterable[Row]) -> JobReply:
+    shown = _job_fields(row)
+    for name in ("input_params", "result_data", "metadata", "callback_url"):
+        shown[name] = redact(row[name])
+    return JobReply(**shown, summary=node_counts(counts), nodes=[node_reply(row["job_id"], node) for node in nodes])
+
+
+def _job_fields(row: Row) -> dict[str, Any]:
+    return {
+        **row,
+        "submitted_by": row["submitted_by"] or None,
+        "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
+    }
+
+
+def node_reply(job_id: int, row: Row) -> NodeReply:
+    return NodeReply(
+        **{
+            **row,
+            "job_id": job_id,
+            "output": redact(row.get("output")),
+            "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
+        }
+    )
+
+
+def node_counts(rows: Iterable[Row]) -> NodeCounts:
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + row["nodes"]
+    return NodeCounts(total=sum(counts.values()), **counts)
+
+
+def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
+    """Up to now for what has not ended."""
+    if start is None:
+        return None
+    return round(((end or datetime.now(UTC)) - start).total_seconds(), 3)
