@@ -203,6 +203,10 @@ class Settings(BaseSettings):
         """The address of the database with its password; None means the embedded server."""
         return self.database_url.get_secret_value() if self.database_url else None
 
+    def chosen_secret(self) -> bytes | None:
+        """What the fleet's secrets are made from; None lets it make its own."""
+        return self.secret_key.get_secret_value().encode() if self.secret_key else None
+
     def template_env(self) -> dict[str, str]:
         """What `{{ env.NAME }}` may see: the variables with the prefix, which is left off."""
         prefix = self.template_env_prefix

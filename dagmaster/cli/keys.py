@@ -13,6 +13,7 @@ from dagmaster.cli.output import as_record, at_local_time, console, print_json, 
 from dagmaster.cli.sessions import ask
 from dagmaster.model.access import Role
 from dagmaster.store.keys import Key, list_keys, new_key, revoke_key
+from dagmaster.store.secrets import CALLBACK_SIGNING, get_secret
 
 Actor = Annotated[str, typer.Option("--by", metavar="WHO", help="Who does it, for the timeline.")]
 
@@ -118,3 +119,18 @@ def _state(key: Key) -> str:
 
 def _record(key: Key) -> dict[str, Any]:
     return {**as_record(asdict(key)), "state": _state(key)}
+
+
+@app.command("signing-secret")
+def signing_secret(ctx: typer.Context) -> None:
+    """Print the secret that callbacks are signed with.
+
+    Whoever receives callbacks needs it to know that they are ours.
+
+    \b
+    For example:
+      dagmaster keys signing-secret
+    """
+    settings = begin(ctx)
+    secret = ask(settings, lambda conn: get_secret(conn, CALLBACK_SIGNING, chosen=settings.chosen_secret()))
+    typer.echo(secret.decode())

@@ -14,7 +14,7 @@ import orjson
 from dagmaster.outbound import Policy, Refused, Resolver, look_up, resolve, send, sign
 from dagmaster.store.callbacks import Callback, claim_callbacks, close_callback, postpone_callback
 from dagmaster.store.connect import Connection
-from dagmaster.store.secrets import get_secret
+from dagmaster.store.secrets import CALLBACK_SIGNING, get_secret
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +23,11 @@ LEASE_SECONDS = 30.0
 FIRST_DELAY_SECONDS = 5.0
 MAX_DELAY_SECONDS = 3600.0
 LOOK_SECONDS = 1.0
-SIGNING_SECRET = "callback_signing"
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackOptions:
-    """`secret` signs the calls; without it the fleet's own one does."""
+    """`secret` is the one that the operator has chosen; calls are signed with one that is made from it."""
 
     policy: Policy = field(default_factory=Policy)
     max_attempts: int = 12
@@ -53,7 +52,7 @@ class Callbacks:
 
     def __init__(self, options: CallbackOptions) -> None:
         self._options = options
-        self._secret = options.secret
+        self._secret: bytes | None = None
         self._rng = Random()
 
     async def run_once(self, conn: Connection) -> None:
@@ -83,7 +82,7 @@ class Callbacks:
 
     async def _make(self, conn: Connection, callback: Callback) -> None:
         if self._secret is None:
-            self._secret = await get_secret(conn, SIGNING_SECRET)
+            self._secret = await get_secret(conn, CALLBACK_SIGNING, chosen=self._options.secret)
         answer = await self._call(callback, self._secret)
         host = _host(callback.url)
         if answer.error is None or answer.is_final or callback.attempts >= self._options.max_attempts:

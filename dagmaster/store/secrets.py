@@ -1,21 +1,31 @@
-"""Secrets of the fleet that nobody has to choose."""
+"""Secrets of the fleet: each purpose has its own, so that who is told one knows nothing of the others."""
 
+import hmac
+from hashlib import sha256
 from secrets import token_urlsafe
 
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import run
 
 SECRET_BYTES = 32
+CALLBACK_SIGNING = "callback_signing"
+TASK_TOKENS = "task_tokens"
 
 
-async def get_secret(conn: Connection, name: str) -> bytes:
-    """The same for every process of the fleet; whoever is first makes it."""
+async def get_secret(conn: Connection, name: str, *, chosen: bytes | None = None) -> bytes:
+    """The same for every process of the fleet: derived from the one that was `chosen`, or made by whoever is first."""
+    if chosen is not None:
+        return derive(chosen, name)
     found = await _find(conn, name)
     if found is None:
         await run(conn, "make_secret", {"name": name, "value": token_urlsafe(SECRET_BYTES)})
         found = await _find(conn, name)
     assert found is not None, "a secret was removed while it was being read"
     return found
+
+
+def derive(chosen: bytes, name: str) -> bytes:
+    return hmac.new(chosen, name.encode(), sha256).hexdigest().encode()
 
 
 async def _find(conn: Connection, name: str) -> bytes | None:

@@ -17,7 +17,7 @@ from dagmaster.model.access import Role
 from dagmaster.store.connect import Connection, Pool
 from dagmaster.store.jobs import get_job
 from dagmaster.store.keys import any_keys, find_key
-from dagmaster.store.secrets import get_secret
+from dagmaster.store.secrets import TASK_TOKENS, get_secret
 from dagmaster.web.services import Conn, Given, Services
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost", "testserver"})
@@ -26,7 +26,6 @@ TRUST_SECONDS = 5.0
 OPEN_SECONDS = 0.5
 MAX_KNOWN = 1000
 TOKEN_PREFIX = "dmt_"
-CALLBACK_SECRET = "task_callbacks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +182,8 @@ Job = Annotated[dict[str, Any], Depends(visible_job, scope="function")]
 
 async def task_token(conn: Connection, services: Services, task_id: str) -> str:
     """Lets whoever has it report for this attempt, and for nothing else."""
-    secret = services.settings.secret_key
-    key = secret.get_secret_value().encode() if secret else await get_secret(conn, CALLBACK_SECRET)
-    digest = hmac.digest(key, b"dagmaster task " + task_id.encode(), sha256)
+    key = await get_secret(conn, TASK_TOKENS, chosen=services.settings.chosen_secret())
+    digest = hmac.digest(key, task_id.encode(), sha256)
     return TOKEN_PREFIX + urlsafe_b64encode(digest).decode().rstrip("=")
 
 

@@ -12,7 +12,7 @@ from fleet import fleet, rows, single
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks, retry_seconds
 from dagmaster.outbound import Policy, policy_of, sign
 from dagmaster.store.connect import opened
-from dagmaster.store.secrets import get_secret
+from dagmaster.store.secrets import derive, get_secret
 
 SECRET = b"a secret of the fleet"
 LOCAL = policy_of(["127.0.0.1"])
@@ -117,7 +117,7 @@ async def test_every_end_is_told_and_signed(dsn: str, status: str) -> None:
     }
     assert call.headers["host"] == f"127.0.0.1:{receiver.port}"
     said = [call.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")]
-    assert said[2] == sign(SECRET, said[0], int(said[1]), call.body)
+    assert said[2] == sign(derive(SECRET, "callback_signing"), said[0], int(said[1]), call.body)
     row = await callback(dsn)
     assert (row["status"], row["attempts"], row["response_status"]) == ("delivered", 1, 204)
     assert row["delivered_at"] is not None

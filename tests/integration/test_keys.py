@@ -187,3 +187,12 @@ def test_wrong_use_of_keys_says_what_to_do() -> None:
     again = call("keys", "create", "--name", "ci", "--role", "admin")
     assert (again.code, again.out) == (2, "")
     assert "revoke it first" in again.err
+
+
+async def test_who_knows_one_secret_knows_nothing_of_the_others(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        for chosen in (None, b"chosen by the operator"):
+            signing = await get_secret(conn, "callback_signing", chosen=chosen)
+            assert signing == await get_secret(conn, "callback_signing", chosen=chosen)
+            assert signing != await get_secret(conn, "task_tokens", chosen=chosen)
+            assert chosen is None or chosen not in signing
