@@ -1,0 +1,167 @@
+"""What an orchestrator notices by itself: jobs that stand still, tasks that nobody takes, queues that are full."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import Any
+
+from dagmaster.engine.running import timeout
+from dagmaster.engine.state import JobState, NodeState, is_executed
+from dagmaster.engine.turn import Turn
+from dagmaster.model.states import NodeStatus
+from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.store.connect import Connection
+from dagmaster.store.watch import note_orchestrator, open_depths, warn_of_stuck_tasks
+
+log = logging.getLogger(__name__)
+
+MAX_JOBS_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    stall_after_seconds: float = 300.0
+    stuck_after_seconds: float = 1800.0
+    max_queue_depth: int = 100_000
+    resume_queue_depth: int = 80_000
+    cycle_event_seconds: float = 3600.0
+
+    @property
+    def look_seconds(self) -> float:
+        """Often enough for what is to be noticed, and never often."""
+        return max(0.05, min(self.stall_after_seconds, self.stuck_after_seconds, 120.0) / 4)
+
+
+class Watch:
+    """All that needs a look only now and then, on one connection."""
+
+    def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
+        self._looks = (Stall(orchestrator, options), StuckTasks(options), CycleReport(orchestrator, options))
+
+    async def run_once(self, conn: Connection) -> None:
+        for look in self._looks:
+            await look.run_once(conn)
+
+
+class Stall:
+    """Jobs are here, something should move, and nothing does: said once, until something moves again."""
+
+    def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
+        self._orchestrator, self._options = orchestrator, options
+        self._told_of: float | None = None
+
+    async def run_once(self, conn: Connection) -> None:
+        moved_at = self._orchestrator.memory.moved_at
+        seconds = monotonic() - moved_at
+        if seconds < self._options.stall_after_seconds or self._told_of == moved_at:
+            return
+        stalled = self._stalled()
+        if not stalled:
+            return
+        self._told_of = moved_at
+        log.warning("none of %d jobs has moved for %.0f s", len(stalled), seconds)
+        data = {
+            "instance_id": self._orchestrator.me.instance_id,
+            "seconds": round(seconds),
+            "jobs": len(stalled),
+            "job_ids": [str(job_id) for job_id in stalled[:MAX_JOBS_NAMED]],
+        }
+        await note_orchestrator(conn, "orchestrator_stall", data)
+
+    def _stalled(self) -> list[int]:
+        """None while any task runs within its time: then there is somebody at work."""
+        stalled = []
+        for job in self._jobs():
+            if job.is_paused:
+                continue
+            turn = Turn(job, self._orchestrator.clock.now(), self._orchestrator.rules)
+            if any(_runs_in_time(turn, node) for node in job.nodes.values()):
+                return []
+            if not any(_waits_for_retry(turn, node) for node in job.nodes.values()):
+                stalled.append(job.job_id)
+        return stalled
+
+    def _jobs(self) -> Iterator[JobState]:
+        jobs = self._orchestrator.jobs
+        return (job.state for job_id in list(jobs) if (job := jobs.get(job_id)) is not None)
+
+
+def _runs_in_time(turn: Turn, node: NodeState) -> bool:
+    if node.status is not NodeStatus.RUNNING or node.started_at is None or not is_executed(node):
+        return False
+    return node.started_at + timeout(turn, node) > turn.now
+
+
+def _waits_for_retry(turn: Turn, node: NodeState) -> bool:
+    return node.status is NodeStatus.READY and node.not_before is not None and node.not_before > turn.now
+
+
+class StuckTasks:
+    """Tasks that wait in their queue for too long: the timeline says so, and whether any worker would take them."""
+
+    def __init__(self, options: WatchOptions) -> None:
+        self._options = options
+
+    async def run_once(self, conn: Connection) -> None:
+        stuck = await warn_of_stuck_tasks(conn, after_seconds=self._options.stuck_after_seconds)
+        if stuck:
+            log.warning("%d tasks wait for a worker for too long, among them %s", len(stuck), stuck[0])
+
+
+class BackPressure:
+    """A queue that is too full gets nothing more until it is well below its limit."""
+
+    def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
+        self._orchestrator, self._options = orchestrator, options
+
+    async def run_once(self, conn: Connection) -> None:
+        depths = await open_depths(conn)
+        closed = self._orchestrator.rules.closed_queues
+        full = [queue for queue, depth in depths.items() if depth > self._options.max_queue_depth]
+        for queue in sorted(set(full) - closed):
+            closed.add(queue)
+            await self._note(conn, queue, depths[queue], "closed")
+        for queue in sorted(closed):
+            if depths.get(queue, 0) < self._options.resume_queue_depth:
+                self._orchestrator.open_queue(queue)
+                await self._note(conn, queue, depths.get(queue, 0), "open")
+
+    async def _note(self, conn: Connection, queue: str, depth: int, state: str) -> None:
+        log.warning("queue %s is %s with %d tasks", queue, state, depth)
+        data = {
+            "instance_id": self._orchestrator.me.instance_id,
+            "queue": queue,
+            "depth": depth,
+            "limit": self._options.max_queue_depth,
+            "state": state,
+        }
+        await note_orchestrator(conn, "orchestrator_backpressure", data)
+
+
+class CycleReport:
+    """What this instance did within the hour, in one line of the timeline."""
+
+    def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
+        self._orchestrator, self._options = orchestrator, options
+        self._since, self._before = monotonic(), self._totals()
+
+    async def run_once(self, conn: Connection) -> None:
+        seconds = monotonic() - self._since
+        if seconds < self._options.cycle_event_seconds:
+            return
+        totals = self._totals()
+        done = {name: value - self._before[name] for name, value in totals.items()}
+        self._since, self._before = monotonic(), totals
+        data = {"instance_id": self._orchestrator.me.instance_id, "seconds": round(seconds), **done}
+        await note_orchestrator(conn, "orchestrator_cycle", data, status="info")
+
+    def _totals(self) -> dict[str, Any]:
+        stats, memory = self._orchestrator.stats, self._orchestrator.memory
+        return {
+            "cycles": stats.cycles,
+            "results_processed": stats.results_processed,
+            "errors": stats.errors,
+            "busy_seconds": round(memory.cycle_seconds.total, 3),
+            **asdict(memory.counters),
+        }

@@ -1,0 +1,61 @@
+"""How the jobs of the last days went, counted from their rows."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dagmaster.errors import Invalid
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import run
+
+MAX_DAYS = 90
+MAX_HOURS = 168
+MAX_CAUSES = 100
+MAX_BUCKET_MINUTES = 1440
+
+Rows = list[dict[str, Any]]
+
+
+async def workflow_measures(conn: Connection, workflow_id: str | None = None, days: int = 7) -> Rows:
+    """`success_rate` is of the jobs that completed or failed, None when there is none; durations of those completed."""
+    _check("days", days, MAX_DAYS)
+    cursor = await run(conn, "workflow_measures", {"workflow_id": workflow_id, "days": days})
+    until = datetime.now(UTC)
+    period = {"days": days, "from": until - timedelta(days=days), "to": until}
+    return [row | {"period": period} for row in await cursor.fetchall()]
+
+
+async def node_measures(conn: Connection, workflow_id: str, days: int = 7) -> Rows:
+    """A fan-out stands for its children. `executions` counts nodes, however often each was tried."""
+    _check("days", days, MAX_DAYS)
+    return await (await run(conn, "node_measures", {"workflow_id": workflow_id, "days": days})).fetchall()
+
+
+async def failure_measures(conn: Connection, workflow_id: str | None = None, days: int = 7, limit: int = 20) -> Rows:
+    """The most frequent causes first. In the messages `<n>` stands for any number and `<id>` for any UUID."""
+    _check("days", days, MAX_DAYS)
+    _check("limit", limit, MAX_CAUSES)
+    values = {"workflow_id": workflow_id, "days": days, "limit": limit}
+    return await (await run(conn, "failure_measures", values)).fetchall()
+
+
+async def throughput(conn: Connection, hours: int = 24, bucket_minutes: int = 60) -> Rows:
+    """One row for each bucket, oldest first; the last one is not over yet."""
+    _check("hours", hours, MAX_HOURS)
+    _check("bucket_minutes", bucket_minutes, MAX_BUCKET_MINUTES)
+    return await (await run(conn, "throughput", {"hours": hours, "bucket_minutes": bucket_minutes})).fetchall()
+
+
+async def fleet_measures(conn: Connection) -> dict[str, Any]:
+    """Everything that is measured of the fleet, without a look at history."""
+    return {
+        "orchestrators": await (await run(conn, "fleet_orchestrators")).fetchall(),
+        "workers": await (await run(conn, "fleet_workers")).fetchall(),
+        "queues": await (await run(conn, "queue_depths")).fetchall(),
+        "callbacks": await (await run(conn, "callback_counts")).fetchone(),
+        "connections": await (await run(conn, "connection_use")).fetchone(),
+    }
+
+
+def _check(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise Invalid(f"{name} must be between 1 and {most}, not {value}")

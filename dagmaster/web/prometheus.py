@@ -1,0 +1,155 @@
+"""The fleet's metrics for Prometheus, whichever process is asked."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dagmaster.store.connect import Connection
+from dagmaster.store.measures import fleet_measures
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "dagmaster_"
+
+COUNTERS = {
+    "jobs_created": "Jobs that were started, or cancelled before they were.",
+    "jobs_completed": "Jobs that completed.",
+    "jobs_failed": "Jobs that failed.",
+    "jobs_cancelled": "Jobs that were cancelled.",
+    "tasks_created": "Tasks that were dispatched, each attempt for itself.",
+    "tasks_completed": "Attempts that completed.",
+    "tasks_failed": "Attempts that failed.",
+}
+STATS = {
+    "cycles": "Turns of the loop.",
+    "results_processed": "Reports of workers that were taken in.",
+    "errors": "Failures to process a job.",
+}
+HISTOGRAMS = {
+    "job_duration_seconds": ("job_duration_seconds", "From a job's start to its end."),
+    "task_duration_seconds": ("task_duration_seconds", "How long attempts ran."),
+    "task_claim_latency_seconds": ("task_claim_latency_seconds", "From a task's dispatch until a worker has it."),
+    "cycle_seconds": ("orchestrator_cycle_seconds", "How long a turn of the loop took, if there was work."),
+}
+
+
+async def render(conn: Connection) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry()
+    registry.register(Fleet(await fleet_measures(conn)))
+    return generate_latest(registry)
+
+
+class Fleet(Collector):
+    """What the database knows of the fleet, as metrics. Counters are by instance: each begins at its own start."""
+
+    def __init__(self, measures: Mapping[str, Any]) -> None:
+        self._measures = measures
+        self._orchestrators: list[dict[str, Any]] = measures["orchestrators"]
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counters()
+        yield from self._histograms()
+        yield from self._loops()
+        yield from self._instances()
+        yield from self._workers()
+        yield from self._queues()
+        yield from self._database()
+
+    def _counters(self) -> Iterator[Metric]:
+        for name, text in COUNTERS.items():
+            yield _counter(name, text, self._stats("counters", name))
+        for name, text in STATS.items():
+            yield _counter(f"orchestrator_{name}", text, self._stats(name))
+
+    def _stats(self, *path: str) -> Iterator[tuple[str, Any]]:
+        """An instance that has not beaten yet, or is of another version, has nothing to say."""
+        for one in self._orchestrators:
+            value: Any = one["stats"]
+            for part in path:
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None:
+                yield one["orchestrator_id"], value
+
+    def _histograms(self) -> Iterator[Metric]:
+        for source, (name, text) in HISTOGRAMS.items():
+            yield _histogram(name, text, self._stats("histograms", source))
+        # The name under which others know it.
+        yield _histogram(
+            "worker_task_execution_time", "How long attempts ran.", self._stats("histograms", "task_duration_seconds")
+        )
+
+    def _loops(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            PREFIX + "orchestrator_phase_seconds", "Time spent in each phase of the loop.", labels=["instance", "phase"]
+        )
+        for instance, phases in self._stats("phases"):
+            for phase, spent in phases.items():
+                family.add_metric([instance, phase], spent["seconds"])
+        yield family
+
+    def _instances(self) -> Iterator[Metric]:
+        running = [one for one in self._orchestrators if one["status"] == "running"]
+        yield GaugeMetricFamily(PREFIX + "orchestrators_active", "Orchestrators that run.", value=len(running))
+        yield _gauge(
+            "orchestrator_heartbeat_age_seconds",
+            "Since an orchestrator's last heartbeat.",
+            "instance",
+            ((one["orchestrator_id"], one["heartbeat_age_seconds"]) for one in running),
+        )
+        yield _gauge(
+            "orchestrator_jobs_owned",
+            "Live jobs that an orchestrator owns.",
+            "instance",
+            ((one["orchestrator_id"], one["jobs_owned"]) for one in running),
+        )
+
+    def _workers(self) -> Iterator[Metric]:
+        active = [one for one in self._measures["workers"] if one["status"] == "active"]
+        yield GaugeMetricFamily(PREFIX + "workers_active", "Workers that run.", value=len(active))
+        ages = [(one["worker_id"], one["heartbeat_age_seconds"]) for one in active]
+        yield _gauge("worker_heartbeat_age_seconds", "Since a worker's last heartbeat.", "worker", ages)
+        slots = [(one["worker_id"], one["concurrency"]) for one in active]
+        yield _gauge("worker_slots", "How many tasks a worker runs at once.", "worker", slots)
+
+    def _queues(self) -> Iterator[Metric]:
+        queues = self._measures["queues"]
+        depths = [(one["queue"], one["waiting"]) for one in queues]
+        yield _gauge("task_queue_depth", "Tasks that wait for a worker.", "queue", depths)
+        running = [(one["queue"], one["running"]) for one in queues]
+        yield _gauge("tasks_running", "Tasks that a worker holds.", "queue", running)
+
+    def _database(self) -> Iterator[Metric]:
+        callbacks, connections = self._measures["callbacks"], self._measures["connections"]
+        for name, text in (("waiting", "Callbacks still to be made."), ("failed", "Given up, of the newest 10,000.")):
+            yield GaugeMetricFamily(f"{PREFIX}callbacks_{name}", text, value=callbacks[name])
+        yield GaugeMetricFamily(
+            PREFIX + "database_connections_max", "Connections that the server allows.", value=connections["most"]
+        )
+        used = connections["by_application"].items()
+        yield _gauge("database_connections", "Connections to the server.", "application", used)
+
+
+def _counter(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=["instance"])
+    for instance, value in values:
+        family.add_metric([instance], value)
+    return family
+
+
+def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for value_of, value in values:
+        family.add_metric([value_of], value)
+    return family
+
+
+def _histogram(name: str, text: str, values: Iterable[tuple[str, Mapping[str, Any]]]) -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, text, labels=["instance"])
+    for instance, one in values:
+        bounds = [*(str(float(bound)) for bound in one["bounds"]), "+Inf"]
+        family.add_metric([instance], list(zip(bounds, accumulate(one["counts"]), strict=True)), one["sum"])
+    return family

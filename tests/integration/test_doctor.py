@@ -1,0 +1,332 @@
+"""Each check finds what it is for, and nothing else; what it repairs goes on to its end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from command_line import call
+from fleet import Fleet, fan, fleet, retry, rows, single
+from owning import Owner, owner
+
+from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed
+from dagmaster.store.connect import opened
+from dagmaster.store.doctor import CHECKS, Finding, Limits, Severity, examine
+from dagmaster.store.health import Point, State, _graded, examine_database, health_check
+
+AT_ONCE = Limits(settle_seconds=0, orphan_seconds=30, worker_lost_seconds=30)
+
+
+# Healthy jobs, held by an owner that does nothing by itself.
+
+
+def report(job_id: int, node: str = "work", kind: type = TaskCompleted) -> Any:
+    content = b"{}" if kind is TaskCompleted else "no luck"
+    return kind(node, f"{job_id}_{node}_0", "w", datetime.now(UTC), content)
+
+
+async def live(one: Owner) -> None:
+    await one.submit(single())
+    await one.advance(Resume())
+
+
+async def completed(one: Owner) -> None:
+    await live(one)
+    await one.advance(report(one.job_id))
+
+
+async def failed(one: Owner) -> None:
+    await live(one)
+    await one.advance(report(one.job_id, kind=TaskFailed))
+
+
+async def fanned(one: Owner) -> None:
+    await one.submit(fan(), {"items": [1, 2, 3]})
+    await one.advance(Resume())
+
+
+Base = Callable[[Owner], Awaitable[None]]
+
+A_TASK = """
+INSERT INTO dag_tasks_{place} (task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler,
+    timeout_seconds, dispatched_at{more})
+VALUES ('{{job}}_work_{attempt}', {{job}}, 'work', {attempt}, 'q', 0, now(), 'echo', 60, now(){values})
+"""
+A_WAITING_TASK = A_TASK.format(place="waiting", attempt=0, more="", values="")
+ANOTHER_RUNNING_TASK = A_TASK.format(place="running", attempt=7, more=", worker_id", values=", 'w'")
+LONG_AGO = "now() - interval '1 hour'"
+A_RESULT = f"""
+INSERT INTO dag_task_results (task_id, job_id, node_id, status, output, reported_at)
+VALUES ('{{job}}_work_0', {{job}}, 'work', 'completed', '{{{{}}}}', {LONG_AGO})
+"""
+
+# What each check is for: from a healthy state, one change that must never be.
+BREAKS: dict[str, tuple[Base, str]] = {
+    "tasks_of_ended_jobs": (completed, A_WAITING_TASK),
+    "superseded_tasks": (live, ANOTHER_RUNNING_TASK),
+    "lost_tasks": (live, "DELETE FROM dag_tasks_waiting"),
+    "lost_runs": (live, "UPDATE dag_node_states SET status = 'running' WHERE node_id = 'work'"),
+    "open_nodes_of_ended_jobs": (completed, "UPDATE dag_node_states SET status = 'ready' WHERE node_id = 'END'"),
+    "owned_ended_jobs": (completed, "UPDATE dag_jobs SET owner_id = '{owner}'"),
+    "jobs_without_owner": (live, f"UPDATE dag_jobs SET owner_id = NULL, updated_at = {LONG_AGO}"),
+    "jobs_of_dead_owners": (live, f"UPDATE dag_jobs SET owner_id = 'gone', owner_heartbeat_at = {LONG_AGO}"),
+    "finished_live_jobs": (live, "DELETE FROM dag_tasks_waiting; UPDATE dag_node_states SET status = 'completed'"),
+    "failed_nodes_of_completed_jobs": (
+        completed,
+        "UPDATE dag_node_states SET status = 'failed' WHERE node_id = 'work'",
+    ),
+    "jobs_without_definition": (completed, "DELETE FROM dag_workflows"),
+    "torn_fan_outs": (
+        fanned,
+        "DELETE FROM dag_tasks_waiting WHERE node_id LIKE '%2'; DELETE FROM dag_node_states WHERE fan_out_index = 2",
+    ),
+    "too_many_attempts": (failed, "UPDATE dag_node_states SET retry_count = 9 WHERE node_id = 'work'"),
+    "double_results": (
+        completed,
+        "INSERT INTO dag_job_events (job_id, node_id, task_id, event_type, event_status, source_app) "
+        "SELECT job_id, node_id, task_id, event_type, event_status, source_app FROM dag_job_events "
+        "WHERE event_type = 'node_completed' AND node_id = 'work'",
+    ),
+    "jobs_without_last_event": (failed, "DELETE FROM dag_job_events WHERE event_type = 'job_failed'"),
+    "ended_jobs_without_time": (completed, "UPDATE dag_jobs SET completed_at = NULL"),
+    "unprocessed_results": (live, A_RESULT),
+    "old_mail": (live, f"INSERT INTO dag_mailbox (job_id, kind, created_at) VALUES ({{job}}, 'cancel', {LONG_AGO})"),
+    "held_tasks": (live, "UPDATE dag_tasks_waiting SET held = true"),
+    "unheld_tasks": (live, "UPDATE dag_jobs SET paused_at = now()"),
+    "overdue_callbacks": (
+        completed,
+        "INSERT INTO dag_callbacks (job_id, url, job_status, next_attempt_at) "
+        f"VALUES ({{job}}, 'https://example.com', 'completed', {LONG_AGO})",
+    ),
+    "silent_workers": (
+        live,
+        "INSERT INTO dag_workers (worker_id, hostname, pid, host_key, status, queues, concurrency, last_heartbeat) "
+        f"VALUES ('w', 'h', 1, 'k', 'active', '{{{{q}}}}', 1, {LONG_AGO})",
+    ),
+    "misplaced_events": (
+        live,
+        "INSERT INTO dag_job_events (job_id, created_at, event_type, event_status, source_app) "
+        "VALUES ({job}, now() + interval '7 days', 'job_warning', 'info', 'test')",
+    ),
+    "missing_partitions": (live, "SELECT 1"),
+}
+
+
+@asynccontextmanager
+async def healthy(dsn: str, base: Base) -> AsyncIterator[Owner]:
+    async with owner(dsn) as one:
+        await base(one)
+        await rows(dsn, "DELETE FROM dagapp.dag_mailbox")
+        yield one
+
+
+def change(dsn: str, statements: str, one: Owner) -> None:
+    """By hand, without the triggers, as the worst of operators could."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("SET session_replication_role = replica; SET search_path = dagapp")
+        conn.execute(statements.format(job=one.job_id, owner=one.id))
+
+
+def without_partition(dsn: str, days_ahead: int) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        [name] = conn.execute(
+            "SELECT 'dag_job_events_' || to_char((now() AT TIME ZONE 'UTC')::date + %s::int, 'YYYYMMDD')", [days_ahead]
+        ).fetchone()
+        conn.execute(f"DROP TABLE dagapp.{name}")
+
+
+async def look(dsn: str, **options: Any) -> list[Finding]:
+    async with opened(dsn, application="test") as conn:
+        return await examine(conn, **{"limits": AT_ONCE, "again_seconds": 0.01, **options})
+
+
+def test_every_check_is_broken_by_a_test() -> None:
+    assert [check.name for check in CHECKS] == list(BREAKS)
+
+
+@pytest.mark.parametrize("base", [live, completed, failed, fanned], ids=lambda base: base.__name__)
+async def test_a_healthy_job_gives_no_findings(dsn: str, base: Base) -> None:
+    async with healthy(dsn, base):
+        assert await look(dsn) == []
+
+
+@pytest.mark.parametrize("name", BREAKS)
+async def test_what_is_broken_is_found_and_repaired(dsn: str, name: str) -> None:
+    base, statements = BREAKS[name]
+    check = next(check for check in CHECKS if check.name == name)
+    async with healthy(dsn, base) as one:
+        if name in ("misplaced_events", "missing_partitions"):
+            without_partition(dsn, 7 if name == "misplaced_events" else 1)
+        change(dsn, statements, one)
+        [found] = await look(dsn)
+        assert (found.name, found.count, found.repaired) == (name, 1, 0)
+        assert found.is_open and len(found.examples) == 1 and "key" not in found.examples[0]
+        [found] = await look(dsn, repair=True, actor="ann")
+        assert found.repaired == (1 if check.repair else 0)
+        assert [left.name for left in await look(dsn)] == ([] if check.repair else [name])
+        commands = await rows(dsn, "SELECT event_data FROM dagapp.dag_job_events WHERE event_type = 'command'")
+        audit = {"command": "doctor.repair", "check": name, "actor": "ann"}
+        assert [row["event_data"] for row in commands] == ([audit] if check.repair else [])
+
+
+async def test_what_is_young_is_on_its_way(dsn: str) -> None:
+    async with healthy(dsn, live) as one:
+        change(dsn, "DELETE FROM dag_tasks_waiting", one)
+        await rows(dsn, "UPDATE dagapp.dag_node_states SET version = version WHERE node_id = 'work'")
+        assert await look(dsn, limits=Limits(settle_seconds=60)) == []
+
+
+async def test_what_is_found_only_once_is_left_out(dsn: str) -> None:
+    async with healthy(dsn, live) as one, opened(dsn, application="test") as conn:
+        change(dsn, "DELETE FROM dag_tasks_waiting", one)
+        looking = asyncio.create_task(examine(conn, limits=AT_ONCE, again_seconds=0.3))
+        await until_first_pass(dsn)
+        change(dsn, A_WAITING_TASK, one)
+        assert await looking == []
+
+
+async def until_first_pass(dsn: str) -> None:
+    """The last check has been asked."""
+    await Fleet(dsn).until(
+        "SELECT count(*) > 0 AS ok FROM pg_stat_activity "
+        "WHERE query LIKE '%YYYYMMDD%' AND state = 'idle' AND application_name = 'test' "
+        "AND datname = current_database()"
+    )
+
+
+# With a fleet that goes on with what was repaired.
+
+REPAIRED_BY_HAND = {
+    "lost_tasks": "DELETE FROM dag_tasks_waiting",
+    "lost_runs": "DELETE FROM dag_tasks_waiting; UPDATE dag_node_states SET status = 'running' WHERE node_id = 'work'",
+    "finished_live_jobs": "DELETE FROM dag_tasks_waiting; UPDATE dag_node_states SET status = 'completed'",
+    "unprocessed_results": A_RESULT,
+    "held_tasks": "UPDATE dag_tasks_waiting SET held = true",
+}
+
+
+@pytest.mark.parametrize("name", REPAIRED_BY_HAND)
+async def test_a_repaired_job_goes_on_to_its_end(dsn: str, name: str) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        job_id = await running.submit(single(retry=retry(1)))
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
+        change(dsn, REPAIRED_BY_HAND[name], Owner(None, role.it.me, job_id=job_id))
+        [found] = await look(dsn, repair=True)
+        assert (found.name, found.is_open) == (name, False)
+        await running.worker()
+        await running.completed(job_id)
+
+
+async def test_a_busy_fleet_gives_no_findings(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        for _ in range(2):
+            await running.orchestrator()
+            await running.worker()
+        flaky = single("flaky_echo", params={"fail_attempts": 1}, retry=retry(2, 0.05), workflow_id="flaky")
+        job_ids: list[int] = []
+        findings: list[Finding] = []
+        for _ in range(4):
+            job_ids += [await running.submit(flaky) for _ in range(8)]
+            job_ids += [await running.submit(fan(max_parallel=5), {"items": list(range(20))}) for _ in range(4)]
+            findings += await look(dsn, limits=Limits(settle_seconds=0.2, orphan_seconds=30), again_seconds=0.2)
+        await running.completed(*job_ids)
+        findings += await look(dsn)
+        assert findings == []
+
+
+# The command.
+
+
+async def ask(dsn: str, *args: str) -> Any:
+    return await asyncio.to_thread(call, "doctor", "--database-url", dsn, *args)
+
+
+async def test_the_command_says_that_all_is_well(dsn: str) -> None:
+    async with healthy(dsn, completed):
+        told = await ask(dsn)
+        assert told.code == 0
+        assert "every rule holds" in told.out
+
+
+async def test_the_command_shows_what_is_broken_and_repairs_it(dsn: str) -> None:
+    async with healthy(dsn, completed) as one:
+        change(dsn, f"UPDATE dag_jobs SET owner_id = '{{owner}}', updated_at = {LONG_AGO}", one)
+        told = await ask(dsn)
+        assert told.code == 1
+        assert "ended jobs that still have an owner" in told.out and "--repair" in told.out
+        assert str(one.job_id) in told.out
+        told = await ask(dsn, "--repair", "--json")
+        assert told.code == 0
+        [finding] = told.json["findings"]
+        assert (finding["name"], finding["repaired"], finding["severity"]) == ("owned_ended_jobs", 1, Severity.PROBLEM)
+        assert finding["examples"][0]["job_id"] == str(one.job_id)
+        assert {point["state"] for point in told.json["database"]} <= {"ok", "warning", "problem"}
+
+
+# The database itself.
+
+
+async def points(dsn: str) -> dict[str, Point]:
+    async with opened(dsn, application="test") as conn:
+        return {point.name: point for point in await examine_database(conn)}
+
+
+async def test_a_database_at_rest_is_well_but_for_the_fsync_of_tests(dsn: str) -> None:
+    found = await points(dsn)
+    assert {name for name, point in found.items() if point.state is not State.OK} == {"durability"}
+    assert "fsync" in found["durability"].sentence
+    assert found["connections"].data["by_application"]["test"] >= 1
+    assert found["partitions"].data["partitions"] == 8
+    assert {"dag_jobs", "dag_job_events"} <= set(found["tables"].data)
+
+
+async def test_who_holds_a_transaction_open_is_named_without_what_they_asked(dsn: str) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn, application_name="sleeper") as sleeper:
+        await sleeper.execute("SELECT 'a secret'")
+        found = await points(dsn)
+        for name in ("oldest_transaction", "idle_in_transaction"):
+            assert found[name].data["application_name"] == "sleeper"
+            assert found[name].data["pid"] == sleeper.info.backend_pid
+            assert "a secret" not in str(found[name])
+
+
+async def test_who_waits_for_a_lock_is_seen(dsn: str) -> None:
+    lock = "LOCK TABLE dagapp.dag_secrets"
+    async with (
+        await psycopg.AsyncConnection.connect(dsn) as first,
+        await psycopg.AsyncConnection.connect(dsn) as second,
+    ):
+        await first.execute(lock)
+        waiting = asyncio.create_task(second.execute(lock))
+        await Fleet(dsn).until("SELECT count(*) > 0 AS ok FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL")
+        assert (await points(dsn))["lock_wait"].data["pid"] == second.info.backend_pid
+        await first.rollback()
+        await waiting
+
+
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [(1.0, State.OK), (61.0, State.WARNING), (601.0, State.PROBLEM)],
+    ids=["ok", "warning", "problem"],
+)
+def test_what_lasts_longer_is_worse(value: float, state: State) -> None:
+    assert _graded(value, 60, 600) is state
+
+
+async def test_health_is_a_database_workers_and_no_task_left_lying(dsn: str) -> None:
+    async with fleet(dsn) as running, opened(dsn, application="test") as conn:
+        await running.orchestrator()
+        await running.submit(single())
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        found = await health_check(conn, stuck_seconds=0)
+        assert (found["status"], found["active_workers"], found["stale_tasks"]) == ("degraded", 0, 1)
+        await running.worker()
+        await running.is_clean()
+        found = await health_check(conn, stuck_seconds=0)
+        assert (found["status"], found["active_workers"], found["stale_tasks"]) == ("ok", 1, 0)
+        assert found["database"]["status"] == "ok"

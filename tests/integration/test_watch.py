@@ -1,0 +1,237 @@
+"""What an orchestrator notices by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fleet import NEVER, Fleet, OrchestratorRole, fan, fleet, retry, rows, single
+
+from dagmaster.orchestrator.watch import BackPressure, CycleReport, Stall, WatchOptions
+from dagmaster.store.connect import Connection, opened
+from dagmaster.store.watch import warn_of_stuck_tasks
+
+SOON = WatchOptions(stall_after_seconds=0.2, stuck_after_seconds=NEVER)
+AT_ONCE = WatchOptions(stall_after_seconds=0, stuck_after_seconds=0, cycle_event_seconds=0)
+
+
+async def said(dsn: str, event_type: str) -> list[dict[str, Any]]:
+    found = await rows(
+        dsn,
+        "SELECT * FROM dagapp.dag_job_events WHERE job_id = 0 AND event_type::text = %s ORDER BY event_id",
+        event_type,
+    )
+    return [row["event_data"] for row in found]
+
+
+@asynccontextmanager
+async def watched(dsn: str, **functions: Any) -> AsyncIterator[tuple[Fleet, OrchestratorRole, Connection]]:
+    """An orchestrator that is not watched by its own chores, but by the test."""
+    async with fleet(dsn, **functions) as running, opened(dsn, application="test") as conn:
+        role = await running.orchestrator(back_pressure_seconds=NEVER)
+        yield running, role, conn
+
+
+async def until_it_waits(running: Fleet, tasks: int = 1) -> None:
+    await running.until("SELECT count(*) = %s AS ok FROM dagapp.dag_tasks_waiting", lambda: [tasks])
+    await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
+
+
+# Stalls.
+
+
+async def test_a_stall_is_said_once_until_something_moves(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator(watch=SOON)
+        job_ids = [await running.submit(single()) for _ in range(2)]
+        stalls = "SELECT count(*) = %s AS ok FROM dagapp.dag_job_events WHERE event_type = 'orchestrator_stall'"
+        await running.until(stalls, lambda: [1])
+        [data] = await said(dsn, "orchestrator_stall")
+        assert data["instance_id"] == role.id
+        assert set(data["job_ids"]) == {str(job_id) for job_id in job_ids}
+        async with opened(dsn, application="test") as conn:
+            another = Stall(role.it, SOON)
+            await another.run_once(conn)
+            await another.run_once(conn)
+        assert len(await said(dsn, "orchestrator_stall")) == 2
+        await running.cancel(job_ids[0])
+        await running.until(stalls, lambda: [3])
+        assert (await said(dsn, "orchestrator_stall"))[-1]["job_ids"] == [str(job_ids[1])]
+
+
+async def test_no_job_is_no_stall(dsn: str) -> None:
+    async with watched(dsn) as (_, role, conn):
+        await Stall(role.it, AT_ONCE).run_once(conn)
+        assert await said(dsn, "orchestrator_stall") == []
+
+
+async def test_a_task_that_runs_within_its_time_is_no_stall(dsn: str) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def long(ctx: Any) -> dict[str, Any]:
+        begun.set()
+        await may_end.wait()
+        return {}
+
+    async with watched(dsn, long=long) as (running, role, conn):
+        await running.worker(queues=("slow",))
+        await running.submit(single())
+        await until_it_waits(running)
+        job_id = await running.submit(single("long", queue="slow"))
+        async with asyncio.timeout(10):
+            await begun.wait()
+        await running.until(
+            "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'",
+            lambda: [job_id],
+        )
+        await Stall(role.it, AT_ONCE).run_once(conn)
+        assert await said(dsn, "orchestrator_stall") == []
+        may_end.set()
+        await running.completed(job_id)
+        await Stall(role.it, AT_ONCE).run_once(conn)
+        assert len(await said(dsn, "orchestrator_stall")) == 1
+
+
+async def test_a_job_that_waits_for_its_retry_is_no_stall(dsn: str) -> None:
+    async with watched(dsn) as (running, role, conn):
+        await running.worker()
+        job_id = await running.submit(single("fail", retry=retry(1, 60)))
+        await running.until(
+            "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND not_before IS NOT NULL",
+            lambda: [job_id],
+        )
+        await Stall(role.it, AT_ONCE).run_once(conn)
+        assert await said(dsn, "orchestrator_stall") == []
+
+
+async def test_a_paused_job_is_no_stall(dsn: str) -> None:
+    async with watched(dsn) as (running, role, conn):
+        job_id = await running.submit(single())
+        await until_it_waits(running)
+        role.it.jobs.get(job_id).state.paused_at = datetime.now(UTC)
+        await Stall(role.it, AT_ONCE).run_once(conn)
+        assert await said(dsn, "orchestrator_stall") == []
+
+
+# Stuck tasks.
+
+
+async def test_a_stuck_task_is_warned_of_once_whoever_looks(dsn: str) -> None:
+    async with watched(dsn) as (running, _, conn), opened(dsn, application="test") as other:
+        await running.worker(queues=("q",))
+        unknown = await running.submit(single("unheard_of"))
+        alone = await running.submit(single(queue="lonely"))
+        await until_it_waits(running, 2)
+        for _ in range(3):
+            await asyncio.gather(*(warn_of_stuck_tasks(one, after_seconds=0) for one in (conn, other)))
+        [warning] = await running.events(unknown, "node_warning")
+        assert warning["task_id"] == f"{unknown}_work_0"
+        data = warning["event_data"]
+        assert (data["queue"], data["handler"]) == ("q", "unheard_of")
+        assert (data["queue_is_consumed"], data["handler_is_known"]) == (True, False)
+        [warning] = await running.events(alone, "node_warning")
+        data = warning["event_data"]
+        assert (data["queue_is_consumed"], data["handler_is_known"]) == (False, False)
+
+
+async def test_held_and_young_tasks_are_not_stuck(dsn: str) -> None:
+    async with watched(dsn) as (running, _, conn):
+        job_id = await running.submit(single())
+        await until_it_waits(running)
+        assert await warn_of_stuck_tasks(conn, after_seconds=60) == []
+        await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = true")
+        assert await warn_of_stuck_tasks(conn, after_seconds=0) == []
+        await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = false")
+        assert await warn_of_stuck_tasks(conn, after_seconds=0) == [f"{job_id}_work_0"]
+
+
+# Back-pressure.
+
+
+async def test_a_full_queue_gets_nothing_more_until_it_is_nearly_empty(dsn: str) -> None:
+    options = WatchOptions(max_queue_depth=5, resume_queue_depth=3)
+    async with watched(dsn) as (running, role, conn):
+        pressure = BackPressure(role.it, options)
+        crowd = await running.submit(fan(), {"items": list(range(8))})
+        await until_it_waits(running, 8)
+        await pressure.run_once(conn)
+        await pressure.run_once(conn)
+        late = await running.submit(single())
+        elsewhere = await running.submit(single(queue="other"))
+        await until_it_waits(running, 9)
+        assert (await running.statuses(late))["work"] == "ready"
+        assert (await running.statuses(elsewhere))["work"] == "dispatched"
+        await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = true WHERE node_id LIKE '%%4'")
+        await pressure.run_once(conn)
+        assert role.it.rules.closed_queues == {"q"}, "7 is above the depth at which it opens"
+        await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = false")
+        await running.worker(queues=("q", "other"))
+        await running.completed(crowd, elsewhere)
+        await pressure.run_once(conn)
+        await running.completed(late)
+        found = [(data["queue"], data["state"], data["depth"]) for data in await said(dsn, "orchestrator_backpressure")]
+        assert found == [("q", "closed", 8), ("q", "open", 0)]
+
+
+async def test_the_chore_closes_and_opens_queues_by_itself(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        options = WatchOptions(max_queue_depth=5, resume_queue_depth=3)
+        await running.orchestrator(back_pressure_seconds=0.05, watch=options)
+        job_ids = [await running.submit(fan(), {"items": list(range(8))})]
+        noted = "SELECT count(*) = %s AS ok FROM dagapp.dag_job_events WHERE event_type = 'orchestrator_backpressure'"
+        await running.until(noted, lambda: [1])
+        job_ids.append(await running.submit(single()))
+        await running.worker()
+        await running.completed(*job_ids)
+
+
+# What it knows of itself.
+
+
+async def test_what_an_orchestrator_remembers_is_in_its_row(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker()
+        good = await running.submit(single())
+        bad = await running.submit(single("fail"))
+        await running.ended(good, bad)
+        await running.until(
+            "SELECT jsonb_array_length(stats -> 'completions') = 1 AND jsonb_array_length(stats -> 'failures') = 1 "
+            "AS ok FROM dagapp.dag_orchestrators"
+        )
+        stats = await running.value("SELECT stats FROM dagapp.dag_orchestrators")
+    assert stats["completions"][0]["job_id"] == str(good)
+    assert stats["failures"][0]["job_id"] == str(bad)
+    assert stats["failing_handlers"]["fail"]["failed"] == stats["failing_queues"]["q"]["failed"] == 1
+    assert stats["workflows"]["single"]["success_rate"] == 0.5
+    assert stats["current_phase"] in ("idle", "polling_results", "evaluating_jobs", "dispatching")
+    assert stats["current_cycle_id"] == stats["cycles"] > 0
+    assert stats["throughput_per_second"] > 0 and stats["error_rate"] == 0.5
+    assert stats["cycle_duration_avg_ms"] > 0
+    assert {"started_at", "cycle_started_at", "processing_job_id", "last_cycle_at", "last_error"} <= set(stats)
+
+
+# The hour.
+
+
+async def test_the_hour_is_one_line(dsn: str) -> None:
+    async with watched(dsn) as (running, role, conn):
+        await running.worker()
+        report = CycleReport(role.it, AT_ONCE)
+        await running.run(single())
+        await report.run_once(conn)
+        await report.run_once(conn)
+        first, second = await said(dsn, "orchestrator_cycle")
+        assert first["instance_id"] == role.id
+        assert (first["jobs_completed"], first["tasks_completed"], first["errors"]) == (1, 1, 0)
+        assert first["cycles"] > 0
+        assert second["jobs_completed"] == 0
+        await CycleReport(role.it, WatchOptions()).run_once(conn)
+        assert len(await said(dsn, "orchestrator_cycle")) == 2, "the hour is not over"
+
+
+@pytest.mark.parametrize(("after", "look"), [(300, 30), (40, 10), (0.01, 0.05)])
+def test_the_watch_looks_often_enough(after: float, look: float) -> None:
+    assert WatchOptions(stall_after_seconds=after).look_seconds == look

@@ -1,0 +1,199 @@
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any
+
+import orjson
+import pytest
+from engine_bench import AT_ONCE, NO_RETRY, START, Bench, end, fan_out, task
+
+from dagmaster.engine.turn import Turn
+from dagmaster.orchestrator import memory as memories
+from dagmaster.orchestrator.memory import Histogram, Memory, Phase, Rate, Record
+
+
+class Remembered(Bench):
+    """A job whose turns are remembered as they are committed."""
+
+    def __init__(self, memory: Memory, **nodes: Any) -> None:
+        self.memory = memory
+        super().__init__(**nodes)
+
+    def send(self, *messages: Any) -> Turn:
+        turn = super().send(*messages)
+        self.memory.learn([turn])
+        return turn
+
+
+def run(memory: Memory, *, succeeds: bool = True) -> Remembered:
+    bench = Remembered(memory, work=task(retry=NO_RETRY), end=end("work")).start()
+    bench.wait(2)
+    bench.begin("work")
+    bench.wait(3)
+    if succeeds:
+        bench.complete("work")
+    else:
+        bench.fail("work", "the disk is full")
+    return bench
+
+
+def test_the_last_hundred_completions_and_failures_are_kept() -> None:
+    memory = Memory()
+    for _ in range(memories.LAST + 5):
+        run(memory)
+    run(memory, succeeds=False)
+    found = memory.summary()
+    assert len(found["completions"]) == memories.LAST
+    assert found["completions"][-1] == {
+        "job_id": "42",
+        "workflow_id": "bench",
+        "at": START.replace(second=5),
+        "duration_seconds": 5.0,
+    }
+    [failure] = found["failures"]
+    assert failure["error"] == "node work failed: the disk is full"
+    assert found["counters"]["jobs_completed"] == memories.LAST + 5
+    assert found["counters"]["jobs_failed"] == 1
+
+
+def test_only_tasks_are_counted_not_what_the_engine_does_itself() -> None:
+    memory = Memory()
+    run(memory)
+    counters = memory.summary()["counters"]
+    assert (counters["tasks_created"], counters["tasks_completed"], counters["tasks_failed"]) == (1, 1, 0)
+    assert (counters["jobs_created"], counters["jobs_cancelled"]) == (1, 0)
+
+
+def test_times_fall_into_their_buckets() -> None:
+    memory = Memory()
+    run(memory)
+    found = memory.summary()["histograms"]
+    assert {name: one["sum"] for name, one in found.items()} == {
+        "job_duration_seconds": 5.0,
+        "task_duration_seconds": 0.005,
+        "task_claim_latency_seconds": 2.0,
+        "cycle_seconds": 0,
+    }
+    claims = found["task_claim_latency_seconds"]
+    assert claims["counts"][claims["bounds"].index(5)] == sum(claims["counts"]) == 1
+
+
+@pytest.mark.parametrize(("value", "bucket"), [(0.5, 0), (1, 0), (1.5, 1), (3, 2)])
+def test_a_bound_belongs_to_its_bucket(value: float, bucket: int) -> None:
+    histogram = Histogram((1, 2))
+    histogram.observe(value)
+    assert histogram.counts.index(1) == bucket
+
+
+def test_failing_handlers_and_queues_are_counted_by_attempt() -> None:
+    memory = Memory()
+    bench = Remembered(memory, work=task(retry=AT_ONCE), end=end("work")).start()
+    for error in ("once", "twice"):
+        bench.fail("work", error)
+    bench.complete("work")
+    found = memory.summary()
+    assert found["failing_handlers"] == {"work": {"failed": 2, "last_error": "twice"}}
+    assert found["failing_queues"] == {"tasks": {"failed": 2, "last_error": "twice"}}
+    assert found["error_rate"] == pytest.approx(2 / 3, abs=1e-4)
+
+
+def test_what_was_withdrawn_did_not_fail() -> None:
+    memory = Memory()
+    bench = Remembered(memory, f=fan_out([1, 2, 3]), end=end("f")).start()
+    bench.fail("f__1", "no luck")
+    found = memory.summary()
+    assert found["counters"]["tasks_failed"] == 1
+    assert found["failing_handlers"]["work"]["failed"] == 1
+
+
+def test_a_cancelled_job_is_neither_success_nor_failure() -> None:
+    memory = Memory()
+    Remembered(memory, work=task(), end=end("work")).cancel()
+    found = memory.summary()
+    assert (found["counters"]["jobs_created"], found["counters"]["jobs_cancelled"]) == (1, 1)
+    assert (found["completions"], found["failures"], found["workflows"]) == ([], [], {})
+
+
+def test_averages_of_a_workflow_are_exact_first_and_then_follow_the_newest() -> None:
+    record = Record()
+    for seconds in (1, 2, 3):
+        record.add(seconds, success=seconds != 2)
+    assert record.avg_duration_seconds == pytest.approx(2)
+    assert record.success_rate == pytest.approx(2 / 3)
+    for _ in range(10 * memories.MOVING):
+        record.add(10, success=False)
+    assert record.avg_duration_seconds == pytest.approx(10, rel=0.01)
+    assert record.success_rate < 0.01
+
+
+def test_names_are_bounded_and_the_longest_unheard_of_goes() -> None:
+    known: dict[str, Record] = {}
+    for number in range(memories.MAX_NAMES):
+        memories._renewed(known, str(number), Record)
+    first = memories._renewed(known, "0", Record)
+    memories._renewed(known, "new", Record)
+    assert len(known) == memories.MAX_NAMES
+    assert known["0"] is first
+    assert "1" not in known
+
+
+def test_a_rate_forgets_after_a_minute() -> None:
+    rate = Rate()
+    rate.add(5, 1000.2)
+    rate.add(1, 1030)
+    assert rate.sum(1059) == 6
+    assert rate.sum(1060) == 1
+    assert rate.sum(5000) == 0
+    rate.add(2, 5000)
+    assert rate.sum(5000) == 2
+
+
+def test_the_time_of_each_phase_is_known() -> None:
+    memory = Memory()
+    memory.begin_cycle(datetime.now(UTC))
+    memory.enter(Phase.EVALUATING_JOBS)
+    memory.processing_job_id = 7
+    memory.enter(Phase.DISPATCHING)
+    shown = memory.summary()
+    assert (shown["current_phase"], shown["processing_job_id"]) == ("dispatching", "7")
+    memory.end_cycle(had_work=True)
+    shown = memory.summary()
+    assert (shown["current_phase"], shown["processing_job_id"]) == ("idle", None)
+    assert {name: one["count"] for name, one in shown["phases"].items()} == dict.fromkeys(Phase, 1)
+    assert shown["cycle_duration_avg_ms"] > 0
+    memory.begin_cycle(datetime.now(UTC))
+    memory.end_cycle(had_work=False)
+    assert sum(memory.cycle_seconds.counts) == 1, "looking in vain is no cycle to be measured"
+
+
+def test_a_turn_without_events_is_no_move() -> None:
+    memory = Memory()
+    bench = run(memory)
+    before = memory.moved_at
+    memory.learn([Turn(bench.job, START, bench.rules)])
+    assert memory.moved_at == before
+
+
+def test_all_of_it_is_json() -> None:
+    memory = Memory()
+    run(memory)
+    run(memory, succeeds=False)
+    memory.gave_up(5, "half a \ud800 character")
+    shown = orjson.loads(orjson.dumps(memory.summary()))
+    assert shown["failures"][-1]["job_id"] == "5"
+    assert len(orjson.dumps(shown)) < 5000
+
+
+def test_remembering_costs_a_few_microseconds_for_each_step() -> None:
+    memory = Memory()
+    bench = Remembered(memory, f=fan_out(list(range(500))), end=end("f")).start()
+    turns = []
+    for number in range(200):
+        turns += [bench.begin(f"f__{number}"), bench.complete(f"f__{number}")]
+    best = min(_seconds(turns) for _ in range(5))
+    assert best / 200 < 10e-6  # About 1.5 µs on a quiet machine.
+
+
+def _seconds(turns: list[Turn]) -> float:
+    memory, began = Memory(), perf_counter()
+    memory.learn(turns)
+    return perf_counter() - began
