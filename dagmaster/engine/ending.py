@@ -25,6 +25,10 @@ def complete_if_done(turn: Turn) -> None:
     job = turn.job
     if job.open or job.status is not JobStatus.RUNNING or turn.ready:
         return
+    failed = [node.node_id for node in job.nodes.values() if node.status is NodeStatus.FAILED]
+    if failed:  # Whoever held it before has failed the node, and not the job.
+        fail_job(turn, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed=failed)
+        return
     job.completed_at = turn.now
     job.result = _result(job)
     keys = [node.node_id for node in job.nodes.values() if node.output is not None and not node.is_child]

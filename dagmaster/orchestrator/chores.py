@@ -3,14 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 
 import psycopg
 
 from dagmaster.errors import DatabaseUnavailable
+from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
 from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.orchestrator.retention import Retention, RetentionOptions
+from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
 from dagmaster.store.care import vacuum_hot_tables
 from dagmaster.store.connect import LOST, Connection, connect
 from dagmaster.store.events import ensure_partitions
@@ -32,6 +35,7 @@ TAKE_OVER_AT_ONCE = 500
 DEAD_ROWS = 5000
 FORGET_AFTER_DAYS = 7
 RETRY_SECONDS = 1.0
+KEEP_OPEN_SECONDS = 30.0
 FOREVER_SECONDS = 1e9
 
 
@@ -44,6 +48,12 @@ class Intervals:
     late_mail_seconds: float = 2.0
     vacuum_seconds: float = 5.0
     housekeeping_seconds: float = 3600.0
+    callback_seconds: float = 1.0
+    retention_seconds: float = 3600.0
+    callbacks: CallbackOptions = field(default_factory=CallbackOptions)
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    back_pressure_seconds: float = 1.0
+    watch: WatchOptions = field(default_factory=WatchOptions)
 
     @property
     def rescue_seconds(self) -> float:
@@ -63,9 +73,11 @@ class Chore:
             try:
                 conn = await connect(dsn, application=f"dagmaster {self.name}", durable=False)
                 async with conn:
-                    while True:
-                        await self.run_once(conn)
+                    await self.run_once(conn)
+                    while self.every_seconds <= KEEP_OPEN_SECONDS:
                         await asyncio.sleep(self.every_seconds)
+                        await self.run_once(conn)
+                await asyncio.sleep(self.every_seconds)
             except (*LOST, DatabaseUnavailable) as error:
                 log.debug("%s lost its connection: %s", self.name, error)
                 await asyncio.sleep(min(RETRY_SECONDS, self.every_seconds))
@@ -83,6 +95,10 @@ def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifi
         Chore("stale tasks", intervals.late_mail_seconds, close_stale),
         Chore("vacuum", intervals.vacuum_seconds, vacuum),
         Chore("housekeeping", intervals.housekeeping_seconds, keep_house),
+        Chore("callbacks", intervals.callback_seconds, Callbacks(intervals.callbacks).run_once),
+        Chore("retention", intervals.retention_seconds, Retention(intervals.retention).run_once),
+        Chore("watch", intervals.watch.look_seconds, Watch(orchestrator, intervals.watch).run_once),
+        Chore("back-pressure", intervals.back_pressure_seconds, BackPressure(orchestrator, intervals.watch).run_once),
     ]
 
 

@@ -104,7 +104,7 @@ async def leave(dsn: str, orchestrator: Orchestrator, intervals: Intervals, noti
     with suppress(*LOST, DatabaseUnavailable, TimeoutError):
         async with asyncio.timeout(HAND_OVER_SECONDS), await connect(dsn, application="dagmaster orchestrator") as conn:
             await orchestrator.give_away(conn)
-            await stop_orchestrator(conn, orchestrator.me)
+            await stop_orchestrator(conn, orchestrator.me, orchestrator.summary())
             given = await hand_over_jobs(conn, orchestrator.me, threshold_seconds=intervals.orphan_threshold_seconds)
             if given:
                 log.info("handed over %d jobs", given)

@@ -47,8 +47,8 @@ async def beat_orchestrator(
     return await _now(conn, "beat_orchestrator", values)
 
 
-async def stop_orchestrator(conn: Connection, me: Instance) -> None:
-    await run(conn, "stop_orchestrator", {"instance_id": me.instance_id})
+async def stop_orchestrator(conn: Connection, me: Instance, stats: Mapping[str, Any]) -> None:
+    await run(conn, "stop_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
 
 
 async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[int]:

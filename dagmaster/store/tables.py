@@ -95,6 +95,7 @@ class DagJob(Base, table=True):
         Index("ix_dag_jobs_live", "status", postgresql_where=text("status IN ('pending', 'running')")),
         Index("ix_dag_jobs_workflow_id", "workflow_id", "created_at"),
         Index("ix_dag_jobs_created_at", "created_at"),
+        Index("ix_dag_jobs_completed_at", "completed_at", postgresql_where=text("completed_at IS NOT NULL")),
         Index("ix_dag_jobs_owner", "owner_id", "owner_heartbeat_at", postgresql_where=text("owner_id IS NOT NULL")),
         Index("ix_dag_jobs_correlation_id", "correlation_id", postgresql_where=text("correlation_id IS NOT NULL")),
         Index("ix_dag_jobs_asset_id", "asset_id", postgresql_where=text("asset_id IS NOT NULL")),
@@ -367,6 +368,7 @@ class DagCallback(Base, table=True):
     __tablename__ = "dag_callbacks"
     __table_args__ = (
         Index("ix_dag_callbacks_due", "next_attempt_at", postgresql_where=text("status = 'waiting'")),
+        Index("ix_dag_callbacks_failed", "created_at", postgresql_where=text("status = 'failed'")),
         Index("ix_dag_callbacks_job", "job_id"),
     )
     callback_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))

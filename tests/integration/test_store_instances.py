@@ -294,7 +294,7 @@ async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
             await instances.register_orchestrator(conn, one)
             await instances.register_worker(conn, one, **WORKER)
         for one in (stopped, recent):
-            await instances.stop_orchestrator(conn, one)
+            await instances.stop_orchestrator(conn, one, {})
             await instances.stop_worker(conn, one, 0, 0)
         for one in (stopped, running):
             await grow_old(dsn, one, 8 * 86_400)

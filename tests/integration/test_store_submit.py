@@ -115,7 +115,7 @@ async def test_a_job_is_owned_at_once_by_an_orchestrator_that_is_alive(dsn: str)
         await rows(dsn, "UPDATE dagapp.dag_orchestrators SET heartbeat_at = now() - interval '31 seconds'")
         assert (await submit(conn, NewJob(single(), {}))).owner_id is None
         await rows(dsn, "UPDATE dagapp.dag_orchestrators SET heartbeat_at = now()")
-        await stop_orchestrator(conn, me)
+        await stop_orchestrator(conn, me, {})
         assert (await submit(conn, NewJob(single(), {}))).owner_id is None
 
 

@@ -2,6 +2,7 @@
 
 from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
 
+from dagmaster.engine.decide import decide
 from dagmaster.engine.messages import Cancel, Expand, Resume, TimerDue, TimerKind
 from dagmaster.engine.turn import MAX_ERROR_LENGTH, Rules
 from dagmaster.model.states import JobStatus, NodeStatus
@@ -135,3 +136,12 @@ def test_a_failure_that_will_be_retried_does_not_end_the_job():
     bench.fail("a")
     assert bench.status is JobStatus.RUNNING
     assert set(bench.waiting) == {f"{JOB}_b_0", f"{JOB}_a_1"}
+
+
+def test_a_job_that_was_left_with_a_failed_node_is_failed_not_completed():
+    bench = Bench(a=task(), end=end("a")).start()
+    for node_id, status in (("a", FAILED), ("end", SKIPPED)):
+        bench.job.nodes[node_id].status = status
+    bench.job.open = 0
+    turn = decide(bench.job, [Resume()], bench.now, bench.rules)
+    assert turn.job.status is JobStatus.FAILED

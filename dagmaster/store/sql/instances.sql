@@ -12,7 +12,7 @@ RETURNING clock_timestamp() AS now;
 
 -- stop_orchestrator --
 -- Gone, on purpose.
-UPDATE dagapp.dag_orchestrators SET status = 'stopped', jobs_owned = 0 WHERE orchestrator_id = :instance_id;
+UPDATE dagapp.dag_orchestrators SET status = 'stopped', jobs_owned = 0, stats = :stats::jsonb WHERE orchestrator_id = :instance_id;
 
 -- list_orchestrators --
 SELECT * FROM dagapp.dag_orchestrators ORDER BY started_at DESC LIMIT 100;

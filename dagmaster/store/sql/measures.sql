@@ -102,8 +102,6 @@ SELECT worker_id, status, concurrency, tasks_completed, tasks_failed,
 FROM dagapp.dag_workers ORDER BY worker_id;
 
 -- callback_counts --
--- Those that wait have an index; of those that were given up only the newest callbacks are looked through.
+-- Calls that are still to be made, and calls that were given up.
 SELECT (SELECT count(*)::int FROM dagapp.dag_callbacks WHERE status = 'waiting') AS waiting,
-    (SELECT count(*)::int FROM (
-        SELECT status FROM dagapp.dag_callbacks ORDER BY callback_id DESC LIMIT 10000
-    ) newest WHERE status = 'failed') AS failed;
+    (SELECT count(*)::int FROM dagapp.dag_callbacks WHERE status = 'failed') AS failed;

@@ -42,6 +42,9 @@ def upgrade() -> None:
         _time("resumed_at"),
     ):
         op.add_column("dag_jobs", column, schema="dagapp")
+    op.execute(
+        "CREATE INDEX ix_dag_jobs_completed_at ON dagapp.dag_jobs (completed_at) WHERE completed_at IS NOT NULL"
+    )
     op.add_column(
         "dag_workers",
         sa.Column("stats", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
@@ -85,6 +88,7 @@ def upgrade() -> None:
         schema="dagapp",
     )
     op.execute("CREATE INDEX ix_dag_callbacks_due ON dagapp.dag_callbacks (next_attempt_at) WHERE status = 'waiting'")
+    op.execute("CREATE INDEX ix_dag_callbacks_failed ON dagapp.dag_callbacks (created_at) WHERE status = 'failed'")
     op.create_index("ix_dag_callbacks_job", "dag_callbacks", ["job_id"], schema="dagapp")
     op.create_table(
         "dag_secrets",
@@ -118,5 +122,6 @@ def downgrade() -> None:
     _order_tasks("")
     op.drop_column("dag_tasks_waiting", "held", schema="dagapp")
     op.drop_column("dag_workers", "stats", schema="dagapp")
+    op.execute("DROP INDEX dagapp.ix_dag_jobs_completed_at")
     for column in ("resumed_at", "paused_by", "paused_at", "trace_parent"):
         op.drop_column("dag_jobs", column, schema="dagapp")

@@ -1,0 +1,141 @@
+"""Why a job, or a node of it, does not run: its state and the facts around it, read in one moment."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dagmaster.engine import explain
+from dagmaster.engine.facts import Consumer, Explanation, Facts, OwnerFacts, Progress, QueueFacts
+from dagmaster.engine.state import JobState, NodeState, is_executed, new_job, restore
+from dagmaster.engine.turn import Rules
+from dagmaster.errors import NotFound, UnknownJob, UnknownNode
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.graph import Graph, NodeType
+from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.workflow import Workflow
+from dagmaster.store.connect import Connection
+from dagmaster.store.instances import is_orchestrated
+from dagmaster.store.statements import run
+
+Row = Mapping[str, Any]
+
+# An owner that has been silent for half of the time after which it is given up has missed more than one beat.
+SILENT = 0.5
+MAX_DETAILS = 20
+DECIDING = (NodeType.CONDITIONAL, NodeType.FAN_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    job: JobState
+    facts: Facts
+    rules: Rules
+    now: datetime
+
+
+async def explain_job(conn: Connection, job_id: int, *, threshold_seconds: float) -> Explanation:
+    """Raises UnknownJob. Opens a transaction of its own."""
+    async with _moment(conn, job_id, None, threshold_seconds) as it:
+        return explain.explain_job(it.job, it.facts, it.now, it.rules)
+
+
+async def explain_node(conn: Connection, job_id: int, node_id: str, *, threshold_seconds: float) -> Explanation:
+    """Raises UnknownJob and UnknownNode. Opens a transaction of its own."""
+    async with _moment(conn, job_id, node_id, threshold_seconds) as it:
+        return explain.explain_node(it.job, node_id, it.facts, it.now, it.rules)
+
+
+@asynccontextmanager
+async def _moment(
+    conn: Connection, job_id: int, node_id: str | None, threshold_seconds: float
+) -> AsyncIterator[_Moment]:
+    async with conn.transaction():
+        await run(conn, "explain_snapshot")
+        row = await _job_row(conn, job_id, threshold_seconds)
+        job = await _load(conn, row)
+        if node_id is not None and node_id not in job.nodes:
+            raise UnknownNode(f"job {job_id} has no node {node_id!r}; `dagmaster show {job_id}` lists them")
+        wanted = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
+        owner = await _owner(conn, row, threshold_seconds)
+        queues = await _queues(conn, wanted, owner.owner_id)
+        facts = await _facts(conn, job, wanted, owner, {name: queue for name, (queue, _) in queues.items()})
+        closed = {name for name, (_, is_closed) in queues.items() if is_closed}
+        yield _Moment(job, _with_orchestrators(facts, row, owner, threshold_seconds), Rules(closed_queues=closed), row["now"])
+
+
+async def _job_row(conn: Connection, job_id: int, threshold_seconds: float) -> Row:
+    values = {"job_id": job_id, "threshold_seconds": threshold_seconds}
+    row = await (await run(conn, "explain_job", values)).fetchone()
+    if row is None:
+        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
+    if row["definition"] is None:
+        raise NotFound(f"the pinned definition of job {job_id} is not in dag_workflows")
+    return row
+
+
+async def _load(conn: Connection, row: Row) -> JobState:
+    """The job as its owner would have it in memory, whether it has one or not, without what its nodes hold."""
+    graph = compile_graph(Workflow.model_validate_json(row["definition"]))
+    job = new_job(row["job_id"], graph, {}, row["created_at"], priority=row["priority"])
+    job.status = JobStatus(row["status"])
+    job.started_at, job.completed_at, job.error = row["started_at"], row["completed_at"], row["error_message"]
+    job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
+    deciding = [node.node_id for node in graph.nodes.values() if node.type in DECIDING]
+    nodes = await run(conn, "explain_nodes", {"job_id": job.job_id, "deciding": deciding})
+    restore(job, [_node(one, graph) for one in await nodes.fetchall()])
+    return job
+
+
+def _node(row: Row, graph: Graph) -> NodeState:
+    parent = row["parent_node_id"]
+    return NodeState(
+        row["node_id"],
+        graph.nodes[parent or row["node_id"]],
+        row["max_retries"],
+        NodeStatus(row["status"]),
+        attempt=row["retry_count"],
+        parent=parent,
+        index=row["fan_out_index"],
+        output=row["output"].encode() if row["output"] is not None else None,
+        error=row["error_message"],
+        dispatched_at=row["dispatched_at"],
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+        not_before=row["not_before"],
+    )
+
+
+def _open_nodes(job: JobState) -> list[NodeState]:
+    return [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
+
+
+async def _owner(conn: Connection, row: Row, threshold_seconds: float) -> OwnerFacts:
+    beat = row["beat_seconds_ago"]
+    beats = row["owner_runs"] and beat is not None and beat < threshold_seconds * SILENT
+    is_alive = beats and await is_orchestrated(conn, threshold_seconds=threshold_seconds)
+    return OwnerFacts(row["owner_id"], round(beat, 1) if beat is not None else None, bool(is_alive))
+
+
+async def _queues(
+    conn: Connection, nodes: Iterable[NodeState], owner_id: str | None
+) -> dict[str, tuple[QueueFacts, bool]]:
+    """Each queue that these nodes need, and whether the job's owner lets nothing more into it."""
+    names = sorted({node.task.queue for node in nodes if is_executed(node)})
+    if not names:
+        return {}
+    found = await (await run(conn, "explain_queues", {"queues": names, "owner_id": owner_id})).fetchall()
+    workers = await (await run(conn, "explain_consumers", {"queues": names})).fetchall()
+    return {
+        row["queue"]: (
+            QueueFacts(row["depth"], row["most"], tuple(_consumer(one) for one in workers if row["queue"] in one["queues"])),
+            row["is_closed"],
+        )
+        for row in found
+    }
+
+
+def _consumer(row: Row) -> Consumer:
+    handlers = frozenset(row["handlers"]) if row["handlers"] is not None else None
+    return Consumer(row["worker_id"], handlers, row["concurrency"], row["running"])

@@ -1,0 +1,77 @@
+-- explain_snapshot --
+-- What follows sees one moment: a task that is claimed in between would be nowhere.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
+
+-- explain_job --
+-- A job with its definition, and what is known of its owner.
+SELECT j.job_id, j.status, j.priority, j.created_at, j.started_at, j.completed_at, j.error_message, j.paused_at,
+    j.paused_by, j.resumed_at, j.owner_id, w.definition::text AS definition, clock_timestamp() AS now,
+    coalesce(o.status = 'running', false) AS owner_runs,
+    extract(epoch FROM clock_timestamp() - o.heartbeat_at)::float AS beat_seconds_ago,
+    (
+        SELECT count(*) FROM dagapp.dag_orchestrators
+        WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
+    ) AS orchestrators
+FROM dagapp.dag_jobs j
+LEFT JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = j.owner_id
+LEFT JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
+WHERE j.job_id = :job_id;
+
+-- explain_nodes --
+-- All nodes of a job, with the outputs only of those that decide over others.
+SELECT node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, error_message, dispatched_at,
+    started_at, completed_at, not_before, CASE WHEN node_id = ANY(:deciding::text[]) THEN output::text END AS output
+FROM dagapp.dag_node_states
+WHERE job_id = :job_id
+ORDER BY fan_out_index NULLS FIRST;
+
+-- explain_tasks --
+-- The tasks of a job: how many are claimed before each that waits, and who holds each that does not.
+SELECT node_id, ahead, NULL AS worker_id
+FROM (
+    SELECT job_id, node_id, count(*) FILTER (WHERE NOT held) OVER (
+        PARTITION BY queue ORDER BY priority DESC, job_started_at, seq
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS ahead
+    FROM dagapp.dag_tasks_waiting
+    WHERE queue = ANY(ARRAY(SELECT DISTINCT queue FROM dagapp.dag_tasks_waiting WHERE job_id = :job_id))
+) waiting
+WHERE job_id = :job_id
+UNION ALL
+SELECT node_id, NULL, worker_id FROM dagapp.dag_tasks_running WHERE job_id = :job_id;
+
+-- explain_queues --
+-- How full these queues are, and what the job's owner said last of letting tasks into them.
+SELECT q.queue, coalesce(said.state = 'closed', false) AS is_closed, said.most,
+    (SELECT count(*) FROM dagapp.dag_tasks_waiting t WHERE t.queue = q.queue AND NOT t.held) AS depth
+FROM unnest(:queues::text[]) AS q(queue)
+LEFT JOIN LATERAL (
+    SELECT e.event_data->>'state' AS state, (e.event_data->>'limit')::bigint AS most
+    FROM dagapp.dag_job_events e
+    WHERE e.job_id = 0 AND e.event_type = 'orchestrator_backpressure' AND e.event_data->>'queue' = q.queue
+        AND e.event_data->>'instance_id' = :owner_id::text
+    ORDER BY e.event_id DESC LIMIT 1
+) said ON true;
+
+-- explain_consumers --
+-- The workers that consume these queues, and how much each of them has in hand.
+SELECT w.worker_id, w.queues, w.handlers, w.concurrency,
+    (SELECT count(*) FROM dagapp.dag_tasks_running r WHERE r.worker_id = w.worker_id) AS running
+FROM dagapp.dag_workers w
+WHERE w.status = 'active' AND w.queues && :queues::text[]
+ORDER BY w.worker_id;
+
+-- explain_errors --
+-- What the last attempt of each of these nodes failed with.
+SELECT n.node_id, failed.error_message
+FROM unnest(:node_ids::text[]) AS n(node_id)
+CROSS JOIN LATERAL (
+    SELECT e.error_message FROM dagapp.dag_job_events e
+    WHERE e.job_id = :job_id AND e.node_id = n.node_id AND e.event_type = 'node_failed'
+    ORDER BY e.event_id DESC LIMIT 1
+) failed;
+
+-- explain_progress --
+-- How far these tasks say that they are.
+SELECT node_id, progress_percent, progress_message FROM dagapp.dag_task_results
+WHERE task_id = ANY(:task_ids::text[]) AND (progress_percent IS NOT NULL OR progress_message IS NOT NULL);
