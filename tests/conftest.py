@@ -44,8 +44,18 @@ def template(pg_server: EmbeddedServer) -> str:
 @pytest.fixture
 def dsn(pg_server: EmbeddedServer, template: str) -> Iterator[str]:
     """The address of a fresh database with dagmaster's schema, dropped after the test."""
+    yield from _database(pg_server, template)
+
+
+@pytest.fixture(scope="module")
+def shared_dsn(pg_server: EmbeddedServer, template: str) -> Iterator[str]:
+    """The same, for all tests of a module."""
+    yield from _database(pg_server, template)
+
+
+def _database(server: EmbeddedServer, template: str) -> Iterator[str]:
     name = f"test_{next(numbers)}"
     # WAL_LOG took half the time of FILE_COPY: it needs no checkpoints.
-    administer(pg_server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY WAL_LOG")
-    yield pg_server.dsn_of(name)
-    administer(pg_server, f"DROP DATABASE {name} WITH (FORCE)")
+    administer(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY WAL_LOG")
+    yield server.dsn_of(name)
+    administer(server, f"DROP DATABASE {name} WITH (FORCE)")

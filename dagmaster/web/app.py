@@ -9,13 +9,56 @@ from fastapi.routing import APIRoute
 
 from dagmaster.web import errors
 from dagmaster.web.access import Keyring, check_decisions
-from dagmaster.web.api import jobs
+from dagmaster.web.api import (
+    aliases,
+    audit,
+    bootstrap,
+    callbacks,
+    commands,
+    doctor,
+    graph,
+    handler_test,
+    health,
+    jobs,
+    keys,
+    metrics,
+    nodes,
+    orchestrator,
+    progress,
+    queues,
+    streams,
+    timeline,
+    workers,
+    workflows,
+)
 from dagmaster.web.errors import documented
 from dagmaster.web.limits import BodyLimit
 from dagmaster.web.services import Services
+from dagmaster.web.streams import Streams
 from dagmaster.web.tracing import Requests
 
-ROUTERS = (jobs.router,)
+ROUTERS = (
+    health.router,
+    jobs.router,
+    nodes.router,
+    timeline.router,
+    graph.router,
+    progress.router,
+    streams.router,
+    workflows.router,
+    queues.router,
+    workers.router,
+    orchestrator.router,
+    metrics.router,
+    callbacks.router,
+    commands.router,
+    bootstrap.router,
+    doctor.router,
+    audit.router,
+    keys.router,
+    handler_test.router,
+    aliases.router,
+)
 
 DESCRIPTION = """
 Durable workflows on PostgreSQL: submit jobs, watch them, steer them, measure them.
@@ -38,10 +81,12 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.keyring = Keyring(services.pool)
+    app.state.is_stopping = False
+    app.state.streams = Streams(services.pool, lambda: app.state.is_stopping)
     errors.install(app)
     for router in ROUTERS:
         app.include_router(router)
-    check_decisions(app)
+    check_decisions(ROUTERS)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
         _allow_origins(app, services.settings.cors_origins)

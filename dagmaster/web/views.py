@@ -14,11 +14,14 @@ def job_summary(row: Row) -> JobSummary:
     return JobSummary(**_job_fields(row))
 
 
-def job_reply(row: Row, counts: Iterable[Row], nodes: Iterable[Row]) -> JobReply:
+def job_reply(row: Row) -> JobReply:
+    """Of a row of `get_whole_job`."""
     shown = _job_fields(row)
-    for name in ("input_params", "result_data", "metadata", "callback_url"):
+    for name in ("input_params", "result_data", "callback_url"):
         shown[name] = redact(row[name])
-    return JobReply(**shown, summary=node_counts(counts), nodes=[node_reply(row["job_id"], node) for node in nodes])
+    shown["metadata"] = redact({key: value for key, value in row["metadata"].items() if key != "removal"})
+    shown["nodes"] = [node_reply(row["job_id"], node) for node in row["nodes"] or ()]
+    return JobReply(**shown, summary=node_counts(row["counts"] or ()))
 
 
 def _job_fields(row: Row) -> dict[str, Any]:
@@ -47,8 +50,13 @@ def node_counts(rows: Iterable[Row]) -> NodeCounts:
     return NodeCounts(total=sum(counts.values()), **counts)
 
 
-def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
+def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:
     """Up to now for what has not ended."""
     if start is None:
         return None
-    return round(((end or datetime.now(UTC)) - start).total_seconds(), 3)
+    return round(((_time(end) if end else datetime.now(UTC)) - _time(start)).total_seconds(), 3)
+
+
+def _time(value: datetime | str) -> datetime:
+    """Times inside of JSON are texts."""
+    return datetime.fromisoformat(value) if isinstance(value, str) else value

@@ -87,9 +87,9 @@ async def get_job(
     children: Annotated[bool, Query(description="The children of fan-outs too.")] = False,
 ) -> JobReply:
     """One job with its inputs, its result and its nodes."""
-    job, counts, nodes = await job_store.get_whole_job(conn, as_job_id(job_id), with_children=children)
+    job = await job_store.get_whole_job(conn, as_job_id(job_id), with_children=children)
     check_visible(job, caller)
-    return views.job_reply(job, counts, nodes)
+    return views.job_reply(job)
 
 
 @router.post("/{job_id}/cancel", responses=STEERED, dependencies=[SUBMITTERS])

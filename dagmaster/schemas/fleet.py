@@ -1,0 +1,97 @@
+"""Queues, workers and orchestrators, as they are shown."""
+
+from pydantic import Field
+
+from dagmaster.schemas.common import Id, Json, Reply, Time
+
+
+class QueueReply(Reply):
+    """`depth` is what workers could take now; `held` belongs to paused jobs."""
+
+    queue: str
+    depth: int
+    held: int
+    running: int
+    oldest_wait_seconds: float | None
+    consumers: int
+    workflows: list[str] = Field(default_factory=list)
+
+
+class QueuesReply(Reply):
+    queues: list[QueueReply]
+
+
+class WorkerReply(Reply):
+    worker_id: str
+    hostname: str
+    pid: int
+    status: str
+    queues: list[str]
+    handlers: list[str] | None
+    concurrency: int
+    running_tasks: int
+    tasks_completed: int
+    tasks_failed: int
+    started_at: Time
+    last_heartbeat: Time
+
+
+class OrchestratorStatus(Reply):
+    """One instance, or the sums of all that are alive."""
+
+    status: str
+    is_running: bool
+    instance_id: str | None
+    hostname: str | None
+    started_at: Time | None
+    uptime_seconds: float
+    last_heartbeat: Time | None
+    current_phase: str | None
+    active_jobs: int
+    pending_results: int | None
+    last_cycle_at: Time | None
+    tasks_dispatched: int
+    results_processed: int
+    errors: int
+    last_error: str | None
+
+
+class FleetStatus(OrchestratorStatus):
+    instances: list[OrchestratorStatus]
+
+
+class OrchestratorStats(Reply):
+    """`throughput` is tasks per second and `error_rate` the share that failed, both of the last minute."""
+
+    instance_id: str | None
+    cycles: int
+    throughput: float
+    cycle_duration_avg_ms: float | None
+    error_rate: float
+    counters: dict[str, int] = Field(default_factory=dict)
+    failing_handlers: Json = Field(default_factory=dict)
+    failing_queues: Json = Field(default_factory=dict)
+    workflows: Json = Field(default_factory=dict)
+
+
+class FleetStats(OrchestratorStats):
+    instances: list[OrchestratorStats]
+
+
+class OrchestratorActivity(Reply):
+    instance_id: str
+    current_cycle_id: int
+    cycle_started_at: Time | None
+    phase: str
+    processing_job_id: Id | None
+    processing_node_id: str | None
+    completions: list[Json] = Field(default_factory=list)
+    failures: list[Json] = Field(default_factory=list)
+
+
+class FleetActivity(OrchestratorActivity):
+    """Of the instance that was active last; `instances` has all of them."""
+
+    queue_depth: int
+    db_unprocessed_results: int
+    instances: list[OrchestratorActivity]

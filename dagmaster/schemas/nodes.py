@@ -1,0 +1,78 @@
+"""Nodes and tasks of all jobs, and how far they are."""
+
+from typing import Any
+
+from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.schemas.common import Id, Reply, Time
+from dagmaster.schemas.jobs import NodeCounts, NodeReply
+from dagmaster.schemas.timeline import AttemptReply
+
+
+class NodeOfJob(NodeReply):
+    """A node in a list over all jobs."""
+
+    workflow_id: str
+
+
+class NodeDetail(NodeReply):
+    """One node with what it was given and every attempt at it."""
+
+    params: Any
+    checkpoint_phase: str | None
+    checkpoint_data: Any
+    checkpoint_saved_at: Time | None
+    attempts: list[AttemptReply]
+
+
+class TaskReply(Reply):
+    """An attempt that waits in its queue (`waiting`, or `held` while its job is paused) or that a worker has."""
+
+    task_id: str
+    job_id: Id
+    node_id: str
+    state: str
+    queue: str
+    handler: str
+    priority: int
+    retry_count: int
+    worker_id: str | None
+    since: Time
+    dispatched_at: Time
+
+
+class CurrentTask(Reply):
+    node_id: str
+    task_id: str
+    status: NodeStatus
+    progress_current: float | None
+    progress_total: float | None
+    progress_percent: float | None
+    progress_message: str | None
+
+
+class JobProgress(Reply):
+    """`nodes` counts the children of fan-outs too. `current_tasks` names at most a hundred."""
+
+    job_id: Id
+    workflow_id: str
+    job_status: JobStatus
+    overall_percent: float
+    nodes: NodeCounts
+    current_tasks: list[CurrentTask]
+    estimated_completion: Time | None
+
+
+class NodeProgress(Reply):
+    job_id: Id
+    node_id: str
+    status: NodeStatus
+    retry_count: int
+    max_retries: int
+    task_id: str | None
+    progress_current: float | None
+    progress_total: float | None
+    progress_percent: float | None
+    progress_message: str | None
+    checkpoint_phase: str | None
+    checkpoint_saved_at: Time | None
+    children: NodeCounts

@@ -1,0 +1,196 @@
+"""Health, keys, commands and what else concerns the whole system."""
+
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, Field
+
+from dagmaster.model.access import Role
+from dagmaster.schemas.common import Body, Id, Json, Reply, Time
+from dagmaster.schemas.jobs import SubmitJob
+
+
+class Welcome(Reply):
+    name: str
+    version: str
+    links: dict[str, str]
+
+
+class Alive(Reply):
+    status: str
+
+
+class CheckReply(Reply):
+    """Only the status is told to those who show no key."""
+
+    name: str
+    category: str
+    status: str
+    message: str | None = None
+    details: Json | None = None
+
+
+class HealthReply(Reply):
+    status: str
+    checks: list[CheckReply]
+
+
+class KeyCreate(Body):
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    role: Role
+    expires_at: AwareDatetime | None = None
+
+
+class KeyReply(Reply):
+    key_id: str
+    name: str
+    role: Role
+    created_at: Time
+    created_by: str | None
+    expires_at: Time | None
+    revoked_at: Time | None
+    last_used_at: Time | None
+
+
+class KeyList(Reply):
+    keys: list[KeyReply]
+
+
+class KeyCreated(Reply):
+    """`key` is shown this once."""
+
+    key_id: str
+    name: str
+    role: Role
+    key: str
+
+
+class FindingReply(Reply):
+    name: str
+    title: str
+    meaning: str
+    severity: str
+    count: int
+    repaired: int
+    can_repair: bool
+    is_open: bool
+    examples: list[Json]
+
+
+class PointReply(Reply):
+    name: str
+    state: str
+    sentence: str
+    data: Json
+
+
+class DoctorReply(Reply):
+    findings: list[FindingReply]
+    database: list[PointReply]
+
+
+class CommandCall(Body):
+    params: Json = Field(default_factory=dict)
+
+
+class CommandReply(Reply):
+    command: str
+    result: Json
+    duration_ms: int
+
+
+class CommandSummary(Reply):
+    """`params` is a JSON Schema."""
+
+    name: str
+    description: str
+    roles: list[Role]
+    params: Json
+
+
+class CommandList(Reply):
+    commands: list[CommandSummary]
+
+
+class SchemaStatus(Reply):
+    database: str
+    revision: str | None
+    head: str
+    is_current: bool
+
+
+class TableReply(Reply):
+    name: str
+    estimated_rows: int
+    bytes: int
+
+
+class TableList(Reply):
+    tables: list[TableReply]
+
+
+class Ddl(Reply):
+    ddl: str
+
+
+class Deploy(Body):
+    """`confirm` is "yes", or nothing is done but told with `dry_run`."""
+
+    confirm: str | None = None
+    dry_run: bool = False
+
+
+class Rebuild(Body):
+    """`confirm` is the name of the database: everything in it that is dagmaster's is destroyed."""
+
+    confirm: str
+
+
+class Deployed(Reply):
+    before: str | None
+    after: str | None
+    is_changed: bool
+    message: str
+
+
+class HandlerReply(Reply):
+    name: str
+    queue: str | None
+    timeout_seconds: float | None
+    params: Json | None
+
+
+class HandlerList(Reply):
+    handlers: list[HandlerReply]
+
+
+class HandlerCall(Body):
+    params: Json = Field(default_factory=dict)
+    timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 30
+
+
+class HandlerOutcome(Reply):
+    handler: str
+    success: bool
+    output: Any
+    error_message: str | None
+    permanent: bool
+    duration_ms: int
+
+
+class PlatformSubmit(SubmitJob):
+    """A plain job unless it names a platform."""
+
+    platform_id: Annotated[str, Field(max_length=64)] | None = None
+
+
+class Measures(Reply):
+    """`period` says which time they are of."""
+
+    period: Json
+    items: list[Json]
+
+
+class Explanation(Reply):
+    job_id: Id
+    node_id: str | None
+    explanation: Json

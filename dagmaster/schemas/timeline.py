@@ -1,0 +1,120 @@
+"""What happened to a job, as it is shown."""
+
+from typing import Any
+
+from pydantic import Field
+
+from dagmaster.model.states import EventStatus
+from dagmaster.schemas.common import Id, Json, Reply, Time
+
+
+class TimelineEntry(Reply):
+    """One event. `message` says it in words; `data` is what a program may want to know."""
+
+    event_id: Id
+    timestamp: Time
+    event_type: str
+    node_id: str | None
+    task_id: str | None
+    status: EventStatus
+    message: str
+    duration_ms: int | None
+    error_message: str | None
+    source_app: str
+    data: Json | None
+
+
+class TimelineSummary(Reply):
+    """Over all events of the job or the node, however many are shown."""
+
+    total_events: int
+    first_event: Time | None
+    last_event: Time | None
+    duration_seconds: float | None
+    event_counts: dict[str, int]
+    nodes_with_retries: list[str]
+
+
+class TimelineReply(Reply):
+    """In order. When `has_more`, go on with `after=next_after`."""
+
+    job_id: Id
+    node_id: str | None = None
+    events: list[TimelineEntry]
+    summary: TimelineSummary
+    limit: int
+    has_more: bool
+    next_after: Id | None
+
+
+class AuditEntry(TimelineEntry):
+    """Something that was done to the system and not to a job."""
+
+    actor: str | None
+    command: str | None
+
+
+class GraphNode(Reply):
+    node_id: str
+    type: str
+    status: str
+    handler: str | None
+    queue: str | None
+    retry_count: int
+    error_message: str | None
+    started_at: Time | None
+    completed_at: Time | None
+    duration_seconds: float | None
+    taken_branch: str | None
+    children: dict[str, int] = Field(default_factory=dict)
+
+
+class GraphEdge(Reply):
+    """`kind` is live, dead or undecided; `branch` is the name of the branch that it belongs to."""
+
+    source: str
+    target: str
+    kind: str
+    branch: str | None
+
+
+class GraphReply(Reply):
+    job_id: Id
+    workflow_id: str
+    workflow_version: int
+    status: str
+    nodes: list[GraphNode]
+    edges: list[GraphEdge]
+
+
+class AttemptReply(Reply):
+    task_id: str
+    status: str
+    worker_id: str | None
+    error_message: str | None
+    execution_duration_ms: int | None
+    progress_current: float | None
+    progress_total: float | None
+    progress_percent: float | None
+    progress_message: str | None
+    reported_at: Time
+
+
+class CheckpointReply(Reply):
+    checkpoint_id: Id
+    task_id: str
+    phase_name: str
+    phase_index: int | None
+    phase_total: int | None
+    progress_current: float | None
+    progress_total: float | None
+    progress_message: str | None
+    state_data: Any
+    artifacts_completed: list[Any] | None
+    artifacts_total: int | None
+    memory_bytes: int | None
+    disk_bytes: int | None
+    error_count: int
+    is_final: bool
+    is_valid: bool
+    created_at: Time

@@ -1,0 +1,57 @@
+"""Workflows that can be started."""
+
+from pydantic import Field
+
+from dagmaster.schemas.common import Json, Reply
+
+
+class ProblemReply(Reply):
+    """Where in a file something is wrong."""
+
+    file: str
+    message: str
+    severity: str
+    path: str
+    line: int | None
+    column: int | None
+
+
+class WorkflowSummary(Reply):
+    workflow_id: str
+    name: str
+    version: int
+    description: str
+    is_active: bool
+    node_count: int
+    source: str
+
+
+class WorkflowList(Reply):
+    """`problems` are of files that could not be loaded, and warnings of those that could."""
+
+    workflows: list[WorkflowSummary]
+    problems: list[ProblemReply] = Field(default_factory=list)
+
+
+class WorkflowNode(Reply):
+    node_id: str
+    type: str
+    description: str
+    handler: str | None
+    queue: str | None
+    timeout_seconds: float | None
+
+
+class WorkflowEdge(Reply):
+    source: str
+    target: str
+    branch: str | None
+
+
+class WorkflowReply(WorkflowSummary):
+    """`inputs` is a JSON Schema of what a job may be started with."""
+
+    workflow_hash: str
+    inputs: Json
+    nodes: list[WorkflowNode]
+    edges: list[WorkflowEdge]

@@ -1,0 +1,124 @@
+"""What is reported of attempts by those who execute them elsewhere, and how far a job is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import TaskOver, UnknownNode, UnknownTask
+from dagmaster.ids import new_id
+from dagmaster.model.states import NODE_IN_FLIGHT
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import run
+
+MAX_CURRENT = 100
+
+Row = dict[str, Any]
+
+
+async def take_result(
+    conn: Connection,
+    task_id: str,
+    *,
+    kind: str,
+    worker_id: str,
+    output: bytes | None,
+    error: str | None,
+    duration_ms: int | None,
+    data: Mapping[str, Any] | None,
+) -> None:
+    """Mail it to the job's owner. Raises TaskOver when the attempt has ended, UnknownTask when it never was."""
+    values = {
+        **_key(task_id),
+        "kind": kind,
+        "worker_id": worker_id,
+        "output": output.decode() if output is not None else None,
+        "error": error,
+        "duration_ms": duration_ms,
+        "data": orjson.dumps(data).decode() if data else None,
+    }
+    await _apply(conn, "take_result", values)
+
+
+async def save_progress(
+    conn: Connection,
+    task_id: str,
+    *,
+    current: float | None,
+    total: float | None,
+    percent: float | None,
+    message: str | None,
+    worker_id: str | None,
+) -> None:
+    """Never changes how an attempt ended; raises as `take_result` does."""
+    values = {
+        **_key(task_id),
+        "progress_current": current,
+        "progress_total": total,
+        "progress_percent": percent,
+        "progress_message": message,
+        "worker_id": worker_id,
+    }
+    await _apply(conn, "save_progress", values)
+
+
+async def save_checkpoint(conn: Connection, task_id: str, fields: Mapping[str, Any]) -> int:
+    """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `take_result` does."""
+    values = {
+        **fields,
+        **_key(task_id),
+        "checkpoint_id": new_id(),
+        "state_data": _json(fields["state_data"]),
+        "artifacts_completed": _json(fields["artifacts_completed"]),
+    }
+    await _apply(conn, "save_checkpoint", values)
+    return int(values["checkpoint_id"])
+
+
+async def check_task_exists(conn: Connection, task_id: str) -> None:
+    """Raises UnknownTask; an attempt that is over was one."""
+    await _find(conn, _key(task_id))
+
+
+async def _apply(conn: Connection, name: str, values: Mapping[str, Any]) -> None:
+    if await (await run(conn, name, values)).fetchone() is not None:
+        return
+    node = await _find(conn, values)
+    if node["task_id"] != values["task_id"]:
+        raise TaskOver(f"task {values['task_id']} is over; the present attempt is {node['task_id']}")
+    if node["status"] not in NODE_IN_FLIGHT:
+        raise TaskOver(f"task {values['task_id']} is over; its node is {node['status']}")
+    raise TaskOver(f"task {values['task_id']} was reported before")
+
+
+async def _find(conn: Connection, values: Mapping[str, Any]) -> Row:
+    row = await (await run(conn, "find_task", values)).fetchone()
+    attempt = int(str(values["task_id"]).rpartition("_")[2])
+    if row is None or row["task_id"] is None or attempt > row["retry_count"]:
+        raise UnknownTask(f"there is no task {values['task_id']}")
+    return row
+
+
+def _key(task_id: str) -> Row:
+    """`{job_id}_{node_id}_{attempt}`; raises UnknownTask for anything else."""
+    job, _, rest = task_id.partition("_")
+    node, _, attempt = rest.rpartition("_")
+    is_number = job.isascii() and job.isdecimal() and attempt.isascii() and attempt.isdecimal()
+    if not is_number or not node or len(attempt) > 9 or int(job) >= 2**63 or "\0" in task_id:
+        raise UnknownTask(f"there is no task {task_id[:128]!r}")
+    return {"task_id": task_id, "job_id": int(job), "node_id": node}
+
+
+def _json(value: Any) -> str | None:
+    return orjson.dumps(value).decode() if value is not None else None
+
+
+async def current_tasks(conn: Connection, job_id: int) -> list[Row]:
+    return await (await run(conn, "current_tasks", {"job_id": job_id, "limit": MAX_CURRENT})).fetchall()
+
+
+async def node_progress(conn: Connection, job_id: int, node_id: str) -> Row:
+    row = await (await run(conn, "node_progress", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if row is None:
+        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+    return row

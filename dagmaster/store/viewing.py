@@ -1,0 +1,185 @@
+"""What people and programs look at: nodes, tasks, queues, workers, orchestrators, the timeline's sums."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import Invalid, UnknownNode
+from dagmaster.model.states import EVENT_ALIASES, NodeStatus
+from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.statements import run
+
+Row = dict[str, Any]
+
+
+async def view_nodes(
+    conn: Connection,
+    *,
+    job_id: int | None = None,
+    status: str | None = None,
+    workflow_id: str | None = None,
+    limit: int,
+    offset: int = 0,
+) -> list[Row]:
+    """Of all jobs, without outputs; raises Invalid for a status that does not exist."""
+    values = {"job_id": job_id, "status": _status(status), "workflow_id": workflow_id}
+    return await _rows(conn, "view_nodes", {**values, "limit": limit, "offset": offset})
+
+
+async def view_tasks(
+    conn: Connection,
+    *,
+    job_id: int | None = None,
+    state: str | None = None,
+    queue: str | None = None,
+    handler: str | None = None,
+    worker_id: str | None = None,
+    limit: int,
+    offset: int = 0,
+) -> list[Row]:
+    values = {"job_id": job_id, "state": state, "queue": queue, "handler": handler, "worker_id": worker_id}
+    return await _rows(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
+
+
+async def view_job_nodes(
+    conn: Connection,
+    job_id: int,
+    *,
+    parent: str | None = None,
+    status: str | None = None,
+    limit: int,
+    offset: int = 0,
+) -> list[Row]:
+    """The job's own nodes, or the children of the fan-out `parent`."""
+    values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
+    return await _rows(conn, "view_job_nodes", values)
+
+
+def _status(given: str | None) -> str | None:
+    if given is not None and given.lower() not in set(NodeStatus):
+        raise Invalid(f"{given!r} is not a status of nodes; there are {', '.join(NodeStatus)}")
+    return given.lower() if given else None
+
+
+async def get_node(conn: Connection, job_id: int, node_id: str) -> Row:
+    row = await (await run(conn, "view_node", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if row is None:
+        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+    return row
+
+
+async def view_attempts(conn: Connection, job_id: int, node_id: str) -> list[Row]:
+    return await _rows(conn, "view_attempts", {"job_id": job_id, "node_id": node_id})
+
+
+async def view_checkpoints(conn: Connection, job_id: int, node_id: str, *, limit: int, offset: int = 0) -> list[Row]:
+    """The newest first."""
+    values = {"job_id": job_id, "node_id": node_id, "limit": limit, "offset": offset}
+    return await _rows(conn, "view_checkpoints", values)
+
+
+async def view_graph(conn: Connection, job_id: int) -> list[Row]:
+    return await _rows(conn, "view_graph", {"job_id": job_id})
+
+
+async def summarise_events(conn: Connection, job_id: int, node_id: str | None = None) -> Row:
+    [row] = await _rows(conn, "summarise_events", {"job_id": job_id, "node_id": node_id})
+    return row
+
+
+async def view_audit(conn: Connection, event_types: Sequence[str], *, limit: int, offset: int = 0) -> list[Row]:
+    """What was done to the system and to no job."""
+    types = [EVENT_ALIASES.get(name, name) for name in event_types] or None
+    return await _rows(conn, "view_audit", {"event_types": types, "limit": limit, "offset": offset})
+
+
+async def view_queues(conn: Connection, *, lost_after_seconds: float) -> list[Row]:
+    return await _rows(conn, "view_queues", {"lost_after_seconds": lost_after_seconds})
+
+
+async def view_workers(conn: Connection, *, status: str | None = None, limit: int, offset: int = 0) -> list[Row]:
+    return await _rows(conn, "view_workers", {"status": status, "limit": limit, "offset": offset})
+
+
+async def view_orchestrators(conn: Connection, *, threshold_seconds: float) -> list[Row]:
+    """Those that beat."""
+    return await _rows(conn, "view_orchestrators", {"threshold_seconds": threshold_seconds})
+
+
+async def view_backlog(conn: Connection) -> Row:
+    [row] = await _rows(conn, "view_backlog", {})
+    return row
+
+
+async def missing_partitions(conn: Connection) -> int:
+    [row] = await _rows(conn, "view_missing_partitions", {})
+    return int(row["missing"])
+
+
+async def view_tables(conn: Connection) -> list[Row]:
+    return await _rows(conn, "view_tables", {})
+
+
+async def database_name(conn: Connection) -> str:
+    [row] = await _rows(conn, "database_name", {})
+    return str(row["name"])
+
+
+async def drop_schema(conn: Connection) -> None:
+    """Destroys every job, key and event."""
+    await run(conn, "drop_schema")
+
+
+async def note_command(
+    conn: Connection, data: Mapping[str, Any], *, error: str | None = None, duration_ms: int | None = None
+) -> None:
+    """The trace that every change of the system by hand leaves."""
+    values = {
+        "event_status": "info" if error is None else "failure",
+        "data": storable(orjson.dumps(data).decode()),
+        "error": storable(error) if error is not None else None,
+        "duration_ms": duration_ms,
+    }
+    await run(conn, "note_command", values)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far somebody has read a job's timeline: all up to `after`, and those of `seen` behind it."""
+
+    job_id: int
+    after: int
+    since: datetime
+    seen: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class News:
+    """`job_status` is None when the job is no longer there. With `is_full` there is more."""
+
+    job_status: str | None
+    events: list[Row]
+    is_full: bool = False
+
+
+async def watched_events(conn: Connection, positions: Sequence[Position], *, page: int) -> list[News]:
+    """What is new for each of them, in one statement."""
+    watchers = [
+        {"place": place, "job_id": one.job_id, "after": one.after, "since": one.since, "seen": list(one.seen)}
+        for place, one in enumerate(positions)
+    ]
+    news: dict[int, News] = {}
+    for row in await _rows(conn, "watched_events", {"watchers": encode_rows(watchers), "page": page}):
+        one = news.setdefault(row["place"], News(row["job_status"], []))
+        if row["event_id"] is not None:
+            one.events.append(row)
+    for one in news.values():
+        one.is_full = len(one.events) >= page
+    return [news[place] for place in range(len(positions))]
+
+
+async def _rows(conn: Connection, name: str, values: Mapping[str, Any]) -> list[Row]:
+    return await (await run(conn, name, values)).fetchall()

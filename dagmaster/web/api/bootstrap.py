@@ -1,0 +1,54 @@
+"""The database's schema."""
+
+from importlib import import_module
+
+from fastapi import APIRouter, Request
+
+from dagmaster.errors import Invalid
+from dagmaster.schemas.system import Ddl, Deploy, Deployed, Rebuild, SchemaStatus, TableList, TableReply
+from dagmaster.store.revision import HEAD, current_revision
+from dagmaster.store.viewing import database_name, view_tables
+from dagmaster.web import bootstrap
+from dagmaster.web.access import ADMINS, Admitted
+from dagmaster.web.services import Conn, Given
+
+router = APIRouter(prefix="/api/v1/bootstrap", tags=["system"])
+
+
+@router.get("/status", dependencies=[ADMINS])
+async def schema_status(conn: Conn) -> SchemaStatus:
+    """Which version the database has, and which one this program needs."""
+    revision = await current_revision(conn)
+    return SchemaStatus(database=await database_name(conn), revision=revision, head=HEAD, is_current=revision == HEAD)
+
+
+@router.get("/tables", dependencies=[ADMINS])
+async def schema_tables(conn: Conn) -> TableList:
+    """The tables with their sizes; the numbers of rows are estimates."""
+    return TableList(tables=[TableReply(**row) for row in await view_tables(conn)])
+
+
+@router.get("/ddl", dependencies=[ADMINS])
+async def schema_ddl() -> Ddl:
+    """The tables as SQL. The migrations add functions, triggers and partitions."""
+    return Ddl(ddl=import_module("dagmaster.store.ddl").render())
+
+
+@router.post("/deploy", dependencies=[ADMINS])
+async def deploy_schema(body: Deploy, caller: Admitted, services: Given, conn: Conn) -> Deployed:
+    """Make the schema or bring it up to date: with `confirm: "yes"`, or with `dry_run` only say what would happen."""
+    if not body.dry_run and body.confirm != "yes":
+        raise Invalid('say confirm: "yes" to do it, or dry_run: true to see what would be done')
+    return await bootstrap.deploy(conn, services, caller, command="bootstrap.deploy", dry_run=body.dry_run)
+
+
+@router.post("/migrate", dependencies=[ADMINS])
+async def migrate_schema(caller: Admitted, services: Given, conn: Conn) -> Deployed:
+    """Bring the schema up to date."""
+    return await bootstrap.deploy(conn, services, caller, command="bootstrap.migrate", dry_run=False)
+
+
+@router.post("/rebuild", dependencies=[ADMINS])
+async def rebuild_schema(body: Rebuild, caller: Admitted, request: Request, services: Given, conn: Conn) -> Deployed:
+    """Destroy everything and begin anew. Only where the server was started to allow it."""
+    return await bootstrap.rebuild(conn, request.app, services, caller, body.confirm)

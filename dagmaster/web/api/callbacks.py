@@ -1,0 +1,47 @@
+"""Reports of those who execute tasks elsewhere."""
+
+from fastapi import APIRouter
+
+from dagmaster.schemas.callbacks import (
+    Accepted,
+    CheckpointCreate,
+    CheckpointSaved,
+    TaskProgressCreate,
+    TaskResultCreate,
+    TaskToken,
+)
+from dagmaster.store.progress import check_task_exists
+from dagmaster.web import reporting
+from dagmaster.web.access import REPORTERS, WORKERS, Admitted, task_token
+from dagmaster.web.errors import documented
+from dagmaster.web.services import Conn, Given
+
+router = APIRouter(prefix="/api/v1", tags=["callbacks"], responses=documented(404))
+
+
+@router.post("/callbacks/task-result", responses=documented(409, 413), dependencies=[REPORTERS])
+async def report_result(body: TaskResultCreate, caller: Admitted, services: Given, conn: Conn) -> Accepted:
+    """How an attempt ended. Only the first report of the present attempt counts; for any other the answer is 409."""
+    await reporting.take_result(conn, services, caller, body)
+    return Accepted(task_id=body.task_id)
+
+
+@router.post("/callbacks/task-progress", responses=documented(409), dependencies=[REPORTERS])
+async def report_progress(body: TaskProgressCreate, caller: Admitted, services: Given, conn: Conn) -> Accepted:
+    """How far an attempt is. It never changes how the attempt ends."""
+    await reporting.take_progress(conn, services, caller, body)
+    return Accepted(task_id=body.task_id)
+
+
+@router.post("/callbacks/checkpoint", responses=documented(409, 413), dependencies=[REPORTERS])
+async def report_checkpoint(body: CheckpointCreate, caller: Admitted, services: Given, conn: Conn) -> CheckpointSaved:
+    """A phase is done: the next attempt is given `state_data` and goes on behind it."""
+    checkpoint_id = await reporting.take_checkpoint(conn, services, caller, body)
+    return CheckpointSaved(task_id=body.task_id, checkpoint_id=str(checkpoint_id))
+
+
+@router.post("/tasks/{task_id}/token", dependencies=[WORKERS])
+async def make_token(task_id: str, services: Given, conn: Conn) -> TaskToken:
+    """A token that lets whoever has it report for this attempt, and for nothing else."""
+    await check_task_exists(conn, task_id)
+    return TaskToken(task_id=task_id, token=await task_token(conn, services, task_id))

@@ -1,0 +1,25 @@
+"""Commands."""
+
+from fastapi import APIRouter, Request
+
+from dagmaster.schemas.system import CommandCall, CommandList, CommandReply
+from dagmaster.web.access import OPERATORS, Admitted
+from dagmaster.web.commands import COMMANDS, Room, execute
+from dagmaster.web.errors import documented
+from dagmaster.web.services import Conn, Given
+
+router = APIRouter(prefix="/api/v1/commands", tags=["system"])
+
+
+@router.get("", dependencies=[OPERATORS])
+async def list_commands() -> CommandList:
+    """All of them, with what they take."""
+    return CommandList(commands=[command.summary() for command in COMMANDS.values()])
+
+
+@router.post("/{name}", responses=documented(404), dependencies=[OPERATORS])
+async def run_command(
+    name: str, caller: Admitted, request: Request, services: Given, conn: Conn, body: CommandCall | None = None
+) -> CommandReply:
+    """Run it now and answer with its result. Running it again does no harm."""
+    return await execute(Room(request.app, services, conn), caller, name, body.params if body else {})

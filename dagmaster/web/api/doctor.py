@@ -1,0 +1,58 @@
+"""Is everything as it must be?"""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from dagmaster.model.redact import redact
+from dagmaster.schemas.system import DoctorReply, FindingReply, PointReply
+from dagmaster.settings import Settings
+from dagmaster.store.doctor import Finding, Limits, examine
+from dagmaster.store.health import examine_database
+from dagmaster.web.access import ADMINS, Admitted
+from dagmaster.web.services import Conn, Given
+
+router = APIRouter(prefix="/api/v1/doctor", tags=["system"])
+
+Days = Annotated[float, Query(gt=0, le=3650, description="How many days back jobs are looked at.")]
+
+
+@router.get("", dependencies=[ADMINS])
+async def examine_all(services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
+    """The rules that must hold for all jobs, and the health of the database."""
+    findings = await examine(conn, limits=_limits(services.settings, days))
+    return await _reply(conn, findings)
+
+
+@router.post("/repair", dependencies=[ADMINS])
+async def repair_all(caller: Admitted, services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
+    """The same, and put right what can be put right safely."""
+    findings = await examine(conn, repair=True, actor=caller.name, limits=_limits(services.settings, days))
+    services.wake()
+    return await _reply(conn, findings)
+
+
+def _limits(settings: Settings, days: float) -> Limits:
+    """Events that retention has removed are not missing."""
+    return Limits(
+        orphan_seconds=settings.orphan_threshold_seconds,
+        worker_lost_seconds=settings.worker_lost_after_seconds,
+        days=min(days, settings.retention_days or days),
+    )
+
+
+async def _reply(conn: Conn, findings: list[Finding]) -> DoctorReply:
+    points = await examine_database(conn)
+    return DoctorReply(
+        findings=[
+            FindingReply(**{**asdict(one), "examples": [_example(row) for row in one.examples]}, is_open=one.is_open)
+            for one in findings
+        ],
+        database=[PointReply(**asdict(point)) for point in points],
+    )
+
+
+def _example(row: dict[str, Any]) -> dict[str, Any]:
+    """Ids as texts, as everywhere."""
+    return redact({name: str(value) if name.endswith("_id") else value for name, value in row.items()})  # type: ignore[no-any-return]

@@ -1,0 +1,77 @@
+"""Is it alive, is it ready, is all well?"""
+
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request, Response
+
+from dagmaster.errors import Forbidden, Unauthorized, Unavailable
+from dagmaster.schemas.system import Alive, CheckReply, HealthReply, Welcome
+from dagmaster.web.access import EVERYBODY, caller_of
+from dagmaster.web.checks import Check, Health, Verdict, examine, get_check, overall
+from dagmaster.web.errors import documented
+from dagmaster.web.services import Given, Services
+
+router = APIRouter(tags=["health"])
+
+LINKS = {"openapi": "/openapi.json", "health": "/health", "metrics": "/metrics", "jobs": "/api/v1/jobs"}
+READY = ("database", "schema")
+
+
+@router.get("/", dependencies=[EVERYBODY])
+async def welcome() -> Welcome:
+    """What this is, and where to go on."""
+    return Welcome(name="dagmaster", version=version("dagmaster"), links=LINKS)
+
+
+@router.get("/livez", dependencies=[EVERYBODY])
+async def livez() -> Alive:
+    """200 as long as the process answers at all."""
+    return Alive(status="alive")
+
+
+@router.get("/readyz", responses=documented(503), dependencies=[EVERYBODY])
+async def readyz(request: Request, services: Given) -> Alive:
+    """200 when requests can be served: the database answers, has the right schema, and nobody is stopping us."""
+    if getattr(request.app.state, "is_stopping", False):
+        raise Unavailable("the server is being stopped")
+    for check, verdict in (await examine(services, READY)).items():
+        if verdict.health is not Health.HEALTHY:
+            raise Unavailable(f"not ready: {check.name}: {verdict.message}")
+    return Alive(status="ready")
+
+
+@router.get("/health", responses={503: {"model": HealthReply}}, dependencies=[EVERYBODY])
+async def health(request: Request, services: Given, response: Response) -> HealthReply:
+    """Every check; 503 when one of them says that nothing can work. Details are for those who show a key."""
+    found = await examine(services)
+    worst = overall(list(found.values()))
+    response.status_code = 503 if worst is Health.UNHEALTHY else 200
+    is_known = await _is_known(request, services, found)
+    return HealthReply(status=worst, checks=[_reply(*one, whole=is_known) for one in found.items()])
+
+
+@router.get("/health/{check}", responses={503: {"model": CheckReply}, **documented(404)}, dependencies=[EVERYBODY])
+async def health_of(check: str, request: Request, services: Given, response: Response) -> CheckReply:
+    """One check alone."""
+    found = await examine(services, [get_check(check).name])
+    [(one, verdict)] = found.items()
+    response.status_code = 503 if verdict.health is Health.UNHEALTHY else 200
+    return _reply(one, verdict, whole=await _is_known(request, services, found))
+
+
+def _reply(check: Check, verdict: Verdict, *, whole: bool) -> CheckReply:
+    reply = CheckReply(name=check.name, category=check.category, status=verdict.health)
+    if whole:
+        reply.message, reply.details = verdict.message, dict(verdict.details)
+    return reply
+
+
+async def _is_known(request: Request, services: Services, found: dict[Check, Verdict]) -> bool:
+    """Whoever cannot be asked for is a stranger: without the database no key can be looked up."""
+    if any(verdict.health is Health.UNHEALTHY and check.name == "database" for check, verdict in found.items()):
+        return False
+    try:
+        caller = await caller_of(request, services)
+    except (Unauthorized, Forbidden):
+        return False
+    return caller.token is None

@@ -1,0 +1,43 @@
+"""API keys."""
+
+from dataclasses import asdict
+
+from fastapi import APIRouter
+
+from dagmaster.schemas.system import KeyCreate, KeyCreated, KeyList, KeyReply
+from dagmaster.store import keys as key_store
+from dagmaster.web.access import ADMINS, Admitted
+from dagmaster.web.errors import documented
+from dagmaster.web.services import Conn
+
+router = APIRouter(prefix="/api/v1/keys", tags=["system"])
+
+
+@router.get("", dependencies=[ADMINS])
+async def list_keys(conn: Conn) -> KeyList:
+    """All keys, those too that were revoked; never the keys themselves."""
+    return KeyList(keys=[_reply(key) for key in await key_store.list_keys(conn)])
+
+
+@router.post("", status_code=201, responses=documented(409), dependencies=[ADMINS])
+async def create_key(body: KeyCreate, caller: Admitted, conn: Conn) -> KeyCreated:
+    """A new key. It is in this answer and nowhere else."""
+    made = await key_store.new_key(
+        conn,
+        name=body.name,
+        role=body.role,
+        created_by=caller.name,
+        expires_at=body.expires_at,
+        source_app="api",
+    )
+    return KeyCreated(key_id=made.key_id, name=body.name, role=body.role, key=made.text)
+
+
+@router.delete("/{key_id}", responses=documented(404), dependencies=[ADMINS])
+async def revoke_key(key_id: str, caller: Admitted, conn: Conn) -> KeyReply:
+    """From now on it counts no more, on every server within seconds."""
+    return _reply(await key_store.revoke_key(conn, key_id, actor=caller.name, source_app="api"))
+
+
+def _reply(key: key_store.Key) -> KeyReply:
+    return KeyReply(**{**asdict(key), "created_by": key.created_by or None})

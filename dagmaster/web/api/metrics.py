@@ -1,0 +1,59 @@
+"""How the jobs of the last days went, and the metrics that Prometheus reads."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from dagmaster.model.redact import redact
+from dagmaster.schemas.system import Measures
+from dagmaster.store import measures
+from dagmaster.web.access import MACHINES, READERS, Admitted
+from dagmaster.web.prometheus import CONTENT_TYPE, render
+from dagmaster.web.reporting import refuse_token
+from dagmaster.web.services import Conn
+
+router = APIRouter(tags=["metrics"])
+
+Days = Annotated[int, Query(ge=1, le=measures.MAX_DAYS)]
+Hours = Annotated[int, Query(ge=1, le=measures.MAX_HOURS)]
+Minutes = Annotated[int, Query(ge=1, le=measures.MAX_BUCKET_MINUTES)]
+Causes = Annotated[int, Query(ge=1, le=measures.MAX_CAUSES)]
+
+
+@router.get("/api/v1/metrics/workflows", dependencies=[READERS])
+async def workflow_metrics(conn: Conn, workflow_id: str | None = None, days: Days = 7) -> Measures:
+    """For each workflow: how many jobs, how they ended, how long they took, what they failed with."""
+    return _reply(await measures.workflow_measures(conn, workflow_id, days), timedelta(days=days))
+
+
+@router.get("/api/v1/metrics/workflows/{workflow_id}/nodes", dependencies=[READERS])
+async def node_metrics(workflow_id: str, conn: Conn, days: Days = 7) -> Measures:
+    """The same for each node of a workflow; the children of a fan-out count for it."""
+    return _reply(await measures.node_measures(conn, workflow_id, days), timedelta(days=days))
+
+
+@router.get("/api/v1/metrics/failures", dependencies=[READERS])
+async def failure_metrics(conn: Conn, workflow_id: str | None = None, days: Days = 7, limit: Causes = 20) -> Measures:
+    """What jobs failed with, the most frequent first."""
+    return _reply(await measures.failure_measures(conn, workflow_id, days, limit), timedelta(days=days))
+
+
+@router.get("/api/v1/metrics/throughput", dependencies=[READERS])
+async def throughput_metrics(conn: Conn, hours: Hours = 24, bucket_minutes: Minutes = 60) -> Measures:
+    """How many jobs ended in each stretch of time, and how long they took."""
+    return _reply(await measures.throughput(conn, hours, bucket_minutes), timedelta(hours=hours))
+
+
+@router.get(
+    "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, dependencies=[MACHINES]
+)
+async def prometheus_metrics(caller: Admitted, conn: Conn) -> Response:
+    """The whole fleet, whichever server is asked."""
+    refuse_token(caller)
+    return Response(await render(conn), media_type=CONTENT_TYPE)
+
+
+def _reply(rows: list[dict[str, Any]], span: timedelta) -> Measures:
+    now = datetime.now(UTC)
+    return Measures(period={"from": now - span, "to": now}, items=redact(rows))

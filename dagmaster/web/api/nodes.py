@@ -1,0 +1,114 @@
+"""Nodes and tasks, of one job and of all."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+
+from dagmaster.model.redact import redact
+from dagmaster.schemas.common import Page
+from dagmaster.schemas.jobs import NodeReply
+from dagmaster.schemas.nodes import NodeDetail, NodeOfJob, TaskReply
+from dagmaster.schemas.timeline import AttemptReply, CheckpointReply
+from dagmaster.store import viewing
+from dagmaster.web import views
+from dagmaster.web.access import READERS, READERS_OF_OWN, Job, as_job_id
+from dagmaster.web.errors import documented
+from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.services import Conn
+
+router = APIRouter(prefix="/api/v1", tags=["nodes"])
+
+Status = Annotated[str | None, Query(description="Only of this status, in any case of letters.")]
+
+
+@router.get("/nodes", responses=documented(404), dependencies=[READERS])
+async def list_nodes(
+    conn: Conn,
+    job_id: str | None = None,
+    status: Status = None,
+    workflow_id: str | None = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> Page[NodeOfJob]:
+    """Nodes of all jobs, those of the newest job first; outputs are shown with a job's own nodes."""
+    rows = await viewing.view_nodes(
+        conn,
+        job_id=as_job_id(job_id) if job_id else None,
+        status=status,
+        workflow_id=workflow_id,
+        limit=limit + 1,
+        offset=offset,
+    )
+    return cut([NodeOfJob(**_fields(row)) for row in rows], limit, offset)
+
+
+@router.get("/tasks", responses=documented(404), dependencies=[READERS])
+async def list_tasks(
+    conn: Conn,
+    job_id: str | None = None,
+    state: Literal["waiting", "held", "running"] | None = None,
+    queue: str | None = None,
+    handler: str | None = None,
+    worker_id: str | None = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> Page[TaskReply]:
+    """Attempts that wait in a queue or that a worker has, those first that wait or run longest."""
+    rows = await viewing.view_tasks(
+        conn,
+        job_id=as_job_id(job_id) if job_id else None,
+        state=state,
+        queue=queue,
+        handler=handler,
+        worker_id=worker_id,
+        limit=limit + 1,
+        offset=offset,
+    )
+    return cut([TaskReply(**row) for row in rows], limit, offset)
+
+
+@router.get("/jobs/{job_id}/nodes", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def list_job_nodes(
+    job: Job,
+    conn: Conn,
+    parent: Annotated[str | None, Query(description="The children of this fan-out instead.")] = None,
+    status: Status = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> Page[NodeReply]:
+    """A job's own nodes in the order in which they began."""
+    rows = await viewing.view_job_nodes(
+        conn, job["job_id"], parent=parent, status=status, limit=limit + 1, offset=offset
+    )
+    return cut([views.node_reply(job["job_id"], redact(row)) for row in rows], limit, offset)
+
+
+@router.get("/jobs/{job_id}/nodes/{node_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def get_node(job: Job, node_id: str, conn: Conn) -> NodeDetail:
+    """One node with what it was given, what became of it, and every attempt at it."""
+    row = await viewing.get_node(conn, job["job_id"], node_id)
+    attempts = await viewing.view_attempts(conn, job["job_id"], node_id)
+    return NodeDetail(
+        **_fields(row),
+        params=redact(row["input_params"]),
+        checkpoint_phase=row["checkpoint_phase"],
+        checkpoint_data=redact(row["checkpoint_data"]),
+        checkpoint_saved_at=row["checkpoint_saved_at"],
+        attempts=[AttemptReply(**redact(one)) for one in attempts],
+    )
+
+
+@router.get("/jobs/{job_id}/nodes/{node_id}/checkpoints", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def list_checkpoints(
+    job: Job, node_id: str, conn: Conn, limit: Limit = 50, offset: Offset = 0
+) -> Page[CheckpointReply]:
+    """Every phase that was saved, the newest first."""
+    await viewing.get_node(conn, job["job_id"], node_id)
+    rows = await viewing.view_checkpoints(conn, job["job_id"], node_id, limit=limit + 1, offset=offset)
+    return cut([CheckpointReply(**redact(row)) for row in rows], limit, offset)
+
+
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    """Of a node whose row may have more than is shown."""
+    shown = views.node_reply(row["job_id"], redact(row)).model_dump()
+    return shown | {"workflow_id": row.get("workflow_id")}

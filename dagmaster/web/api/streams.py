@@ -1,0 +1,154 @@
+"""Live timelines, as server-sent events and over a WebSocket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query, Request, WebSocket, WebSocketDisconnect
+from fastapi.responses import StreamingResponse
+
+from dagmaster.errors import DagmasterError, Forbidden, Invalid, NotFound, Unauthorized, Unavailable
+from dagmaster.model.access import Role
+from dagmaster.store.jobs import get_job
+from dagmaster.web.access import EVERYBODY, READERS_OF_OWN, Caller, Job, Keyring, as_job_id, caller_of, check_visible
+from dagmaster.web.entries import entry_of
+from dagmaster.web.errors import documented
+from dagmaster.web.services import services_of
+from dagmaster.web.streams import Row, Streams
+
+router = APIRouter(tags=["timeline"])
+
+HEARTBEAT_SECONDS = 15.0
+FIRST_MESSAGE_SECONDS = 10.0
+WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER})
+SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each of the timeline."}}
+CLOSE_CODES: dict[type[DagmasterError], int] = {
+    Unauthorized: 4401,
+    Forbidden: 4403,
+    NotFound: 4404,
+    Invalid: 4422,
+    Unavailable: 1013,
+}
+
+
+@router.get(
+    "/api/v1/jobs/{job_id}/stream",
+    response_class=StreamingResponse,
+    responses={**SSE, **documented(404)},
+    dependencies=[READERS_OF_OWN],
+)
+async def stream_job(
+    job: Job,
+    request: Request,
+    after: Annotated[int, Query(ge=0, lt=2**63, description="Only behind the event of this id.")] = 0,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> StreamingResponse:
+    """The timeline while it is written, until the job has ended. A `Last-Event-ID` goes before `after`."""
+    start = _event_id(last_event_id) if last_event_id else after
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_lines(_streams(request), job, start), media_type="text/event-stream", headers=headers)
+
+
+async def _lines(streams: Streams, job: Row, after: int) -> AsyncIterator[bytes]:
+    watched = streams.events(job["job_id"], after, job["created_at"], heartbeat_seconds=HEARTBEAT_SECONDS)
+    yield b": watching\n\n"
+    try:
+        async with aclosing(watched) as events:
+            async for event in events:
+                yield _line(event) if event is not None else b": still here\n\n"
+    except Unavailable as error:
+        yield b"event: dropped\ndata: " + orjson.dumps({"message": str(error)}) + b"\n\n"
+
+
+def _line(event: Row) -> bytes:
+    entry = entry_of(event)
+    return f"id: {entry.event_id}\nevent: {entry.event_type}\ndata: {entry.model_dump_json()}\n\n".encode()
+
+
+def _event_id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) < 2**63):
+        raise Invalid(f"Last-Event-ID is the id of an event, not {text[:40]!r}")
+    return int(text)
+
+
+def _streams(request: Request | WebSocket) -> Streams:
+    streams: Streams = request.app.state.streams
+    return streams
+
+
+@router.websocket("/ws/jobs/{job_id}", dependencies=[EVERYBODY])
+async def watch_job(socket: WebSocket, job_id: str) -> None:
+    """The same entries as messages. The key comes in a header or as the first message, `{"key": "dm_..."}`."""
+    await socket.accept()
+    try:
+        caller = await _admitted(socket)
+        job = await _job(socket, job_id, caller)
+        await _send(socket, job, _event_id(socket.query_params.get("after", "0")))
+        await socket.close(1000)
+    except DagmasterError as error:
+        code = next((code for kind, code in CLOSE_CODES.items() if isinstance(error, kind)), 1011)
+        await socket.close(code, str(error)[:100])
+    except WebSocketDisconnect:
+        return
+
+
+async def _admitted(socket: WebSocket) -> Caller:
+    if "key" in socket.query_params:
+        raise Unauthorized("a key in an address is soon in somebody's log; send it as the first message")
+    services = await services_of(socket)
+    try:
+        caller = await caller_of(socket, services)
+    except Unauthorized:
+        if "authorization" in socket.headers or "x-api-key" in socket.headers:
+            raise
+        caller = await _introduced(socket)
+    if caller.token is not None or caller.role not in WATCHING:
+        raise Forbidden(f"a key of role {caller.role} may not watch jobs")
+    return caller
+
+
+async def _introduced(socket: WebSocket) -> Caller:
+    """Browsers cannot send headers with a WebSocket: the first message says who it is."""
+    keyring: Keyring = socket.app.state.keyring
+    try:
+        first = orjson.loads(await asyncio.wait_for(socket.receive_text(), FIRST_MESSAGE_SECONDS))
+    except (TimeoutError, ValueError, KeyError):
+        raise Unauthorized from None
+    text = first.get("key") if isinstance(first, dict) else None
+    caller = await keyring.find(text) if isinstance(text, str) else None
+    if caller is None:
+        raise Unauthorized("the API key is unknown, revoked or expired")
+    return caller
+
+
+async def _job(socket: WebSocket, job_id: str, caller: Caller) -> Row:
+    services = await services_of(socket)
+    async with services.pool.connection() as conn:
+        job = await get_job(conn, as_job_id(job_id))
+    check_visible(job, caller)
+    return job
+
+
+async def _send(socket: WebSocket, job: Row, after: int) -> None:
+    """Until the job has ended or nobody listens any more."""
+    gone = asyncio.create_task(_until_gone(socket))
+    watched = _streams(socket).events(job["job_id"], after, job["created_at"], heartbeat_seconds=1.0)
+    try:
+        async with aclosing(watched) as events:
+            async for event in events:
+                if gone.done():
+                    raise WebSocketDisconnect(1006)
+                if event is not None:
+                    await socket.send_text(entry_of(event).model_dump_json())
+    finally:
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+
+
+async def _until_gone(socket: WebSocket) -> None:
+    with suppress(WebSocketDisconnect):
+        while True:
+            await socket.receive_text()

@@ -1,0 +1,45 @@
+"""What happened to a job, in order."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from dagmaster.model.wording import event_types as types_of
+from dagmaster.schemas.timeline import TimelineReply
+from dagmaster.store.viewing import get_node
+from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.entries import timeline_of
+from dagmaster.web.errors import documented
+from dagmaster.web.paging import Limit
+from dagmaster.web.services import Conn
+
+router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
+
+Types = Annotated[str | None, Query(description="Only of these types, with commas between them.")]
+After = Annotated[int, Query(ge=0, lt=2**63, description="Only behind the event of this id.")]
+
+
+@router.get("/timeline", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def get_timeline(
+    job: Job, conn: Conn, event_types: Types = None, after: After = 0, limit: Limit = 100
+) -> TimelineReply:
+    """A job's events, oldest first, with a summary over all of them."""
+    return await timeline_of(conn, job["job_id"], None, types_of(event_types), after=after, limit=limit)
+
+
+@router.get("/nodes/{node_id}/timeline", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def get_node_timeline(
+    job: Job, node_id: str, conn: Conn, event_types: Types = None, after: After = 0, limit: Limit = 100
+) -> TimelineReply:
+    """The same of one node."""
+    await get_node(conn, job["job_id"], node_id)
+    return await timeline_of(conn, job["job_id"], node_id, types_of(event_types), after=after, limit=limit)
+
+
+router.add_api_route(
+    "/nodes/{node_id}/events",
+    get_node_timeline,
+    name="get_node_events",
+    responses=documented(404),
+    dependencies=[READERS_OF_OWN],
+)

@@ -1,0 +1,75 @@
+"""Workflows that can be started."""
+
+from pathlib import Path
+
+from fastapi import APIRouter
+
+from dagmaster.model.inputs import input_schema
+from dagmaster.model.workflow import Workflow
+from dagmaster.schemas.workflows import ProblemReply, WorkflowList, WorkflowReply, WorkflowSummary
+from dagmaster.store.viewing import note_command
+from dagmaster.web.access import OPERATORS, READERS_OF_OWN, Admitted
+from dagmaster.web.drawing import workflow_edges, workflow_nodes
+from dagmaster.web.errors import documented
+from dagmaster.web.services import Conn, Given, Services
+
+router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
+
+
+@router.get("", dependencies=[READERS_OF_OWN])
+async def list_workflows(services: Given) -> WorkflowList:
+    """All that are loaded, and what is wrong with the files that are not."""
+    return _listed(services)
+
+
+@router.post("/reload", dependencies=[OPERATORS])
+async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> WorkflowList:
+    """Read the files again that have changed. Jobs that run are not touched."""
+    services.catalog.reload()
+    await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
+    return _listed(services)
+
+
+@router.get("/{workflow_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def get_workflow(workflow_id: str, services: Given) -> WorkflowReply:
+    """One workflow with its inputs as a JSON Schema, its nodes and its edges."""
+    workflow = services.catalog.get(workflow_id)
+    return WorkflowReply(
+        **_summary(services, workflow).model_dump(),
+        workflow_hash=workflow.content_hash,
+        inputs=input_schema(workflow),
+        nodes=workflow_nodes(workflow),
+        edges=workflow_edges(workflow),
+    )
+
+
+def _listed(services: Services) -> WorkflowList:
+    catalog = services.catalog
+    return WorkflowList(
+        workflows=[_summary(services, catalog.workflows[name]) for name in sorted(catalog.workflows)],
+        problems=[
+            ProblemReply(
+                file=Path(file).name,
+                message=problem.message,
+                severity=problem.severity,
+                path=".".join(map(str, problem.path)),
+                line=problem.line,
+                column=problem.column,
+            )
+            for file, problems in catalog.problems.items()
+            for problem in problems
+        ],
+    )
+
+
+def _summary(services: Services, workflow: Workflow) -> WorkflowSummary:
+    return WorkflowSummary(
+        workflow_id=workflow.workflow_id,
+        name=workflow.name,
+        version=workflow.version,
+        description=workflow.description,
+        is_active=workflow.is_active,
+        node_count=len(workflow.nodes),
+        # Where the files are is nobody's business.
+        source=Path(services.catalog.sources[workflow.workflow_id]).name,
+    )

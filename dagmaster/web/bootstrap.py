@@ -1,0 +1,56 @@
+"""Make the schema, bring it up to date, or destroy it and begin anew."""
+
+import asyncio
+from importlib import import_module
+
+from fastapi import FastAPI
+
+from dagmaster.errors import Forbidden, Invalid
+from dagmaster.schemas.system import Deployed
+from dagmaster.store.connect import Connection
+from dagmaster.store.revision import HEAD, current_revision
+from dagmaster.store.viewing import database_name, drop_schema, note_command
+from dagmaster.web.access import Caller, Keyring
+from dagmaster.web.services import Services
+
+
+async def deploy(conn: Connection, services: Services, caller: Caller, *, command: str, dry_run: bool) -> Deployed:
+    """To the version of this program; nothing happens when it is there."""
+    before = await current_revision(conn)
+    if dry_run:
+        message = "nothing to do" if before == HEAD else f"it would go from {before or 'nothing'} to {HEAD}"
+        return Deployed(before=before, after=before, is_changed=False, message=message)
+    await _upgrade(services)
+    return await _deployed(conn, caller, command, before, await current_revision(conn))
+
+
+async def rebuild(conn: Connection, app: FastAPI, services: Services, caller: Caller, confirm: str) -> Deployed:
+    """Only where it was allowed, by somebody with a name, who names what is destroyed."""
+    if not services.settings.allow_destructive_bootstrap:
+        raise Forbidden("this server does not destroy data; DAGMASTER_ALLOW_DESTRUCTIVE_BOOTSTRAP would allow it")
+    if not caller.name:
+        raise Forbidden("nobody destroys data without an API key")
+    name = await database_name(conn)
+    if confirm != name:
+        raise Invalid(f"to destroy everything, confirm must be the name of the database, which is {name!r}")
+    before = await current_revision(conn)
+    await drop_schema(conn)
+    await _upgrade(services)
+    app.state.keyring = Keyring(services.pool)  # The keys are gone too.
+    return await _deployed(conn, caller, "bootstrap.rebuild", before, await current_revision(conn), is_new=True)
+
+
+async def _upgrade(services: Services) -> None:
+    # Alembic is a second of imports that only this needs.
+    await asyncio.to_thread(import_module("dagmaster.store.migrate").upgrade, services.dsn)
+
+
+async def _deployed(
+    conn: Connection, caller: Caller, command: str, before: str | None, after: str | None, *, is_new: bool = False
+) -> Deployed:
+    data = {"command": command, "actor": caller.name or None, "before": before, "after": after}
+    await note_command(conn, data)
+    message = f"the schema is at {after}"
+    if is_new:
+        message += "; all jobs and API keys are gone, make a key with `dagmaster keys create`"
+    return Deployed(before=before, after=after, is_changed=is_new or before != after, message=message)

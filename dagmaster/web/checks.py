@@ -1,0 +1,152 @@
+"""Is all well? One small look for each thing that could be wrong."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg_pool import PoolClosed, PoolTimeout
+
+from dagmaster.authoring.preparing import queues_of
+from dagmaster.errors import NotFound
+from dagmaster.store.connect import Connection
+from dagmaster.store.health import health_check
+from dagmaster.store.revision import HEAD, current_revision
+from dagmaster.store.viewing import missing_partitions, view_queues
+from dagmaster.web.services import Services
+
+# Whoever asks whether all is well does not want to wait for the answer.
+REACH_SECONDS = 2.0
+AWAY = (psycopg.Error, PoolTimeout, PoolClosed)
+
+
+class Health(StrEnum):
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    health: Health
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    category: str
+    look: Callable[[Connection, Services], Awaitable[Verdict]]
+
+
+async def examine(services: Services, names: Sequence[str] = ()) -> dict[Check, Verdict]:
+    """All checks, or those of these names."""
+    chosen = [check for check in CHECKS if not names or check.name in names]
+    found: dict[Check, Verdict] = {}
+    try:
+        async with services.pool.connection(timeout=REACH_SECONDS) as conn:
+            for check in chosen:
+                found[check] = await check.look(conn, services)
+    except AWAY as error:
+        verdict = Verdict(Health.UNHEALTHY, f"the database cannot be asked: {type(error).__name__}")
+        found |= {check: verdict for check in chosen if check not in found}
+    return found
+
+
+def overall(verdicts: Sequence[Verdict]) -> Health:
+    """As bad as the worst."""
+    order = list(Health)
+    return max((verdict.health for verdict in verdicts), key=order.index, default=Health.HEALTHY)
+
+
+def get_check(name: str) -> Check:
+    for check in CHECKS:
+        if check.name == name:
+            return check
+    raise NotFound(f"there is no check {name!r}; there are {', '.join(check.name for check in CHECKS)}")
+
+
+async def _signs(conn: Connection, services: Services) -> dict[str, Any]:
+    settings = services.settings
+    return await health_check(
+        conn,
+        worker_lost_seconds=settings.worker_lost_after_seconds,
+        orphan_seconds=settings.orphan_threshold_seconds,
+        stuck_seconds=settings.stuck_after_seconds,
+    )
+
+
+async def _database(conn: Connection, services: Services) -> Verdict:
+    signs = (await _signs(conn, services))["database"]
+    return Verdict(Health.HEALTHY, f"it answered within {signs['latency_ms']} ms", {"latency_ms": signs["latency_ms"]})
+
+
+async def _schema(conn: Connection, _: Services) -> Verdict:
+    revision = await current_revision(conn)
+    details = {"revision": revision, "head": HEAD}
+    if revision != HEAD:
+        return Verdict(Health.UNHEALTHY, f"it is at {revision}, this program needs {HEAD}", details)
+    return Verdict(Health.HEALTHY, f"it is at {HEAD}", details)
+
+
+async def _orchestrators(conn: Connection, services: Services) -> Verdict:
+    return _someone((await _signs(conn, services))["active_orchestrators"], "orchestrator")
+
+
+async def _workers(conn: Connection, services: Services) -> Verdict:
+    return _someone((await _signs(conn, services))["active_workers"], "worker")
+
+
+def _someone(number: int, what: str) -> Verdict:
+    if not number:
+        return Verdict(Health.DEGRADED, f"no {what} is running; jobs wait until one is", {"active": 0})
+    return Verdict(Health.HEALTHY, f"{number} running", {"active": number})
+
+
+async def _tasks(conn: Connection, services: Services) -> Verdict:
+    signs = await _signs(conn, services)
+    details = {name: signs[name] for name in ("stuck_tasks", "abandoned_tasks")}
+    if signs["stale_tasks"]:
+        return Verdict(Health.DEGRADED, f"{signs['stale_tasks']} tasks are left lying", details)
+    return Verdict(Health.HEALTHY, "no task is left lying", details)
+
+
+async def _queues(conn: Connection, services: Services) -> Verdict:
+    """A task without a queue can never run (ruling C-16); one whose queue nobody takes from waits."""
+    homeless = sorted(
+        f"{Path(file).name}: {problem.message}"
+        for file, problems in services.catalog.problems.items()
+        for problem in problems
+        if problem.is_error and "has no queue" in problem.message
+    )
+    if homeless:
+        return Verdict(Health.UNHEALTHY, "workflows have tasks without a queue", {"problems": homeless})
+    rows = await view_queues(conn, lost_after_seconds=services.settings.worker_lost_after_seconds)
+    consumed = {row["queue"] for row in rows if row["consumers"]}
+    used = {queue for workflow in services.catalog.workflows.values() for queue in queues_of(workflow)}
+    waiting = {row["queue"] for row in rows if row["depth"]}
+    lonely = sorted((used | waiting) - consumed)
+    if lonely:
+        return Verdict(Health.DEGRADED, f"no worker takes from {', '.join(lonely)}", {"without_consumer": lonely})
+    return Verdict(Health.HEALTHY, "every queue has a consumer", {"queues": sorted(used)})
+
+
+async def _partitions(conn: Connection, _: Services) -> Verdict:
+    missing = await missing_partitions(conn)
+    if missing:
+        return Verdict(Health.DEGRADED, "the timeline has no partition for today or tomorrow", {"missing": missing})
+    return Verdict(Health.HEALTHY, "today and tomorrow have their partitions")
+
+
+CHECKS = (
+    Check("database", "storage", _database),
+    Check("schema", "storage", _schema),
+    Check("partitions", "storage", _partitions),
+    Check("orchestrators", "fleet", _orchestrators),
+    Check("workers", "fleet", _workers),
+    Check("queues", "work", _queues),
+    Check("tasks", "work", _tasks),
+)

@@ -1,0 +1,130 @@
+"""What the orchestrators say of themselves, one by one and together."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dagmaster.errors import Unavailable
+from dagmaster.model.redact import redact, redact_text
+from dagmaster.schemas.fleet import (
+    FleetActivity,
+    FleetStats,
+    FleetStatus,
+    OrchestratorActivity,
+    OrchestratorStats,
+    OrchestratorStatus,
+)
+from dagmaster.store.connect import Connection
+from dagmaster.store.instances import host_key
+from dagmaster.store.viewing import view_orchestrators
+from dagmaster.web.services import Services
+
+Row = Mapping[str, Any]
+
+
+async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
+    """Those that beat; the one of this process as it is now, the others as of their last beat."""
+    rows = await view_orchestrators(conn, threshold_seconds=services.settings.orphan_threshold_seconds)
+    if not rows:
+        raise Unavailable("no orchestrator is running; start one with `dagmaster orchestrator`")
+    if services.orchestrator is not None:
+        here = (os.getpid(), host_key())
+        for row in rows:
+            if (row["pid"], row["host_key"]) == here:
+                row["stats"] = services.orchestrator.summary()
+                break
+    return rows
+
+
+def status_of(rows: Sequence[Row], pending_results: int) -> FleetStatus:
+    """The sums of all; what cannot be summed is of the one that was active last."""
+    instances = [_status(row) for row in rows]
+    last = max(instances, key=lambda one: (one.last_cycle_at is not None, one.last_cycle_at or one.started_at))
+    oldest = max(instances, key=lambda one: one.uptime_seconds)
+    return FleetStatus(
+        **last.model_dump(exclude={"pending_results", "active_jobs", *SUMMED, "started_at", "uptime_seconds"}),
+        started_at=oldest.started_at,
+        uptime_seconds=oldest.uptime_seconds,
+        active_jobs=sum(one.active_jobs for one in instances),
+        pending_results=pending_results,
+        **{name: sum(getattr(one, name) for one in instances) for name in SUMMED},
+        instances=instances,
+    )
+
+
+SUMMED = ("tasks_dispatched", "results_processed", "errors")
+
+
+def _status(row: Row) -> OrchestratorStatus:
+    stats = row["stats"]
+    error = stats.get("last_error")
+    return OrchestratorStatus(
+        status="running",
+        is_running=True,
+        instance_id=row["orchestrator_id"],
+        hostname=row["hostname"],
+        started_at=row["started_at"],
+        uptime_seconds=round((row["now"] - row["started_at"]).total_seconds(), 1),
+        last_heartbeat=row["heartbeat_at"],
+        current_phase=stats.get("current_phase"),
+        active_jobs=row["jobs_owned"],
+        pending_results=None,
+        last_cycle_at=stats.get("last_cycle_at"),
+        last_error=redact_text(error) if error else None,
+        **{name: stats.get(name, 0) for name in SUMMED},
+    )
+
+
+def stats_of(rows: Sequence[Row]) -> FleetStats:
+    instances = [_stats(row) for row in rows]
+    names = dict.fromkeys(name for one in instances for name in one.counters)
+    weights = sum(one.cycles for one in instances if one.cycle_duration_avg_ms is not None)
+    timed = [(one.cycle_duration_avg_ms, one.cycles) for one in instances if one.cycle_duration_avg_ms is not None]
+    throughput = sum(one.throughput for one in instances)
+    failing = sum(one.error_rate * one.throughput for one in instances)
+    return FleetStats(
+        instance_id=None,
+        cycles=sum(one.cycles for one in instances),
+        throughput=round(throughput, 3),
+        cycle_duration_avg_ms=round(sum(ms * n for ms, n in timed) / weights, 3) if weights else None,
+        error_rate=round(failing / throughput, 4) if throughput else max(one.error_rate for one in instances),
+        counters={name: sum(one.counters.get(name, 0) for one in instances) for name in names},
+        instances=instances,
+    )
+
+
+def _stats(row: Row) -> OrchestratorStats:
+    stats = redact(row["stats"])
+    return OrchestratorStats(
+        instance_id=row["orchestrator_id"],
+        cycles=stats.get("cycles", 0),
+        throughput=stats.get("throughput_per_second", 0.0),
+        cycle_duration_avg_ms=stats.get("cycle_duration_avg_ms"),
+        error_rate=stats.get("error_rate", 0.0),
+        **{name: stats.get(name, {}) for name in ("counters", "failing_handlers", "failing_queues", "workflows")},
+    )
+
+
+def activity_of(rows: Sequence[Row], backlog: Row) -> FleetActivity:
+    instances = [_activity(row) for row in rows]
+    last = max(instances, key=lambda one: (one.cycle_started_at is not None, str(one.cycle_started_at)))
+    return FleetActivity(
+        **last.model_dump(),
+        queue_depth=backlog["queue_depth"],
+        db_unprocessed_results=backlog["db_unprocessed_results"],
+        instances=instances,
+    )
+
+
+def _activity(row: Row) -> OrchestratorActivity:
+    stats = redact(row["stats"])
+    return OrchestratorActivity(
+        instance_id=row["orchestrator_id"],
+        current_cycle_id=stats.get("current_cycle_id", 0),
+        cycle_started_at=stats.get("cycle_started_at"),
+        phase=stats.get("current_phase", "idle"),
+        processing_job_id=stats.get("processing_job_id"),
+        processing_node_id=None,
+        completions=stats.get("completions", []),
+        failures=stats.get("failures", []),
+    )

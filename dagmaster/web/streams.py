@@ -1,0 +1,152 @@
+"""Live timelines: one reader of the database for all who watch."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import Any
+
+import psycopg
+from psycopg_pool import PoolClosed, PoolTimeout
+
+from dagmaster.errors import Unavailable
+from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.store.connect import LOST, Pool
+from dagmaster.store.viewing import News, Position, watched_events
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.2
+RETRY_SECONDS = 1.0
+# Writers get their events' ids before they commit: one with a smaller id may be seen later, within this time.
+WINDOW_SECONDS = 2.0
+MAX_SEEN = 4000
+PAGE = 500
+QUEUE_SIZE = 2 * PAGE
+MAX_WATCHERS = 1000
+SLOW_SECONDS = 30.0
+NOTICE_SECONDS = 0.5
+SLACK = timedelta(minutes=1)
+
+Row = dict[str, Any]
+
+
+class Watcher:
+    """One who watches a job. Its queue is bounded; while it is full nothing more is read for it."""
+
+    def __init__(self, job_id: int, after: int, created_at: datetime) -> None:
+        self.queue: asyncio.Queue[Row] = asyncio.Queue(QUEUE_SIZE)
+        self.is_over = self.is_slow = False
+        self._job_id, self._after, self._since = job_id, after, created_at - SLACK
+        self._seen: dict[int, float] = {}
+        self._news = asyncio.Event()
+        self._had_room_at = monotonic()
+
+    @property
+    def has_room(self) -> bool:
+        return self.queue.qsize() <= QUEUE_SIZE - PAGE
+
+    @property
+    def is_done(self) -> bool:
+        return self.queue.empty() and (self.is_over or self.is_slow)
+
+    async def next(self) -> Row | None:
+        """None when nothing came for a moment, or nothing will."""
+        if self.queue.empty() and not self.is_done:
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), NOTICE_SECONDS)
+        return None if self.queue.empty() else self.queue.get_nowait()
+
+    def position(self) -> Position:
+        return Position(self._job_id, self._after, self._since, list(self._seen))
+
+    def take(self, news: News, asked_at: float) -> None:
+        for event in news.events:
+            self._seen[event["event_id"]] = asked_at
+            self.queue.put_nowait(event)
+        self._settle(asked_at)
+        # The end is written together with the last event of the engine: all that is left was read with it.
+        self.is_over = not news.is_full and (news.job_status is None or news.job_status in JOB_TERMINAL)
+        if news.events or self.is_over:
+            self._news.set()
+
+    def _settle(self, asked_at: float) -> None:
+        """Nothing new is expected before what was seen a while ago."""
+        ids = sorted(self._seen)
+        old = [one for one in ids if self._seen[one] <= asked_at - WINDOW_SECONDS] + ids[: max(len(ids) - MAX_SEEN, 0)]
+        if old:
+            self._after = max(old)
+            self._seen = {one: at for one, at in self._seen.items() if one > self._after}
+
+    def check_pace(self) -> None:
+        now = monotonic()
+        if self.has_room:
+            self._had_room_at = now
+        elif now - self._had_room_at > SLOW_SECONDS:
+            self.is_slow = True
+
+
+class Streams:
+    def __init__(self, pool: Pool, is_stopping: Callable[[], bool]) -> None:
+        self._pool, self._is_stopping = pool, is_stopping
+        self._watchers: set[Watcher] = set()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def events(
+        self, job_id: int, after: int, created_at: datetime, *, heartbeat_seconds: float
+    ) -> AsyncGenerator[Row | None, None]:
+        """Every event behind `after` until the job has ended; None as a sign of life. Raises Unavailable when the
+        one who watches is too slow, or too many watch."""
+        with self._watching(Watcher(job_id, after, created_at)) as watcher:
+            quiet_since = monotonic()
+            while not self._is_stopping():
+                event = await watcher.next()
+                if event is None and watcher.is_done:
+                    break
+                if event is None and monotonic() - quiet_since < heartbeat_seconds:
+                    continue
+                quiet_since = monotonic()
+                yield event
+            if watcher.is_slow:
+                raise Unavailable("the events were not read fast enough; go on behind the last one")
+
+    @contextmanager
+    def _watching(self, watcher: Watcher) -> Iterator[Watcher]:
+        if len(self._watchers) >= MAX_WATCHERS:
+            raise Unavailable(f"{MAX_WATCHERS} watch already; try again later")
+        self._watchers.add(watcher)
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        try:
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+
+    async def _read(self) -> None:
+        """As long as somebody watches."""
+        while self._watchers and not self._is_stopping():
+            try:
+                has_more = await self._read_once()
+            except (*LOST, psycopg.Error, PoolTimeout, PoolClosed) as error:
+                # What was read stays known: when the database is back it goes on without a gap.
+                log.warning("those who watch jobs have to wait: %s", str(error).partition("\n")[0])
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            await asyncio.sleep(0 if has_more else LOOK_SECONDS)
+
+    async def _read_once(self) -> bool:
+        """Whether there is more to read at once."""
+        for watcher in self._watchers:
+            watcher.check_pace()
+        asking = [one for one in self._watchers if one.has_room and not one.is_over and not one.is_slow]
+        if not asking:
+            return False
+        asked_at = monotonic()
+        async with self._pool.connection() as conn:
+            news = await watched_events(conn, [one.position() for one in asking], page=PAGE)
+        for watcher, one in zip(asking, news, strict=True):
+            watcher.take(one, asked_at)
+        return any(one.is_full for one in news)

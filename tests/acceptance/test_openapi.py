@@ -1,0 +1,92 @@
+"""What the OpenAPI document says is what the server does, for requests that nobody would think of."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from processes import PATIENCE_SECONDS, POLL_SECONDS, Stage
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+WORKFLOWS = Path(__file__).parents[2] / "workflows"
+REQUESTS = 12
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    key: str
+
+
+@pytest.fixture(scope="module")
+def server(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Everything in one process, with a job that completed, one that failed, and an admin's key."""
+    stage = Stage(shared_dsn, tmp_path_factory.mktemp("openapi"))
+    made = subprocess.run(
+        [sys.executable, "-m", "dagmaster", "keys", "create", "--name", "tester", "--role", "admin"],
+        env=stage._environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    process = stage.start("dev", "--port", "0", workflows_dir=WORKFLOWS)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while "ready" not in process.out.read_text():
+        assert not process.has_ended() and time.monotonic() < deadline, process.last_words()
+        time.sleep(POLL_SECONDS)
+    [url] = [line.split()[1] for line in process.out.read_text().splitlines() if line.startswith("api ")]
+    server = Server(url, made.stdout.strip())
+    with httpx.Client(base_url=url, headers=authorized(server)) as http:
+        for workflow_id in ("hello_world", "fan_out_fan_in"):
+            http.post("/api/v1/jobs", json={"workflow_id": workflow_id}).raise_for_status()
+    yield server
+    sys.stderr.write(stage.close())
+
+
+def authorized(server: Server) -> dict[str, str]:
+    return {"Authorization": f"Bearer {server.key}"}
+
+
+@pytest.mark.timeout(400)
+def test_no_request_breaks_the_server_or_its_promise(server: Server) -> None:
+    document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    broken = [told for found in document.get_all_operations() if (told := examine(found.ok(), server))]
+    assert not broken, "\n\n".join(broken)
+
+
+def examine(operation: schemathesis.APIOperation, server: Server) -> str | None:
+    """What went wrong with it, if something did."""
+
+    @settings(max_examples=REQUESTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy())
+    def request(case: schemathesis.Case) -> None:
+        case.call_and_validate(headers=authorized(server), checks=CHECKS, timeout=30)
+
+    try:
+        request()
+    except Exception as error:  # noqa: BLE001 - all of them are told at once
+        return f"{operation.method.upper()} {operation.path}: {error}"
+    return None
+
+
+def test_the_document_describes_every_operation(server: Server) -> None:
+    described = httpx.get(f"{server.url}/openapi.json").json()
+    names = []
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            assert operation.get("summary") or operation.get("description"), f"{method} {path} is not described"
+            assert set(operation["responses"]) >= {"401", "403"} or "/api/" not in path, f"{method} {path}"
+            names.append(operation["operationId"])
+    assert len(names) == len(set(names))

@@ -1,0 +1,137 @@
+from typing import Any
+
+import pytest
+from fleet import retry, rows, single
+from web import Web, web
+
+from dagmaster.model.access import Role
+
+
+async def waiting(it: Web, **options: Any) -> str:
+    """The task of a job that no worker takes."""
+    made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+    task_id = f"{made['job_id']}_work_{options.get('attempt', 0)}"
+    await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{task_id}'")
+    return task_id
+
+
+def job_of(task_id: str) -> int:
+    return int(task_id.partition("_")[0])
+
+
+def result(task_id: str, **fields: Any) -> dict[str, Any]:
+    return {"task_id": task_id, "status": "completed", "output": {"n": 7}, **fields}
+
+
+RESULT, PROGRESS, CHECKPOINT = (f"/api/v1/callbacks/{name}" for name in ("task-result", "task-progress", "checkpoint"))
+
+
+async def test_a_result_from_outside_ends_the_task_once(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        await it.post(RESULT, result(task_id, worker_id="far", execution_duration_ms=12))
+        refused = await it.post(RESULT, result(task_id, output={"n": 8}), 409)
+        assert refused["error"]["code"] == "task_over"
+        [job] = await it.fleet.completed(job_of(task_id))
+        assert (await it.fleet.nodes(job["job_id"]))["work"]["output"] == {"n": 7}
+        await it.post(RESULT, result(task_id), 409)
+        await it.fleet.is_clean()
+
+
+async def test_a_failure_is_tried_again_and_a_late_result_of_the_first_attempt_refused(dsn: str) -> None:
+    async with web(dsn, single(retry=retry(1))) as it:
+        await it.fleet.orchestrator()
+        first = await waiting(it)
+        await it.post(RESULT, {"task_id": first, "status": "failed", "error_message": "no\u0000pe"})
+        second = first[:-1] + "1"
+        await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{second}'")
+        await it.post(RESULT, result(first), 409)
+        await it.post(PROGRESS, {"task_id": first, "progress_current": 1}, 409)
+        await it.post(CHECKPOINT, {"task_id": first, "phase_name": "x"}, 409)
+        await it.post(RESULT, {"task_id": second, "status": "failed", "error_message": "no", "permanent": True})
+        [job] = await it.fleet.ended(job_of(first))
+        assert job["status"] == "failed"
+
+
+@pytest.mark.parametrize("task_id", ["17_work_0", "nonsense", "__", "1_work_x", "99999999999999999999_a_0"])
+async def test_a_task_that_never_was_is_not_found(dsn: str, task_id: str) -> None:
+    async with web(dsn) as it:
+        await it.post(RESULT, result(task_id), 404)
+        await it.post(PROGRESS, {"task_id": task_id}, 404)
+        await it.post(CHECKPOINT, {"task_id": task_id, "phase_name": "x"}, 404)
+        await it.post(f"/api/v1/tasks/{task_id}/token", status=404)
+
+
+async def test_an_attempt_that_is_yet_to_come_is_not_found(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        await it.post(RESULT, result(task_id[:-1] + "1"), 404)
+
+
+async def test_an_output_that_is_too_large_is_refused_and_the_task_stays(dsn: str) -> None:
+    async with web(dsn, single(), max_output_bytes=100) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        await it.post(RESULT, result(task_id, output={"x": "y" * 200}), 413)
+        await it.post(CHECKPOINT, {"task_id": task_id, "phase_name": "x", "state_data": {"x": "y" * 200}}, 413)
+        await it.post(RESULT, result(task_id))
+        await it.fleet.completed(job_of(task_id))
+
+
+async def test_progress_never_disturbs_a_result(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        await it.post(
+            PROGRESS, {"task_id": task_id, "progress_current": 1, "progress_total": 4, "progress_message": "a"}
+        )
+        await it.post(PROGRESS, {"task_id": task_id, "progress_current": 2, "progress_total": 4})
+        node = await it.get(f"/api/v1/jobs/{job_of(task_id)}/nodes/work/progress")
+        assert (node["progress_percent"], node["progress_message"]) == (50.0, None)
+        assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox") == []
+        await it.post(RESULT, result(task_id))
+        await it.fleet.completed(job_of(task_id))
+        await it.post(PROGRESS, {"task_id": task_id, "progress_current": 3}, 409)
+        [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
+        assert (kept["status"], kept["output"], kept["progress_current"]) == ("completed", {"n": 7}, 2)
+
+
+async def test_a_checkpoint_is_kept_with_the_node_in_the_history_and_in_the_timeline(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        path = f"/api/v1/jobs/{job_of(task_id)}/nodes/work"
+        for number, phase in enumerate(("read", "write")):
+            body = {"task_id": task_id, "phase_name": phase, "phase_index": number, "state_data": {"password": "x"}}
+            await it.post(CHECKPOINT, body)
+        history = (await it.get(f"{path}/checkpoints"))["items"]
+        assert [one["phase_name"] for one in history] == ["write", "read"]
+        assert history[0]["state_data"] == {"password": "***"}
+        assert (await it.get(path))["checkpoint_phase"] == "write"
+        told = (await it.get(f"{path}/timeline?event_types=node_checkpoint"))["events"]
+        assert [event["message"] for event in told] == ["checkpoint read", "checkpoint write"]
+        await it.post(RESULT, result(task_id))
+        await it.fleet.completed(job_of(task_id))
+
+
+async def test_a_token_is_good_for_its_task_and_nothing_else(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        mine, other = await waiting(it), await waiting(it)
+        worker, viewer = await it.key("worker", Role.WORKER), await it.key("viewer", Role.VIEWER)
+        await it.post(f"/api/v1/tasks/{mine}/token", status=403, headers=viewer)
+        token = (await it.post(f"/api/v1/tasks/{mine}/token", headers=worker))["token"]
+        shown = {"Authorization": f"Bearer {token}"}
+        await it.post(RESULT, result(mine), 401)
+        await it.post(RESULT, result(mine), 403, headers={"Authorization": f"Bearer {token[:-1]}"})
+        await it.post(RESULT, result(other), 403, headers=shown)
+        await it.post(PROGRESS, {"task_id": other}, 403, headers=shown)
+        await it.post(CHECKPOINT, {"task_id": other, "phase_name": "x"}, 403, headers=shown)
+        await it.post(f"/api/v1/tasks/{other}/token", status=403, headers=shown)
+        await it.get(f"/api/v1/jobs/{job_of(mine)}", 403, headers=shown)
+        await it.post(PROGRESS, {"task_id": mine, "progress_current": 1}, headers=shown)
+        await it.post(RESULT, result(mine), headers=shown)
+        await it.post(RESULT, result(mine), 409, headers=shown)
+        await it.fleet.completed(job_of(mine))

@@ -1,0 +1,52 @@
+from fleet import rows, single
+from web import web
+
+from dagmaster.model.access import Role
+
+
+async def test_a_server_without_a_fleet_is_ready_and_degraded(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        assert (await it.get("/livez"))["status"] == "alive"
+        assert (await it.get("/readyz"))["status"] == "ready"
+        health = await it.get("/health")
+        assert health["status"] == "degraded"
+        bad = {check["name"] for check in health["checks"] if check["status"] != "healthy"}
+        assert bad == {"orchestrators", "workers", "queues"}
+
+
+async def test_with_a_fleet_all_is_well(dsn: str) -> None:
+    async with web(dsn, single(), runs=True) as it:
+        assert (await it.get("/health"))["status"] == "healthy"
+        assert (await it.get("/health/workers"))["details"] == {"active": 1}
+
+
+async def test_a_server_with_another_schema_is_not_ready(dsn: str) -> None:
+    async with web(dsn) as it:
+        await rows(dsn, "UPDATE dagapp.alembic_version SET version_num = '0001'")
+        assert "schema" in (await it.get("/readyz", 503))["error"]["message"]
+        assert (await it.get("/health", 503))["status"] == "unhealthy"
+        await it.get("/health/schema", 503)
+        await it.get("/livez")
+
+
+async def test_a_server_that_is_being_stopped_is_not_ready(dsn: str) -> None:
+    async with web(dsn) as it:
+        it.app.state.is_stopping = True
+        await it.get("/readyz", 503)
+        await it.get("/livez")
+
+
+async def test_strangers_are_told_the_status_and_nothing_else(dsn: str) -> None:
+    async with web(dsn) as it:
+        key = await it.key("me", Role.VIEWER)
+        strange = (await it.get("/health"))["checks"]
+        forged = (await it.get("/health", headers={"Authorization": "Bearer dmt_forged"}))["checks"]
+        known = (await it.get("/health", headers=key))["checks"]
+        assert all(check["message"] is None and check["details"] is None for check in [*strange, *forged])
+        assert all(check["message"] for check in known)
+
+
+async def test_there_is_a_list_of_checks_for_one_that_does_not_exist(dsn: str) -> None:
+    async with web(dsn) as it:
+        assert "database" in (await it.get("/health/nothing", 404))["error"]["message"]
+        assert (await it.get("/"))["name"] == "dagmaster"

@@ -1,0 +1,195 @@
+from typing import Any
+
+from fleet import child, fan, graph, retry, single, task
+from web import Web, web
+
+from dagmaster.model.access import Role
+from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
+
+
+def forked() -> Any:
+    """Chooses `left`, then spreads."""
+    nodes = {
+        "choose": ConditionalNode(
+            branches=(
+                Branch(name="yes", when="{{ inputs.n > 1 }}", next=("left",)),
+                Branch(name="no", next=("right",)),
+            )
+        ),
+        "left": FanOutNode(source="{{ inputs.items }}", task=child(), next=("gather",)),
+        "gather": FanInNode(aggregation="collect", next=("END",)),
+        "right": task("echo", "END"),
+    }
+    return graph(nodes, "forked", start="choose", inputs={"items": "array", "n": "integer"})
+
+
+async def ran(it: Web, workflow_id: str, inputs: dict[str, Any] | None = None) -> str:
+    made = await it.post("/api/v1/jobs", {"workflow_id": workflow_id, "input_params": inputs or {}}, 201)
+    await it.fleet.ended(int(made["job_id"]))
+    return str(made["job_id"])
+
+
+async def test_the_timeline_is_told_in_words_and_summed_over_all_events(dsn: str) -> None:
+    async with web(dsn, single(), runs=True) as it:
+        job_id = await ran(it, "single")
+        page = await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=2")
+        assert [event["event_type"] for event in page["events"]] == ["job_created", "node_ready"]
+        assert page["has_more"]
+        assert page["summary"]["total_events"] == len(await it.fleet.events(int(job_id)))
+        assert page["summary"]["event_counts"]["node_completed"] == 3
+        rest = await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000&after={page['next_after']}")
+        assert rest["events"][-1]["message"].startswith("the job is completed after")
+        assert len(rest["events"]) == page["summary"]["total_events"] - 2
+        only = await it.get(f"/api/v1/jobs/{job_id}/timeline?event_types=node_running,job_failed")
+        assert [(event["event_type"], event["node_id"]) for event in only["events"]] == [("node_started", "work")]
+        await it.get(f"/api/v1/jobs/{job_id}/timeline?event_types=nonsense", 422)
+        await it.get("/api/v1/jobs/17/timeline", 404)
+        for path in ("timeline", "events"):
+            node = await it.get(f"/api/v1/jobs/{job_id}/nodes/work/{path}")
+            assert {event["node_id"] for event in node["events"]} == {"work"}
+        await it.get(f"/api/v1/jobs/{job_id}/nodes/nothing/timeline", 404)
+
+
+async def test_retries_are_named_in_the_summary_and_kept_as_attempts(dsn: str) -> None:
+    tries: list[int] = []
+
+    def flaky(ctx: Any) -> dict[str, Any]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("password=hunter2 was wrong")
+        return {"api_key": "x", "n": len(tries)}
+
+    async with web(dsn, single("flaky", retry=retry(1)), runs=True, functions={"flaky": flaky}) as it:
+        job_id = await ran(it, "single")
+        summary = (await it.get(f"/api/v1/jobs/{job_id}/timeline"))["summary"]
+        assert summary["nodes_with_retries"] == ["work"]
+        node = await it.get(f"/api/v1/jobs/{job_id}/nodes/work")
+        assert [attempt["status"] for attempt in node["attempts"]] == ["failed", "completed"]
+        assert node["output"] == {"api_key": "***", "n": 2}
+        shown = await it.client.get(f"/api/v1/jobs/{job_id}/timeline")
+        assert "hunter2" not in shown.text + str(node)
+
+
+async def test_a_graph_shows_what_lives_and_what_is_dead(dsn: str) -> None:
+    async with web(dsn, forked(), runs=True) as it:
+        job_id = await ran(it, "forked", {"items": [1, 2, 3], "n": 2})
+        drawn = await it.get(f"/api/v1/jobs/{job_id}/graph")
+        edges = {(edge["source"], edge["target"]): (edge["kind"], edge["branch"]) for edge in drawn["edges"]}
+        assert edges["choose", "left"] == ("live", "yes")
+        assert edges["choose", "right"] == ("dead", "no")
+        assert edges["right", "END"] == ("dead", None)
+        assert edges["gather", "END"] == ("live", None)
+        nodes = {node["node_id"]: node for node in drawn["nodes"]}
+        assert nodes["left"]["children"] == {"completed": 3}
+        assert nodes["choose"]["taken_branch"] == "yes"
+
+
+async def test_nothing_is_decided_in_the_graph_of_a_job_that_waits(dsn: str) -> None:
+    async with web(dsn, forked()) as it:
+        made = await it.post("/api/v1/jobs", {"workflow_id": "forked", "input_params": {"items": [], "n": 0}}, 201)
+        drawn = await it.get(f"/api/v1/jobs/{made['job_id']}/graph")
+        assert {edge["kind"] for edge in drawn["edges"]} == {"undecided"}
+
+
+async def test_nodes_are_listed_in_pages_and_children_by_their_parent(dsn: str) -> None:
+    async with web(dsn, fan(), single(), runs=True) as it:
+        job_id = await ran(it, "fan", {"items": list(range(5))})
+        newer = await ran(it, "single")
+        own = await it.get(f"/api/v1/jobs/{job_id}/nodes")
+        assert {node["node_id"] for node in own["items"]} == {"START", "spread", "gather", "END"}
+        first = await it.get(f"/api/v1/jobs/{job_id}/nodes?parent=spread&limit=3")
+        assert [node["fan_out_index"] for node in first["items"]] == [0, 1, 2]
+        assert first["has_more"]
+        last = await it.get(f"/api/v1/jobs/{job_id}/nodes?parent=spread&limit=3&offset=3")
+        assert [node["fan_out_index"] for node in last["items"]] == [3, 4]
+        everywhere = await it.get("/api/v1/nodes?limit=1000")
+        assert everywhere["items"][0]["job_id"] == newer
+        assert len(everywhere["items"]) == 4 + 5 + 3
+        some = await it.get("/api/v1/nodes?status=COMPLETED&workflow_id=single")
+        assert {node["job_id"] for node in some["items"]} == {newer}
+        assert (await it.get("/api/v1/nodes?status=running"))["items"] == []
+        await it.get("/api/v1/nodes?status=lost", 422)
+        aliased = await it.get(f"/api/dag/jobs/{job_id}/nodes")
+        assert aliased == own == await it.get(f"/api/v1/status/job/{job_id}/nodes")
+
+
+async def test_the_buckets_of_progress_sum_to_the_total(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        progress = await it.get(f"/api/v1/jobs/{made['job_id']}/progress")
+        counts = progress["nodes"]
+        assert counts.pop("total") == sum(counts.values()) == 3
+        assert counts["dispatched"] == 1
+        assert progress["overall_percent"] == 33.3
+        assert [one["node_id"] for one in progress["current_tasks"]] == ["work"]
+        [waiting] = (await it.get("/api/v1/tasks?state=waiting&handler=echo"))["items"]
+        assert waiting["task_id"] == f"{made['job_id']}_work_0"
+        assert (await it.get("/api/v1/tasks?state=running"))["items"] == []
+        [queue] = (await it.get("/api/v1/queues/status"))["queues"]
+        assert (queue["depth"], queue["consumers"], queue["workflows"]) == (1, 0, ["single"])
+        node = await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/work/progress")
+        assert node["status"] == "dispatched"
+
+
+async def test_workflows_show_their_inputs_nodes_and_edges(dsn: str) -> None:
+    async with web(dsn, forked()) as it:
+        [listed] = (await it.get("/api/v1/workflows"))["workflows"]
+        whole = await it.get("/api/v1/workflows/forked")
+        assert listed["workflow_id"] == whole["workflow_id"] == "forked"
+        assert whole["inputs"]["required"] == ["items", "n"]
+        assert {"source": "choose", "target": "right", "branch": "no"} in whole["edges"]
+        assert {node["node_id"]: node["queue"] for node in whole["nodes"]}["left"] == "q"
+        await it.get("/api/v1/workflows/nothing", 404)
+        await it.post("/api/v1/workflows/reload")
+        assert (await it.get("/api/v1/audit"))["items"][0]["command"] == "workflows.reload"
+
+
+async def test_orchestrators_tell_of_themselves_and_without_one_it_is_503(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        for path in ("status", "stats", "activity"):
+            await it.get(f"/api/v1/orchestrator/{path}", 503)
+    async with web(dsn, single(), runs=True) as it:
+        await ran(it, "single")
+        status = await it.get("/api/v1/orchestrator/status")
+        assert (status["is_running"], status["tasks_dispatched"], len(status["instances"])) == (True, 1, 1)
+        assert (await it.get("/api/v1/orchestrator/stats"))["counters"]["jobs_completed"] == 1
+        activity = await it.get("/api/v1/orchestrator/activity")
+        assert activity["phase"] in ("idle", "polling_results", "evaluating_jobs", "dispatching")
+        assert (activity["queue_depth"], activity["db_unprocessed_results"]) == (0, 0)
+        assert [worker["status"] for worker in (await it.get("/api/v1/workers?status=active"))["items"]] == ["active"]
+
+
+async def test_measures_are_shown_and_a_task_token_does_not_open_them(dsn: str) -> None:
+    async with web(dsn, single(), runs=True) as it:
+        await ran(it, "single")
+        [measured] = (await it.get("/api/v1/metrics/workflows?days=1"))["items"]
+        assert measured["workflow_id"] == "single"
+        assert (await it.get("/api/v1/metrics/workflows/single/nodes"))["items"]
+        assert (await it.get("/api/v1/metrics/failures"))["items"] == []
+        assert len((await it.get("/api/v1/metrics/throughput?hours=2"))["items"]) >= 2
+        await it.get("/api/v1/metrics/workflows?days=91", 422)
+        assert "dagmaster_" in await it.get("/metrics")
+        await it.get("/metrics", 403, headers={"Authorization": "Bearer dmt_anything"})
+
+
+async def test_a_partner_sees_only_what_it_submitted(dsn: str) -> None:
+    async with web(dsn, single(), runs=True) as it:
+        mine, other = await it.key("mine", Role.PARTNER), await it.key("other", Role.PARTNER)
+        made = await it.post("/api/v1/submit", {"workflow_id": "single"}, 201, headers=mine)
+        path = f"/api/v1/jobs/{made['job_id']}"
+        for below in ("", "/nodes", "/nodes/work", "/timeline", "/graph", "/progress", "/nodes/work/checkpoints"):
+            await it.get(path + below, headers=mine)
+            await it.get(path + below, 404, headers=other)
+        await it.get(path + "/stream", 404, headers=other)
+        for everything in ("nodes", "tasks", "workers", "queues/status", "audit", "keys", "doctor", "bootstrap/status"):
+            await it.get(f"/api/v1/{everything}", 403, headers=mine)
+
+
+async def test_an_asset_cannot_be_submitted_yet_and_is_not_taken_for_a_job(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        refused = await it.post("/api/v1/submit", {"workflow_id": "single", "platform_id": "x"}, 422)
+        assert "platform_id" in refused["error"]["message"]
+        made = await it.post("/api/dag/submit", {"workflow_id": "single"}, 201)
+        assert (await it.get(f"/api/dag/jobs/{made['job_id']}"))["job_id"] == made["job_id"]

@@ -1,0 +1,176 @@
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from fleet import chain, fan, rows, single
+from httpx_sse import aconnect_sse
+from test_web_reading import ran
+from web import Web, web
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from dagmaster.model.access import Role
+from dagmaster.web import streams
+
+
+async def listen(url: str, job_id: str, query: str = "", **headers: str) -> list[dict[str, Any]]:
+    """The stream to its end."""
+    entries = []
+    async with (
+        httpx.AsyncClient(timeout=20) as client,
+        aconnect_sse(client, "GET", f"{url}/api/v1/jobs/{job_id}/stream{query}", headers=headers) as source,
+    ):
+        async for event in source.aiter_sse():
+            entry = json.loads(event.data)
+            assert (event.id, event.event) == (entry["event_id"], entry["event_type"])
+            entries.append(entry)
+    return entries
+
+
+async def timeline(it: Web, job_id: str) -> list[dict[str, Any]]:
+    return list((await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000"))["events"])
+
+
+async def watch(url: str, path: str, *, first: Any = None, **options: Any) -> tuple[list[dict[str, Any]], int]:
+    """The messages and the code with which the other side closed."""
+    entries = []
+    async with connect(url.replace("http", "ws") + path, **options) as socket:
+        if first is not None:
+            await socket.send(json.dumps(first))
+        try:
+            while True:
+                entries.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+        except ConnectionClosed as closed:
+            assert closed.rcvd is not None
+            return entries, closed.rcvd.code
+
+
+async def test_the_stream_of_a_whole_job_is_its_timeline(dsn: str) -> None:
+    async with web(dsn, fan(), runs=True) as it, it.real_server() as url:
+        made = await it.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": {"items": list(range(40))}}, 201)
+        live = await listen(url, made["job_id"])
+        assert live == await timeline(it, made["job_id"])
+        assert live[-1]["event_type"] == "job_completed"
+
+
+async def test_a_stream_goes_on_in_the_middle(dsn: str) -> None:
+    async with web(dsn, chain(4), runs=True) as it, it.real_server() as url:
+        job_id = await ran(it, "chain")
+        whole = await timeline(it, job_id)
+        middle = whole[5]["event_id"]
+        assert await listen(url, job_id, f"?after={middle}") == whole[6:]
+        assert await listen(url, job_id, **{"Last-Event-ID": middle}) == whole[6:]
+        assert await listen(url, job_id, f"?after={whole[-1]['event_id']}") == []
+        await it.get(f"/api/v1/jobs/{job_id}/stream", 422, headers={"Last-Event-ID": "x"})
+
+
+async def test_long_histories_come_in_pages_and_whole(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "PAGE", 7)
+    monkeypatch.setattr(streams, "MAX_SEEN", 20)
+    async with web(dsn, chain(20), runs=True) as it, it.real_server() as url:
+        job_id = await ran(it, "chain")
+        assert await listen(url, job_id) == await timeline(it, job_id)
+
+
+async def test_an_event_that_is_seen_late_is_not_missed_and_none_comes_twice(dsn: str) -> None:
+    """Its writer got its id before another's, and commits after it."""
+    async with web(dsn, single()) as it, it.real_server() as url:
+        await it.fleet.orchestrator()
+        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        job_id = made["job_id"]
+        listening = asyncio.create_task(listen(url, job_id))
+        add = """INSERT INTO dagapp.dag_job_events (job_id, event_id, event_type, event_status, created_at, source_app)
+                 OVERRIDING SYSTEM VALUE VALUES (%s, %s, 'job_warning', 'info', clock_timestamp(), 'test')"""
+        await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        await rows(dsn, add, int(job_id), 1_000_002)
+        while not any(watcher._seen.get(1_000_002) for watcher in it.app.state.streams._watchers):
+            await asyncio.sleep(0.01)
+        await rows(dsn, add, int(job_id), 1_000_001)
+        await asyncio.sleep(3 * streams.LOOK_SECONDS)
+        await it.post("/api/v1/callbacks/task-result", {"task_id": f"{job_id}_work_0", "status": "completed"})
+        ids = [entry["event_id"] for entry in await listening]
+        assert sorted(ids) == sorted({entry["event_id"] for entry in await timeline(it, job_id)})
+        assert "1000001" in ids
+
+
+async def test_streams_go_on_when_the_database_was_away(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "RETRY_SECONDS", 0.05)
+    async with web(dsn, single()) as it, it.real_server() as url:
+        await it.fleet.orchestrator()
+        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        listening = asyncio.create_task(listen(url, made["job_id"]))
+        await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dagmaster api'"
+        for _ in range(3):
+            await rows(dsn, kill)
+            await asyncio.sleep(0.1)
+        await rows(
+            dsn,
+            """INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status)
+               VALUES (%s, %s, 'work', 'completed')""",
+            f"{made['job_id']}_work_0",
+            int(made["job_id"]),
+        )
+        entries = await listening
+        assert entries == await timeline(it, made["job_id"])
+
+
+async def test_a_stream_ends_promptly_when_the_server_stops(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        async with it.real_server() as url:
+            listening = asyncio.create_task(listen(url, made["job_id"]))
+            while not it.app.state.streams._watchers:
+                await asyncio.sleep(0.01)
+        entries = await asyncio.wait_for(listening, 3)
+        assert [entry["event_type"] for entry in entries] in ([], ["job_created"])
+
+
+async def test_one_who_reads_too_slowly_is_dropped_with_a_last_word(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "PAGE", 2)
+    monkeypatch.setattr(streams, "QUEUE_SIZE", 2)
+    monkeypatch.setattr(streams, "SLOW_SECONDS", 0.0)
+    async with web(dsn, chain(3), runs=True) as it:
+        job_id = await ran(it, "chain")
+        [row] = await rows(dsn, "SELECT * FROM dagapp.dag_jobs")
+        events = it.app.state.streams.events(int(job_id), 0, row["created_at"], heartbeat_seconds=9)
+        await anext(events)
+        with pytest.raises(Exception, match="not read fast enough"):
+            while True:
+                await asyncio.sleep(2 * streams.LOOK_SECONDS)
+                await anext(events)
+
+
+async def test_a_websocket_gives_the_same_and_closes_at_the_end(dsn: str) -> None:
+    async with web(dsn, chain(3), runs=True) as it, it.real_server() as url:
+        made = await it.post("/api/v1/jobs", {"workflow_id": "chain"}, 201)
+        live, code = await watch(url, f"/ws/jobs/{made['job_id']}")
+        whole = await timeline(it, made["job_id"])
+        assert (live, code) == (whole, 1000)
+        rest, _ = await watch(url, f"/ws/jobs/{made['job_id']}?after={whole[2]['event_id']}")
+        assert rest == whole[3:]
+
+
+async def test_a_websocket_needs_a_key_that_may_see_the_job(dsn: str) -> None:
+    async with web(dsn, single(), runs=True) as it, it.real_server() as url:
+        job_id = await ran(it, "single")
+        path = f"/ws/jobs/{job_id}"
+        viewer, worker = await it.key("viewer", Role.VIEWER), await it.key("worker", Role.WORKER)
+        partner = await it.key("partner", Role.PARTNER)
+        text = viewer["Authorization"].removeprefix("Bearer ")
+        whole = await timeline_with(it, job_id, viewer)
+        assert await watch(url, path, first={"key": text}) == (whole, 1000)
+        assert await watch(url, path, additional_headers=viewer) == (whole, 1000)
+        assert await watch(url, path, first={"key": "dm_wrong"}) == ([], 4401)
+        assert await watch(url, path, first=["nothing"]) == ([], 4401)
+        assert await watch(url, f"{path}?key={text}") == ([], 4401)
+        assert await watch(url, path, additional_headers=worker) == ([], 4403)
+        assert await watch(url, path, additional_headers={"Authorization": "Bearer dmt_forged"}) == ([], 4403)
+        assert await watch(url, path, additional_headers=partner) == ([], 4404)
+        assert await watch(url, "/ws/jobs/17", additional_headers=viewer) == ([], 4404)
+
+
+async def timeline_with(it: Web, job_id: str, key: dict[str, str]) -> list[dict[str, Any]]:
+    return list((await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000", headers=key))["events"])
