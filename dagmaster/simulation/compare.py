@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dagmaster.engine.state import FanState, JobState, NodeState
+from dagmaster.engine.state import FanState, JobState
 from dagmaster.model.states import NodeStatus
 
 NODE_FIELDS = (
@@ -24,7 +24,7 @@ NODE_FIELDS = (
     "any_live",
     "live",
 )
-JOB_FIELDS = ("status", "started_at", "version", "open")
+JOB_FIELDS = ("status", "started_at", "version", "open", "paused_at", "paused_by", "resumed_at")
 FAN_FIELDS = ("total", "created", "open", "in_flight")
 
 
@@ -42,7 +42,8 @@ def _differences(kept: JobState, read: JobState) -> Iterator[str]:
     for node_id in kept.fans.keys() | read.fans.keys():
         fans = kept.fans.get(node_id, FanState()), read.fans.get(node_id, FanState())
         yield from _fields(f"the fan of {node_id}", FAN_FIELDS, *fans)
-        yield from _forgotten(kept, node_id)
+        yield from _queued_twice(kept, node_id)
+    yield from _forgotten(kept)
 
 
 def _fields(what: str, names: tuple[str, ...], kept: object, read: object) -> Iterator[str]:
@@ -52,13 +53,19 @@ def _fields(what: str, names: tuple[str, ...], kept: object, read: object) -> It
             yield f"{name} of {what} is {first!r} in memory and {second!r} in the rows"
 
 
-def _forgotten(job: JobState, fan_out: str) -> Iterator[str]:
-    """A child that is ready waits for a place or for its time; nothing else would ever start it."""
-    fan = job.fans.get(fan_out, FanState())
-    waiting = set(fan.waiting)
-    if len(waiting) != len(fan.waiting):
-        yield f"a child of {fan_out} waits twice: {list(fan.waiting)}"
-    for index in range(fan.created):
-        child: NodeState = job.nodes[f"{fan_out}__{index}"]
-        if child.status is NodeStatus.READY and child.not_before is None and child.node_id not in waiting:
-            yield f"{child.node_id} is ready and nothing will start it"
+def _queued_twice(job: JobState, fan_out: str) -> Iterator[str]:
+    """Its second place in the line would be wasted, and nobody would be called in its stead."""
+    waiting = job.fans[fan_out].waiting if fan_out in job.fans else ()
+    if len(set(waiting)) != len(waiting):
+        yield f"a child of {fan_out} waits twice: {list(waiting)}"
+
+
+def _forgotten(job: JobState) -> Iterator[str]:
+    """A node that is ready waits for a place, for its queue or for its time; nothing else would ever start it."""
+    if job.is_paused:
+        return
+    waiting = {node_id for fan in job.fans.values() for node_id in fan.waiting}
+    waiting |= {node_id for held in job.held.values() for node_id in held}
+    for node in job.nodes.values():
+        if node.status is NodeStatus.READY and node.not_before is None and node.node_id not in waiting:
+            yield f"{node.node_id} is ready and nothing will start it"

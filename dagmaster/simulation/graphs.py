@@ -27,6 +27,7 @@ from dagmaster.model.workflow import (
 
 MAX_NODES = 14
 MAX_DEPTH = 3
+QUEUE = "tasks"
 MISSING = "{{ inputs.object.missing }}"
 
 Shape = Literal["object", "rows", "list", "number"]
@@ -162,7 +163,7 @@ class _Sketch:
         return build(hooks, depth)
 
     def task(self, hooks: list[Hook]) -> list[Hook]:
-        hook = self.add(TaskNode, "t", hooks, handler="work", queue="tasks", retry=self._policy())
+        hook = self.add(TaskNode, "t", hooks, handler="work", queue=QUEUE, retry=self._policy())
         node_id = hook[0].node_id
         fields = self._drafts[node_id].fields
         fields["timeout_seconds"] = self._rng.choice((None, 20, 100))
@@ -211,9 +212,7 @@ class _Sketch:
         fields["retry"] = self._short_policy()
         fields["source"] = self._source(node_id, shape)
         params = {"item": "{{ item }}", "index": "{{ index }}", "total": "{{ fan_out.total }}"}
-        fields["task"] = ChildTask(
-            handler="work", queue="tasks", params=params, retry=self._policy(), timeout_seconds=30
-        )
+        fields["task"] = ChildTask(handler="work", queue=QUEUE, params=params, retry=self._policy(), timeout_seconds=30)
         return hook
 
     def _source(self, node_id: str, shape: Shape) -> Any:

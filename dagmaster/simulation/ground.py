@@ -37,6 +37,9 @@ class Fault(StrEnum):
     FORGERY = "forged report"
     CLOCK_JUMP = "clock jumps ahead"
     CANCEL = "job cancelled"
+    PAUSE = "job paused"
+    BY_HAND = "tried again by hand"
+    FULL_QUEUE = "queue full"
 
 
 CHANCES = {
@@ -53,6 +56,9 @@ CHANCES = {
     Fault.FORGERY: 0.5,
     Fault.CLOCK_JUMP: 0.1,
     Fault.CANCEL: 0.04,
+    Fault.PAUSE: 0.1,
+    Fault.BY_HAND: 0.5,
+    Fault.FULL_QUEUE: 0.2,
 }
 """Each time that the occasion for it is there."""
 
@@ -72,6 +78,8 @@ INTERFERING = frozenset(
 
 @dataclass(slots=True)
 class Ground:
+    """The steps in which the queue was closed and opened last, and in which the rows were decided last."""
+
     case: Case
     store: Store
     rules: Rules
@@ -80,6 +88,9 @@ class Ground:
     now: datetime = START
     step: int = 0
     is_calm: bool = False
+    closed_at: int = 0
+    opened_at: int = 0
+    decided_at: int = 0
     faults: Counter[Fault] = field(default_factory=Counter)
     trace: deque[tuple[int, datetime, str]] = field(default_factory=lambda: deque(maxlen=TRACE_LENGTH))
 

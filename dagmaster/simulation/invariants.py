@@ -2,14 +2,15 @@
 
 import orjson
 
-from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, NodeStatus, TaskStatus
+from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus, TaskStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR, FanInNode
 from dagmaster.simulation.cases import parent_of
 from dagmaster.simulation.endings import check_end, open_nodes
+from dagmaster.simulation.graphs import QUEUE
 from dagmaster.simulation.ground import JOB_ID, Ground, require
 from dagmaster.simulation.oracle import foresee
 from dagmaster.simulation.store import NodeRow
-from dagmaster.simulation.timeline import Timeline, max_parallel, policy_of
+from dagmaster.simulation.timeline import Timeline, max_parallel
 
 
 class Watch:
@@ -26,7 +27,9 @@ class Watch:
     def look(self) -> None:
         store = self._ground.store
         fresh, self._heard = store.events[self._heard :], len(store.events)
+        self.timeline.begin()
         moved = {self.timeline.follow(event) for event in fresh}
+        require(self.timeline.closing is None, "nodes were closed as if the job had ended: {}", self.timeline.closing)
         self._check_job()
         changed = [row for node_id, row in store.nodes.items() if row is not self._rows.get(node_id)]
         for row in changed:
@@ -39,9 +42,15 @@ class Watch:
         job, before, told = self._ground.store.job, self._job, self.timeline.job_status
         self._job = job
         require(job.status is told, "the job is {}, its timeline says {}", job.status, told)
-        if job is before:
+        if job == before._replace(owner_id=job.owner_id, owner_epoch=job.owner_epoch):
             return
-        require(before.status not in JOB_TERMINAL, "the job had ended: {}, now {}", before, job)
+        may_change = before.status not in JOB_TERMINAL or (
+            before.status is JobStatus.FAILED and self.timeline.is_reopened
+        )
+        require(may_change, "the job had ended: {}, now {}", before, job)
+        require(
+            (job.paused_at is not None) is self.timeline.is_paused, "the timeline knows nothing of a pause: {}", job
+        )
         if job.status in JOB_TERMINAL:
             check_end(self._ground, self.oracle, self.timeline)
 
@@ -52,7 +61,7 @@ class Watch:
         require(node_id in moved, "{} changed, its timeline does not say so: {}, now {}", node_id, before, row)
         require(row.status is told, "{} is {}, its timeline says {}", node_id, row.status, told)
         was_open = before is None or before.status not in NODE_TERMINAL
-        require(was_open, "{} had ended: {}, now {}", node_id, before, row)
+        require(was_open or node_id in self.timeline.revived, "{} had ended: {}, now {}", node_id, before, row)
         require(row.attempt == self.timeline.attempt[node_id], "{} is in attempt {}", node_id, row.attempt)
         self._check_identity(row)
         if row.status is NodeStatus.COMPLETED:
@@ -64,7 +73,7 @@ class Watch:
         require((row.parent, row.place) == (parent, place), "{} is the wrong child", row)
         task_id = f"{JOB_ID}_{row.node_id}_{row.attempt}"
         require(row.task_id in (None, task_id), "{} has the task {}", row.node_id, row.task_id)
-        allowed = policy_of(self._ground.case, row.node_id).max_attempts + self.timeline.gifts[row.node_id]
+        allowed = self.timeline.allowed(row.node_id)
         require(row.max_retries == allowed, "{} may retry {} times, not {}", row.node_id, row.max_retries, allowed)
 
     def _check_completed(self, row: NodeRow) -> None:
@@ -89,6 +98,9 @@ class Watch:
     def _check_tasks(self) -> None:
         """Each task on a queue or with a worker is the current attempt of a node in flight; none is left at the end."""
         store = self._ground.store
+        if not store.is_over:
+            wrong = [row for row in store.waiting.values() if row.held is not (store.job.paused_at is not None)]
+            require(not wrong, "{} wait, paused since: {}", wrong, store.job.paused_at)
         for task_id, task in (*store.waiting.items(), *store.running.items()):
             require(not store.is_over, "{} is still to be done although the job has ended", task_id)
             row = store.nodes[task.node_id]
@@ -106,6 +118,12 @@ class Watch:
                 require(self._is_held_back(row), "{} is ready and does not start", node_id)
 
     def _is_held_back(self, row: NodeRow) -> bool:
+        ground = self._ground
+        is_told = ground.decided_at > ground.opened_at
+        if ground.store.job.paused_at is not None:
+            return True
+        if row.node_id in ground.case.plans and (QUEUE in ground.rules.closed_queues or not is_told):
+            return True
         if row.parent is None or (limit := max_parallel(self._ground.case, row.parent)) is None:
             return False
         children = self.oracle.children(row.parent)

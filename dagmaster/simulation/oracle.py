@@ -45,27 +45,27 @@ class Oracle:
         edges = self.edges[node_id]
         if not edges.all_of and not edges.any_of:
             return True
-        if any(self._verdict(source, node_id, statuses) is None for source in edges.all_of):
+        if any(self.verdict(source, node_id, statuses) is None for source in edges.all_of):
             return False
-        lives = [source for source in edges.any_of if self._verdict(source, node_id, statuses)]
+        lives = [source for source in edges.any_of if self.verdict(source, node_id, statuses)]
         if edges.any_of:
             return bool(lives)
-        return any(self._verdict(source, node_id, statuses) for source in edges.all_of)
+        return any(self.verdict(source, node_id, statuses) for source in edges.all_of)
 
     def may_be_skipped(self, node_id: str, statuses: Statuses) -> bool:
         """All its edges are dead; of a node with `any_of`, all of those."""
         edges = self.edges[node_id]
         decisive = edges.any_of or edges.all_of
-        return bool(decisive) and all(self._verdict(source, node_id, statuses) is False for source in decisive)
+        return bool(decisive) and all(self.verdict(source, node_id, statuses) is False for source in decisive)
 
     def must_move(self, node_id: str, statuses: Statuses) -> bool:
         """It stands still although everything it waits for has been decided."""
         if self.may_become_ready(node_id, statuses):
             return True
         edges = self.edges[node_id]
-        return all(self._verdict(source, node_id, statuses) is not None for source in (*edges.all_of, *edges.any_of))
+        return all(self.verdict(source, node_id, statuses) is not None for source in (*edges.all_of, *edges.any_of))
 
-    def _verdict(self, source: str, target: str, statuses: Statuses) -> bool | None:
+    def verdict(self, source: str, target: str, statuses: Statuses) -> bool | None:
         """Whether the edge is live or dead; None while that is open."""
         match statuses.get(source, NodeStatus.PENDING):
             case NodeStatus.SKIPPED:

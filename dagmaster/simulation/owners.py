@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import Expand, Message, Resume, TimerDue
+from dagmaster.engine.messages import Expand, Message, QueueOpened, Report, Resume, TimerDue
 from dagmaster.engine.state import JobState
 from dagmaster.engine.turn import Turn
 from dagmaster.simulation.compare import difference
@@ -26,6 +26,7 @@ class Decided:
     epoch: int
     mail: list[int]
     reports: list[Message]
+    step: int
 
 
 class Owner:
@@ -59,6 +60,11 @@ class Owner:
         self._inbox.append(message)
         return True
 
+    def open_queue(self, queue: str) -> None:
+        """If the job in memory holds something back for it, it may let it go."""
+        if self.state is not None and queue in self.state.held:
+            self._inbox.append(QueueOpened(queue))
+
     # One turn: collect, decide, write, and only then act.
 
     def decide(self) -> bool:
@@ -80,12 +86,13 @@ class Owner:
         self._ground.note(f"{self.name} decides on {', '.join(map(_brief, messages)) or 'nothing'}")
         assert self.state is not None
         turn = decide(self.state, messages, self._ground.now, self._ground.rules)
-        self.decided = Decided(turn, self.epoch, [mail_id for mail_id, _ in mail], reports)
+        reports = [message for message in reports if isinstance(message, Report)]
+        self.decided = Decided(turn, self.epoch, [mail_id for mail_id, _ in mail], reports, self._ground.step)
         return True
 
     def _forward(self) -> bool:
         """Reports of the local worker for a job that is somebody else's by now go into the mailbox."""
-        reports, self._inbox = self._inbox, []
+        reports, self._inbox = [message for message in self._inbox if isinstance(message, Report)], []
         for report in reports:
             self._ground.store.add_mail(report)
             self._ground.note(f"{self.name} forwards {_brief(report)}")
@@ -129,7 +136,7 @@ class Owner:
     def _claim_here(self, turn: Turn) -> dict[str, str]:
         """The tasks that the local worker takes in the transaction that dispatches them."""
         claimed: dict[str, str] = {}
-        for dispatch in turn.dispatches.values():
+        for dispatch in () if turn.job.is_paused else turn.dispatches.values():
             if self.local is None or dispatch.node.params is None or self._ground.rng.random() >= CLAIMED_HERE:
                 continue
             claim_here(turn, dispatch, self.local.name)
@@ -146,6 +153,7 @@ class Owner:
         except RowsDiffer as error:
             raise Violation(f"a write by the job's owner was refused: {error}") from error
         self._ground.note(f"{self.name} writes {_moves(decided.turn)}")
+        self._ground.decided_at = decided.step
         return True
 
     def _act(self, decided: Decided, local: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
 """A model of the database: the rows of one job, and the few statements that change them.
 
-It does what `commit_batch`, `claim_tasks`, `report_tasks`, `rescue_tasks`, `close_late_mail` and `take_over_jobs` do,
-each as one atomic step. Rows are never changed, only replaced.
+It does what `commit_batch`, `claim_tasks`, `report_tasks`, `rescue_tasks`, `close_late_mail`, `take_over_jobs` and
+`reopen_job` do, each as one atomic step. Rows are never changed, only replaced.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,15 @@ from datetime import datetime
 from random import Random
 from typing import Any, NamedTuple
 
-from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.messages import (
+    Message,
+    Resume,
+    RetryByHand,
+    TaskCompleted,
+    TaskFailed,
+    TaskLost,
+    TaskStarted,
+)
 from dagmaster.engine.state import JobState, NodeState, new_job, restore
 from dagmaster.engine.turn import Event, Result, Turn
 from dagmaster.errors import Conflict
@@ -36,6 +44,9 @@ class JobRow(NamedTuple):
     error: str | None = None
     result: bytes | None = None
     version: int = 0
+    paused_at: datetime | None = None
+    paused_by: str | None = None
+    resumed_at: datetime | None = None
 
 
 class NodeRow(NamedTuple):
@@ -61,6 +72,7 @@ class TaskRow(NamedTuple):
     node_id: str
     attempt: int
     worker_id: str | None = None
+    held: bool = False
 
 
 class Store:
@@ -92,12 +104,18 @@ class Store:
     def take_over(self, owner_id: str) -> None:
         self.job = self.job._replace(owner_id=owner_id, owner_epoch=self.job.owner_epoch + 1)
 
+    def reopen(self, owner_id: str, message: RetryByHand) -> None:
+        """Give a failed job to an owner, and tell it what is wanted."""
+        self.take_over(owner_id)
+        self.add_mail(message)
+
     def load(self, rng: Random | None = None) -> JobState:
         """The job as its owner needs it in memory; a pending one needs no look at its nodes."""
         job = new_job(self.job.job_id, self.graph, self.inputs, self.job.created_at)
         job.status = self.job.status
         job.started_at = self.job.started_at
         job.version = self.job.version
+        job.paused_at, job.paused_by, job.resumed_at = self.job.paused_at, self.job.paused_by, self.job.resumed_at
         if job.status is JobStatus.PENDING:
             return job
         rows = list(self.nodes.values())
@@ -106,6 +124,7 @@ class Store:
         rows.sort(key=lambda row: -1 if row.place is None else row.place)
         restore(job, [_node_state(row, self.graph) for row in rows])
         times = [at for row in rows for at in (row.dispatched_at, row.started_at, row.completed_at) if at is not None]
+        times += [job.resumed_at] if job.resumed_at is not None else []
         job.last_progress_at = max(times, default=job.started_at)
         return job
 
@@ -128,8 +147,11 @@ class Store:
             self.waiting.pop(task_id, None)
         for task_id in turn.closed_running:
             self.running.pop(task_id, None)
+        if turn.holds_tasks is not None:
+            self.waiting = {task_id: row._replace(held=turn.holds_tasks) for task_id, row in self.waiting.items()}
         for task_id, dispatch in turn.dispatches.items():
-            row = TaskRow(task_id, dispatch.node.node_id, dispatch.attempt, local.get(task_id))
+            held = turn.job.is_paused
+            row = TaskRow(task_id, dispatch.node.node_id, dispatch.attempt, local.get(task_id), held)
             (self.waiting if row.worker_id is None else self.running)[task_id] = row
         self.events += turn.events
         for mail_id in mail:
@@ -143,7 +165,8 @@ class Store:
         job = turn.job
         if not turn.job_touched:
             return self.job
-        if job.version != self.job.version or self.is_over:
+        may_change = not self.is_over or (turn.reopened and self.job.status is JobStatus.FAILED)
+        if job.version != self.job.version or not may_change:
             raise RowsDiffer(f"the job is {self.job.status} in version {self.job.version}, not {job.version}")
         return self.job._replace(
             status=job.status,
@@ -153,6 +176,9 @@ class Store:
             error=job.error,
             result=job.result,
             version=job.version + 1,
+            paused_at=job.paused_at,
+            paused_by=job.paused_by,
+            resumed_at=job.resumed_at,
         )
 
     def _new_node_row(self, turn: Turn, node: NodeState) -> NodeRow:
@@ -163,6 +189,9 @@ class Store:
         return row if row.params is not None else row._replace(params=old.params)
 
     # The workers' side.
+
+    def claimable(self) -> list[str]:
+        return [task_id for task_id, row in self.waiting.items() if not row.held]
 
     def claim(self, task_id: str, worker_id: str, now: datetime) -> TaskRow:
         row = self.waiting.pop(task_id)._replace(worker_id=worker_id)

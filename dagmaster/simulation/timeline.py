@@ -17,6 +17,7 @@ from dagmaster.model.states import (
 from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode
 from dagmaster.simulation.cases import Case, parent_of
 from dagmaster.simulation.forging import FORGER
+from dagmaster.simulation.graphs import QUEUE
 from dagmaster.simulation.ground import JOB_ID, Ground, require
 from dagmaster.simulation.oracle import Oracle
 from dagmaster.simulation.workers import PLANNED
@@ -35,7 +36,14 @@ class Timeline:
         self.status: dict[str, NodeStatus] = dict.fromkeys(ground.store.nodes, NodeStatus.PENDING)
         self.attempt: Counter[str] = Counter()
         self.timeouts = 0
-        self.gifts: Counter[str] = Counter()
+        self.is_paused = False
+        self.is_reopened = False
+        self.revived: set[str] = set()
+        self.closing: JobStatus | None = None
+        self._gifts: Counter[str] = Counter()
+        self._fresh_from: Counter[str] = Counter()
+        self._by_hand: set[str] = set()
+        self._reason: dict[str, str] = {}
         self._ground = ground
         self._oracle = oracle
         self._due: dict[str, datetime] = {}
@@ -43,14 +51,23 @@ class Timeline:
         self._failure: dict[str, Event] = {}
         self._dispatched: set[str] = set()
 
+    def begin(self) -> None:
+        """What comes next was written in one transaction."""
+        self.revived.clear()
+        self.is_reopened = False
+
+    def allowed(self, node_id: str) -> int:
+        """How often it may be tried again: as its policy says, from the last time on that someone wanted it by hand."""
+        retries = policy_of(self._ground.case, node_id).max_attempts
+        return self._fresh_from[node_id] + retries + self._gifts[node_id]
+
     def follow(self, event: Event) -> str | None:
         """The node that was moved, if one was."""
-        if event.event_type in JOB_MOVE:
-            move = JOB_MOVE[event.event_type]
-            require(self.job_status in move.sources, "{} while the job is {}", event.event_type, self.job_status)
-            self.job_status = move.target
+        self._follow_job(event)
         if event.event_type not in NODE_MOVE or event.node_id is None:
             return None
+        if (event.event_data or {}).get("at_once"):
+            return self._end_back_off(event.node_id)
         node_id, step = event.node_id, NODE_MOVE[event.event_type]
         was = self.status.get(node_id, NodeStatus.PENDING)
         require(was in step.sources, "{} while {} is {}", event.event_type, node_id, was)
@@ -59,6 +76,29 @@ class Timeline:
         self.status[node_id] = step.target
         if step.target is NodeStatus.DISPATCHED:
             self._check_parallel(node_id)
+        return node_id
+
+    def _follow_job(self, event: Event) -> None:
+        match event.event_type:
+            case "job_paused" | "job_resumed":
+                self.is_paused = event.event_type == "job_paused"
+                waiting = [node_id for node_id, status in self.status.items() if status is NodeStatus.DISPATCHED]
+                self._since.update(dict.fromkeys(waiting, event.created_at))
+            case "job_reopened":
+                self.is_reopened = True
+                self._by_hand = {node_id for node_id, status in self.status.items() if status is NodeStatus.FAILED}
+            case _:
+                pass
+        if event.event_type in JOB_MOVE:
+            move = JOB_MOVE[event.event_type]
+            require(self.job_status in move.sources, "{} while the job is {}", event.event_type, self.job_status)
+            require(self.closing in (None, move.target), "{} while it is being {}", event.event_type, self.closing)
+            self.job_status, self.closing = move.target, None
+
+    def _end_back_off(self, node_id: str) -> str:
+        ready = self.status[node_id] is NodeStatus.READY
+        require(ready, "the back-off of {} is ended while it is {}", node_id, self.status[node_id])
+        self._due.pop(node_id, None)
         return node_id
 
     def _check(self, node_id: str, event: Event) -> None:
@@ -75,6 +115,8 @@ class Timeline:
                 self._check_failed(node_id, event)
             case "node_retrying":
                 self._check_retrying(node_id, event)
+            case "node_reopened":
+                self._check_reopened(node_id)
             case _:
                 pass
 
@@ -83,20 +125,32 @@ class Timeline:
             ready = self._oracle.may_become_ready(node_id, self.status)
             require(ready, "{} is ready before its dependencies allow it", node_id)
             return
-        require(self.status[parent] is NodeStatus.RUNNING, "{} is made while {} does not run", node_id, parent)
+        is_due = self.status[parent] is NodeStatus.RUNNING or node_id in self.revived
+        require(is_due, "{} is made while {} does not run", node_id, parent)
         require(node_id in self._oracle.children(parent), "{} is no child of {}", node_id, parent)
 
     def _check_skipped(self, node_id: str, event: Event) -> None:
-        reason = str((event.event_data or {}).get("reason"))
+        reason = self._reason[node_id] = str((event.event_data or {}).get("reason"))
         if reason == "conditional_branch_not_taken":
             dead = self._oracle.may_be_skipped(node_id, self.status)
             require(dead, "{} is skipped although something may still lead to it", node_id)
             return
-        ended = self._ground.store.job.status is SKIPPED_WITH.get(reason)
-        require(ended, "{} is skipped for the reason {}", node_id, reason)
+        require(reason in SKIPPED_WITH, "{} is skipped for the reason {}", node_id, reason)
+        self.closing = SKIPPED_WITH[reason]
+
+    def _check_reopened(self, node_id: str) -> None:
+        """Only what was skipped because of a failure waits anew."""
+        require(self.is_reopened, "{} is reopened, its job is not", node_id)
+        require(self._reason[node_id] == "job_failed", "{} was skipped for {}", node_id, self._reason[node_id])
+        self._due.pop(node_id, None)
+        self.revived.add(node_id)
 
     def _check_dispatched(self, node_id: str, event: Event) -> None:
-        require(self.job_status is JobStatus.RUNNING, "{} is dispatched while the job does not run", node_id)
+        runs = self.job_status is JobStatus.RUNNING and not self.is_paused
+        require(runs, "{} is dispatched while the job does not run", node_id)
+        ground = self._ground
+        is_full = QUEUE in ground.rules.closed_queues and ground.decided_at > ground.closed_at
+        require(not is_full or node_id not in ground.case.plans, "{} is put on a queue that is full", node_id)
         task_id = f"{JOB_ID}_{node_id}_{self.attempt[node_id]}"
         require(event.task_id == task_id, "{} is dispatched as {}, not as {}", node_id, event.task_id, task_id)
         require(task_id not in self._dispatched, "{} is dispatched twice", task_id)
@@ -115,7 +169,7 @@ class Timeline:
     def _check_failed(self, node_id: str, event: Event) -> None:
         """A timeout has run its time, by the clock that counts in that state (ruling C-32)."""
         self._failure[node_id] = event
-        self.gifts[node_id] += event.task_id is not None and self._was_given_back(event)
+        self._gifts[node_id] += event.task_id is not None and self._was_given_back(event)
         if (kind := (event.event_data or {}).get("timeout")) is None:
             return
         self.timeouts += 1
@@ -128,18 +182,26 @@ class Timeline:
     def _check_retrying(self, node_id: str, event: Event) -> None:
         data = event.event_data or {}
         self.attempt[node_id] += 1
+        if node_id in self._by_hand:
+            self._begin_anew(node_id)
+            return
         attempt, policy = self.attempt[node_id], policy_of(self._ground.case, node_id)
         plan, error = self._ground.case.plans.get(node_id), str(self._failure[node_id].error_message)
         permanent = plan is not None and plan.permanent and error.startswith(PLANNED)
         require(not permanent, "{} is tried again after a permanent error", node_id)
         require(data.get("attempt") == attempt, "{} retries as {}, not as {}", node_id, data.get("attempt"), attempt)
-        allowed = policy.max_attempts + self.gifts[node_id]
+        allowed = self.allowed(node_id)
         require(attempt <= allowed, "{} is tried for the {}th time again, {} are allowed", node_id, attempt, allowed)
         not_before = data.get("not_before") or event.created_at
         waits = (not_before - event.created_at).total_seconds()
         least, most = self._delay(node_id, policy, attempt)
         require(least <= waits <= most, "{} waits {} s, not {} to {} s", node_id, waits, least, most)
         self._due[node_id] = not_before
+
+    def _begin_anew(self, node_id: str) -> None:
+        self._by_hand.discard(node_id)
+        self.revived.add(node_id)
+        self._fresh_from[node_id], self._gifts[node_id] = self.attempt[node_id], 0
 
     def _delay(self, node_id: str, policy: RetryPolicy, retry: int) -> tuple[float, float]:
         """How long it is to wait: as the worker said, not at all if the worker left, else as the policy says."""

@@ -71,10 +71,11 @@ class Remote:
 
     def claim(self) -> bool:
         ground = self._ground
-        if not ground.store.waiting:
+        claimable = ground.store.claimable()
+        if not claimable:
             return False
         worker = ground.rng.choice(self.workers)
-        task_id = ground.rng.choice(list(ground.store.waiting))
+        task_id = ground.rng.choice(claimable)
         worker.hold(ground.store.claim(task_id, worker.name, ground.now))
         if ground.strikes(Fault.HANG):
             worker.hung.add(task_id)

@@ -1,18 +1,20 @@
 """A world in which a job is run: owners, workers, messages and a clock, moved one small step at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from dagmaster.engine.messages import Cancel
+from dagmaster.engine.messages import Cancel, Pause, RetryByHand, Unpause
 from dagmaster.engine.turn import Rules
+from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.simulation.cases import Case
 from dagmaster.simulation.endings import check_rest
 from dagmaster.simulation.forging import forge
+from dagmaster.simulation.graphs import QUEUE
 from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
 from dagmaster.simulation.invariants import Watch
 from dagmaster.simulation.owners import Owner
-from dagmaster.simulation.store import Store
+from dagmaster.simulation.store import NodeRow, Store
 from dagmaster.simulation.workers import Remote, Worker, execute
 
 MAX_CALM_STEPS = 3_000
@@ -48,25 +50,30 @@ class World:
         self.ground = Ground(case, store, rules, rng, weather.faults)
         self.weather = weather
         self.watch = Watch(self.ground)
-        self._remote = Remote(self.ground, 2)
-        self._owners: list[Owner] = []
+        self.remote = Remote(self.ground, 2)
+        self.owners: list[Owner] = []
         self._appointed = 0
         for _ in range(2):
             self._appoint()
         steps: list[tuple[int, Step]] = [
             (10, self._decide),
             (10, self._commit),
-            (7, self._remote.claim),
-            (7, self._remote.work),
+            (7, self.remote.claim),
+            (7, self.remote.work),
             (4, self._work_locally),
-            (8, self._remote.arrive),
-            (1, self._remote.watch),
-            (2, self._remote.lose_one),
-            (2, self._remote.rescue),
+            (8, self.remote.arrive),
+            (1, self.remote.watch),
+            (2, self.remote.lose_one),
+            (2, self.remote.rescue),
             (2, self._die),
             (2, self._take_over),
             (2, self._forge),
             (2, self._cancel),
+            (2, self._pause),
+            (3, self._unpause),
+            (4, self._retry_by_hand),
+            (2, self._fill_queue),
+            (3, self.drain_queue),
             (6, self._pass_time),
         ]
         self._steps = [step for _, step in steps]
@@ -75,18 +82,28 @@ class World:
 
     def run(self) -> None:
         """Rough weather first; then it is calm, and the job must come to its end."""
+        self.storm(self.weather.steps)
+        for _ in self.calm():
+            pass
+
+    def storm(self, steps: int) -> None:
+        """The first steps of the rough weather, or all of them."""
         after = self.weather.steps_after_end
-        for step in self.ground.rng.choices(self._steps, self._weights, k=self.weather.steps):
+        for step in self.ground.rng.choices(self._steps, self._weights, k=self.weather.steps)[:steps]:
             self._move(step)
             after -= self.ground.store.is_over
             if after < 0:
                 break
+
+    def calm(self) -> Iterator[None]:
+        """Move by move, until nothing happens any more."""
         self.ground.is_calm = True
-        calm = self._calm_steps()
+        steps = self._calm_steps()
         for _ in range(MAX_CALM_STEPS):
-            if not any(self._move(step) for step in calm):
+            if not any(self._move(step) for step in steps):
                 check_rest(self.ground)
                 return
+            yield
         raise Violation(f"the job never ended; open are {self.watch.open_nodes()}")
 
     def _move(self, step: Step) -> bool:
@@ -105,19 +122,19 @@ class World:
 
     def _appoint(self) -> None:
         self._appointed += 1
-        self._owners.append(Owner(self.ground, f"owner-{self._appointed}", has_worker=self.weather.local_workers))
+        self.owners.append(Owner(self.ground, f"owner-{self._appointed}", has_worker=self.weather.local_workers))
 
     def _decide(self) -> bool:
-        return self.ground.rng.choice(self._owners).decide()
+        return self.ground.rng.choice(self.owners).decide()
 
     def _commit(self) -> bool:
-        return self.ground.rng.choice(self._owners).commit()
+        return self.ground.rng.choice(self.owners).commit()
 
     def _die(self) -> bool:
         """The process of an owner ends, with the worker in it, wherever it just was."""
         if not self.ground.strikes(Fault.OWNER_DEATH):
             return False
-        dead = self._owners.pop(self.ground.rng.randrange(len(self._owners)))
+        dead = self.owners.pop(self.ground.rng.randrange(len(self.owners)))
         self.ground.note(f"{dead.name} dies{' with a turn unwritten' if dead.decided else ''}")
         if dead.local is not None:
             self.ground.store.active_workers.discard(dead.local.name)
@@ -127,10 +144,11 @@ class World:
     def _take_over(self) -> bool:
         """An orphan finds an owner; sometimes one that lives on loses the job as well, and does not know it."""
         store = self.ground.store
-        is_orphan = all(owner.name != store.job.owner_id for owner in self._owners)
-        if store.is_over or not (is_orphan or self.ground.strikes(Fault.TAKE_OVER)):
+        is_orphan = all(owner.name != store.job.owner_id for owner in self.owners)
+        has_ended = store.is_over and store.job.owner_id is None  # With an owner it is being reopened.
+        if has_ended or not (is_orphan or self.ground.strikes(Fault.TAKE_OVER)):
             return False
-        heir = self.ground.rng.choice(self._owners)
+        heir = self.ground.rng.choice(self.owners)
         heir.lose()
         store.take_over(heir.name)
         self.ground.note(f"{heir.name} takes over")
@@ -139,14 +157,14 @@ class World:
     # Everybody else.
 
     def _work_locally(self) -> bool:
-        ready = [(owner, owner.local, row) for owner in self._owners if owner.local for row in owner.local.workable()]
+        ready = [(owner, owner.local, row) for owner in self.owners if owner.local for row in owner.local.workable()]
         if not ready:
             return False
         owner, worker, row = self.ground.rng.choice(ready)
         report = execute(self.ground, worker, row)
         self.ground.note(f"{worker.name} ends {row.task_id}")
         if not owner.deliver(report):
-            self._remote.send(report)
+            self.remote.send(report)
         return True
 
     def _forge(self) -> bool:
@@ -164,6 +182,53 @@ class World:
         self.ground.note("someone cancels the job")
         return True
 
+    def _pause(self) -> bool:
+        if self.ground.store.is_over or not self.ground.strikes(Fault.PAUSE):
+            return False
+        self.ground.store.add_mail(Pause("someone"))
+        self.ground.note("someone pauses the job")
+        return True
+
+    def _unpause(self) -> bool:
+        store = self.ground.store
+        asked = any(isinstance(message, Unpause) for message in store.mailbox.values())
+        if store.is_over or asked or store.job.paused_at is None:
+            return False
+        store.add_mail(Unpause("someone"))
+        self.ground.note("someone lets the job go on")
+        return True
+
+    def _retry_by_hand(self) -> bool:
+        """What failed, or a node between two attempts."""
+        store, rng = self.ground.store, self.ground.rng
+        between = [row.node_id for row in store.nodes.values() if _is_between_attempts(row)]
+        if not store.is_over and between and self.ground.strikes(Fault.BY_HAND):
+            store.add_mail(RetryByHand(rng.choice(between), "someone"))
+        elif _has_failed(store) and self.ground.strikes(Fault.BY_HAND):
+            store.reopen(rng.choice(self.owners).name, RetryByHand(None, "someone"))
+        else:
+            return False
+        self.ground.note("someone wants it tried again")
+        return True
+
+    def _fill_queue(self) -> bool:
+        if QUEUE in self.ground.rules.closed_queues or not self.ground.strikes(Fault.FULL_QUEUE):
+            return False
+        self.ground.rules.closed_queues.add(QUEUE)
+        self.ground.closed_at = self.ground.step
+        self.ground.note("the queue is full")
+        return True
+
+    def drain_queue(self) -> bool:
+        if QUEUE not in self.ground.rules.closed_queues:
+            return False
+        self.ground.rules.closed_queues.discard(QUEUE)
+        self.ground.opened_at = self.ground.step
+        for owner in self.owners:
+            owner.open_queue(QUEUE)
+        self.ground.note("there is room in the queue again")
+        return True
+
     def _pass_time(self) -> bool:
         """A little, or to the next timer, or far beyond it."""
         ground = self.ground
@@ -178,35 +243,37 @@ class World:
 
     def _next_near_timer(self) -> float | None:
         """Only such as a back-off: without faults, no task waits so long that it times out."""
-        waits = [(at - self.ground.now).total_seconds() for owner in self._owners if (at := owner.next_timer())]
+        waits = [(at - self.ground.now).total_seconds() for owner in self.owners if (at := owner.next_timer())]
         return min((wait for wait in waits if 0 < wait < 6), default=None)
 
     # Calm weather: everyone does what there is to do, and time passes only when there is nothing.
 
     def _calm_steps(self) -> list[Step]:
-        owners = self._owners
+        owners = self.owners
         return [
             self._take_over,
+            self.drain_queue,
+            self._unpause,
             lambda: owners[0].commit() or owners[1].commit(),
             lambda: owners[0].decide() or owners[1].decide(),
-            self._remote.rescue,
-            self._remote.watch,
+            self.remote.rescue,
+            self.remote.watch,
             self._watch_locally,
-            self._remote.arrive,
+            self.remote.arrive,
             self._work_locally,
-            self._remote.work,
-            self._remote.claim,
+            self.remote.work,
+            self.remote.claim,
             self._close_mail,
             self._sleep,
         ]
 
     def _watch_locally(self) -> bool:
-        locals_ = [owner.local for owner in self._owners if owner.local]
+        locals_ = [owner.local for owner in self.owners if owner.local]
         return any(_stop_withdrawn(worker, self.ground.store) for worker in locals_)
 
     def _close_mail(self) -> bool:
         store = self.ground.store
-        if not store.is_over or not store.mailbox:
+        if not store.is_over or not store.mailbox or store.job.owner_id is not None:
             return False
         store.close_late_mail(self.ground.now)
         return True
@@ -215,11 +282,19 @@ class World:
         """Until the next timer; when there is none, nothing will ever happen again."""
         if self.ground.store.is_over:
             return False
-        timers = [at for owner in self._owners if (at := owner.next_timer()) is not None]
+        timers = [at for owner in self.owners if (at := owner.next_timer()) is not None]
         if not timers:
             raise Violation(f"nothing will ever happen again; open are {self.watch.open_nodes()}")
         self.ground.now = max(self.ground.now, min(timers))
         return True
+
+
+def _is_between_attempts(row: NodeRow) -> bool:
+    return row.status is NodeStatus.READY and row.not_before is not None
+
+
+def _has_failed(store: Store) -> bool:
+    return store.job.status is JobStatus.FAILED and store.job.owner_id is None
 
 
 def _stop_withdrawn(worker: Worker, store: Store) -> bool:

@@ -1,10 +1,9 @@
 """Why a job, or a node of it, does not run: its state and the facts around it, read in one moment."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagmaster.engine import explain
 from dagmaster.engine.facts import Consumer, Explanation, Facts, OwnerFacts, Progress, QueueFacts
@@ -27,6 +26,14 @@ MAX_DETAILS = 20
 DECIDING = (NodeType.CONDITIONAL, NodeType.FAN_OUT)
 
 
+class _Queue(NamedTuple):
+    """`is_closed` when the job's owner lets nothing more into it."""
+
+    name: str
+    facts: QueueFacts
+    is_closed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Moment:
     job: JobState
@@ -37,20 +44,18 @@ class _Moment:
 
 async def explain_job(conn: Connection, job_id: int, *, threshold_seconds: float) -> Explanation:
     """Raises UnknownJob. Opens a transaction of its own."""
-    async with _moment(conn, job_id, None, threshold_seconds) as it:
-        return explain.explain_job(it.job, it.facts, it.now, it.rules)
+    it = await _look(conn, job_id, None, threshold_seconds)
+    return explain.explain_job(it.job, it.facts, it.now, it.rules)
 
 
 async def explain_node(conn: Connection, job_id: int, node_id: str, *, threshold_seconds: float) -> Explanation:
     """Raises UnknownJob and UnknownNode. Opens a transaction of its own."""
-    async with _moment(conn, job_id, node_id, threshold_seconds) as it:
-        return explain.explain_node(it.job, node_id, it.facts, it.now, it.rules)
+    it = await _look(conn, job_id, node_id, threshold_seconds)
+    return explain.explain_node(it.job, node_id, it.facts, it.now, it.rules)
 
 
-@asynccontextmanager
-async def _moment(
-    conn: Connection, job_id: int, node_id: str | None, threshold_seconds: float
-) -> AsyncIterator[_Moment]:
+async def _look(conn: Connection, job_id: int, node_id: str | None, threshold_seconds: float) -> _Moment:
+    """The facts about one node, or about all that are open."""
     async with conn.transaction():
         await run(conn, "explain_snapshot")
         row = await _job_row(conn, job_id, threshold_seconds)
@@ -58,11 +63,20 @@ async def _moment(
         if node_id is not None and node_id not in job.nodes:
             raise UnknownNode(f"job {job_id} has no node {node_id!r}; `dagmaster show {job_id}` lists them")
         wanted = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
-        owner = await _owner(conn, row, threshold_seconds)
-        queues = await _queues(conn, wanted, owner.owner_id)
-        facts = await _facts(conn, job, wanted, owner, {name: queue for name, (queue, _) in queues.items()})
-        closed = {name for name, (_, is_closed) in queues.items() if is_closed}
-        yield _Moment(job, _with_orchestrators(facts, row, owner, threshold_seconds), Rules(closed_queues=closed), row["now"])
+        queues = await _queues(conn, wanted, row["owner_id"])
+        tasks = await (await run(conn, "explain_tasks", {"job_id": job_id})).fetchall()
+        is_there = await is_orchestrated(conn, threshold_seconds=threshold_seconds)
+        facts = Facts(
+            _owner(row, threshold_seconds, is_there=is_there),
+            row["orchestrators"] if is_there else 0,
+            threshold_seconds,
+            {queue.name: queue.facts for queue in queues},
+            ahead={one["node_id"]: one["ahead"] for one in tasks if one["ahead"] is not None},
+            holders={one["node_id"]: one["worker_id"] for one in tasks if one["worker_id"] is not None},
+            errors=await _errors(conn, job, wanted),
+            progress=await _progress(conn, job, wanted),
+        )
+    return _Moment(job, facts, Rules(closed_queues={queue.name for queue in queues if queue.is_closed}), row["now"])
 
 
 async def _job_row(conn: Connection, job_id: int, threshold_seconds: float) -> Row:
@@ -111,31 +125,44 @@ def _open_nodes(job: JobState) -> list[NodeState]:
     return [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
 
 
-async def _owner(conn: Connection, row: Row, threshold_seconds: float) -> OwnerFacts:
+def _owner(row: Row, threshold_seconds: float, *, is_there: bool) -> OwnerFacts:
     beat = row["beat_seconds_ago"]
     beats = row["owner_runs"] and beat is not None and beat < threshold_seconds * SILENT
-    is_alive = beats and await is_orchestrated(conn, threshold_seconds=threshold_seconds)
-    return OwnerFacts(row["owner_id"], round(beat, 1) if beat is not None else None, bool(is_alive))
+    return OwnerFacts(row["owner_id"], round(beat, 1) if beat is not None else None, bool(beats and is_there))
 
 
-async def _queues(
-    conn: Connection, nodes: Iterable[NodeState], owner_id: str | None
-) -> dict[str, tuple[QueueFacts, bool]]:
-    """Each queue that these nodes need, and whether the job's owner lets nothing more into it."""
+async def _queues(conn: Connection, nodes: Iterable[NodeState], owner_id: str | None) -> list[_Queue]:
+    """Those that these nodes need."""
     names = sorted({node.task.queue for node in nodes if is_executed(node)})
     if not names:
-        return {}
+        return []
     found = await (await run(conn, "explain_queues", {"queues": names, "owner_id": owner_id})).fetchall()
     workers = await (await run(conn, "explain_consumers", {"queues": names})).fetchall()
-    return {
-        row["queue"]: (
-            QueueFacts(row["depth"], row["most"], tuple(_consumer(one) for one in workers if row["queue"] in one["queues"])),
-            row["is_closed"],
-        )
-        for row in found
-    }
+    return [_queue(row, [one for one in workers if row["queue"] in one["queues"]]) for row in found]
+
+
+def _queue(row: Row, workers: Iterable[Row]) -> _Queue:
+    return _Queue(row["queue"], QueueFacts(row["depth"], row["most"], tuple(map(_consumer, workers))), row["is_closed"])
 
 
 def _consumer(row: Row) -> Consumer:
     handlers = frozenset(row["handlers"]) if row["handlers"] is not None else None
     return Consumer(row["worker_id"], handlers, row["concurrency"], row["running"])
+
+
+async def _errors(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, str]:
+    """Of nodes that wait for another attempt; of some of them when there are many."""
+    retrying = [node.node_id for node in nodes if node.status is NodeStatus.READY and node.not_before is not None]
+    if not retrying:
+        return {}
+    values = {"job_id": job.job_id, "node_ids": retrying[:MAX_DETAILS]}
+    rows = await (await run(conn, "explain_errors", values)).fetchall()
+    return {row["node_id"]: row["error_message"] for row in rows if row["error_message"]}
+
+
+async def _progress(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, Progress]:
+    running = [job.task_id(node) for node in nodes if node.status is NodeStatus.RUNNING and is_executed(node)]
+    if not running:
+        return {}
+    rows = await (await run(conn, "explain_progress", {"task_ids": running[:MAX_DETAILS]})).fetchall()
+    return {row["node_id"]: Progress(row["progress_percent"], row["progress_message"]) for row in rows}

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from dagmaster.engine import decide as deciding
-from dagmaster.engine import edges, ending, failing, fan, reports, running, state, timers, turn
-from dagmaster.engine.messages import TaskLost
+from dagmaster.engine import edges, ending, failing, fan, pausing, reopening, reports, running, state, timers, turn
+from dagmaster.engine.messages import Pause, TaskLost, Unpause
 from dagmaster.engine.scope import item_scope
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_COMPLETED, NODE_IN_FLIGHT, NODE_TERMINAL, NodeStatus
-from dagmaster.simulation import store
+from dagmaster.simulation import owners, store
 from dagmaster.simulation.ground import Violation
 from dagmaster.simulation.run import prepare
 
@@ -309,6 +309,83 @@ def time_out_at_once(patch: pytest.MonkeyPatch) -> None:
 @bug
 def forget_fencing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(store.Store, "fence", lambda self, owner_id, epoch: None)
+
+
+@bug
+def dispatch_while_paused(patch: pytest.MonkeyPatch) -> None:
+    def run_ready(turn: turn.Turn) -> None:
+        since, turn.job.paused_at = turn.job.paused_at, None
+        running.run_ready(turn)
+        turn.job.paused_at = since
+
+    patch.setattr(deciding, "run_ready", run_ready)
+
+
+@bug
+def leave_tasks_of_a_paused_job_on_the_queue(patch: pytest.MonkeyPatch) -> None:
+    def pause(turn: turn.Turn, message: Pause) -> None:
+        pausing.pause(turn, message)
+        turn.holds_tasks = None
+
+    patch.setattr(deciding, "pause", pause)
+
+
+@bug
+def hold_tasks_after_a_pause(patch: pytest.MonkeyPatch) -> None:
+    def unpause(turn: turn.Turn, message: Unpause) -> None:
+        pausing.unpause(turn, message)
+        turn.holds_tasks = None
+
+    patch.setattr(deciding, "unpause", unpause)
+
+
+@bug
+def forget_what_was_ready_before_a_pause(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pausing, "take_up", lambda turn, node: None)
+
+
+@bug
+def wait_twice_for_a_place_after_a_pause(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pausing, "is_backing_off", lambda turn, node: False)
+    patch.setattr(timers, "_is_taken_up", lambda turn, node: False)
+
+
+@bug
+def wait_twice_for_a_place_after_a_retry_by_hand(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(timers, "_is_taken_up", lambda turn, node: False)
+
+
+@bug
+def take_up_the_branch_that_was_not_taken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reopening, "_is_bypassed", lambda node: False)
+
+
+@bug
+def leave_skipped_what_a_failure_had_skipped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reopening, "_is_bypassed", lambda node: True)
+
+
+@bug
+def reopen_with_the_retries_that_were_left(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reopening, "_retry", lambda turn, node: failing.retry(turn, node, timedelta()))
+
+
+@bug
+def dispatch_into_a_full_queue(patch: pytest.MonkeyPatch) -> None:
+    original = running.dispatch
+
+    def dispatch(turn: turn.Turn, node: state.NodeState) -> None:
+        closed = set(turn.rules.closed_queues)
+        turn.rules.closed_queues.clear()
+        original(turn, node)
+        turn.rules.closed_queues.update(closed)
+
+    patch.setattr(running, "dispatch", dispatch)
+
+
+@bug
+def forget_what_a_full_queue_held_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owners.Owner, "open_queue", lambda self, queue: None)
 
 
 def find(seeds: range) -> int | None:

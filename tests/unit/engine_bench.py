@@ -11,12 +11,16 @@ from dagmaster.engine.decide import decide
 from dagmaster.engine.messages import (
     Cancel,
     Message,
+    Pause,
+    QueueOpened,
     Resume,
+    RetryByHand,
     TaskCompleted,
     TaskFailed,
     TaskLost,
     TaskStarted,
     TimerDue,
+    Unpause,
 )
 from dagmaster.engine.turn import Rules, Turn
 from dagmaster.model.compile import compile_graph
@@ -110,10 +114,10 @@ class Bench:
     def send(self, *messages: Message) -> Turn:
         """One turn, written as the owner writes it; afterwards the rows and the memory must say the same."""
         self.turn = turn = decide(self.job, messages, self.now, self.rules)
-        if self.store.is_over:
+        if self.store.is_over and not turn.reopened:
             self._keep_late(turn)
         else:
-            self.store.commit(turn, OWNER, 1, [], {})
+            self.store.commit(turn, OWNER, self.store.job.owner_epoch, [], {})
         settle_versions(turn)
         for timer in turn.timers:
             self._armed += 1
@@ -155,6 +159,29 @@ class Bench:
 
     def cancel(self) -> Turn:
         return self.send(Cancel("ann", "changed my mind"))
+
+    def pause(self) -> Turn:
+        return self.send(Pause("ann"))
+
+    def unpause(self) -> Turn:
+        return self.send(Unpause("bob"))
+
+    def retry(self, node_id: str | None = None) -> Turn:
+        """By hand. A job that has ended is given to an owner, who reads it from the rows."""
+        message = RetryByHand(node_id, "ann")
+        if not self.store.is_over:
+            return self.send(message)
+        self.store.reopen(OWNER, message)
+        self.job = self.store.load()
+        self._timers = []
+        return self.send(Resume(), message)
+
+    def close_queue(self, queue: str = "tasks") -> None:
+        self.rules.closed_queues.add(queue)
+
+    def open_queue(self, queue: str = "tasks") -> Turn:
+        self.rules.closed_queues.discard(queue)
+        return self.send(QueueOpened(queue))
 
     def wait(self, seconds: float) -> None:
         """Let time pass; the timers that run out are fired, all of them late."""

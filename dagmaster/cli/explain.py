@@ -1,0 +1,74 @@
+"""Why does it not run?"""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from dagmaster.cli.options import JobId, JsonOutput, begin
+from dagmaster.cli.output import console, count_of, print_for_reading, print_json
+from dagmaster.cli.sessions import ask
+from dagmaster.engine.facts import Explanation
+from dagmaster.store.connect import Connection
+from dagmaster.store.explaining import explain_job, explain_node
+
+SHOWN_NODES = 20
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def explain(
+    ctx: typer.Context,
+    job_id: JobId,
+    node_id: Annotated[str | None, typer.Argument(metavar="NODE", help="A node of the job.")] = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Say why a job, or a node of it, does not run.
+
+    \b
+    For example:
+      dagmaster explain 247845805292758904
+      dagmaster explain 247845805292758904 merge
+    """
+    settings = begin(ctx)
+    threshold = settings.orphan_threshold_seconds
+
+    async def look(conn: Connection) -> Explanation:
+        if node_id is None:
+            return await explain_job(conn, job_id, threshold_seconds=threshold)
+        return await explain_node(conn, job_id, node_id, threshold_seconds=threshold)
+
+    found = ask(settings, look)
+    if as_json:
+        print_json(asdict(found))
+        return
+    screen = console()
+    screen.print(escape(found.sentence), soft_wrap=True)
+    _print_standing(screen, found.data.get("stands", []))
+    screen.print()
+    for name, value in found.data.items():
+        if name not in ("stands", "also") and value not in (None, [], {}):
+            screen.print(f"[dim]{escape(name):<18}[/]", end="")
+            _print_value(screen, value)
+    for one in found.data["also"]:
+        if "text" in one:  # Otherwise it was shown above.
+            screen.print(f"[dim]{'also':<18}[/]{escape(one['text'])}", soft_wrap=True)
+
+
+def _print_standing(screen: Console, stands: list[dict[str, Any]]) -> None:
+    """A line for each node that stands still by itself, or for children that do so together."""
+    for one in stands[:SHOWN_NODES]:
+        more = f" [dim](and {count_of(one['count'] - 1, 'other')} of {escape(one['node_id'])})[/]"
+        screen.print(f"  {escape(one['sentence'])}{more if one['count'] > 1 else ''}", soft_wrap=True)
+    if len(stands) > SHOWN_NODES:
+        screen.print(f"  [dim]and {count_of(len(stands) - SHOWN_NODES, 'more reason')}: see --json[/]")
+
+
+def _print_value(screen: Console, value: Any) -> None:
+    if isinstance(value, dict | list):
+        print_for_reading(screen, value)
+    else:
+        screen.print(escape(str(value)), soft_wrap=True)

@@ -1,0 +1,84 @@
+"""What an explanation knows besides the job itself, and what it says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """Every reason why a node, or a job, is where it is."""
+
+    ENDED = "ended"
+    RUNNING = "running"
+    EXPANDING = "expanding"
+    WAITING_FOR_NODES = "waiting_for_nodes"
+    RETRY = "retry"
+    QUEUED = "queued"
+    HELD_BY_MAX_PARALLEL = "held_by_max_parallel"
+    BACK_PRESSURE = "back_pressure"
+    PAUSED = "paused"
+    NO_OWNER = "no_owner"
+    ABOUT_TO_RUN = "about_to_run"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One true sentence; `data` holds everything that it says, and under `also` what else stands in the way."""
+
+    kind: Kind
+    sentence: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFacts:
+    owner_id: str | None = None
+    beat_seconds_ago: float | None = None
+    is_alive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A worker that consumes a queue; None stands for every handler."""
+
+    worker_id: str
+    handlers: frozenset[str] | None
+    concurrency: int
+    running: int
+
+    @property
+    def is_free(self) -> bool:
+        return self.running < self.concurrency
+
+    def has(self, handler: str) -> bool:
+        return self.handlers is None or handler in self.handlers
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """`depth` counts what may be claimed; `limit` is known of a queue that is closed because it is full."""
+
+    depth: int = 0
+    limit: int | None = None
+    consumers: tuple[Consumer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    percent: float | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`ahead`: of each node whose task waits in a queue, how many are claimed before it. The rest by node, too."""
+
+    owner: OwnerFacts
+    orchestrators: int
+    threshold_seconds: float
+    queues: Mapping[str, QueueFacts] = field(default_factory=dict)
+    ahead: Mapping[str, int] = field(default_factory=dict)
+    holders: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    progress: Mapping[str, Progress] = field(default_factory=dict)

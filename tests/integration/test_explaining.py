@@ -1,0 +1,295 @@
+"""Explanations of jobs as they stand in a real database."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import orjson
+import pytest
+from command_line import call
+from fleet import NEVER, Fleet, fan, fleet, graph, handlers, retry, single, task
+from owning import owner
+
+from dagmaster.engine.facts import Explanation, Kind
+from dagmaster.engine.messages import Resume
+from dagmaster.errors import UnknownJob, UnknownNode
+from dagmaster.handlers import HandlerContext, Permanent
+from dagmaster.model.workflow import Branch, ConditionalNode, DependsOn, StartNode
+from dagmaster.store.connect import opened
+from dagmaster.store.explaining import explain_job, explain_node
+from dagmaster.store.steering import request_pause, request_retry, until
+from dagmaster.store.watch import note_orchestrator
+
+THRESHOLD = 120.0
+
+
+async def why(running: Fleet, job_id: int, node_id: str | None = None, threshold: float = THRESHOLD) -> Explanation:
+    async with opened(running.dsn, application="test") as conn:
+        found = (
+            await explain_job(conn, job_id, threshold_seconds=threshold)
+            if node_id is None
+            else await explain_node(conn, job_id, node_id, threshold_seconds=threshold)
+        )
+    assert orjson.dumps(found.data)
+    return found
+
+
+async def settled(running: Fleet, job_id: int, node_id: str, status: str) -> None:
+    query = "SELECT status::text = %s AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = %s"
+    await running.until(query, lambda: [status, job_id, node_id])
+
+
+def waiting_handler() -> tuple[Callable[[HandlerContext], Any], asyncio.Event, asyncio.Event]:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(ctx: HandlerContext) -> dict[str, Any]:
+        begun.set()
+        await may_end.wait()
+        return {}
+
+    return slow, begun, may_end
+
+
+async def test_a_task_waits_in_a_queue_that_nobody_consumes(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        first = await running.submit(single())
+        await settled(running, first, "work", "dispatched")
+        second = await running.submit(single())
+        await settled(running, second, "work", "dispatched")
+        found = await why(running, second, "work")
+        assert found.sentence == "Node `work` waits in queue `q` behind 1 task; no worker consumes this queue."
+        assert (found.kind, found.data["ahead"], found.data["consumers"]) == (Kind.QUEUED, 1, 0)
+        whole = await why(running, first)
+        expected = f"Job {first} waits for `work`, which is next in queue `q`; no worker consumes this queue."
+        assert whole.sentence == expected
+
+
+async def test_workers_that_lack_the_handler_are_told_from_those_that_are_busy(dsn: str) -> None:
+    slow, begun, may_end = waiting_handler()
+    async with fleet(dsn, slow=slow) as running:
+        await running.orchestrator()
+        await running.worker(known=handlers())
+        job_id = await running.submit(single("slow"))
+        await settled(running, job_id, "work", "dispatched")
+        found = await why(running, job_id, "work")
+        assert found.sentence == "Node `work` is next in queue `q`; its only worker does not have the handler `slow`."
+        able = await running.worker(concurrency=1)
+        await begun.wait()
+        await settled(running, job_id, "work", "running")
+        found = await why(running, job_id, "work")
+        assert (found.kind, found.data["worker_id"]) == (Kind.RUNNING, able.id)
+        other = await running.submit(single("slow"))
+        await settled(running, other, "work", "dispatched")
+        found = await why(running, other, "work")
+        assert found.sentence.endswith("; the only worker that takes such tasks is busy.")
+        may_end.set()
+        await running.completed(job_id, other)
+
+
+async def test_a_node_waits_for_those_that_still_decide(dsn: str) -> None:
+    slow, _, may_end = waiting_handler()
+    nodes = {
+        "START": StartNode(next=("left", "right", "done")),
+        "left": task("slow"),
+        "right": task("slow"),
+        "done": task("echo"),
+        "merge": task("echo", depends_on=DependsOn(all_of=("left", "right", "done"))),
+        "after": task("echo", "END", depends_on=DependsOn(all_of=("merge",))),
+    }
+    async with fleet(dsn, slow=slow) as running:
+        await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(graph(nodes))
+        for node_id, status in (("left", "running"), ("right", "running"), ("done", "completed")):
+            await settled(running, job_id, node_id, status)
+        found = await why(running, job_id, "merge")
+        assert found.sentence == "Node `merge` waits for `left` and `right`, which are running."
+        assert (await why(running, job_id, "after")).sentence == "Node `after` waits for `merge`, which is waiting."
+        whole = await why(running, job_id)
+        assert {one["node_id"] for one in whole.data["stands"]} == {"left", "right"}
+        may_end.set()
+        await running.completed(job_id)
+
+
+async def test_a_retry_tells_its_last_error_and_when_it_is_due(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(3, 200)))
+        query = "SELECT not_before IS NOT NULL AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'work'"
+        await running.until(query, lambda: [job_id])
+        found = await why(running, job_id, "work")
+        assert (found.kind, found.data["failures"]) == (Kind.RETRY, 1)
+        assert found.sentence.startswith("Node `work` failed once (last: ") and "is tried again at " in found.sentence
+        assert 150 < found.data["in_seconds"] <= 200
+        assert found.data["last_error"]
+
+
+async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        job_id = await running.submit(fan(max_parallel=2), {"items": list(range(5))})
+        await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_tasks_waiting")
+        found = await why(running, job_id, "spread__4")
+        assert found.sentence == (
+            "Node `spread__4` waits for one of 2 places (max_parallel), held by `spread__0` and `spread__1`."
+        )
+        gather = await why(running, job_id, "gather")
+        assert gather.sentence == "Node `gather` waits for `spread`, which is expanded with 5 of 5 children open."
+        whole = await why(running, job_id)
+        assert whole.sentence.startswith(f"Job {job_id} waits for `spread` (2 of 5 children): `spread__0` is next in")
+        async with opened(dsn, application="test") as conn:
+            await request_pause(conn, job_id, actor="ada", reason=None)
+            await until(conn, job_id, lambda job: job["paused_at"] is not None, seconds=20)
+        found = await why(running, job_id, "spread__0")
+        assert found.sentence.startswith(f"Node `spread__0` stands still: job {job_id} was paused by ada ")
+        assert [one["kind"] for one in found.data["also"]] == ["queued"]
+        assert (await why(running, job_id)).sentence.startswith(f"Job {job_id} was paused by ada ")
+
+
+async def test_a_full_queue_is_named_with_its_depth_and_its_limit(dsn: str) -> None:
+    async with owner(dsn) as one:
+        submitted = await one.submit(single())
+        await one.advance(Resume())
+        running = Fleet(dsn)
+        # As a dispatch that was held back leaves it: ready, with nothing on the queue.
+        await running.rows("DELETE FROM dagapp.dag_tasks_waiting")
+        await running.rows(
+            "UPDATE dagapp.dag_node_states SET status = 'ready', dispatched_at = NULL WHERE node_id = 'work'"
+        )
+        data = {"queue": "q", "depth": 7, "limit": 5, "instance_id": one.id}
+        async with opened(dsn, application="test") as conn:
+            await note_orchestrator(conn, "orchestrator_backpressure", {**data, "state": "closed"})
+            found = await explain_node(conn, submitted.job_id, "work", threshold_seconds=THRESHOLD)
+            assert found.sentence == (
+                "Node `work` is held back because queue `q` is full (0 tasks waiting, the limit is 5)."
+            )
+            await note_orchestrator(conn, "orchestrator_backpressure", {**data, "state": "open"})
+            found = await explain_node(conn, submitted.job_id, "work", threshold_seconds=THRESHOLD)
+            assert found.kind is Kind.ABOUT_TO_RUN
+
+
+async def test_a_job_without_a_living_owner_says_so(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        job_id = await running.submit(single())
+        assert (await why(running, job_id)).sentence == "No orchestrator is running."
+        first = await running.orchestrator()
+        await settled(running, job_id, "work", "dispatched")
+        await first.kill()
+        await running.orchestrator(orphan_scan_seconds=NEVER)
+        beat = "UPDATE dagapp.dag_orchestrators SET heartbeat_at = now() - interval '95 s' WHERE orchestrator_id = %s"
+        await running.rows(beat, first.id)
+        found = await why(running, job_id)
+        assert found.sentence == (
+            f"Job {job_id} has no living owner: orchestrator {first.id} last beat 95 s ago; "
+            "another one takes over after 2 minutes."
+        )
+        node = await why(running, job_id, "work")
+        assert (node.kind, [one["kind"] for one in node.data["also"]]) == (Kind.QUEUED, ["no_owner"])
+
+
+async def test_what_has_ended_says_how_and_why(dsn: str) -> None:
+    async def broken(ctx: HandlerContext) -> dict[str, Any]:
+        raise Permanent("disk full")
+
+    nodes = {
+        "route": ConditionalNode(
+            subject="inputs.n",
+            branches=(Branch(name="big", when="> 5", next=("huge",)), Branch(name="rest", next=("ok",))),
+        ),
+        "huge": task("echo", "after_huge"),
+        "after_huge": task("echo", "END"),
+        "ok": task("broken", "last"),
+        "last": task("echo", "END"),
+    }
+    async with fleet(dsn, broken=broken) as running:
+        await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(graph(nodes, start="route", inputs={"n": "integer"}), {"n": 1})
+        await running.ended(job_id)
+        whole = await why(running, job_id)
+        assert (whole.kind, whole.data["cause"]) == (Kind.ENDED, ["ok"])
+        assert whole.sentence.startswith(f"Job {job_id} failed at ") and "disk full" in whole.sentence
+        found = {node_id: await why(running, job_id, node_id) for node_id in nodes}
+        assert found["ok"].sentence.startswith("Node `ok` failed for good after 1 attempt: ")
+        skipped = "was skipped because `route` took the branch `rest`, which does not lead to it."
+        assert found["huge"].sentence == f"Node `huge` {skipped}"
+        assert found["after_huge"].sentence == f"Node `after_huge` {skipped}"
+        assert found["last"].sentence.startswith(f"Node `last` was skipped because job {job_id} failed (node ok failed")
+        assert found["route"].sentence.startswith("Node `route` completed at ")
+
+
+async def test_a_failed_job_that_is_to_be_tried_again_says_so(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        first = await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(single("fail", retry=retry(0)))
+        await running.ended(job_id)
+        await first.kill()
+        async with opened(dsn, application="test") as conn:
+            await request_retry(conn, job_id, None, actor=None, threshold_seconds=30)
+        found = await why(running, job_id)
+        assert found.sentence == f"Job {job_id} failed and is about to be tried again: its owner acts within a moment."
+
+
+async def test_what_is_not_there_cannot_be_explained(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        job_id = await running.submit(single())
+        with pytest.raises(UnknownJob, match="no job 1"):
+            await why(running, 1)
+        with pytest.raises(UnknownNode, match="no node 'nope'"):
+            await why(running, job_id, "nope")
+
+
+async def test_a_job_of_a_hundred_thousand_children_is_explained_within_seconds(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        job_id = await running.submit(fan(), {"items": [1]})
+        await running.rows(
+            """WITH job AS (
+                   UPDATE dagapp.dag_jobs SET status = 'running', started_at = now() RETURNING job_id
+               ), parent AS (
+                   UPDATE dagapp.dag_node_states SET status = 'completed', completed_at = now(),
+                       output = '{"fan_out_count": 100000}' WHERE node_id = 'spread'
+               ), children AS (
+                   INSERT INTO dagapp.dag_node_states
+                       (job_id, node_id, status, parent_node_id, fan_out_index, dispatched_at)
+                   SELECT job_id, 'spread__' || i, 'dispatched', 'spread', i, now()
+                   FROM job, generate_series(0, 99999) i
+               )
+               INSERT INTO dagapp.dag_tasks_waiting
+                   (task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
+                    dispatched_at)
+               SELECT job_id || '_spread__' || i || '_0', job_id, 'spread__' || i, 0, 'q', 0, now(), 'echo', 60, now()
+               FROM job, generate_series(0, 99999) i"""
+        )
+        start = perf_counter()
+        found = await why(running, job_id, "spread__99999")
+        whole = await why(running, job_id)
+        assert perf_counter() - start < 10
+        assert (found.kind, found.data["ahead"], found.data["depth"]) == (Kind.QUEUED, 99_999, 100_000)
+        assert whole.data["stands"][0]["count"] == 100_000
+        assert whole.sentence == "No orchestrator is running."
+
+
+async def test_the_command_says_the_sentence_first(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        job_id = await running.submit(single())
+        await settled(running, job_id, "work", "dispatched")
+        whole = await asyncio.to_thread(call, "explain", job_id)
+        assert whole.code == 0, whole.err
+        assert whole.out.splitlines()[:2] == [
+            f"Job {job_id} waits for `work`, which is next in queue `q`; no worker consumes this queue.",
+            "  `work` is next in queue `q`; no worker consumes this queue.",
+        ]
+        node = await asyncio.to_thread(call, "explain", job_id, "work", "--json")
+        assert (node.json["kind"], node.json["data"]["queue"]) == ("queued", "q")
+        shown = await asyncio.to_thread(call, "explain", job_id, "END")
+        assert shown.out.startswith("Node `END` waits for `work`, which is queued.")
+        missing = await asyncio.to_thread(call, "explain", job_id, "nope")
+        assert (missing.code, "no node 'nope'" in missing.err) == (2, True)

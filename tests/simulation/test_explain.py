@@ -1,0 +1,322 @@
+"""Explanations are true: at any moment, in any world, the reason is real, and without it the node moves on."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from random import Random
+from typing import Any
+
+import pytest
+
+from dagmaster.engine import explain, reasons, wording
+from dagmaster.engine.explain import explain_job, explain_node
+from dagmaster.engine.facts import Consumer, Explanation, Facts, Kind, OwnerFacts, QueueFacts
+from dagmaster.engine.messages import Pause, Unpause
+from dagmaster.engine.state import JobState, NodeState
+from dagmaster.engine.turn import Rules
+from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, NodeStatus
+from dagmaster.simulation.cases import parent_of
+from dagmaster.simulation.graphs import QUEUE
+from dagmaster.simulation.ground import Violation, require
+from dagmaster.simulation.run import prepare
+from dagmaster.simulation.store import NodeRow
+from dagmaster.simulation.timeline import max_parallel
+from dagmaster.simulation.workers import Worker, execute
+from dagmaster.simulation.world import World
+
+SEEDS = range(30_000, 30_300)
+NODES_PER_MOMENT = 3
+MOST_STEPS = 200
+# Somebody must be there to act, and no place is taken while nothing may be dispatched.
+FIRST_REMOVED = (Kind.NO_OWNER, Kind.PAUSED, Kind.BACK_PRESSURE, Kind.RETRY)
+SEARCH = range(30_000, 30_400)
+
+
+# A moment of a world: the same seed and the same number of steps are the same moment, as often as one likes.
+
+
+class Moment:
+    def __init__(self, seed: int) -> None:
+        self.trial = prepare(seed)
+        self.steps = Random(f"moment {seed}").randrange(min(self.trial.weather.steps, MOST_STEPS) + 1)
+        self.luck = Random(f"nodes {seed}")
+
+    def world(self) -> World:
+        world = self.trial.build()
+        world.storm(self.steps)
+        return world
+
+    def standing(self) -> list[str]:
+        """Some nodes; those that have begun before those that wait for others."""
+        world = self.world()
+        rows = [] if is_being_paused(world) else [row for row in world.ground.store.nodes.values() if stands_still(row)]
+        self.luck.shuffle(rows)
+        rows.sort(key=lambda row: row.status is NodeStatus.PENDING)
+        return [row.node_id for row in rows[:NODES_PER_MOMENT]]
+
+
+def is_being_paused(world: World) -> bool:
+    """Another reason is on its way, and nobody can see it yet."""
+    mail = any(isinstance(message, Pause) for message in world.ground.store.mailbox.values())
+    return mail or any(owner.decided and owner.decided.turn.holds_tasks for owner in world.owners)
+
+
+def stands_still(row: NodeRow) -> bool:
+    """Neither at its end nor with a worker; a fan-out that runs is being expanded."""
+    is_with_worker = row.status is NodeStatus.RUNNING and not row.node_id.startswith("f")
+    return row.status not in NODE_TERMINAL and not is_with_worker and not (row.parent and row.status == "running")
+
+
+def facts_of(world: World) -> Facts:
+    store = world.ground.store
+    owner_id = store.job.owner_id
+    consumers = tuple(Consumer(one.name, None, 4, len(one.held)) for one in world.remote.workers)
+    return Facts(
+        OwnerFacts(owner_id, None, is_alive=is_owned(world)),
+        orchestrators=len(world.owners),
+        threshold_seconds=120,
+        queues={QUEUE: QueueFacts(len(store.claimable()), None, consumers)},
+        ahead={row.node_id: place for place, row in enumerate(store.waiting.values())},
+        holders={row.node_id: row.worker_id or "" for row in store.running.values()},
+    )
+
+
+def is_owned(world: World) -> bool:
+    return world.ground.store.job.owner_id in {owner.name for owner in world.owners}
+
+
+def ask(world: World, node_id: str) -> Explanation:
+    ground = world.ground
+    return explain.explain_node(ground.store.load(), node_id, facts_of(world), ground.now, ground.rules)
+
+
+# Whether it is so, without a look at the engine.
+
+
+def check_real(world: World, node_id: str, kind: str, data: dict[str, Any]) -> None:
+    ground, row = world.ground, world.ground.store.nodes[node_id]
+    match Kind(kind):
+        case Kind.PAUSED:
+            holds = ground.store.job.paused_at is not None
+        case Kind.NO_OWNER:
+            holds = not is_owned(world)
+        case Kind.RETRY:
+            holds = row.not_before is not None and row.not_before > ground.now
+        case Kind.BACK_PRESSURE:
+            holds = QUEUE in ground.rules.closed_queues and row.status is NodeStatus.READY
+        case Kind.QUEUED:
+            holds = row.task_id in ground.store.waiting
+        case Kind.HELD_BY_MAX_PARALLEL:
+            holds = set(data["held_by"]) == in_flight(world, node_id)
+            holds = holds and len(data["held_by"]) >= (max_parallel(ground.case, row.parent or "") or 0)
+        case Kind.WAITING_FOR_NODES:
+            sources = world.watch.oracle.edges[node_id]
+            holds = set(named(data)) <= {*sources.all_of, *sources.any_of} and not any(decided(world, node_id, data))
+        case Kind.EXPANDING:
+            holds = row.status is NodeStatus.RUNNING
+        case Kind.ABOUT_TO_RUN:
+            holds = is_owned(world)
+        case Kind.ENDED | Kind.RUNNING:
+            holds = False
+    require(holds, "{} is not kept by {}: {}", node_id, kind, row)
+
+
+def in_flight(world: World, child: str) -> set[str]:
+    rows = world.ground.store.nodes.values()
+    return {row.node_id for row in rows if row.parent == parent_of(child) and row.status in NODE_IN_FLIGHT}
+
+
+def named(data: dict[str, Any]) -> list[str]:
+    return [one["node_id"] for one in (*data["all_of"], *data["any_of"])]
+
+
+def decided(
+    world: World, node_id: str, data: dict[str, Any], which: tuple[str, ...] = ("all_of", "any_of")
+) -> list[bool]:
+    statuses = {name: row.status for name, row in world.ground.store.nodes.items()}
+    sources = [one["node_id"] for key in which for one in data[key]]
+    return [world.watch.oracle.verdict(source, node_id, statuses) is not None for source in sources]
+
+
+# Take away what was named, and nothing else; then let the owner act.
+
+
+def check_removal(world: World, node_id: str, found: Explanation) -> None:
+    before = world.ground.store.nodes[node_id]
+    made = count_children(world, node_id)
+    world.ground.is_calm = True
+    entries = {str(found.kind): found.data} | {one["kind"]: one for one in found.data["also"]}
+    order = [kind for kind in (*FIRST_REMOVED, *Kind) if kind in entries]
+    for kind in dict.fromkeys(order):
+        remove(world, node_id, kind, entries[kind])
+        if not has_moved(world, before, made):
+            let_owners_act(world)
+    require(has_moved(world, before, made), "{} stays as it is without {}", before, order)
+
+
+def has_moved(world: World, before: NodeRow, made: int) -> bool:
+    row = world.ground.store.nodes[before.node_id]
+    return (row.status, row.attempt) != (before.status, before.attempt) or count_children(world, row.node_id) > made
+
+
+def count_children(world: World, node_id: str) -> int:
+    return sum(row.parent == node_id for row in world.ground.store.nodes.values())
+
+
+def let_owners_act(world: World) -> None:
+    while any(owner.commit() or owner.decide() for owner in world.owners):
+        world.watch.look()
+
+
+def remove(world: World, node_id: str, kind: Kind, data: dict[str, Any]) -> None:
+    ground = world.ground
+    match kind:
+        case Kind.PAUSED:
+            ground.store.add_mail(Unpause())
+        case Kind.NO_OWNER:
+            world.owners[0].lose()
+            ground.store.take_over(world.owners[0].name)
+        case Kind.RETRY:
+            ground.now = max(ground.now, datetime.fromisoformat(data["not_before"]))
+        case Kind.BACK_PRESSURE:
+            world.drain_queue()
+        case Kind.QUEUED:
+            task_id = ground.store.nodes[node_id].task_id
+            if task_id in ground.store.claimable():
+                ground.store.claim(task_id, "a worker", ground.now)
+        case Kind.HELD_BY_MAX_PARALLEL:
+            free_places(world, node_id)
+        case Kind.WAITING_FOR_NODES:
+            finish_named(world, node_id, data)
+        case Kind.EXPANDING | Kind.ABOUT_TO_RUN | Kind.ENDED | Kind.RUNNING:
+            pass
+
+
+def free_places(world: World, node_id: str) -> None:
+    """Those that have a place end, and those that take it after them, until it is this one's turn."""
+    store = world.ground.store
+    for _ in range(200):
+        if store.nodes[node_id].status is not NodeStatus.READY or not in_flight(world, node_id):
+            return
+        holder = store.nodes[min(in_flight(world, node_id))]
+        row = store.waiting.get(holder.task_id or "") or store.running.get(holder.task_id or "")
+        if row is not None:
+            store.report(execute(world.ground, Worker(row.worker_id or "a worker"), row))
+        let_owners_act(world)
+
+
+def finish_named(world: World, node_id: str, data: dict[str, Any]) -> None:
+    """Until they have ended; the node must not move before those that decide alone, and not stay after them all."""
+    store = world.ground.store
+    for _ in world.calm():
+        if store.is_over or store.nodes[node_id].status is not NodeStatus.PENDING or all(decided(world, node_id, data)):
+            break
+    is_early = not all(decided(world, node_id, data, ("all_of",)))
+    is_early = is_early or (bool(data["any_of"]) and not any(decided(world, node_id, data, ("any_of",))))
+    require(store.is_over or not is_early, "{} moved before what it was said to wait for: {}", node_id, named(data))
+
+
+def check(seed: int) -> Iterator[Explanation]:
+    """Every explanation of a few nodes of one moment, after it was found to be true."""
+    moment = Moment(seed)
+    for node_id in moment.standing():
+        world = moment.world()
+        found = ask(world, node_id)
+        assert found.sentence.startswith(f"Node `{node_id}` ") and found.sentence.endswith(".")
+        check_real(world, node_id, found.kind, found.data)
+        for one in found.data["also"]:
+            check_real(world, node_id, one["kind"], one)
+        check_removal(world, node_id, found)
+        yield found
+
+
+def test_every_reason_is_real_and_without_it_the_node_moves_on() -> None:
+    seen: Counter[str] = Counter()
+    for seed in SEEDS:
+        for found in check(seed):
+            seen[found.kind] += 1
+            seen.update(one["kind"] for one in found.data["also"])
+    assert {Kind(kind) for kind, times in seen.items() if times >= 3} == set(Kind) - {Kind.ENDED, Kind.RUNNING}, seen
+
+
+def test_a_job_stands_still_because_of_nodes_that_stand_still_themselves() -> None:
+    """What all others wait for: its roots are named, and none of them waits for another node."""
+    for seed in SEEDS:
+        world = Moment(seed).world()
+        ground = world.ground
+        found = explain_job(ground.store.load(), facts_of(world), ground.now, ground.rules)
+        assert found.sentence.endswith(".")
+        open_nodes = [row for row in ground.store.nodes.values() if row.status not in NODE_TERMINAL]
+        if ground.store.is_over:
+            continue
+        assert bool(found.data["stands"]) == bool(open_nodes)
+        for one in found.data["stands"]:
+            assert one["kind"] not in ("waiting_for_nodes", "held_by_max_parallel", "ended")
+            for node_id in one["nodes"]:
+                again = explain_node(ground.store.load(), node_id, facts_of(world), ground.now, ground.rules)
+                assert again.kind == one["kind"]
+
+
+# Explanations that are not true are found out.
+
+
+def _soon(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> list[Kind]:
+    return [Kind.ABOUT_TO_RUN]
+
+
+def _first_only(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> list[Kind]:
+    return reasons.reasons(job, node, facts, now, rules)[:1]
+
+
+def _every_source(job: JobState, node: NodeState) -> reasons.Undecided:
+    return reasons.Undecided(list(node.spec.all_of), list(node.spec.any_of))
+
+
+_undecided = reasons.undecided
+
+
+def _one_source(job: JobState, node: NodeState) -> reasons.Undecided:
+    all_of, any_of = _undecided(job, node)
+    return reasons.Undecided(all_of[:1], any_of if not all_of else [])
+
+
+def _all_of_any(job: JobState, node: NodeState) -> reasons.Undecided:
+    all_of, any_of = _undecided(job, node)
+    return reasons.Undecided([*all_of, *any_of], [])
+
+
+def without(kind: Kind) -> Any:
+    def lie(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> list[Kind]:
+        found = [one for one in reasons.reasons(job, node, facts, now, rules) if one is not kind]
+        return found or [Kind.ABOUT_TO_RUN]
+
+    return lie
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "lie"),
+    [
+        (explain, "reasons", _soon),
+        (explain, "reasons", _first_only),
+        *((explain, "reasons", without(kind)) for kind in (Kind.PAUSED, Kind.NO_OWNER, Kind.RETRY, Kind.QUEUED)),
+        (explain, "reasons", without(Kind.BACK_PRESSURE)),
+        (explain, "reasons", without(Kind.HELD_BY_MAX_PARALLEL)),
+        (wording, "undecided", _every_source),
+        (wording, "undecided", _one_source),
+        (wording, "undecided", _all_of_any),
+        (wording, "slot_holders", lambda job, child: [child.node_id]),
+    ],
+)
+def test_an_explanation_that_is_not_true_is_found_out(
+    module: object, name: str, lie: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, lie)
+    assert any(is_found_out(seed) for seed in SEARCH)
+
+
+def is_found_out(seed: int) -> bool:
+    try:
+        list(check(seed))
+    except Violation:
+        return True
+    return False

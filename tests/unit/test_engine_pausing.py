@@ -1,0 +1,240 @@
+"""A paused job starts nothing, loses nothing, and goes on where it stood."""
+
+from datetime import timedelta
+
+from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
+
+from dagmaster.engine.messages import Pause, TimerDue, TimerKind, Unpause
+from dagmaster.engine.turn import Rules
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.states import JobStatus, NodeStatus
+
+READY, DISPATCHED = NodeStatus.READY, NodeStatus.DISPATCHED
+SLOWLY = RetryPolicy(max_attempts=3, initial_delay_seconds=10)
+DAY = 24 * 3600.0
+
+
+def chain(rules: Rules | None = None, **fields: object) -> Bench:
+    fields = {"retry": AT_ONCE} | fields
+    return Bench(None, rules, a=task(**fields), b=task("a", **fields), end=end("b"))
+
+
+def children(count: int, **fields: object) -> Bench:
+    return Bench({"items": list(range(count))}, f=fan_out("{{ inputs.items }}", **fields), end=end("f")).start()
+
+
+def held(bench: Bench) -> set[str]:
+    return {row.node_id for row in bench.store.waiting.values() if row.held}
+
+
+def test_a_job_that_is_paused_before_it_starts_starts_when_it_goes_on():
+    bench = chain()
+    bench.send(Pause("ann"))
+    bench.restart()
+    assert bench.status is JobStatus.PENDING
+    assert not bench.waiting
+    bench.unpause()
+    assert (bench.status, bench.waiting) == (JobStatus.RUNNING, [f"{JOB}_a_0"])
+
+
+def test_a_waiting_task_is_held_and_let_go_again():
+    bench = chain().start()
+    bench.pause()
+    assert held(bench) == {"a"}
+    assert bench.store.claimable() == []
+    bench.unpause()
+    assert bench.store.claimable() == [f"{JOB}_a_0"]
+
+
+def test_what_runs_may_end_and_what_follows_stays_ready():
+    bench = chain().start()
+    bench.begin("a")
+    bench.pause()
+    bench.complete("a")
+    assert (bench.of("b"), bench.waiting) == (READY, [])
+    bench.unpause()
+    assert bench.waiting == [f"{JOB}_b_0"]
+
+
+def test_a_paused_job_does_not_end_before_it_goes_on():
+    bench = Bench(a=task(), end=end("a")).start()
+    bench.begin("a")
+    bench.pause()
+    bench.complete("a")
+    assert (bench.status, bench.of("end")) == (JobStatus.RUNNING, READY)
+    bench.unpause()
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_conditional_does_not_choose_while_its_job_is_paused():
+    nodes = {"a": task(), "c": choose("inputs.n", "a", is_3=("x",), default=("y",)), "x": task(), "y": task()}
+    bench = Bench({"n": 3}, **nodes, end=end("x", "y")).start()
+    bench.pause()
+    bench.complete("a")
+    assert bench.of("c") is READY
+    bench.unpause()
+    assert (bench.of("x"), bench.of("y")) == (DISPATCHED, NodeStatus.SKIPPED)
+
+
+def test_a_task_dispatched_in_the_turn_of_the_pause_is_held_as_well():
+    bench = chain().start()
+    bench.begin("a")
+    bench.send(bench.completed("a"), Pause("ann"))
+    assert held(bench) == {"b"}
+
+
+def test_pausing_twice_and_going_on_twice_change_nothing():
+    bench = chain().start()
+    bench.pause()
+    assert not bench.send(Pause("eve")).events
+    assert bench.store.job.paused_by == "ann"
+    bench.unpause()
+    assert not bench.unpause().events
+    assert bench.events("job") == ["started", "paused", "resumed"]
+    assert bench.data(None, "job_resumed") == {"actor": "bob", "paused_seconds": 0.0}
+
+
+def test_max_parallel_holds_after_a_pause():
+    bench = children(5, max_parallel=2)
+    bench.begin("f__0")
+    bench.pause()
+    bench.complete("f__0")
+    assert len(bench.waiting) == 1
+    bench.unpause()
+    assert len(bench.waiting) == 2
+    for index in range(1, 5):
+        bench.complete(f"f__{index}")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_back_off_that_outlasts_a_pause_wants_one_place_not_two():
+    """As it was: a second timer made the child wait twice, and its second turn was wasted on nobody."""
+    bench = children(3, max_parallel=1, child={"retry": SLOWLY})
+    bench.fail("f__0")
+    bench.pause()
+    bench.unpause()
+    bench.wait(10)
+    assert list(bench.job.fans["f"].waiting) == ["f__2", "f__0"]
+    for node_id in ("f__1", "f__2", "f__0"):
+        bench.complete(node_id)
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_back_off_that_ends_in_the_turn_in_which_the_job_goes_on_wants_one_place():
+    bench = children(3, max_parallel=1, child={"retry": SLOWLY})
+    bench.fail("f__0")
+    bench.pause()
+    bench.now += timedelta(seconds=10)
+    bench.send(Unpause("bob"), TimerDue(TimerKind.RETRY, "f__0", 1))
+    assert sorted(bench.job.fans["f"].waiting) == ["f__0", "f__2"]
+
+
+def test_a_back_off_that_ends_during_a_pause_is_not_forgotten():
+    bench = chain(retry=SLOWLY).start()
+    bench.fail("a")
+    bench.pause()
+    bench.wait(60)
+    assert bench.of("a") is READY
+    bench.unpause()
+    assert bench.waiting == [f"{JOB}_a_1"]
+
+
+def test_the_time_in_the_queue_is_counted_anew_after_a_pause():
+    bench = chain(Rules(dispatch_timeout_seconds=60)).start()
+    bench.wait(50)
+    bench.pause()
+    bench.wait(1000)
+    assert bench.waiting == [f"{JOB}_a_0"]
+    bench.unpause()
+    bench.wait(59)
+    assert bench.waiting == [f"{JOB}_a_0"]
+    bench.wait(1)
+    assert bench.waiting == [f"{JOB}_a_1"]
+
+
+def test_a_running_task_times_out_although_its_job_is_paused():
+    bench = chain(timeout_seconds=10).start()
+    bench.begin("a")
+    bench.pause()
+    bench.wait(15)
+    assert (bench.of("a"), bench.waiting) == (READY, [])
+    bench.unpause()
+    assert bench.waiting == [f"{JOB}_a_1"]
+
+
+def test_a_paused_job_is_no_zombie():
+    bench = chain().start()
+    bench.pause()
+    bench.wait(3 * DAY)
+    assert bench.status is JobStatus.RUNNING
+    bench.unpause()
+    bench.wait(100)
+    assert bench.waiting == [f"{JOB}_a_0"]
+
+
+def test_a_job_whose_queue_is_full_is_no_zombie():
+    bench = chain(Rules(closed_queues={"tasks"})).start()
+    bench.wait(3 * DAY)
+    assert (bench.status, bench.of("a")) == (JobStatus.RUNNING, READY)
+    bench.open_queue()
+    assert bench.waiting == [f"{JOB}_a_0"]
+
+
+def test_another_owner_finds_the_job_paused():
+    bench = children(4, max_parallel=2)
+    bench.pause()
+    bench.complete("f__0")
+    bench.restart()
+    assert (bench.job.paused_by, bench.job.paused_at) == ("ann", START)
+    assert len(bench.waiting) == 1
+    bench.send(Unpause("bob"))
+    assert len(bench.waiting) == 2
+
+
+def test_children_are_made_but_not_dispatched_while_paused():
+    bench = Bench({"n": [1] * 5}, Rules(slice_size=2), f=fan_out("{{ inputs.n }}"), end=end("f"))
+    bench.expands = False
+    follow_ups = bench.start().turn.follow_ups
+    bench.pause()
+    bench.expands = True
+    bench.send(*follow_ups)
+    assert len(bench.in_state(READY)) == 3
+    assert held(bench) == {"f__0", "f__1"}
+    bench.unpause()
+    assert len(bench.in_state(DISPATCHED)) == 5
+
+
+def test_a_task_lost_during_a_pause_is_tried_again_after_it():
+    bench = chain().start()
+    bench.begin("a")
+    bench.pause()
+    bench.lose("a")
+    assert (bench.of("a"), bench.waiting) == (READY, [])
+    bench.unpause()
+    assert bench.waiting == [f"{JOB}_a_1"]
+
+
+def test_a_paused_job_can_be_cancelled_and_can_fail():
+    for finish, status in ((Bench.cancel, JobStatus.CANCELLED), (lambda b: b.fail("a"), JobStatus.FAILED)):
+        bench = chain(retry=NO_RETRY).start()
+        bench.begin("a")
+        bench.pause()
+        finish(bench)
+        assert (bench.status, bench.waiting) == (status, [])
+
+
+def test_a_full_queue_holds_back_only_its_own_tasks():
+    nodes = {"a": task(), "b": task("a"), "other": task().model_copy(update={"queue": "other"})}
+    bench = Bench(None, Rules(closed_queues={"tasks"}), **nodes, end=end("b", "other")).start()
+    assert bench.waiting == [f"{JOB}_other_0"]
+    bench.open_queue()
+    assert bench.waiting == [f"{JOB}_other_0", f"{JOB}_a_0"]
+
+
+def test_what_a_full_queue_holds_back_survives_a_pause():
+    bench = chain(Rules(closed_queues={"tasks"})).start()
+    bench.pause()
+    bench.unpause()
+    assert list(bench.job.held["tasks"]) == ["a"]
+    bench.open_queue()
+    assert bench.waiting == [f"{JOB}_a_0"]

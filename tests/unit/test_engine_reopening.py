@@ -1,0 +1,264 @@
+"""A failed job goes on where it stood: what succeeded is kept, what failed is tried again."""
+
+import pytest
+from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
+
+from dagmaster.engine.messages import RetryByHand
+from dagmaster.engine.turn import Rules
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.states import JobStatus, NodeStatus
+
+READY, DISPATCHED, SKIPPED = NodeStatus.READY, NodeStatus.DISPATCHED, NodeStatus.SKIPPED
+COMPLETED, PENDING = NodeStatus.COMPLETED, NodeStatus.PENDING
+SLOWLY = RetryPolicy(max_attempts=3, initial_delay_seconds=100)
+
+
+def chain(**fields: object) -> Bench:
+    fields = {"retry": NO_RETRY} | fields
+    return Bench(a=task(**fields), b=task("a", **fields), c=task("b", **fields), end=end("c")).start()
+
+
+def failed_chain() -> Bench:
+    bench = chain()
+    bench.complete("a")
+    bench.fail("b")
+    assert bench.status is JobStatus.FAILED
+    return bench
+
+
+def test_what_succeeded_is_kept_and_what_failed_is_tried_again():
+    bench = failed_chain()
+    bench.retry()
+    assert (bench.status, bench.error) == (JobStatus.RUNNING, None)
+    assert bench.waiting == [f"{JOB}_b_1"]
+    assert (bench.of("a"), bench.of("c")) == (COMPLETED, PENDING)
+    bench.complete("b")
+    bench.complete("c")
+    assert bench.status is JobStatus.COMPLETED
+    assert bench.events("a") == ["ready", "dispatched", "started", "completed"]
+
+
+@pytest.mark.parametrize("node_id", [None, "b"])
+def test_the_timeline_says_who_wanted_what(node_id):
+    bench = failed_chain()
+    bench.retry(node_id)
+    told = {"actor": "ann", "wanted": node_id, "failed_nodes": ["b"]}
+    assert {**told, **bench.data(None, "job_reopened")} == told
+    assert bench.events("c") == ["skipped", "reopened"]
+
+
+def test_it_has_all_its_retries_again_and_may_fail_again():
+    bench = chain(retry=AT_ONCE)
+    for _ in range(4):
+        bench.fail("a")
+    assert bench.status is JobStatus.FAILED
+    bench.retry()
+    row = bench.store.nodes["a"]
+    assert (row.attempt, row.max_retries) == (4, 7)
+    for _ in range(4):
+        bench.fail("a")
+    assert bench.status is JobStatus.FAILED
+    bench.retry()
+    assert bench.waiting == [f"{JOB}_a_8"]
+    for node_id in ("a", "b", "c"):
+        bench.complete(node_id)
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_permanent_failure_can_be_tried_again_by_hand():
+    bench = chain(retry=AT_ONCE)
+    bench.fail("a", permanent=True)
+    bench.retry("a")
+    assert bench.waiting == [f"{JOB}_a_1"]
+
+
+def test_siblings_that_were_withdrawn_are_tried_again():
+    nodes = {name: task(retry=NO_RETRY) for name in ("a", "b", "c")}
+    bench = Bench(**nodes, end=end("a", "b", "c")).start()
+    bench.begin("b")
+    bench.fail("a")
+    assert bench.in_state(NodeStatus.FAILED) == {"a", "b", "c"}
+    bench.retry()
+    assert bench.waiting == [f"{JOB}_{name}_1" for name in ("a", "b", "c")]
+
+
+def test_a_result_of_an_attempt_that_was_withdrawn_changes_nothing():
+    bench = Bench(a=task(retry=NO_RETRY), b=task(retry=NO_RETRY), end=end("a", "b")).start()
+    bench.begin("b")
+    bench.fail("a")
+    bench.retry()
+    bench.complete("b", {"late": True}, task_id=f"{JOB}_b_0")
+    assert bench.of("b") is DISPATCHED
+    assert bench.events("b")[-1] == "ignored"
+    bench.complete("b", {"late": False})
+    assert bench.output("b") == {"late": False}
+
+
+def test_a_result_that_comes_between_the_failure_and_the_retry_changes_nothing():
+    bench = Bench(a=task(retry=NO_RETRY), b=task(retry=NO_RETRY), end=end("a", "b")).start()
+    bench.begin("b")
+    late = bench.completed("b", {"late": True})
+    bench.fail("a")
+    bench.store.reopen("owner", RetryByHand())
+    bench.job = bench.store.load()
+    bench.send(late, RetryByHand())
+    assert (bench.of("b"), bench.task_id("b")) == (DISPATCHED, f"{JOB}_b_1")
+
+
+def test_a_branch_that_was_not_taken_stays_skipped():
+    nodes = {
+        "c": choose("inputs.n", is_3=("x",), default=("y",)),
+        "x": task(retry=NO_RETRY),
+        "y": task(retry=NO_RETRY),
+        "after_y": task("y"),
+        "join": task("x", "after_y"),
+    }
+    bench = Bench({"n": 3}, **nodes, end=end("join")).start()
+    bench.fail("x")
+    bench.retry()
+    assert (bench.of("y"), bench.of("after_y"), bench.of("join")) == (SKIPPED, SKIPPED, PENDING)
+    assert bench.events("y") == ["skipped"]
+    bench.complete("x")
+    bench.complete("join")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_branch_that_was_not_chosen_yet_is_open_again():
+    nodes = {"a": task(retry=NO_RETRY), "c": choose("inputs.n", "a", is_3=("x",), default=("y",))}
+    bench = Bench({"n": 3}, **nodes, x=task(), y=task(), end=end("x", "y")).start()
+    bench.fail("a")
+    bench.retry()
+    assert bench.in_state(PENDING) == {"c", "x", "y", "end"}
+    bench.complete("a")
+    assert (bench.of("x"), bench.of("y")) == (DISPATCHED, SKIPPED)
+
+
+def test_any_of_goes_on_with_the_member_that_had_completed():
+    nodes = {name: task(retry=NO_RETRY) for name in ("a", "b", "x")}
+    bench = Bench(**nodes, c=task(any_of=("a", "b")), end=end("c", "x")).start()
+    bench.complete("a")
+    assert bench.of("c") is DISPATCHED
+    bench.fail("x")
+    bench.retry()
+    assert bench.in_state(DISPATCHED) == {"b", "c", "x"}
+    for node_id in ("c", "x"):
+        bench.complete(node_id)
+    assert bench.of("end") is COMPLETED
+
+
+def test_any_of_waits_anew_when_none_had_completed():
+    bench = Bench(a=task(retry=NO_RETRY), b=task(retry=NO_RETRY), c=task(any_of=("a", "b")), end=end("c")).start()
+    bench.fail("a")
+    bench.retry()
+    assert bench.of("c") is PENDING
+    bench.complete("b")
+    assert bench.of("c") is DISPATCHED
+
+
+def test_a_fan_out_keeps_the_children_that_had_completed():
+    bench = Bench({"n": [1, 2, 3, 4]}, f=fan_out("{{ inputs.n }}", max_parallel=2), g=fan_in("f"), end=end("g")).start()
+    bench.complete("f__0", 10)
+    bench.fail("f__1")
+    assert (bench.of("f__2"), bench.of("f__3")) == (NodeStatus.FAILED, SKIPPED)
+    bench.retry()
+    assert len(bench.waiting) == 2
+    for index in (1, 2, 3):
+        bench.complete(f"f__{index}", index)
+    assert bench.output("g")["results"] == [10, 1, 2, 3]
+    assert bench.events("f__0").count("completed") == 1
+
+
+def test_a_fan_out_that_failed_in_the_middle_of_its_expansion_goes_on_with_it():
+    bench = Bench({"n": list(range(7))}, Rules(slice_size=3), f=fan_out("{{ inputs.n }}"), g=fan_in("f"), end=end("g"))
+    bench.expands = False
+    bench.start()
+    bench.fail("f__1")
+    assert bench.of("f") is NodeStatus.FAILED
+    bench.expands = True
+    bench.retry()
+    assert bench.of("f") is COMPLETED
+    assert bench.in_state(DISPATCHED) == {f"f__{index}" for index in range(7)}
+    for index in range(7):
+        bench.complete(f"f__{index}", index)
+    assert bench.output("g")["results"] == list(range(7))
+
+
+def test_a_fan_out_whose_list_was_wrong_is_asked_again():
+    bench = Bench({"n": {"no": "list"}}, f=fan_out("{{ inputs.n }}"), end=end("f")).start()
+    assert bench.status is JobStatus.FAILED
+    bench.retry()
+    assert bench.status is JobStatus.FAILED
+    assert bench.events("job") == ["started", "failed", "reopened", "failed"]
+    assert bench.store.nodes["f"].attempt == 1
+
+
+def test_what_was_in_a_back_off_when_the_job_failed_is_tried_at_once():
+    """As it was: it kept the time at which it was due, and the timer for it was gone with the former owner."""
+    bench = Bench(a=task(retry=SLOWLY), b=task(retry=NO_RETRY), end=end("a", "b")).start()
+    bench.fail("a")
+    bench.fail("b")
+    assert bench.of("a") is SKIPPED
+    bench.retry()
+    assert set(bench.waiting) == {f"{JOB}_a_1", f"{JOB}_b_1"}
+
+
+def test_a_back_off_is_cut_short():
+    bench = chain(retry=SLOWLY)
+    bench.fail("a")
+    bench.retry("a")
+    assert bench.waiting == [f"{JOB}_a_1"]
+    assert bench.data("a", "node_retrying") == {"attempt": 1, "actor": "ann", "at_once": True}
+    bench.wait(100)
+    assert bench.waiting == [f"{JOB}_a_1"]
+
+
+def test_a_back_off_that_is_cut_short_wants_one_place_not_two():
+    """As it was: the timer of the back-off made the child wait for its place a second time."""
+    bench = Bench(
+        {"n": [1, 2, 3]}, f=fan_out("{{ inputs.n }}", max_parallel=1, child={"retry": SLOWLY}), end=end("f")
+    ).start()
+    bench.fail("f__0")
+    bench.retry("f__0")
+    bench.wait(100)
+    bench.retry("f__0")
+    assert list(bench.job.fans["f"].waiting) == ["f__2", "f__0"]
+    for node_id in ("f__1", "f__2", "f__0"):
+        bench.complete(node_id)
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_job_that_failed_while_paused_is_still_paused_when_it_is_reopened():
+    bench = chain()
+    bench.begin("a")
+    bench.pause()
+    bench.fail("a")
+    bench.retry()
+    assert (bench.status, bench.of("a"), bench.waiting) == (JobStatus.RUNNING, READY, [])
+    bench.unpause()
+    assert bench.waiting == [f"{JOB}_a_1"]
+
+
+def test_a_reopened_job_that_stands_still_is_given_up_in_the_end():
+    bench = chain(timeout_seconds=10)
+    bench.fail("a")
+    bench.retry()
+    bench.wait(1800)
+    assert bench.status is JobStatus.FAILED
+
+
+def test_another_owner_goes_on_with_a_reopened_job():
+    bench = failed_chain()
+    bench.retry()
+    bench.restart()
+    bench.complete("b")
+    bench.complete("c")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_only_a_failed_job_is_reopened():
+    for finish in (Bench.cancel, lambda bench: bench.complete("a")):
+        bench = Bench(a=task(), end=end("a")).start()
+        finish(bench)
+        status = bench.status
+        turn = bench.send(RetryByHand())
+        assert (bench.status, turn.events) == (status, [])

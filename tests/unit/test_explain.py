@@ -1,0 +1,311 @@
+"""What is said of a node or a job: the right reason first, in one sentence, with everything in the data."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
+
+from dagmaster.engine.explain import explain_job, explain_node
+from dagmaster.engine.facts import Consumer, Explanation, Facts, Kind, OwnerFacts, Progress, QueueFacts
+from dagmaster.engine.turn import Rules
+from dagmaster.engine.wording import names, span
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.states import NODE_TERMINAL
+
+ALIVE = OwnerFacts("one", 2.0, is_alive=True)
+FACTS = Facts(ALIVE, orchestrators=1, threshold_seconds=120)
+SLOWLY = RetryPolicy(max_attempts=3, initial_delay_seconds=20)
+
+
+def facts_of(bench: Bench, **changes: Any) -> Facts:
+    ahead = {row.node_id: place for place, row in enumerate(bench.store.waiting.values())}
+    holders = {row.node_id: row.worker_id or "" for row in bench.store.running.values()}
+    return replace(FACTS, ahead=ahead, holders=holders, **changes)
+
+
+def why(bench: Bench, node_id: str | None = None, **changes: Any) -> Explanation:
+    """From the rows, as everybody but the owner sees it."""
+    job, facts = bench.store.load(), facts_of(bench, **changes)
+    job.error, job.completed_at = bench.store.job.error, bench.store.job.completed_at
+    if node_id is None:
+        found = explain_job(job, facts, bench.now, bench.rules)
+    else:
+        found = explain_node(job, node_id, facts, bench.now, bench.rules)
+    assert orjson.loads(orjson.dumps(found.data)) == found.data
+    assert found.sentence.count("\n") == 0 and found.sentence.endswith(".")
+    return found
+
+
+def said(bench: Bench, node_id: str | None = None, **changes: Any) -> str:
+    return why(bench, node_id, **changes).sentence
+
+
+def also(found: Explanation) -> list[str]:
+    return [one["kind"] for one in found.data["also"]]
+
+
+def join(**nodes: Any) -> Bench:
+    return Bench(a=task(), b=task(), **nodes).start()
+
+
+# Other nodes.
+
+
+def test_a_node_waits_for_each_of_all_of_that_is_undecided():
+    bench = join(merge=task("a", "b"), end=end("merge"))
+    assert said(bench, "merge") == "Node `merge` waits for `a` and `b`, which are queued."
+    bench.begin("a")
+    assert said(bench, "merge") == "Node `merge` waits for `a` (running) and `b` (queued)."
+    bench.complete("a")
+    assert said(bench, "merge") == "Node `merge` waits for `b`, which is queued."
+    assert said(bench, "end") == "Node `end` waits for `merge`, which is waiting."
+
+
+def test_a_node_waits_for_one_of_any_of_until_one_has_completed():
+    bench = join(merge=task(any_of=("a", "b")), x=task(), both=task("x", any_of=("a", "b")), end=end("merge", "both"))
+    assert said(bench, "merge") == "Node `merge` waits for one of `a` and `b`, which are queued."
+    assert said(bench, "both") == "Node `both` waits for `x` (queued) and for one of `a` (queued) and `b` (queued)."
+    bench.complete("a")
+    found = why(bench, "both")
+    assert found.sentence == "Node `both` waits for `x`, which is queued."
+    assert (found.data["any_of"], found.data["will_be_skipped"]) == ([], False)
+
+
+def test_a_node_that_will_be_skipped_says_so():
+    nodes = {"c": choose("inputs.n", is_3=("x",), default=("y",)), "x": task(), "y": task(), "slow": task()}
+    bench = Bench({"n": 3}, **nodes, lost=task("slow", any_of=("y",)), end=end("lost", "x")).start()
+    found = why(bench, "lost")
+    assert found.sentence == "Node `lost` waits for `slow` (queued) and will then be skipped."
+    assert found.data["will_be_skipped"] is True
+
+
+def test_what_follows_a_fan_out_waits_for_its_children():
+    bench = Bench({"n": [1, 2, 3]}, f=fan_out("{{ inputs.n }}"), g=fan_in("f"), end=end("g")).start()
+    bench.complete("f__0")
+    found = why(bench, "g")
+    assert found.sentence == "Node `g` waits for `f`, which is expanded with 2 of 3 children open."
+    assert found.data["all_of"] == [{"node_id": "f", "status": "completed", "children": 3, "children_open": 2}]
+    assert said(bench, "f").endswith("; 2 of its 3 children are still open.")
+
+
+def test_a_fan_out_that_is_being_expanded_counts_its_children():
+    bench = Bench({"n": [1] * 5}, Rules(slice_size=2), f=fan_out("{{ inputs.n }}"), end=end("f"))
+    bench.expands = False
+    bench.start()
+    assert said(bench, "f") == "Node `f` is being expanded: 2 of its 5 children are made."
+    assert said(bench, "end") == "Node `end` waits for `f`, which is running."
+
+
+# Queues and workers.
+
+
+@pytest.mark.parametrize(
+    ("consumers", "service"),
+    [
+        ((), "no worker consumes this queue"),
+        ((Consumer("w", frozenset({"x"}), 1, 0),), "its only worker does not have the handler `work`"),
+        (
+            (Consumer("v", frozenset(), 1, 0), Consumer("w", frozenset({"x"}), 1, 0)),
+            "none of its 2 workers has the handler `work`",
+        ),
+        ((Consumer("w", None, 1, 1),), "the only worker that takes such tasks is busy"),
+        ((Consumer("v", None, 1, 1), Consumer("w", frozenset({"work"}), 2, 2)), "all 2 workers for it are busy"),
+        ((Consumer("v", None, 1, 1), Consumer("w", frozenset({"work"}), 2, 1)), "1 of 2 workers for it is free"),
+    ],
+)
+def test_a_queued_task_says_how_its_queue_is_served(consumers: tuple[Consumer, ...], service: str):
+    bench = join(end=end("a", "b"))
+    queues = {"tasks": QueueFacts(2, None, consumers)}
+    assert said(bench, "a", queues=queues) == f"Node `a` is next in queue `tasks`; {service}."
+    assert said(bench, "b", queues=queues) == f"Node `b` waits in queue `tasks` behind 1 task; {service}."
+
+
+def test_a_full_queue_is_named_with_its_depth_and_its_limit():
+    bench = Bench(None, Rules(closed_queues={"tasks"}), a=task(), end=end("a")).start()
+    found = why(bench, "a", queues={"tasks": QueueFacts(1200, 1000)})
+    assert found.sentence == (
+        "Node `a` is held back because queue `tasks` is full (1,200 tasks waiting, the limit is 1,000)."
+    )
+    assert found.kind is Kind.BACK_PRESSURE
+
+
+def test_max_parallel_names_those_that_hold_the_places():
+    bench = Bench({"n": [1] * 9}, f=fan_out("{{ inputs.n }}", max_parallel=6), end=end("f")).start()
+    found = why(bench, "f__7")
+    expected = "held by `f__0`, `f__1`, `f__2`, `f__3` and 2 more."
+    assert found.sentence == f"Node `f__7` waits for one of 6 places (max_parallel), {expected}"
+    assert len(found.data["held_by"]) == 6
+
+
+def test_a_running_task_says_where_and_since_when():
+    bench = Bench(a=task(timeout_seconds=600), end=end("a")).start()
+    bench.begin("a")
+    bench.now += timedelta(seconds=90)
+    running = "Node `a` has been running for 90 s on worker worker"
+    assert said(bench, "a") == f"{running} and may run until 00:10:00 UTC."
+    told = said(bench, "a", progress={"a": Progress(40.0, "tile 4 of 10")})
+    assert told == f"{running} (40 %: tile 4 of 10) and may run until 00:10:00 UTC."
+
+
+# Time, pauses and owners.
+
+
+def test_a_retry_tells_how_often_it_failed_and_when_it_is_tried_again():
+    bench = Bench(a=task(retry=SLOWLY), end=end("a")).start()
+    bench.fail("a")
+    bench.now += timedelta(seconds=6)
+    found = why(bench, "a", errors={"a": "connection refused\nand a stack"})
+    assert found.sentence == (
+        "Node `a` failed once (last: connection refused) and is tried again at 00:00:20 UTC, in 14 s."
+    )
+    bench.now += timedelta(seconds=14)
+    assert why(bench, "a").kind is Kind.ABOUT_TO_RUN
+
+
+def test_a_paused_job_says_so_before_everything_else():
+    bench = join(end=end("a", "b"))
+    bench.pause()
+    bench.now += timedelta(minutes=3)
+    assert said(bench) == f"Job {JOB} was paused by ann 3 minutes ago."
+    found = why(bench, "a", owner=OwnerFacts("one", 300.0))
+    assert found.sentence == f"Node `a` stands still: job {JOB} was paused by ann 3 minutes ago."
+    assert also(found) == ["queued", "no_owner"]
+
+
+def test_every_reason_that_holds_at_once_is_listed():
+    bench = Bench({"n": [1, 2, 3]}, f=fan_out("{{ inputs.n }}", max_parallel=1, child={"retry": SLOWLY}), end=end("f"))
+    bench.start()
+    bench.fail("f__0")
+    bench.close_queue()
+    bench.pause()
+    found = why(bench, "f__0", owner=OwnerFacts("one", 300.0))
+    assert found.kind is Kind.PAUSED
+    assert also(found) == ["no_owner", "retry", "held_by_max_parallel", "back_pressure"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "orchestrators", "sentence"),
+    [
+        (OwnerFacts("one", 9.0), 0, "No orchestrator is running."),
+        (OwnerFacts(), 2, f"Job {JOB} has no owner; an orchestrator adopts it at its next look."),
+        (
+            OwnerFacts("one", 95.0),
+            2,
+            f"Job {JOB} has no living owner: orchestrator one last beat 95 s ago; another one takes over after "
+            "2 minutes.",
+        ),
+        (
+            OwnerFacts("one", 150.0),
+            2,
+            f"Job {JOB} has no living owner: orchestrator one last beat 2 minutes ago; another one takes over at its "
+            "next look.",
+        ),
+    ],
+)
+def test_a_job_without_a_living_owner_says_so(owner: OwnerFacts, orchestrators: int, sentence: str):
+    bench = join(end=end("a", "b"))
+    assert said(bench, owner=owner, orchestrators=orchestrators) == sentence
+
+
+def test_a_dead_owner_does_not_hide_what_a_node_waits_for():
+    bench = join(merge=task("a", "b"), end=end("merge"))
+    for node_id, kind in (("merge", Kind.WAITING_FOR_NODES), ("a", Kind.QUEUED)):
+        found = why(bench, node_id, owner=OwnerFacts("one", 300.0))
+        assert (found.kind, also(found)) == (kind, ["no_owner"])
+
+
+def test_a_task_that_was_just_taken_is_about_to_run_unless_nobody_hears_of_it():
+    bench = join(end=end("a", "b"))
+    bench.store.claim(f"{JOB}_a_0", "w", bench.now)
+    assert said(bench, "a") == "Node `a` was taken by worker w, and its owner hears of it within a moment."
+    assert why(bench, "a", owner=OwnerFacts("one", 300.0)).kind is Kind.NO_OWNER
+
+
+# The end.
+
+
+def test_what_has_ended_tells_why_and_who_was_the_cause():
+    nodes = {"c": choose("inputs.n", is_3=("x",), default=("y",)), "x": task(retry=NO_RETRY), "y": task()}
+    bench = Bench({"n": 3}, **nodes, z=task("y"), w=task(), last=task("x"), end=end("last", "z", "w")).start()
+    bench.now += timedelta(seconds=5)
+    bench.fail("x", "disk full")
+    skipped = "was skipped because `c` took the branch `is_3`, which does not lead to it."
+    assert said(bench, "y") == f"Node `y` {skipped}"
+    assert said(bench, "z") == f"Node `z` {skipped}"
+    assert said(bench, "x") == "Node `x` failed for good after 1 attempt: disk full."
+    assert said(bench, "w") == f"Node `w` was withdrawn because job {JOB} failed (node x failed: disk full)."
+    last = why(bench, "last", owner=OwnerFacts())
+    assert last.sentence == f"Node `last` was skipped because job {JOB} failed (node x failed: disk full)."
+    assert last.data["cause"] == ["x"]
+    whole = why(bench, owner=OwnerFacts())
+    assert whole.sentence == f"Job {JOB} failed at 00:00:05 UTC after 5 s: node x failed: disk full."
+    assert (whole.kind, whole.data["cause"]) == (Kind.ENDED, ["x"])
+
+
+def test_a_failed_job_with_an_owner_is_about_to_be_tried_again():
+    bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
+    bench.fail("a")
+    assert why(bench).kind is Kind.ABOUT_TO_RUN
+    assert why(bench, owner=OwnerFacts("one", 300.0)).kind is Kind.NO_OWNER
+    assert why(bench, owner=OwnerFacts()).kind is Kind.ENDED
+
+
+def test_a_cancelled_and_a_completed_job_say_so():
+    bench = join(end=end("a", "b"))
+    bench.cancel()
+    assert said(bench, owner=OwnerFacts()) == (f"Job {JOB} was cancelled at 00:00:00 UTC after 0 s: changed my mind.")
+    assert said(bench, "end") == f"Node `end` was skipped because job {JOB} was cancelled (changed my mind)."
+    bench = Bench(a=task(), end=end("a")).start()
+    bench.complete("a")
+    assert said(bench, owner=OwnerFacts()) == f"Job {JOB} completed at 00:00:00 UTC after 0 s."
+
+
+# The job as a whole.
+
+
+def test_a_job_names_the_nodes_that_all_others_wait_for():
+    bench = Bench(
+        {"n": [1] * 10}, f=fan_out("{{ inputs.n }}", max_parallel=3), g=fan_in("f"), after=task("g"), end=end("after")
+    ).start()
+    found = why(bench)
+    assert found.sentence == (
+        f"Job {JOB} waits for `f` (3 of 10 children): `f__0` is next in queue `tasks`; no worker consumes this queue."
+    )
+    assert found.data["stands"][0]["nodes"] == ["f__0", "f__1", "f__2"]
+
+
+def test_a_queue_that_nobody_serves_comes_before_what_runs():
+    lone = task().model_copy(update={"queue": "gpu"})
+    bench = Bench(a=task(), lone=lone, end=end("a", "lone")).start()
+    bench.begin("a")
+    served = {"tasks": QueueFacts(0, None, (Consumer("w", None, 1, 1),))}
+    found = why(bench, queues=served)
+    assert "waits for `lone`" in found.sentence and "no worker consumes this queue" in found.sentence
+    assert [one["node_id"] for one in found.data["also"]] == ["a"]
+    free = {"gpu": QueueFacts(1, None, (Consumer("w", None, 1, 0),))}
+    assert f"Job {JOB} waits for `a`, which has been running" in said(bench, queues=served | free)
+
+
+def test_a_job_that_has_not_begun_is_about_to_start():
+    bench = Bench(a=task(retry=AT_ONCE), end=end("a"))
+    assert said(bench) == f"Job {JOB} is about to start: its owner acts within a moment."
+    assert why(bench, "start").kind is Kind.ABOUT_TO_RUN
+    assert said(bench, "a") == "Node `a` waits for `start`, which is waiting."
+
+
+def test_every_open_node_has_a_reason_and_every_kind_has_words():
+    bench = join(merge=task("a", "b"), end=end("merge"))
+    for row in bench.store.nodes.values():
+        found = why(bench, row.node_id)
+        assert (found.kind is Kind.ENDED) == (row.status in NODE_TERMINAL)
+        assert found.data["node_id"] == row.node_id
+
+
+def test_names_and_times_are_short():
+    assert (names(["a"]), names(["a", "b"])) == ("`a`", "`a` and `b`")
+    assert names(["a", "b", "c", "d", "e", "f"]) == "`a`, `b`, `c`, `d` and 2 more"
+    spans = {0.25: "0.2 s", 4: "4 s", 95: "95 s", 180: "3 minutes", 10_800: "3 hours", 259_200: "3 days", -5: "0 s"}
+    assert {seconds: span(timedelta(seconds=seconds)) for seconds in spans} == spans
