@@ -191,6 +191,10 @@ class Measures(Reply):
 
 
 class Explanation(Reply):
+    """Why a job or a node does not run, in one sentence; `data` holds everything that it says."""
+
     job_id: Id
     node_id: str | None
-    explanation: Json
+    kind: str
+    sentence: str
+    data: Json

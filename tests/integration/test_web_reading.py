@@ -41,7 +41,9 @@ async def test_the_timeline_is_told_in_words_and_summed_over_all_events(dsn: str
         assert rest["events"][-1]["message"].startswith("the job is completed after")
         assert len(rest["events"]) == page["summary"]["total_events"] - 2
         only = await it.get(f"/api/v1/jobs/{job_id}/timeline?event_types=node_running,job_failed")
-        assert [(event["event_type"], event["node_id"]) for event in only["events"]] == [("node_started", "work")]
+        assert [(event["event_type"], event["node_id"]) for event in only["events"]] == [
+            ("node_started", node_id) for node_id in ("START", "work", "END")
+        ]
         await it.get(f"/api/v1/jobs/{job_id}/timeline?event_types=nonsense", 422)
         await it.get("/api/v1/jobs/17/timeline", 404)
         for path in ("timeline", "events"):
@@ -131,6 +133,10 @@ async def test_the_buckets_of_progress_sum_to_the_total(dsn: str) -> None:
         assert (queue["depth"], queue["consumers"], queue["workflows"]) == (1, 0, ["single"])
         node = await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/work/progress")
         assert node["status"] == "dispatched"
+        why = await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/work/explain")
+        assert (why["node_id"], "queue `q`" in why["sentence"]) == ("work", True), why["sentence"]
+        assert (await it.get(f"/api/v1/jobs/{made['job_id']}/explain"))["sentence"]
+        await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/nothing/explain", 404)
 
 
 async def test_workflows_show_their_inputs_nodes_and_edges(dsn: str) -> None:
@@ -171,7 +177,7 @@ async def test_measures_are_shown_and_a_task_token_does_not_open_them(dsn: str) 
         assert len((await it.get("/api/v1/metrics/throughput?hours=2"))["items"]) >= 2
         await it.get("/api/v1/metrics/workflows?days=91", 422)
         assert "dagmaster_" in await it.get("/metrics")
-        await it.get("/metrics", 403, headers={"Authorization": "Bearer dmt_anything"})
+        await it.get("/metrics", 401, headers={"Authorization": "Bearer dmt_anything"})
 
 
 async def test_a_partner_sees_only_what_it_submitted(dsn: str) -> None:

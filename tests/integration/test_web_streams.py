@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -47,6 +48,12 @@ async def watch(url: str, path: str, *, first: Any = None, **options: Any) -> tu
             return entries, closed.rcvd.code
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - what is waited for belongs to the application
+            await asyncio.sleep(0.01)
+
+
 async def test_the_stream_of_a_whole_job_is_its_timeline(dsn: str) -> None:
     async with web(dsn, fan(), runs=True) as it, it.real_server() as url:
         made = await it.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": {"items": list(range(40))}}, 201)
@@ -85,8 +92,7 @@ async def test_an_event_that_is_seen_late_is_not_missed_and_none_comes_twice(dsn
                  OVERRIDING SYSTEM VALUE VALUES (%s, %s, 'job_warning', 'info', clock_timestamp(), 'test')"""
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         await rows(dsn, add, int(job_id), 1_000_002)
-        while not any(watcher._seen.get(1_000_002) for watcher in it.app.state.streams._watchers):
-            await asyncio.sleep(0.01)
+        await until(lambda: any(1_000_002 in watcher._seen for watcher in it.app.state.streams._watchers))
         await rows(dsn, add, int(job_id), 1_000_001)
         await asyncio.sleep(3 * streams.LOOK_SECONDS)
         await it.post("/api/v1/callbacks/task-result", {"task_id": f"{job_id}_work_0", "status": "completed"})
@@ -122,8 +128,7 @@ async def test_a_stream_ends_promptly_when_the_server_stops(dsn: str) -> None:
         made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         async with it.real_server() as url:
             listening = asyncio.create_task(listen(url, made["job_id"]))
-            while not it.app.state.streams._watchers:
-                await asyncio.sleep(0.01)
+            await until(lambda: bool(it.app.state.streams._watchers))
         entries = await asyncio.wait_for(listening, 3)
         assert [entry["event_type"] for entry in entries] in ([], ["job_created"])
 

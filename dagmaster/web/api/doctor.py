@@ -10,7 +10,7 @@ from dagmaster.schemas.system import DoctorReply, FindingReply, PointReply
 from dagmaster.settings import Settings
 from dagmaster.store.doctor import Finding, Limits, examine
 from dagmaster.store.health import examine_database
-from dagmaster.web.access import ADMINS, Admitted
+from dagmaster.web.access import ADMINS, OPERATORS, Admitted
 from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1/doctor", tags=["system"])
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/api/v1/doctor", tags=["system"])
 Days = Annotated[float, Query(gt=0, le=3650, description="How many days back jobs are looked at.")]
 
 
-@router.get("", dependencies=[ADMINS])
+@router.get("", dependencies=[OPERATORS])
 async def examine_all(services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
     """The rules that must hold for all jobs, and the health of the database."""
     findings = await examine(conn, limits=_limits(services.settings, days))

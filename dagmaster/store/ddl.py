@@ -1,0 +1,27 @@
+"""The schema as SQL text, from the models. Imports SQLAlchemy: only for those who ask."""
+
+from collections.abc import Iterator
+
+from sqlalchemy import Enum
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import CreateEnumType
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from dagmaster.store.tables import SCHEMA, Base
+
+
+def render() -> str:
+    return "".join(f"{statement};\n\n" for statement in _statements())
+
+
+def _statements() -> Iterator[str]:
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    yield f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"
+    tables = Base.metadata.sorted_tables
+    enums = {c.type.name: c.type for table in tables for c in table.columns if isinstance(c.type, Enum)}
+    for enum in enums.values():
+        yield str(CreateEnumType(enum.dialect_impl(dialect)).compile(dialect=dialect))
+    for table in tables:
+        yield str(CreateTable(table).compile(dialect=dialect)).strip()
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            yield str(CreateIndex(index).compile(dialect=dialect))

@@ -1,0 +1,38 @@
+"""Why a job, or a node of it, does not run."""
+
+from fastapi import APIRouter
+
+from dagmaster.engine.facts import Explanation as Found
+from dagmaster.model.redact import redact, redact_text
+from dagmaster.schemas.system import Explanation
+from dagmaster.store import explaining
+from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.errors import documented
+from dagmaster.web.services import Conn, Given
+
+router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
+
+
+@router.get("/explain", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
+    """Why the job does not run, or how it ended."""
+    threshold = services.settings.orphan_threshold_seconds
+    return _reply(job, None, await explaining.explain_job(conn, job["job_id"], threshold_seconds=threshold))
+
+
+@router.get("/nodes/{node_id}/explain", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def explain_node(job: Job, node_id: str, services: Given, conn: Conn) -> Explanation:
+    """Why this node does not run, or how it ended."""
+    threshold = services.settings.orphan_threshold_seconds
+    found = await explaining.explain_node(conn, job["job_id"], node_id, threshold_seconds=threshold)
+    return _reply(job, node_id, found)
+
+
+def _reply(job: Job, node_id: str | None, found: Found) -> Explanation:
+    return Explanation(
+        job_id=str(job["job_id"]),
+        node_id=node_id,
+        kind=found.kind,
+        sentence=redact_text(found.sentence),
+        data=redact(found.data),
+    )

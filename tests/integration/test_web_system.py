@@ -1,0 +1,119 @@
+import psycopg
+from fleet import rows, single
+from web import Web, web
+
+from dagmaster.model.access import Role
+from dagmaster.store.revision import HEAD
+
+
+async def audited(it: Web, **options: dict[str, str]) -> list[tuple[str | None, str | None]]:
+    return [(one["command"], one["actor"]) for one in (await it.get("/api/v1/audit", **options))["items"]]
+
+
+async def test_a_command_is_run_at_once_and_leaves_one_trace(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        me = await it.key("me")
+        done = await it.post("/api/v1/commands/cache.invalidate", headers=me)
+        assert (done["command"], done["result"]["workflows"]) == ("cache.invalidate", 1)
+        done = await it.post("/api/v1/commands/schema.migrate", {"params": {}}, headers=me)
+        assert done["result"] == {"before": HEAD, "after": HEAD, "is_changed": False}
+        traces = await audited(it, headers=me)
+        assert traces[:2] == [("schema.migrate", "me"), ("cache.invalidate", "me")]
+        listed = (await it.get("/api/v1/commands", headers=me))["commands"]
+        assert [command["name"] for command in listed] == ["schema.migrate", "cache.invalidate"]
+
+
+async def test_commands_are_refused_to_those_who_may_not_and_unknown_ones_named(dsn: str) -> None:
+    async with web(dsn) as it:
+        operator, viewer = await it.key("op", Role.OPERATOR), await it.key("viewer", Role.VIEWER)
+        await it.post("/api/v1/commands/schema.migrate", status=403, headers=operator)
+        await it.post("/api/v1/commands/cache.invalidate", status=403, headers=viewer)
+        unknown = await it.post("/api/v1/commands/nothing", status=404, headers=operator)
+        assert "cache.invalidate" in unknown["error"]["message"]
+        await it.post("/api/v1/commands/cache.invalidate", {"params": {"x": 1}}, 422, headers=operator)
+
+
+async def test_keys_are_made_shown_once_and_revoked(dsn: str) -> None:
+    async with web(dsn) as it:
+        me = await it.key("me")
+        made = await it.post("/api/v1/keys", {"name": "robot", "role": "viewer"}, 201, headers=me)
+        robot = {"Authorization": f"Bearer {made['key']}"}
+        await it.get("/api/v1/jobs", headers=robot)
+        await it.post("/api/v1/keys", {"name": "x", "role": "viewer"}, 403, headers=robot)
+        await it.post("/api/v1/keys", {"name": "robot", "role": "viewer"}, 409, headers=me)
+        assert made["key"] not in (await it.client.get("/api/v1/keys", headers=me)).text
+        revoked = await it.ask("DELETE", f"/api/v1/keys/{made['key_id']}", 200, headers=me)
+        assert revoked["revoked_at"]
+        await it.post("/api/v1/commands/cache.invalidate", headers=me)
+        await it.get("/api/v1/jobs", 401, headers=robot)
+        await it.ask("DELETE", "/api/v1/keys/nothing", 404, headers=me)
+
+
+async def test_the_schema_is_shown_and_deployed_only_on_confirmation(dsn: str) -> None:
+    async with web(dsn) as it:
+        status = await it.get("/api/v1/bootstrap/status")
+        assert (status["revision"], status["is_current"]) == (HEAD, True)
+        tables = {table["name"] for table in (await it.get("/api/v1/bootstrap/tables"))["tables"]}
+        assert {"dag_jobs", "dag_job_events"} <= tables
+        assert "CREATE TABLE dagapp.dag_jobs" in (await it.get("/api/v1/bootstrap/ddl"))["ddl"]
+        await it.post("/api/v1/bootstrap/deploy", {}, 422)
+        assert not (await it.post("/api/v1/bootstrap/deploy", {"dry_run": True}))["is_changed"]
+        assert await audited(it) == []
+        assert not (await it.post("/api/v1/bootstrap/deploy", {"confirm": "yes"}))["is_changed"]
+        await it.post("/api/v1/bootstrap/migrate")
+        assert [command for command, _ in await audited(it)] == ["bootstrap.migrate", "bootstrap.deploy"]
+
+
+async def test_nothing_is_destroyed_without_permission_a_key_and_the_name_of_the_database(dsn: str) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+    path = "/api/v1/bootstrap/rebuild"
+    async with web(dsn, single()) as it:
+        await it.post(path, {"confirm": name}, 403)
+        me = await it.key("me")
+        await it.post(path, {"confirm": name}, 403, headers=me)
+        await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=me)
+    async with web(dsn, allow_destructive_bootstrap=True) as it:
+        await it.post(path, {"confirm": "yes"}, 422, headers=me)
+        operator = await it.key("op", Role.OPERATOR)
+        await it.post(path, {"confirm": name}, 403, headers=operator)
+        assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_jobs")) == 1
+        assert (await it.post(path, {"confirm": name}, headers=me))["after"] == HEAD
+        assert await rows(dsn, "SELECT 1 FROM dagapp.dag_jobs") == []
+        assert await audited(it) == [("bootstrap.rebuild", "me")]
+        await it.post(path, {"confirm": name}, 403)
+
+
+async def test_a_handler_is_tried_only_where_that_is_allowed_and_by_somebody(dsn: str) -> None:
+    path = "/api/v1/test/handler/echo"
+    async with web(dsn) as it:
+        me = await it.key("me")
+        await it.post(path, {}, 403, headers=me)
+        await it.get("/api/v1/test/handlers", 403, headers=me)
+    async with web(dsn, enable_handler_test=True) as it:
+        tried = await it.post(path, {"params": {"a": 1, "password": "x"}}, headers=me)
+        assert tried["success"]
+        assert "x" not in str(tried["output"].values())
+        assert "echo" in [one["name"] for one in (await it.get("/api/v1/test/handlers", headers=me))["handlers"]]
+        await it.post("/api/v1/test/handler/nothing", {}, 404, headers=me)
+        await it.post(path, {"timeout_seconds": 61}, 422, headers=me)
+        await rows(dsn, "UPDATE dagapp.dag_api_keys SET revoked_at = now()")
+        await it.post("/api/v1/commands/cache.invalidate", headers=me)
+        await it.post(path, {}, 403)
+
+
+async def test_the_doctor_looks_and_repairs(dsn: str) -> None:
+    async with web(dsn) as it:
+        await rows(
+            dsn,
+            """INSERT INTO dagapp.dag_jobs (job_id, workflow_id, workflow_version, workflow_hash, status, priority,
+                   owner_id, started_at, completed_at, created_at, updated_at)
+               VALUES (17, 'w', 1, 'h', 'completed', 0, 'gone', now(), now(), now() - interval '1 hour',
+                   now() - interval '1 hour')""",
+        )
+        found = {one["name"]: one for one in (await it.get("/api/v1/doctor"))["findings"]}
+        assert found["owned_ended_jobs"]["is_open"]
+        assert found["owned_ended_jobs"]["examples"][0]["job_id"] == "17"
+        repaired = {one["name"]: one for one in (await it.post("/api/v1/doctor/repair"))["findings"]}
+        assert not repaired["owned_ended_jobs"]["is_open"]
+        [trace] = (await it.get("/api/v1/jobs/17/timeline?event_types=command"))["events"]
+        assert trace["data"]["command"] == "doctor.repair"
