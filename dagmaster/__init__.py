@@ -1,20 +1,33 @@
-"""Durable workflows on PostgreSQL. This is what the author of a handler needs."""
+"""Durable workflows on PostgreSQL. This is what the author of a handler needs, and a program that submits jobs."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dagmaster.client import AsyncClient, Client
     from dagmaster.handlers import Context, HandlerContext, HandlerResult, Permanent, Retry, handler, register_handler
 
     __version__: str
 
-__all__ = ["Context", "HandlerContext", "HandlerResult", "Permanent", "Retry", "handler", "register_handler"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Context",
+    "HandlerContext",
+    "HandlerResult",
+    "Permanent",
+    "Retry",
+    "handler",
+    "register_handler",
+]
+CLIENTS = ("AsyncClient", "Client")
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: every command begins by importing this module, and few of them need a handler.
+    # Loaded when asked for: every command begins by importing this module, and few of them need any of it.
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("dagmaster")
     if name in __all__:
-        return getattr(importlib.import_module("dagmaster.handlers"), name)
+        module = "dagmaster.client" if name in CLIENTS else "dagmaster.handlers"
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,13 +2,47 @@
 
 import logging
 import sys
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, TextIO
 
 import orjson
 
+from dagmaster.model.redact import redact_text
+
 CALLERS = ("dagmaster/handlers/calling.py", "concurrent/futures/thread.py")
-TASK_FIELDS = ("job_id", "node_id", "task_id")
+IDS = ("request_id", "job_id", "node_id", "task_id")
+# What a line for people ends with: a task's id holds the ids of its job and its node.
+SHOWN = ("task_id", "job_id", "request_id")
+
+_ids: ContextVar[Mapping[str, object]] = ContextVar("ids", default=MappingProxyType({}))
+
+
+class about:  # noqa: N801 - it reads as a statement: `with about(job_id=job_id):`
+    """Every line that is written inside, also by a handler's thread, carries these ids."""
+
+    __slots__ = ("_given", "_token")
+
+    def __init__(self, **ids: object) -> None:
+        self._given = ids
+
+    def __enter__(self) -> None:
+        self._token: Token[Mapping[str, object]] = _ids.set({**_ids.get(), **self._given})
+
+    def __exit__(self, *_: object) -> None:
+        _ids.reset(self._token)
+
+
+def remember(**ids: object) -> None:
+    """The same for all that this asyncio task still does."""
+    _ids.set({**_ids.get(), **ids})
+
+
+def known_id(name: str) -> str | None:
+    value = _ids.get().get(name)
+    return None if value is None else str(value)
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
@@ -35,9 +69,9 @@ class _FromTheHandler(logging.Formatter):
 
 class TextFormat(_FromTheHandler):
     def format(self, record: logging.LogRecord) -> str:
-        told = " ".join(f"{name}={value}" for name, value in _task(record).items() if name == "task_id")
-        text = super().format(record)
-        return f"{text} ({told})" if told and "\n" not in text else text
+        text = redact_text(super().format(record))
+        first, newline, rest = text.partition("\n")
+        return f"{first}{_told(_about(record))}{newline}{rest}"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         return _time(record)
@@ -51,11 +85,11 @@ class JsonFormat(_FromTheHandler):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
-            **_task(record),
+            "message": redact_text(record.getMessage()),
+            **_about(record),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = redact_text(self.formatException(record.exc_info))
         return orjson.dumps(line, default=str).decode()
 
 
@@ -70,9 +104,15 @@ def set_up_logs(level: str, style: str) -> None:
         logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
-def _task(record: logging.LogRecord) -> dict[str, str]:
+def _about(record: logging.LogRecord) -> dict[str, str]:
     """The ids as texts: a job's id is larger than what JavaScript takes for a number."""
-    return {name: str(getattr(record, name)) for name in TASK_FIELDS if hasattr(record, name)}
+    known = {**_ids.get(), **{name: value for name in IDS if (value := getattr(record, name, None)) is not None}}
+    return {name: str(known[name]) for name in IDS if name in known}
+
+
+def _told(ids: Mapping[str, str]) -> str:
+    name = next((name for name in SHOWN if name in ids), None)
+    return f" ({name}={ids[name]})" if name else ""
 
 
 def _time(record: logging.LogRecord) -> str:

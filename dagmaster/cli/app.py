@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dagmaster.cli.failures import fail
 from dagmaster.errors import Misconfigured
+from dagmaster.tracing import flush
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,20 @@ class Shared:
     data_dir: Path | None = None
     database_url: str | None = None
     log_level: str | None = None
+    url: str | None = None
+    api_key: str | None = None
 
 
 RUN, LOOK, SERVE, CARE = "Run workflows", "Look at jobs", "Serve", "Take care"
 # Options of the root command, and whether a value follows.
-SHARED = {"--data-dir": True, "--database-url": True, "--log-level": True, "--debug": False}
+SHARED = {
+    "--data-dir": True,
+    "--database-url": True,
+    "--url": True,
+    "--api-key": True,
+    "--log-level": True,
+    "--debug": False,
+}
 TASK_THREADS = "dagmaster-task"
 
 
@@ -47,13 +57,21 @@ COMMANDS: Mapping[str, Outline] = {
     "jobs": Outline("jobs", LOOK, "List the newest jobs."),
     "show": Outline("jobs", LOOK, "Show one job with its nodes and its result."),
     "timeline": Outline("timeline", LOOK, "Show everything that happened to a job."),
-    "cancel": Outline("jobs", LOOK, "Cancel a job."),
+    "explain": Outline("explain", LOOK, "Say why a job, or a node of it, does not run."),
+    "cancel": Outline("steering", LOOK, "Cancel a job."),
+    "pause": Outline("steering", LOOK, "Start nothing more of a job; what runs may end."),
+    "resume": Outline("steering", LOOK, "Go on with a job that was paused."),
+    "retry": Outline("steering", LOOK, "Try again what has failed in a job."),
     "dev": Outline("roles", SERVE, "Run everything in one process until Ctrl-C."),
     "orchestrator": Outline("roles", SERVE, "Run an orchestrator until it is stopped."),
+    "api": Outline("roles", SERVE, "Serve the HTTP API until it is stopped."),
     "worker": Outline("roles", SERVE, "Run a worker until it is stopped."),
     "workers": Outline("instances", CARE, "List the workers and orchestrators."),
     "queues": Outline("instances", CARE, "Show how much waits in each queue."),
+    "doctor": Outline("doctor", CARE, "Check the rules that must hold for all jobs, and the health of the database."),
     "migrate": Outline("migrate", CARE, "Bring the database's schema to the version of this program, or back."),
+    "keys": Outline("keys", CARE, "Make, list and revoke the API keys."),
+    "prune": Outline("prune", CARE, "Remove finished jobs that are older than their retention."),
     "simulate": Outline("simulate", CARE, "Run random jobs through the engine with lost messages and killed owners."),
     "version": Outline("version", CARE, "Show the version."),
 }
@@ -129,12 +147,23 @@ def root(
     database_url: Annotated[
         str | None, typer.Option(help="A PostgreSQL server instead: postgresql://user@host/database.")
     ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A dagmaster server instead of a database: https://dagmaster.example.com.")
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="For the server. Others on this machine can see it in the list of processes: better set "
+            "DAGMASTER_API_KEY.",
+        ),
+    ] = None,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical.")
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,  # looked for in `main`
 ) -> None:
-    ctx.obj = Shared(data_dir, database_url, log_level)
+    ctx.obj = Shared(data_dir, database_url, log_level, url, api_key)
     if ctx.invoked_subcommand is None:
         _start_role(ctx)
 
@@ -162,6 +191,7 @@ def main() -> None:
         code = end.code
     if any(thread.name.startswith(TASK_THREADS) for thread in threading.enumerate()):
         # A handler's thread cannot be stopped. Its task was given back; nobody waits for it.
+        flush()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.cli.failures import tell
 from dagmaster.errors import UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
-from dagmaster.model.problems import InvalidWorkflow
+from dagmaster.model.problems import InvalidWorkflow, Problem
 from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings
 
@@ -62,3 +63,13 @@ def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
     for problems in catalog.problems.values():
         tell(*map(str, problems))
     return catalog
+
+
+def problem_record(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "column": problem.column,
+        "severity": problem.severity,
+        "message": problem.message,
+    }

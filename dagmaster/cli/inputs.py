@@ -21,31 +21,35 @@ EXAMPLES: Mapping[InputType, str] = {
 
 
 def gather_inputs(workflow: Workflow, pairs: Sequence[str], *documents: str | None) -> dict[str, Any]:
-    """What was given in any way, checked, with the defaults. A single input wins over a document."""
+    """What was given in any way, checked, with the defaults."""
+    types = {name: spec.type for name, spec in workflow.inputs.items()}
+    return check_inputs(workflow, read_inputs(types, pairs, *documents))
+
+
+def read_inputs(types: Mapping[str, InputType], pairs: Sequence[str], *documents: str | None) -> dict[str, Any]:
+    """A single input wins over a document."""
     given: dict[str, Any] = {}
     for document in documents:
         given |= _read_document(document) if document is not None else {}
     for pair in pairs:
-        name, value = _read_pair(pair, workflow)
+        name, value = _read_pair(pair, types)
         given[name] = value
-    return check_inputs(workflow, given)
+    return given
 
 
-def _read_pair(pair: str, workflow: Workflow) -> tuple[str, Any]:
+def _read_pair(pair: str, types: Mapping[str, InputType]) -> tuple[str, Any]:
     name, equals, text = pair.partition("=")
     name = name.strip()
     if not equals or not name:
         raise InvalidInputs(f"an input is given as NAME=VALUE, not as {pair!r}")
-    spec = workflow.inputs.get(name)
-    if spec is None or spec.type is InputType.STRING:
+    kind = types.get(name, InputType.STRING)
+    if kind is InputType.STRING:
         return name, text
     try:
-        return name, orjson.loads(text.lower() if spec.type is InputType.BOOLEAN else text)
+        return name, orjson.loads(text.lower() if kind is InputType.BOOLEAN else text)
     except orjson.JSONDecodeError:
-        example = f"-i {name}={EXAMPLES[spec.type]}"
-        raise InvalidInputs(
-            f"input {name!r} is of type {spec.type}, which {text!r} is not; such as {example}"
-        ) from None
+        example = f"-i {name}={EXAMPLES[kind]}"
+        raise InvalidInputs(f"input {name!r} is of type {kind}, which {text!r} is not; such as {example}") from None
 
 
 def _read_document(text: str) -> dict[str, Any]:

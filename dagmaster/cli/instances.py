@@ -1,17 +1,14 @@
 """Who is at work, and what waits for them."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_records, between, console, in_seconds, print_json, table
-from dagmaster.cli.sessions import ask
-from dagmaster.store.connect import Connection
-from dagmaster.store.instances import list_orchestrators, list_workers
-from dagmaster.store.tasks import queue_depths
 
 app = typer.Typer(add_completion=False)
 
@@ -28,11 +25,7 @@ def workers(
     For example:
       dagmaster workers --all
     """
-
-    async def look(conn: Connection) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        return await list_orchestrators(conn), await list_workers(conn)
-
-    orchestrators, found = ask(begin(ctx), look)
+    orchestrators, found = backend_of(ctx, begin(ctx)).instances()
     if not everyone:
         orchestrators = [one for one in orchestrators if one["status"] == "running"]
         found = [one for one in found if one["status"] == "active"]
@@ -52,8 +45,8 @@ def workers(
     console().print(listing)
 
 
-def _common(one: dict[str, Any], name: str, beat: str) -> list[str]:
-    ago = f"{in_seconds(between(one[beat], None))} ago"
+def _common(one: Row, name: str, beat: str) -> list[str]:
+    ago = f"{in_seconds(between(one[beat], None))} ago" if one[beat] else ""
     return [one[name], one["status"], escape(one["hostname"]), str(one["pid"]), ago]
 
 
@@ -65,7 +58,7 @@ def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     For example:
       dagmaster queues --json
     """
-    rows = ask(begin(ctx), queue_depths)
+    rows = backend_of(ctx, begin(ctx)).queues()
     if as_json:
         print_json(as_records(rows))
         return

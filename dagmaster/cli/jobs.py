@@ -1,6 +1,5 @@
-"""Jobs: list them, look at one, cancel one."""
+"""Jobs: list them, look at one."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -8,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from dagmaster.cli.backend import backend_of
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JobId, JsonOutput, begin
 from dagmaster.cli.output import (
@@ -25,18 +25,7 @@ from dagmaster.cli.output import (
     table,
     with_symbol,
 )
-from dagmaster.cli.sessions import ask
-from dagmaster.errors import JobEnded
-from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
-from dagmaster.store.connect import Connection
-from dagmaster.store.instances import is_orchestrated
-from dagmaster.store.jobs import get_job, list_jobs, list_nodes
-from dagmaster.store.mailbox import request_cancel
-from dagmaster.store.signals import MAIL
-from dagmaster.store.tasks import unserved
-
-CANCEL_SECONDS = 10.0
-LOOK_SECONDS = 0.1
+from dagmaster.model.states import JobStatus, NodeStatus
 
 app = typer.Typer(add_completion=False)
 
@@ -56,8 +45,7 @@ def jobs(
       dagmaster jobs --status failed
       dagmaster jobs --json | jq -r '.[].job_id'
     """
-    settings = begin(ctx)
-    rows = ask(settings, lambda conn: list_jobs(conn, status=status, workflow_id=workflow, limit=limit))
+    rows = backend_of(ctx, begin(ctx)).jobs(status=status, workflow_id=workflow, limit=limit)
     if as_json:
         print_json(as_records(rows))
         return
@@ -93,12 +81,8 @@ def show(
       dagmaster show 247845805292758904
       dagmaster show 247845805292758904 --json | jq .result_data
     """
-
-    async def look(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-        nodes = await list_nodes(conn, job_id, with_children=children)
-        return await get_job(conn, job_id), nodes, await unserved(conn, job_id)
-
-    job, nodes, waiting = ask(begin(ctx), look)
+    whole = backend_of(ctx, begin(ctx)).job(job_id, children=children)
+    job, nodes, waiting = whole.job, whole.nodes, whole.unserved
     if as_json:
         print_json({**as_record(job), "nodes": as_records(nodes), "unserved": as_records(waiting)})
         return
@@ -148,7 +132,8 @@ def _print_job(screen: Console, job: Mapping[str, Any]) -> None:
         "status": with_symbol(job["status"]),
         "error": escape(job["error_message"] or ""),
         "submitted": at_local_time(job["created_at"]),
-        "by": escape(job["submitted_by"]),
+        "paused": _paused(job),
+        "by": escape(job["submitted_by"] or ""),
         "correlation": escape(job["correlation_id"] or ""),
         "key": escape(job["idempotency_key"] or ""),
         "priority": str(job["priority"] or ""),
@@ -160,54 +145,12 @@ def _print_job(screen: Console, job: Mapping[str, Any]) -> None:
             screen.print(f"[dim]{name:<12}[/]{value}", soft_wrap=True)
 
 
+def _paused(job: Mapping[str, Any]) -> str:
+    if job["paused_at"] is None:
+        return ""
+    who = f" by {escape(job['paused_by'])}" if job["paused_by"] else ""
+    return f"[yellow]since {at_local_time(job['paused_at'])}{who}[/]"
+
+
 def _seconds(job: Mapping[str, Any]) -> float | None:
     return between(job["started_at"], job["completed_at"]) if job["started_at"] else None
-
-
-@app.command()
-def cancel(
-    ctx: typer.Context,
-    job_id: JobId,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="For the timeline.")] = None,
-    actor: Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who cancels it.")] = None,
-    as_json: JsonOutput = False,
-) -> None:
-    """Cancel a job.
-
-    What has not begun is skipped, what runs is stopped.
-
-    \b
-    For example:
-      dagmaster cancel 247845805292758904 --reason "wrong inputs"
-    """
-    settings = begin(ctx)
-
-    async def do(conn: Connection) -> str:
-        job = await get_job(conn, job_id)
-        if job["status"] in JOB_TERMINAL:
-            raise JobEnded(f"job {job_id} is {job['status']} and cannot be cancelled")
-        await request_cancel(conn, job_id, actor=actor, reason=reason)
-        await conn.execute(f"NOTIFY {MAIL}")
-        if not await is_orchestrated(conn, threshold_seconds=settings.orphan_threshold_seconds):
-            return str(job["status"])
-        return await _until_ended(conn, job_id)
-
-    status = ask(settings, do)
-    if status in JOB_TERMINAL - {JobStatus.CANCELLED}:
-        raise JobEnded(f"job {job_id} was {status} before it could be cancelled")
-    if as_json:
-        print_json({"job_id": str(job_id), "status": status})
-    elif status == JobStatus.CANCELLED:
-        typer.echo(f"job {job_id} is cancelled")
-    else:
-        typer.echo(f"job {job_id} is {status}; an orchestrator will cancel it as soon as one is there to do it")
-
-
-async def _until_ended(conn: Connection, job_id: int) -> str:
-    """The job's status when it has ended, or when it was waited for long enough."""
-    for _ in range(round(CANCEL_SECONDS / LOOK_SECONDS)):
-        status: str = (await get_job(conn, job_id))["status"]
-        if status in JOB_TERMINAL:
-            return status
-        await asyncio.sleep(LOOK_SECONDS)
-    return status

@@ -1,9 +1,11 @@
 """What commands have in common: the shared options, and the settings and logs that follow from them."""
 
+import os
 from typing import Annotated, Any
 
 import typer
 
+from dagmaster import tracing
 from dagmaster.cli.app import Shared
 from dagmaster.logs import set_up_logs
 from dagmaster.settings import Settings, load_settings
@@ -31,13 +33,23 @@ def settings_of(shared: Shared) -> Settings:
         "data_dir": shared.data_dir,
         "database_url": shared.database_url,
         "log_level": shared.log_level,
+        "url": shared.url,
+        "api_key": shared.api_key,
     }
-    return load_settings(**{name: value for name, value in given.items() if value is not None})
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if "url" not in chosen and ("data_dir" in chosen or "database_url" in chosen):
+        chosen["url"] = None  # Whoever names a database means it.
+    return load_settings(**chosen)
 
 
-def begin(ctx: typer.Context, *, quiet: bool = True) -> Settings:
-    """The settings, with the logs set up. `quiet` is for commands that show something: they log only what is wrong."""
+def begin(ctx: typer.Context, *, quiet: bool = True, traced: bool = False) -> Settings:
+    """The settings, with the logs set up. `quiet` is for commands that show something: they log only what is wrong.
+
+    What serves is traced, and so is what submits jobs; to look at something the tracing library is not loaded.
+    """
     settings = settings_of(ctx.obj)
     is_chosen = "log_level" in settings.model_fields_set
     set_up_logs("warning" if quiet and not is_chosen else settings.log_level, settings.log_format)
+    if traced or not quiet:
+        tracing.set_up(os.environ, ctx.info_name or "cli")
     return settings

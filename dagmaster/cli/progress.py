@@ -1,26 +1,15 @@
-"""How far a job is: looked up again and again until it has ended."""
+"""How far a job is, as it is shown."""
 
-import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from time import perf_counter
 from typing import Any
 
-import psycopg
-
 from dagmaster.cli.output import between
-from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
-from dagmaster.store.connect import Connection, opened
-from dagmaster.store.jobs import count_nodes, job_status, watch_nodes
 
-FIRST_LOOK_SECONDS = 0.02
-LOOK_SECONDS = 0.125
 # A job of a hundred thousand nodes is not counted eight times a second.
 SHARE_OF_TIME = 5
-RECONNECT_SECONDS = 1.0
 
 Show = Callable[["JobView"], None]
 
@@ -89,71 +78,3 @@ class JobView:
     @property
     def has_ended(self) -> bool:
         return self.status in JOB_TERMINAL
-
-
-async def look(conn: Connection, job_id: int, order: Sequence[str]) -> JobView:
-    """The job with the nodes that `order` names."""
-    rows = await job_status(conn, [job_id])
-    if not rows:
-        raise UnknownJob(f"job {job_id} is gone")
-    [job] = rows
-    nodes = {row["node_id"]: row for row in await watch_nodes(conn, job_id)}
-    fans = _fans(await count_nodes(conn, job_id))
-    now = next((row["now"] for row in nodes.values()), None)
-    return JobView(
-        job_id,
-        job["workflow_id"],
-        JobStatus(job["status"]),
-        [_node(nodes[name], fans.get(name)) for name in order if name in nodes],
-        job["error_message"],
-        job["result_data"],
-        between(job["created_at"], job["completed_at"] or now) or 0.0,
-    )
-
-
-def _fans(rows: Collection[Mapping[str, Any]]) -> dict[str, FanView]:
-    fans: dict[str, FanView] = {}
-    for parent in {row["parent_node_id"] for row in rows} - {None}:
-        mine = [row for row in rows if row["parent_node_id"] == parent]
-        fans[parent] = FanView(
-            {NodeStatus(row["status"]): row["nodes"] for row in mine},
-            sum(row["retries"] for row in mine),
-            max((row["last_ended_at"] for row in mine if row["last_ended_at"]), default=None),
-        )
-    return fans
-
-
-def _node(row: Mapping[str, Any], fan: FanView | None) -> NodeView:
-    return NodeView(
-        row["node_id"],
-        NodeStatus(row["status"]),
-        row["retry_count"] + 1,
-        max(row["max_retries"], row["retry_count"]) + 1,
-        row["last_error"],
-        row["not_before"],
-        row["started_at"],
-        row["completed_at"],
-        row["now"],
-        fan,
-    )
-
-
-async def follow(dsn: str, job_id: int, order: Sequence[str], show: Show) -> JobView:
-    """Show the job each time it was looked at, until it has ended. The database may be away for a while."""
-    while True:
-        with suppress(psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable):
-            async with opened(dsn, application="dagmaster cli") as conn:
-                return await _follow(conn, job_id, order, show)
-        await asyncio.sleep(RECONNECT_SECONDS)
-
-
-async def _follow(conn: Connection, job_id: int, order: Sequence[str], show: Show) -> JobView:
-    pause = FIRST_LOOK_SECONDS
-    while True:
-        began = perf_counter()
-        view = await look(conn, job_id, order)
-        show(view)
-        if view.has_ended:
-            return view
-        await asyncio.sleep(max(pause, SHARE_OF_TIME * (perf_counter() - began)))
-        pause = min(pause * 1.5, LOOK_SECONDS)

@@ -1,8 +1,8 @@
 """Run one workflow from beginning to end in this process."""
 
 import asyncio
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -10,20 +10,20 @@ import uvloop
 
 from dagmaster.authoring.preparing import prepare, queues_of
 from dagmaster.authoring.yaml import QueueRules
+from dagmaster.cli.concluding import conclude, showing
 from dagmaster.cli.definitions import find_workflow, load_registry, own_queue
-from dagmaster.cli.failures import INTERRUPTED, JOB_FAILED, TIMED_OUT, tell
+from dagmaster.cli.failures import INTERRUPTED, TIMED_OUT, tell
 from dagmaster.cli.inputs import gather_inputs
-from dagmaster.cli.live import live_view, plain_lines
 from dagmaster.cli.options import Concurrency, Handlers, Inputs, InputsJson, JsonOutput, begin
-from dagmaster.cli.output import console, dump, print_for_reading, print_json
-from dagmaster.cli.progress import JobView, Show, follow
+from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.runtime import Fleet, database, fleet, stop_on_signals, worker_options
+from dagmaster.cli.watching import follow, steps_of
 from dagmaster.handlers import Registry
-from dagmaster.model.graph import Graph, NodeType
-from dagmaster.model.states import JobStatus
+from dagmaster.model.graph import Graph
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.jobs import NewJob, submit
+from dagmaster.tracing import current_trace_parent, span
 from dagmaster.worker.worker import WorkerOptions
 
 # Who waits at a terminal does not wait for long; what is given back is run again.
@@ -57,7 +57,7 @@ def run(
       dagmaster run hello_world -i name=Ada
       dagmaster run my.yaml --handlers my_handlers.py --json
     """
-    settings = begin(ctx)
+    settings = begin(ctx, traced=True)
     registry = load_registry(settings, handlers)
     queue = own_queue(settings)
     definition = find_workflow(workflow, settings, QueueRules(registry.queues(), queue))
@@ -83,7 +83,8 @@ class Runner:
         async with fleet(
             self.dsn, self.settings, orchestrate=True, work=self.options, registry=self.registry
         ) as running:
-            job_id = await self._submit(job, running)
+            with span("submit_job", workflow_id=job.graph.workflow.workflow_id):
+                job_id = await self._submit(replace(job, trace_parent=current_trace_parent()), running)
             with showing(as_json=self.as_json) as show:
                 view = await self._watch(job_id, job.graph, show, running, stop)
             if view is None:
@@ -126,38 +127,3 @@ class Runner:
         heir = "another orchestrator" if self.settings.database_dsn() else "`dagmaster dev` in this folder"
         tell(f"{reason}: job {job_id} has not ended; it goes on with {heir}")
         return INTERRUPTED if by_user else TIMED_OUT
-
-
-def steps_of(graph: Graph) -> list[str]:
-    """The nodes that do something, in the order in which they follow each other."""
-    return [name for name, node in graph.nodes.items() if node.type not in (NodeType.START, NodeType.END)]
-
-
-def showing(*, as_json: bool) -> AbstractContextManager[Show]:
-    """The way in which this stdout shows a job."""
-    if as_json:
-        return nullcontext(lambda view: None)
-    screen = console()
-    return live_view(screen) if screen.is_terminal else plain_lines()
-
-
-def conclude(view: JobView, *, as_json: bool) -> int:
-    """Show how the job ended; the exit code."""
-    if as_json:
-        print_json({"job_id": str(view.job_id), "status": view.status, "result": view.result, "error": view.error})
-    elif view.status is JobStatus.COMPLETED:
-        _print_result(view)
-    else:
-        reason = f": {view.error}" if view.error else ""
-        tell(f"job {view.job_id} {view.status}{reason}", f"what happened: dagmaster timeline {view.job_id}")
-    return 0 if view.status is JobStatus.COMPLETED else JOB_FAILED
-
-
-def _print_result(view: JobView) -> None:
-    """On a terminal in the order of the nodes, and without what is too long to be read."""
-    screen = console()
-    if not screen.is_terminal:
-        typer.echo(dump(view.result))
-        return
-    outputs = {node.node_id: view.result[node.node_id] for node in view.nodes if node.node_id in view.result}
-    print_for_reading(screen, outputs)

@@ -13,9 +13,13 @@ from typing import Any
 from dagmaster.engine.turn import Rules
 from dagmaster.errors import Misconfigured
 from dagmaster.handlers import Registry
+from dagmaster.orchestrator.callbacks import CallbackOptions
 from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.process import run_orchestrator
+from dagmaster.orchestrator.retention import RetentionOptions
+from dagmaster.orchestrator.watch import WatchOptions
+from dagmaster.outbound import policy_of
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.embedded import EmbeddedServer
@@ -72,6 +76,28 @@ def intervals_of(settings: Settings) -> Intervals:
         orphan_scan_seconds=settings.orphan_scan_interval_seconds,
         orphan_threshold_seconds=settings.orphan_threshold_seconds,
         worker_lost_after_seconds=settings.worker_lost_after_seconds,
+        callbacks=callback_options(settings),
+        retention=RetentionOptions(settings.retention_days, settings.archive_dir),
+        watch=watch_options(settings),
+    )
+
+
+def watch_options(settings: Settings) -> WatchOptions:
+    return WatchOptions(
+        stall_after_seconds=settings.stall_after_seconds,
+        stuck_after_seconds=settings.stuck_after_seconds,
+        max_queue_depth=settings.max_queue_depth,
+        resume_queue_depth=settings.resume_queue_depth or settings.max_queue_depth,
+    )
+
+
+def callback_options(settings: Settings) -> CallbackOptions:
+    return CallbackOptions(
+        policy=policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http),
+        max_attempts=settings.callback_max_attempts,
+        timeout_seconds=settings.callback_timeout_seconds,
+        public_url=settings.public_url,
+        secret=settings.chosen_secret(),
     )
 
 

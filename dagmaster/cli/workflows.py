@@ -8,13 +8,13 @@ import typer
 from rich.markup import escape
 
 from dagmaster.authoring.yaml import QueueRules, read_file
-from dagmaster.cli.definitions import SUFFIXES, default_queue, load_catalog, load_registry, own_queue
+from dagmaster.cli.backend import backend_of
+from dagmaster.cli.definitions import SUFFIXES, default_queue, load_registry, problem_record
 from dagmaster.cli.failures import WRONG_USE, tell
 from dagmaster.cli.options import Handlers, JsonOutput, begin
 from dagmaster.cli.output import console, print_json, table
 from dagmaster.errors import NotFound
 from dagmaster.model.problems import Problem
-from dagmaster.model.workflow import Workflow
 
 app = typer.Typer(add_completion=False)
 
@@ -23,51 +23,31 @@ app = typer.Typer(add_completion=False)
 def workflows(ctx: typer.Context, handlers: Handlers = None, as_json: JsonOutput = False) -> None:
     """List the workflows of the folder.
 
+    With --url those of the server.
+
     \b
     For example:
       dagmaster workflows
       DAGMASTER_WORKFLOWS_DIR=examples dagmaster workflows --json
     """
     settings = begin(ctx)
-    registry = load_registry(settings, handlers)
-    known = registry.queues() if handlers or settings.handlers else None
-    catalog = load_catalog(settings, QueueRules(known, own_queue(settings)))
-    found = [catalog.workflows[name] for name in sorted(catalog.workflows)]
+    found, problems = backend_of(ctx, settings).workflows(handlers or ())
     if as_json:
-        problems = [_as_json(problem) for problems in catalog.problems.values() for problem in problems]
-        print_json({"workflows": [_summary(workflow, catalog.sources) for workflow in found], "problems": problems})
+        print_json({"workflows": [one.record for one in found], "problems": problems})
         return
     if not found:
-        tell(f"no workflows in {settings.workflows_dir}")
+        tell(f"no workflows in {settings.url or settings.workflows_dir}")
         return
     listing = table("WORKFLOW", "VERSION", "NODES", "INPUTS", "FILE")
-    for workflow in found:
+    for one in found:
         listing.add_row(
-            escape(workflow.workflow_id) + ("" if workflow.is_active else " [dim](not active)[/]"),
-            str(workflow.version),
-            str(len(workflow.nodes)),
-            escape(", ".join(_inputs(workflow))),
-            escape(catalog.sources[workflow.workflow_id]),
+            escape(one.workflow_id) + ("" if one.is_active else " [dim](not active)[/]"),
+            str(one.version),
+            str(one.nodes),
+            escape(", ".join(one.inputs)),
+            escape(one.source),
         )
     console().print(listing)
-
-
-def _inputs(workflow: Workflow) -> Iterator[str]:
-    for name, spec in workflow.inputs.items():
-        yield name if spec.required else f"{name}?"
-
-
-def _summary(workflow: Workflow, sources: Any) -> dict[str, Any]:
-    return {
-        "workflow_id": workflow.workflow_id,
-        "name": workflow.name,
-        "version": workflow.version,
-        "description": workflow.description,
-        "is_active": workflow.is_active,
-        "nodes": len(workflow.nodes),
-        "inputs": {name: spec.model_dump(mode="json") for name, spec in workflow.inputs.items()},
-        "file": sources[workflow.workflow_id],
-    }
 
 
 @app.command()
@@ -116,15 +96,5 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _file(path: Path, problems: Iterable[Problem]) -> dict[str, Any]:
-    listed = [_as_json(problem) for problem in problems]
+    listed = [problem_record(problem) for problem in problems]
     return {"file": str(path), "ok": not any(p["severity"] == "error" for p in listed), "problems": listed}
-
-
-def _as_json(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": problem.file,
-        "line": problem.line,
-        "column": problem.column,
-        "severity": problem.severity,
-        "message": problem.message,
-    }

@@ -17,6 +17,7 @@ from dagmaster.engine.messages import (
     Report,
     Resume,
     RetryByHand,
+    TaskCheckpoint,
     TaskCompleted,
     TaskFailed,
     TaskLost,
@@ -27,6 +28,7 @@ from dagmaster.engine.messages import (
 from dagmaster.engine.pausing import pause, unpause
 from dagmaster.engine.reopening import can_reopen, retry_by_hand
 from dagmaster.engine.reports import (
+    accept_checkpoint,
     accept_completed,
     accept_failed,
     accept_lost,
@@ -68,6 +70,8 @@ def _apply(turn: Turn, message: Message) -> None:
             accept_failed(turn, message)
         case TaskLost():
             accept_lost(turn, message)
+        case TaskCheckpoint():
+            accept_checkpoint(turn, message)
         case TimerDue():
             fire(turn, message)
         case QueueOpened():

@@ -1,8 +1,10 @@
 """Everything that may change a job. All of it arrives as one of these."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 
 class TimerKind(StrEnum):
@@ -68,6 +70,19 @@ class TaskLost:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskCheckpoint:
+    """A phase of the attempt is done; the next attempt goes on behind it. `data` is JSON, carried as it is."""
+
+    node_id: str
+    task_id: str
+    worker_id: str | None
+    at: datetime
+    phase: str
+    data: bytes | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TimerDue:
     """`node_id` is empty for a timer of the job itself."""
 
@@ -118,6 +133,7 @@ Message = (
     | TaskCompleted
     | TaskFailed
     | TaskLost
+    | TaskCheckpoint
     | TimerDue
     | Cancel
     | Pause

@@ -1,9 +1,9 @@
 """What workers say. A report counts only if its task is the node's current one; anything else changes nothing."""
 
 from dagmaster.engine.failing import fail_attempt
-from dagmaster.engine.messages import Report, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.engine.running import arm_timeout, complete
-from dagmaster.engine.state import NodeState, is_executed
+from dagmaster.engine.state import Checkpoint, NodeState, is_executed
 from dagmaster.engine.turn import Result, Turn
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_STARTED, EventStatus, NodeStatus, TaskStatus
 
@@ -54,6 +54,23 @@ def accept_lost(turn: Turn, message: TaskLost) -> None:
         node.max_retries += 1
     error = f"worker {message.worker_id} {'gave it back' if message.given_back else 'was lost'}"
     fail_attempt(turn, node, error, delay_seconds=0, status=EventStatus.WARNING, worker_id=message.worker_id)
+
+
+def accept_checkpoint(turn: Turn, message: TaskCheckpoint) -> None:
+    node = _current(turn, message.node_id, message.task_id)
+    if node is None or node.status not in NODE_IN_FLIGHT:
+        return
+    node.checkpoint = Checkpoint(message.phase, message.data, message.at)
+    turn.touched[node.node_id] = node
+    turn.note(
+        "node_checkpoint",
+        EventStatus.INFO,
+        node,
+        source_app="worker",
+        checkpoint_name=message.phase,
+        worker_id=message.worker_id,
+        **message.details,
+    )
 
 
 def ignore(turn: Turn, message: Report, reason: str) -> None:

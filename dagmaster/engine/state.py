@@ -13,6 +13,13 @@ from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, 
 from dagmaster.model.workflow import CHILD_SEPARATOR
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    phase: str
+    data: bytes | None
+    saved_at: datetime
+
+
 @dataclass(slots=True, eq=False)
 class NodeState:
     """A node or a fan-out child. The four counters are of inbound edges; a child has none."""
@@ -32,6 +39,7 @@ class NodeState:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     not_before: datetime | None = None
+    checkpoint: Checkpoint | None = None  # saved in this turn; the rows keep the last one
     version: int = 0
     all_open: int = 0
     any_open: int = 0

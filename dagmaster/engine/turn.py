@@ -52,6 +52,7 @@ class Event:
     error_message: str | None = None
     duration_ms: int | None = None
     source_app: str = "orchestrator"
+    checkpoint_name: str | None = None
 
 
 @dataclass(slots=True)
@@ -123,6 +124,7 @@ class Turn:
         error: str | None = None,
         duration_ms: int | None = None,
         source_app: str = "orchestrator",
+        checkpoint_name: str | None = None,
         **data: Any,
     ) -> None:
         """Write a line into the timeline."""
@@ -138,6 +140,7 @@ class Turn:
                 error[:MAX_ERROR_LENGTH] if error else None,
                 duration_ms,
                 source_app,
+                checkpoint_name,
             )
         )
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from dagmaster.handlers.contract import HandlerContext, HandlerResult, Permanent, Retry, clean_text, well_formed
 from dagmaster.handlers.registry import Handler
+from dagmaster.tracing import record
 
 CAUSES_SHOWN = 3
 DEPTH_LIMIT = 200
@@ -52,6 +53,7 @@ async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | No
         if _is_cancelled(error):
             ctx.cancelled.set()
             raise
+        record(error)
         return _failure(error, ctx)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import psycopg
 
-from dagmaster.engine.state import JobState, NodeState
+from dagmaster.engine.state import Checkpoint, JobState, NodeState
 from dagmaster.engine.turn import Dispatch, Event, Result, Turn
 from dagmaster.errors import Conflict
 from dagmaster.store.connect import Connection, encode_rows
@@ -61,9 +61,9 @@ def settle_versions(batch: Batch) -> None:
         turn.job.version += turn.job_touched
         for node in turn.touched.values():
             node.version += 1
-            node.params = None
+            node.params = node.checkpoint = None
         for node in turn.created.values():
-            node.params = None
+            node.params = node.checkpoint = None
 
 
 # Each part of a batch, by the rows that it writes.
@@ -142,6 +142,7 @@ def _event_row(event: Event) -> dict[str, Any]:
             "error_message": event.error_message,
             "duration_ms": event.duration_ms,
             "source_app": event.source_app,
+            "checkpoint_name": event.checkpoint_name,
         }
     )
 
@@ -180,8 +181,19 @@ def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
             "dispatched_at": node.dispatched_at,
             "started_at": node.started_at,
             "completed_at": node.completed_at,
+            **_checkpoint_columns(node.checkpoint),
         }
     )
+
+
+def _checkpoint_columns(checkpoint: Checkpoint | None) -> dict[str, Any]:
+    if checkpoint is None:
+        return {}
+    return {
+        "checkpoint_phase": checkpoint.phase,
+        "checkpoint_data": _json(checkpoint.data or b"{}"),
+        "checkpoint_saved_at": checkpoint.saved_at,
+    }
 
 
 def _new_node_row(job: JobState, node: NodeState, turn: Turn) -> dict[str, Any]:

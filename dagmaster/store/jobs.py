@@ -268,18 +268,13 @@ async def get_job(conn: Connection, job_id: int) -> dict[str, Any]:
     return row
 
 
-async def get_whole_job(
-    conn: Connection, job_id: int, *, with_children: bool = False
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    """The job, the counts of its nodes and its nodes, in one round trip: this is what clients poll."""
-    async with conn.pipeline():
-        job = await run(conn, "show_job", {"job_id": job_id})
-        counts = await run(conn, "count_nodes", {"job_id": job_id})
-        nodes = await run(conn, "show_nodes", {"job_id": job_id, "with_children": with_children})
-    row = await job.fetchone()
+async def get_whole_job(conn: Connection, job_id: int, *, with_children: bool = False) -> dict[str, Any]:
+    """The job with the `counts` of its nodes and its `nodes`, in one round trip: this is what clients poll."""
+    cursor = await run(conn, "show_whole_job", {"job_id": job_id, "with_children": with_children})
+    row = await cursor.fetchone()
     if row is None:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    return row, await counts.fetchall(), await nodes.fetchall()
+    return row
 
 
 async def list_jobs(

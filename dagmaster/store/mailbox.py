@@ -12,6 +12,7 @@ from dagmaster.engine.messages import (
     Pause,
     Resume,
     RetryByHand,
+    TaskCheckpoint,
     TaskCompleted,
     TaskFailed,
     TaskLost,
@@ -99,6 +100,11 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
                 permanent=bool(data.get("permanent")),
                 retry_after_seconds=data.get("retry_after_seconds"),
                 duration_ms=row["duration_ms"],
+            )
+        case "checkpoint" if (phase := _text(data.get("phase"))) is not None:
+            details = data.get("details")
+            return TaskCheckpoint(
+                node, task, worker, at, phase, row["output"], details if isinstance(details, dict) else {}
             )
         case "lost" | "given_back" as kind:
             return TaskLost(node, task, worker, at, given_back=kind == "given_back")

@@ -52,7 +52,10 @@ async def take_checkpoint(conn: Connection, services: Services, caller: Caller, 
     """The id of the checkpoint."""
     await check_task(conn, services, caller, body.task_id)
     encoded(body.state_data, services.settings.max_output_bytes)
-    return await progress.save_checkpoint(conn, body.task_id, body.model_dump())
+    fields = {**body.model_dump(), "worker_id": caller.name or "api"}
+    checkpoint_id = await progress.save_checkpoint(conn, body.task_id, fields)
+    services.wake()
+    return checkpoint_id
 
 
 def encoded(output: object, max_bytes: int) -> bytes:

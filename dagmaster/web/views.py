@@ -27,6 +27,7 @@ def job_reply(row: Row) -> JobReply:
 def _job_fields(row: Row) -> dict[str, Any]:
     return {
         **row,
+        "error_message": redact(row["error_message"]),
         "submitted_by": row["submitted_by"] or None,
         "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
     }
@@ -38,6 +39,8 @@ def node_reply(job_id: int, row: Row) -> NodeReply:
             **row,
             "job_id": job_id,
             "output": redact(row.get("output")),
+            "error_message": redact(row["error_message"]),
+            "last_error": redact(row["last_error"]),
             "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
         }
     )

@@ -2,16 +2,19 @@
 
 import asyncio
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import orjson
 
+from dagmaster import tracing
 from dagmaster.errors import DagmasterError
 from dagmaster.handlers import HandlerContext, HandlerResult, Registry
 from dagmaster.handlers.calling import call, encode_output
 from dagmaster.handlers.contract import clean_text
+from dagmaster.logs import about
 from dagmaster.queues.contract import TaskMessage, TaskReport
 
 
@@ -26,6 +29,32 @@ class Bench:
 
 
 async def execute(message: TaskMessage, bench: Bench) -> TaskReport:
+    ids = about(job_id=message.job_id, node_id=message.node_id, task_id=message.task_id)
+    with ids, _traced(message, bench.worker_id) as span:
+        report = await _execute(message, bench)
+        if report.error is not None:
+            tracing.fail(span, report.error)
+    return report
+
+
+def _traced(message: TaskMessage, worker_id: str) -> AbstractContextManager[Any]:
+    """Goes on with the trace in which the task was dispatched; without an exporter the trace is still passed on."""
+    if not tracing.is_on():
+        return tracing.coming_from(message.trace_parent) if message.trace_parent else tracing.NOTHING
+    return tracing.span(
+        f"execute_{message.handler}",
+        message.trace_parent,
+        job_id=message.job_id,
+        node_id=message.node_id,
+        task_id=message.task_id,
+        worker_id=worker_id,
+        queue=message.queue,
+        handler=message.handler,
+        attempt=message.retry_count,
+    )
+
+
+async def _execute(message: TaskMessage, bench: Bench) -> TaskReport:
     started = perf_counter()
     try:
         handler = bench.registry.get(message.handler)

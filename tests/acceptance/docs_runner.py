@@ -7,24 +7,28 @@ yaml are validated, json is parsed. Comments in front of a block say more:
     from: PATH          and it is the same as this file of the repository
     nodes               the yaml is the nodes of a workflow, not a whole one
     invalid             `dagmaster validate` must refuse it
-    fails: CODE         the commands end with this exit code
+    fails: CODE         the commands end with this exit code; -15 is that of a process that SIGTERM ends
     output              lines that the block before has written, in this order; `...` stands for anything
     scope               the data with which the expressions and conditions of the page are evaluated
     expressions         lines of EXPRESSION => JSON
     conditions          lines of CONDITION => true or false
     background          a process that runs until the end of the page
+    background: WORD    the same, and the page goes on when it has said this
     not run: REASON     it cannot be run here
 
 and in the first lines of a page:
 
     page: fresh         nothing is prepared: the first command makes the database
     page: server        DAGMASTER_DATABASE_URL names an empty database of a server
+
+Ports that pages name stand for free ones, so that pages can be read side by side.
 """
 
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -47,7 +51,9 @@ ROOT = Path(__file__).parents[2]
 COMMAND_SECONDS = 120
 STOP_SECONDS = 20
 FIRST_WORDS_SECONDS = 10
+READY_SECONDS = 60
 SHELLS = ("sh", "bash", "console")
+PORTS = ("8080", "8081", "9000")
 FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WORKER_|LOG_|DAG_")
 
 
@@ -174,6 +180,8 @@ class Reader:
         self._valid: list[Path] = []
         self._workflows = 0
         self._background: list[tuple[Block, subprocess.Popen[bytes], Path]] = []
+        self._ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        self._env["DAGMASTER_API_PORT"] = self._ports[PORTS[0]]
 
     def read(self, page: Page) -> None:
         for block in page.blocks:
@@ -219,8 +227,16 @@ class Reader:
             raise DocumentationWrong(f"{block.place}: this is not what is in {source}")
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(self._to_free_ports(text), encoding="utf-8")
         return path
+
+    def _to_free_ports(self, text: str) -> str:
+        return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda found: self._ports[found[0]], text)
+
+    def _as_written(self, text: str) -> str:
+        for port, free in self._ports.items():
+            text = re.sub(rf"\b{free}\b", port, text)
+        return text
 
     def _validate(self, block: Block) -> None:
         self._workflows += 1
@@ -278,7 +294,7 @@ class Reader:
         script = (
             f"set -a -e -o pipefail\n[ ! -f {self._state} ] || . {self._state}\n"
             f"_keep() {{ export -p > {self._state}; printf 'cd %q\\n' \"$PWD\" >> {self._state}; }}\n"
-            f"trap _keep EXIT\n{text}"
+            f"trap _keep EXIT\n{self._to_free_ports(text)}"
         )
         ended = self._execute(["bash", "-c", script])
         self._expect(block, ended)
@@ -302,7 +318,7 @@ class Reader:
                 process.wait()
                 code = 124
             output.seek(0)
-            return Ended(code, output.read().decode(errors="replace"))
+            return Ended(code, self._as_written(output.read().decode(errors="replace")))
 
     def _expect(self, block: Block, ended: Ended) -> None:
         wanted = int(block.marks.get("fails", 0))
@@ -312,7 +328,8 @@ class Reader:
             )
 
     def _run_python(self, block: Block) -> None:
-        ended = self._execute([sys.executable, "-c", block.text])
+        script = f'[ ! -f {self._state} ] || . {self._state}; exec {sys.executable} -c "$0"'
+        ended = self._execute(["bash", "-c", script, self._to_free_ports(block.text)])
         self._output = ended.output
         self._expect(block, ended)
 
@@ -340,7 +357,7 @@ class Reader:
         state = f"[ ! -f {self._state} ] || . {self._state}\n"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                ["bash", "-c", f"{state}exec {block.text}"],
+                ["bash", "-c", f"{state}exec {self._to_free_ports(block.text)}"],
                 cwd=self._folder,
                 env=self._env,
                 stdin=subprocess.DEVNULL,
@@ -349,10 +366,13 @@ class Reader:
                 start_new_session=True,
             )
         self._background.append((block, process, log))
-        deadline = time.monotonic() + FIRST_WORDS_SECONDS
-        while not log.stat().st_size and process.poll() is None and time.monotonic() < deadline:
+        word = block.marks["background"]
+        deadline = time.monotonic() + (READY_SECONDS if word else FIRST_WORDS_SECONDS)
+        while not _has_said(log, word) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        self._output = log.read_text(errors="replace")
+        self._output = self._as_written(log.read_text(errors="replace"))
+        if word and word not in self._output:
+            raise DocumentationWrong(f"{block.place}: it does not say {word!r}\n{self._output}")
 
     def _stop_background(self) -> None:
         """As an operator would. Each must end by itself, and in order."""
@@ -384,6 +404,18 @@ class Reader:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self._stack.close()
+
+
+def _has_said(log: Path, word: str) -> bool:
+    return word in log.read_text(errors="replace") if word else log.stat().st_size > 0
+
+
+def free_ports(number: int) -> list[str]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [str(one.getsockname()[1]) for one in sockets]
 
 
 def _split_console(text: str) -> Iterator[tuple[str, str]]:

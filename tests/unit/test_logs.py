@@ -1,3 +1,4 @@
+import asyncio
 import io
 import logging
 import sys
@@ -7,7 +8,7 @@ import orjson
 import pytest
 
 from dagmaster.handlers import Handler, HandlerContext, call
-from dagmaster.logs import set_up_logs
+from dagmaster.logs import about, known_id, remember, set_up_logs
 
 log = logging.getLogger("dagmaster.tests")
 
@@ -64,3 +65,65 @@ async def test_a_traceback_begins_in_the_handler(capsys: pytest.CaptureFixture[s
     assert "ValueError: oops" in shown
     assert "test_logs.py" in shown
     assert "calling.py" not in shown
+
+
+def test_every_line_tells_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("info", "json")
+    with about(request_id="r"):
+        with about(job_id=7, node_id="a", task_id="7_a_0"):
+            log.info("inside")
+        log.info("outside", extra={"job_id": 8})
+    log.info("elsewhere")
+    inside, outside, elsewhere = map(orjson.loads, capsys.readouterr().err.splitlines())
+    ids = ("request_id", "job_id", "node_id", "task_id")
+    assert [inside.get(name) for name in ids] == ["r", "7", "a", "7_a_0"]
+    assert [outside.get(name) for name in ids] == ["r", "8", None, None]
+    assert [elsewhere.get(name) for name in ids] == [None] * 4
+
+
+def test_people_see_the_most_precise_id_on_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("info", "text")
+    with about(request_id="r"):
+        log.info("one")
+        with about(job_id=7):
+            log.info("two\nthree")
+    one, two, three = capsys.readouterr().err.splitlines()
+    assert one.endswith("one (request_id=r)")
+    assert two.endswith("two (job_id=7)")
+    assert three == "three"
+
+
+async def test_what_a_task_remembers_is_its_own() -> None:
+    async def work(name: str) -> str | None:
+        remember(request_id=name)
+        await asyncio.sleep(0)
+        return known_id("request_id")
+
+    assert await asyncio.gather(work("a"), work("b")) == ["a", "b"]
+    assert known_id("request_id") is None
+
+
+async def test_a_line_from_a_handlers_thread_tells_its_task(capsys: pytest.CaptureFixture[str]) -> None:
+    def talk(ctx: HandlerContext) -> None:
+        logging.getLogger("some.library").warning("hello")
+
+    set_up_logs("info", "json")
+    with about(job_id=1, node_id="a", task_id="1_a_0"):
+        await call(
+            Handler("talk", talk), HandlerContext(task_id="x", job_id=0, node_id="b", handler="talk"), executor=None
+        )
+    line = orjson.loads(capsys.readouterr().err)
+    assert (line["message"], line["task_id"], line["job_id"]) == ("hello", "1_a_0", "1")
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_secrets_are_hidden_in_messages_and_exceptions(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("info", style)
+    try:
+        raise ValueError("cannot connect to postgresql://ada:hunter2@db/x")
+    except ValueError:
+        log.exception("password=%s", "hunter2")
+    shown = capsys.readouterr().err
+    assert "hunter2" not in shown
+    assert "password=***" in shown
+    assert "ada:***@db" in shown

@@ -68,11 +68,15 @@ UPDATE dagapp.dag_node_states n
 SET status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_retries = r.max_retries,
     input_params = coalesce(r.input_params, n.input_params), output = r.output, error_message = r.error_message,
     not_before = r.not_before, dispatched_at = r.dispatched_at, started_at = r.started_at,
-    completed_at = r.completed_at, version = n.version + 1
+    completed_at = r.completed_at, version = n.version + 1,
+    checkpoint_phase = coalesce(r.checkpoint_phase, n.checkpoint_phase),
+    checkpoint_data = coalesce(r.checkpoint_data, n.checkpoint_data),
+    checkpoint_saved_at = coalesce(r.checkpoint_saved_at, n.checkpoint_saved_at)
 FROM json_to_recordset(:nodes::json) AS r(
     job_id bigint, node_id text, version int, status dagapp.node_status, task_id text, retry_count int,
     max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
-    dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz
+    dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, checkpoint_phase text,
+    checkpoint_data jsonb, checkpoint_saved_at timestamptz
 )
 WHERE n.ctid = (
     SELECT k.ctid FROM dagapp.dag_node_states k
@@ -97,6 +101,7 @@ SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE ex
     error_message = CASE WHEN t.status IN ('completed', 'failed') THEN t.error_message ELSE excluded.error_message END,
     worker_id = coalesce(t.worker_id, excluded.worker_id),
     execution_duration_ms = coalesce(t.execution_duration_ms, excluded.execution_duration_ms),
+    reported_at = CASE WHEN t.status IN ('completed', 'failed') THEN t.reported_at ELSE excluded.reported_at END,
     processed = true;
 
 -- hold_rows --
@@ -147,13 +152,15 @@ FROM json_to_recordset(:running::json) AS r(
 -- event_rows --
 -- The timeline.
 INSERT INTO dagapp.dag_job_events (
-    job_id, node_id, task_id, event_type, event_status, event_data, error_message, duration_ms, created_at, source_app
+    job_id, node_id, task_id, event_type, event_status, event_data, error_message, duration_ms, created_at, source_app,
+    checkpoint_name
 )
 SELECT job_id, node_id, task_id, event_type, event_status, event_data, error_message, duration_ms, created_at,
-    source_app
+    source_app, checkpoint_name
 FROM json_to_recordset(:events::json) AS r(
     job_id bigint, node_id text, task_id text, event_type dagapp.event_type, event_status dagapp.event_status,
-    event_data jsonb, error_message text, duration_ms bigint, created_at timestamptz, source_app text
+    event_data jsonb, error_message text, duration_ms bigint, created_at timestamptz, source_app text,
+    checkpoint_name text
 );
 
 -- mail_rows --

@@ -92,6 +92,29 @@ SELECT workflow_hash, definition FROM dagapp.dag_workflows WHERE workflow_hash =
 -- One job, whole.
 SELECT * FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
+-- show_whole_job --
+-- One job with its nodes and how many are in each state, for those who look often.
+SELECT j.*,
+    (
+        SELECT json_agg(c) FROM (
+            SELECT status, count(*) AS nodes FROM dagapp.dag_node_states WHERE job_id = j.job_id GROUP BY status
+        ) c
+    ) AS counts,
+    (
+        SELECT json_agg(o) FROM (
+            SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,
+                n.output, n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before,
+                n.created_at, n.dispatched_at, n.started_at, n.completed_at
+            FROM dagapp.dag_node_states n
+            LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
+                ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
+            WHERE n.job_id = j.job_id AND (:with_children OR n.parent_node_id IS NULL)
+            ORDER BY coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at, n.fan_out_index NULLS FIRST,
+                n.node_id
+        ) o
+    ) AS nodes
+FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
+
 -- list_jobs --
 -- The newest jobs first, filtered.
 SELECT job_id, workflow_id, workflow_version, status, priority, error_message, submitted_by, correlation_id, owner_id,

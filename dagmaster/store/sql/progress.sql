@@ -38,13 +38,10 @@ WHERE t.status NOT IN ('completed', 'failed')
 RETURNING task_id;
 
 -- save_checkpoint --
--- A phase is done: kept in the history and with the node, and told in the timeline. The node's version is its
--- owner's business.
-WITH node AS (
-    UPDATE dagapp.dag_node_states
-    SET checkpoint_phase = :phase_name, checkpoint_data = :state_data::jsonb, checkpoint_saved_at = clock_timestamp()
+-- A phase is done: kept in the history, and told to the job's owner, who writes it to the node and into the timeline.
+WITH node AS MATERIALIZED (
+    SELECT job_id, node_id, task_id FROM dagapp.dag_node_states
     WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
-    RETURNING job_id, node_id, task_id
 ), saved AS (
     INSERT INTO dagapp.dag_checkpoints (
         checkpoint_id, job_id, node_id, task_id, phase_name, phase_index, phase_total, progress_current,
@@ -56,15 +53,14 @@ WITH node AS (
         :memory_bytes, :disk_bytes, :error_count, :is_final
     FROM node
 )
-INSERT INTO dagapp.dag_job_events (
-    job_id, node_id, task_id, event_type, event_status, checkpoint_name, event_data, created_at, source_app
+INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, data)
+SELECT job_id, 'checkpoint', node_id, task_id, :worker_id::text, :state_data::json, jsonb_build_object(
+    'phase', :phase_name::text, 'details', jsonb_build_object(
+        'phase_index', :phase_index::int, 'phase_total', :phase_total::int, 'is_final', :is_final::boolean
+    )
 )
-SELECT job_id, node_id, task_id, 'node_checkpoint', 'info', :phase_name, jsonb_build_object(
-    'checkpoint_name', :phase_name::text, 'phase_index', :phase_index::int, 'phase_total', :phase_total::int,
-    'is_final', :is_final::boolean
-), clock_timestamp(), 'worker'
 FROM node
-RETURNING event_id;
+RETURNING mail_id;
 
 -- current_tasks --
 -- What is being done for a job at this moment, with how far it is.

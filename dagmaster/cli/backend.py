@@ -1,0 +1,97 @@
+"""Where the commands find jobs: in the database, or at a server over HTTP. They need not know which."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol
+
+import typer
+
+from dagmaster.cli.progress import JobView, Show
+from dagmaster.settings import Settings
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A job as it was asked for on the command line."""
+
+    workflow: str
+    pairs: Sequence[str] = ()
+    documents: Sequence[str | None] = ()
+    handlers: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    job_id: int
+    is_new: bool
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One job with its nodes, and those of its tasks that nobody would take."""
+
+    job: Row
+    nodes: Sequence[Row]
+    unserved: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """`is_done` is false when the job's owner has not acted yet."""
+
+    status: str
+    is_done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A workflow in a list; of its inputs those that may be left out end with a question mark."""
+
+    workflow_id: str
+    version: int
+    nodes: int
+    inputs: Sequence[str]
+    source: str
+    is_active: bool
+    record: Row
+
+
+class Backend(Protocol):
+    def submit(self, order: Order, show: Callable[[Receipt], Show | None]) -> JobView | None:
+        """`show` is told of the job, and says how to show it if its end is to be waited for."""
+
+    def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]: ...
+
+    def job(self, job_id: int, *, children: bool) -> Whole: ...
+
+    def events(
+        self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
+    ) -> None: ...
+
+    def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered: ...
+
+    def pause(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered: ...
+
+    def resume(self, job_id: int, *, actor: str | None) -> Steered: ...
+
+    def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered: ...
+
+    def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
+        """Orchestrators and workers."""
+
+    def queues(self) -> Sequence[Row]: ...
+
+    def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[Listed], Sequence[Row]]:
+        """And the problems of files that were not loaded."""
+
+
+def backend_of(ctx: typer.Context, settings: Settings) -> Backend:
+    """Until the command has ended. Only the one that is used is imported: psycopg, or httpx."""
+    module = "remote" if settings.url else "local"
+    made: Backend = ctx.with_resource(import_module(f"dagmaster.cli.{module}").opened(settings))
+    return made

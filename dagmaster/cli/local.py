@@ -1,0 +1,217 @@
+"""The commands on the database itself."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dagmaster.authoring.preparing import prepare, queues_of, tasks_of
+from dagmaster.authoring.yaml import QueueRules
+from dagmaster.cli.backend import Listed, Order, Receipt, Row, Steered, Whole
+from dagmaster.cli.definitions import (
+    default_queue,
+    find_workflow,
+    load_catalog,
+    load_registry,
+    own_queue,
+    problem_record,
+)
+from dagmaster.cli.inputs import gather_inputs
+from dagmaster.cli.progress import JobView, Show
+from dagmaster.cli.runtime import database
+from dagmaster.cli.sessions import ask, session
+from dagmaster.cli.watching import follow, steps_of
+from dagmaster.model.states import JOB_TERMINAL, JobStatus
+from dagmaster.model.workflow import Workflow
+from dagmaster.outbound import check_url, policy_of
+from dagmaster.settings import Settings
+from dagmaster.store import steering
+from dagmaster.store.connect import Connection
+from dagmaster.store.events import list_events
+from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_workers
+from dagmaster.store.jobs import NewJob, Submitted, get_job, list_jobs, list_nodes
+from dagmaster.store.jobs import submit as store_job
+from dagmaster.store.signals import MAIL
+from dagmaster.store.tasks import queue_depths, unserved
+from dagmaster.tracing import current_trace_parent, describe, span
+
+PAGE = 1000
+LOOK_SECONDS = 0.25
+STEER_SECONDS = 10.0
+
+
+def opened(settings: Settings) -> "AbstractContextManager[Local]":
+    """Each question has a connection of its own."""
+    return nullcontext(Local(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    settings: Settings
+
+    def submit(self, order: Order, show: Callable[[Receipt], Show | None]) -> JobView | None:
+        job = self._new_job(order)
+        with database(self.settings) as dsn:
+            with span("submit_job", workflow_id=job.graph.workflow.workflow_id) as traced:
+                receipt = asyncio.run(self._submit(dsn, replace(job, trace_parent=current_trace_parent())))
+                describe(traced, job_id=receipt.job_id)
+            shown = show(receipt)
+            if shown is None:
+                return None
+            return asyncio.run(follow(dsn, receipt.job_id, steps_of(job.graph), shown))
+
+    def _new_job(self, order: Order) -> NewJob:
+        settings = self.settings
+        registry = load_registry(settings, order.handlers)
+        # Which handlers there are is the workers' business, unless it is said here too.
+        known = registry.queues() if order.handlers or settings.handlers else None
+        definition = find_workflow(order.workflow, settings, QueueRules(known, default_queue(settings)))
+        if (url := order.options.get("callback_url")) is not None:
+            check_url(url, policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http))
+        return NewJob(
+            prepare(definition, settings, registry),
+            gather_inputs(definition, order.pairs, *order.documents),
+            **order.options,
+        )
+
+    async def _submit(self, dsn: str, job: NewJob) -> Receipt:
+        threshold = self.settings.orphan_threshold_seconds
+        async with session(dsn) as conn:
+            submitted: Submitted = await store_job(conn, job, threshold_seconds=threshold)
+            await conn.execute(f"NOTIFY {MAIL}")
+            warnings = await _warnings(conn, job.graph.workflow, threshold) if submitted.is_new else []
+        return Receipt(submitted.job_id, submitted.is_new, warnings)
+
+    def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]:
+        return ask(self.settings, lambda conn: list_jobs(conn, status=status, workflow_id=workflow_id, limit=limit))
+
+    def job(self, job_id: int, *, children: bool) -> Whole:
+        async def look(conn: Connection) -> Whole:
+            nodes = await list_nodes(conn, job_id, with_children=children)
+            return Whole(await get_job(conn, job_id), nodes, await unserved(conn, job_id))
+
+        return ask(self.settings, look)
+
+    def events(
+        self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
+    ) -> None:
+        async def read(conn: Connection) -> None:
+            after = 0
+            while True:
+                # Asked before the events are: what the end of the job has added is still read.
+                has_ended = (await get_job(conn, job_id))["status"] in JOB_TERMINAL
+                while events := await list_events(
+                    conn, job_id, node_id=node, event_types=types, after=after, limit=PAGE
+                ):
+                    for event in events:
+                        each(event)
+                    after = events[-1]["event_id"]
+                if has_ended or not follow:
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+
+        ask(self.settings, read)
+
+    def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered:
+        return self._steer(
+            job_id,
+            lambda conn: steering.request_cancel(conn, job_id, actor=actor, reason=reason),
+            lambda _, now: now["status"] in JOB_TERMINAL,
+        )
+
+    def pause(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered:
+        return self._steer(
+            job_id,
+            lambda conn: steering.request_pause(conn, job_id, actor=actor, reason=reason),
+            lambda _, now: now["paused_at"] is not None,
+        )
+
+    def resume(self, job_id: int, *, actor: str | None) -> Steered:
+        return self._steer(
+            job_id,
+            lambda conn: steering.request_resume(conn, job_id, actor=actor),
+            lambda _, now: now["paused_at"] is None,
+        )
+
+    def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered:
+        threshold = self.settings.orphan_threshold_seconds
+
+        async def request(conn: Connection) -> dict[str, Any]:
+            return await steering.request_retry(conn, job_id, node, actor=actor, threshold_seconds=threshold)
+
+        def holds(was: Row, now: Row) -> bool:
+            """It may have failed again by the time it is looked at."""
+            return bool(was["status"] != JobStatus.FAILED or now["version"] > was["version"])
+
+        return self._steer(job_id, request, holds)
+
+    def _steer(
+        self,
+        job_id: int,
+        request: Callable[[Connection], Awaitable[dict[str, Any]]],
+        holds: Callable[[Row, Row], bool],
+    ) -> Steered:
+        """The owner is waited for if there can be one."""
+
+        async def do(conn: Connection) -> Steered:
+            was = now = await request(conn)
+            if await is_orchestrated(conn, threshold_seconds=self.settings.orphan_threshold_seconds):
+                now = await steering.until(conn, job_id, lambda now: holds(was, now), seconds=STEER_SECONDS)
+            return Steered(now["status"], holds(was, now))
+
+        return ask(self.settings, do)
+
+    def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
+        async def look(conn: Connection) -> tuple[Sequence[Row], Sequence[Row]]:
+            return await list_orchestrators(conn), await list_workers(conn)
+
+        return ask(self.settings, look)
+
+    def queues(self) -> Sequence[Row]:
+        return ask(self.settings, queue_depths)
+
+    def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[Listed], Sequence[Row]]:
+        registry = load_registry(self.settings, handlers)
+        known = registry.queues() if handlers or self.settings.handlers else None
+        catalog = load_catalog(self.settings, QueueRules(known, own_queue(self.settings)))
+        found = [_listed(catalog.workflows[name], catalog.sources[name]) for name in sorted(catalog.workflows)]
+        return found, [problem_record(problem) for problems in catalog.problems.values() for problem in problems]
+
+
+async def _warnings(conn: Connection, workflow: Workflow, threshold_seconds: float) -> list[str]:
+    """The job is safe, but nobody may be there to run it."""
+    if not await is_orchestrated(conn, threshold_seconds=threshold_seconds):
+        return ["no orchestrator is running; the job waits for `dagmaster dev` or `dagmaster orchestrator`"]
+    workers = [worker for worker in await list_workers(conn) if worker["status"] == "active"]
+    consumed = {queue for worker in workers for queue in worker["queues"]}
+    unconsumed = [
+        f"no worker takes tasks from queue {queue!r}; start one with `dagmaster worker --queues {queue}`"
+        for queue in sorted(queues_of(workflow) - consumed)
+    ]
+    return unconsumed + [
+        f"no worker of queue {queue!r} has the handler {handler!r}; its tasks wait for one that has it"
+        for queue, handler in sorted(tasks_of(workflow))
+        if queue in consumed and not any(_takes(worker, queue, handler) for worker in workers)
+    ]
+
+
+def _takes(worker: Mapping[str, Any], queue: str, handler: str) -> bool:
+    return queue in worker["queues"] and (worker["handlers"] is None or handler in worker["handlers"])
+
+
+def _listed(workflow: Workflow, source: str) -> Listed:
+    record = {
+        "workflow_id": workflow.workflow_id,
+        "name": workflow.name,
+        "version": workflow.version,
+        "description": workflow.description,
+        "is_active": workflow.is_active,
+        "nodes": len(workflow.nodes),
+        "inputs": {name: spec.model_dump(mode="json") for name, spec in workflow.inputs.items()},
+        "file": source,
+    }
+    inputs = [name if spec.required else f"{name}?" for name, spec in workflow.inputs.items()]
+    return Listed(
+        workflow.workflow_id, workflow.version, len(workflow.nodes), inputs, source, workflow.is_active, record
+    )

@@ -1,0 +1,91 @@
+"""What can be asked of a job that is there: cancel, pause, resume, try again."""
+
+from typing import Annotated
+
+import typer
+
+from dagmaster.cli.backend import Steered, backend_of
+from dagmaster.cli.options import JobId, JsonOutput, begin
+from dagmaster.cli.output import print_json
+from dagmaster.errors import JobEnded
+from dagmaster.model.states import JOB_TERMINAL, JobStatus
+
+Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="For the timeline.")]
+Who = Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who asks for it, for the timeline.")]
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def cancel(
+    ctx: typer.Context, job_id: JobId, reason: Why = None, actor: Who = None, as_json: JsonOutput = False
+) -> None:
+    """Cancel a job.
+
+    What has not begun is skipped, what runs is stopped.
+
+    \b
+    For example:
+      dagmaster cancel 247845805292758904 --reason "wrong inputs"
+    """
+    steered = backend_of(ctx, begin(ctx)).cancel(job_id, actor=actor, reason=reason)
+    if steered.status in JOB_TERMINAL - {JobStatus.CANCELLED}:
+        raise JobEnded(f"job {job_id} was {steered.status} before it could be cancelled")
+    _tell(job_id, steered, "cancelled", "cancel it", as_json=as_json)
+
+
+@app.command()
+def pause(
+    ctx: typer.Context, job_id: JobId, reason: Why = None, actor: Who = None, as_json: JsonOutput = False
+) -> None:
+    """Start nothing more of a job; what runs may end.
+
+    \b
+    For example:
+      dagmaster pause 247845805292758904 --by ada
+    """
+    steered = backend_of(ctx, begin(ctx)).pause(job_id, actor=actor, reason=reason)
+    _tell(job_id, steered, "paused", "pause it", as_json=as_json)
+
+
+@app.command()
+def resume(ctx: typer.Context, job_id: JobId, actor: Who = None, as_json: JsonOutput = False) -> None:
+    """Go on with a job that was paused.
+
+    \b
+    For example:
+      dagmaster resume 247845805292758904
+    """
+    steered = backend_of(ctx, begin(ctx)).resume(job_id, actor=actor)
+    _tell(job_id, steered, "going on", "go on with it", as_json=as_json)
+
+
+@app.command()
+def retry(
+    ctx: typer.Context,
+    job_id: JobId,
+    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Only this node; else all that failed.")] = None,
+    actor: Who = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Try again what has failed in a job.
+
+    What has completed is not run again. A node that waits for its next attempt
+    is tried at once.
+
+    \b
+    For example:
+      dagmaster retry 247845805292758904
+      dagmaster retry 247845805292758904 crunch__17
+    """
+    steered = backend_of(ctx, begin(ctx)).retry(job_id, node, actor=actor)
+    _tell(job_id, steered, "tried again", "try it again", as_json=as_json)
+
+
+def _tell(job_id: int, steered: Steered, done: str, wish: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"job_id": str(job_id), "status": steered.status, "is_done": steered.is_done})
+    elif steered.is_done:
+        typer.echo(f"job {job_id} is {done}")
+    else:
+        typer.echo(f"job {job_id} is {steered.status}; an orchestrator will {wish} as soon as one is there to do it")

@@ -1,1 +1,0 @@
-"""A typed HTTP client, sync and async."""

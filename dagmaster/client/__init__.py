@@ -1,0 +1,11 @@
+"""A typed HTTP client, for programs with and without asyncio.
+
+Errors are those of `dagmaster.errors`, as the server raised them: `UnknownJob`, `InvalidInputs`, `Unauthorized`, ...
+"""
+
+from dagmaster.client.aio import AsyncClient
+from dagmaster.client.errors import ClientError, JobCancelled, JobFailed, TimedOut
+from dagmaster.client.sync import Client
+from dagmaster.schemas.timeline import TimelineEntry as Event
+
+__all__ = ["AsyncClient", "Client", "ClientError", "Event", "JobCancelled", "JobFailed", "TimedOut"]

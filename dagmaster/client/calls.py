@@ -1,0 +1,147 @@
+"""What can be asked of the server: each question as a value, and how its answer is read. No I/O."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from pydantic import BaseModel, ValidationError
+
+from dagmaster.client.errors import ClientError
+from dagmaster.errors import Invalid
+from dagmaster.schemas.common import Page
+from dagmaster.schemas.fleet import FleetStatus, QueueReply, QueuesReply, WorkerReply
+from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
+from dagmaster.schemas.system import Explanation
+from dagmaster.schemas.timeline import GraphReply, TimelineReply
+from dagmaster.schemas.workflows import WorkflowList, WorkflowReply
+
+T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
+PREFIX = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One question. `is_safe` when asking twice is the same as asking once."""
+
+    method: str
+    path: str
+    read: Callable[[bytes], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    body: BaseModel | None = None
+    is_safe: bool = False
+
+    @property
+    def content(self) -> bytes | None:
+        return self.body.model_dump_json(exclude_none=True).encode() if self.body is not None else None
+
+
+def submit(workflow_id: str, inputs: Mapping[str, Any] | None, **options: Any) -> Call[JobCreated]:
+    """Under a key in any case: a submission that is sent again is still one job."""
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        body = SubmitJob(**{"workflow_id": workflow_id, "input_params": dict(inputs or {}), **given})
+    except ValidationError as error:
+        raise Invalid("; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors())) from error
+    if body.idempotency_key is None:
+        body.idempotency_key = str(uuid4())
+    return Call("POST", f"{PREFIX}/jobs", _reader(JobCreated), body=body, is_safe=True)
+
+
+def job(job_id: int | str, *, children: bool = False) -> Call[JobReply]:
+    return _get(JobReply, _job(job_id), children=children or None)
+
+
+def jobs(**filters: Any) -> Call[Page[JobSummary]]:
+    return _get(Page[JobSummary], f"{PREFIX}/jobs", **filters)
+
+
+def cancel(job_id: int | str, reason: str | None) -> Call[JobSteered]:
+    return _steer(job_id, "cancel", reason)
+
+
+def pause(job_id: int | str, reason: str | None) -> Call[JobSteered]:
+    return _steer(job_id, "pause", reason)
+
+
+def resume(job_id: int | str) -> Call[JobSteered]:
+    return _steer(job_id, "resume")
+
+
+def retry(job_id: int | str, node_id: str | None) -> Call[JobSteered]:
+    return _steer(job_id, "retry" if node_id is None else f"nodes/{_quoted(node_id)}/retry")
+
+
+def timeline(job_id: int | str, *, node_id: str | None, event_types: Sequence[str], **page: Any) -> Call[TimelineReply]:
+    node = f"/nodes/{_quoted(node_id)}" if node_id is not None else ""
+    return _get(TimelineReply, f"{_job(job_id)}{node}/timeline", event_types=",".join(event_types) or None, **page)
+
+
+def explain(job_id: int | str, node_id: str | None) -> Call[Explanation]:
+    node = f"/nodes/{_quoted(node_id)}" if node_id is not None else ""
+    return _get(Explanation, f"{_job(job_id)}{node}/explain")
+
+
+def graph(job_id: int | str) -> Call[GraphReply]:
+    return _get(GraphReply, f"{_job(job_id)}/graph")
+
+
+def workflows() -> Call[WorkflowList]:
+    return _get(WorkflowList, f"{PREFIX}/workflows")
+
+
+def workflow(workflow_id: str) -> Call[WorkflowReply]:
+    return _get(WorkflowReply, f"{PREFIX}/workflows/{_quoted(workflow_id)}")
+
+
+def workers(**page: Any) -> Call[Page[WorkerReply]]:
+    return _get(Page[WorkerReply], f"{PREFIX}/workers", **page)
+
+
+def orchestrators() -> Call[FleetStatus]:
+    return _get(FleetStatus, f"{PREFIX}/orchestrator/status")
+
+
+def queues() -> Call[list[QueueReply]]:
+    return Call("GET", f"{PREFIX}/queues/status", lambda data: _read(QueuesReply, data).queues, is_safe=True)
+
+
+def stream_path(job_id: int | str) -> str:
+    return f"{_job(job_id)}/stream"
+
+
+def _job(job_id: int | str) -> str:
+    return f"{PREFIX}/jobs/{_quoted(job_id)}"
+
+
+def _quoted(part: int | str) -> str:
+    return quote(str(part), safe="")
+
+
+def _get(kind: type[Model], path: str, **params: Any) -> Call[Model]:
+    given = {name: value for name, value in params.items() if value is not None}
+    return Call("GET", path, _reader(kind), given, is_safe=True)
+
+
+def _steer(job_id: int | str, verb: str, reason: str | None = None) -> Call[JobSteered]:
+    body = Reason(reason=reason) if reason is not None else None
+    return Call("POST", f"{_job(job_id)}/{verb}", _reader(JobSteered), body=body)
+
+
+def _reader(kind: type[Model]) -> Callable[[bytes], Model]:
+    return lambda data: _read(kind, data)
+
+
+def _read(kind: type[Model], data: bytes) -> Model:
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        problem = f"{_place(first['loc'])}: {first['msg']}"
+        raise ClientError(f"the answer is no {kind.__name__}: {problem}; is this dagmaster?") from error
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    return ".".join(map(str, loc)) or "the whole"

@@ -1,0 +1,195 @@
+"""The client for programs without asyncio."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import sleep
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from httpx_sse import connect_sse
+
+from dagmaster.client import calls, plans
+from dagmaster.client.calls import Call
+from dagmaster.client.connecting import connection_options, headers_of
+from dagmaster.client.plans import Listen, Pause, Plan, Send, Stream
+from dagmaster.errors import DagmasterError
+from dagmaster.schemas.common import Page
+from dagmaster.schemas.fleet import FleetStatus, QueueReply, WorkerReply
+from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
+from dagmaster.schemas.system import Explanation
+from dagmaster.schemas.timeline import GraphReply, TimelineEntry, TimelineReply
+from dagmaster.schemas.workflows import WorkflowList, WorkflowReply
+
+T = TypeVar("T")
+
+
+class Client:
+    """One server. `retries` are made where asking twice does no harm, when it cannot be reached or is overloaded."""
+
+    def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 30, retries: int = 3) -> None:
+        self._http = httpx.Client(**connection_options(url, key, timeout_seconds))
+        self._retries = retries
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # Jobs.
+
+    def submit(
+        self,
+        workflow_id: str,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        correlation_id: str | None = None,
+        submitted_by: str | None = None,
+        callback_url: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> JobCreated:
+        """Start a job. However often the request must be sent, it is one job."""
+        options = {
+            "priority": priority,
+            "idempotency_key": idempotency_key,
+            "correlation_id": correlation_id,
+            "submitted_by": submitted_by,
+            "callback_url": callback_url,
+            "metadata": metadata,
+        }
+        return self._ask(calls.submit(workflow_id, inputs, **options))
+
+    def job(self, job_id: int | str, *, children: bool = False) -> JobReply:
+        return self._ask(calls.job(job_id, children=children))
+
+    def jobs(
+        self,
+        *,
+        status: str | None = None,
+        workflow_id: str | None = None,
+        submitted_by: str | None = None,
+        correlation_id: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> Page[JobSummary]:
+        """The newest first."""
+        filters = {"workflow_id": workflow_id, "submitted_by": submitted_by, "correlation_id": correlation_id}
+        return self._ask(calls.jobs(status=status, limit=limit, offset=offset, **filters))
+
+    def wait(self, job_id: int | str, timeout_seconds: float | None = None) -> JobReply:
+        """The job when it has ended, however that was. Raises TimedOut."""
+        return self._run(plans.waiting(job_id, self._retries, timeout_seconds))
+
+    def result(self, job_id: int | str, timeout_seconds: float | None = None) -> dict[str, Any]:
+        """What the job's nodes put out. Waits for its end; raises JobFailed, JobCancelled or TimedOut."""
+        return plans.outcome(self.wait(job_id, timeout_seconds))
+
+    def stream(self, job_id: int | str, after: int | str | None = None) -> Iterator[TimelineEntry]:
+        """Everything that happens to the job, as it happens, until it has ended; a lost connection is made anew."""
+        stream = Stream(job_id, self._retries, None if after is None else str(after))
+        while not stream.has_ended:
+            yield from self._events(stream)
+            self._run(stream.gone())
+
+    def cancel(self, job_id: int | str, reason: str | None = None) -> JobSteered:
+        return self._ask(calls.cancel(job_id, reason))
+
+    def pause(self, job_id: int | str, reason: str | None = None) -> JobSteered:
+        return self._ask(calls.pause(job_id, reason))
+
+    def resume(self, job_id: int | str) -> JobSteered:
+        return self._ask(calls.resume(job_id))
+
+    def retry(self, job_id: int | str, node_id: str | None = None) -> JobSteered:
+        """Try again what has failed: one node, or all of the job."""
+        return self._ask(calls.retry(job_id, node_id))
+
+    def timeline(
+        self,
+        job_id: int | str,
+        *,
+        node_id: str | None = None,
+        event_types: Sequence[str] = (),
+        after: int | str | None = None,
+        limit: int = 1000,
+    ) -> TimelineReply:
+        """Oldest first; go on with `after=reply.next_after` while it `has_more`."""
+        return self._ask(calls.timeline(job_id, node_id=node_id, event_types=event_types, after=after, limit=limit))
+
+    def graph(self, job_id: int | str) -> GraphReply:
+        return self._ask(calls.graph(job_id))
+
+    def explain(self, job_id: int | str, node_id: str | None = None) -> Explanation:
+        """Why it does not go on."""
+        return self._ask(calls.explain(job_id, node_id))
+
+    # What there is.
+
+    def workflows(self) -> WorkflowList:
+        return self._ask(calls.workflows())
+
+    def workflow(self, workflow_id: str) -> WorkflowReply:
+        return self._ask(calls.workflow(workflow_id))
+
+    def workers(self, *, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
+        return self._ask(calls.workers(limit=limit, offset=offset))
+
+    def orchestrators(self) -> FleetStatus:
+        return self._ask(calls.orchestrators())
+
+    def queues(self) -> list[QueueReply]:
+        return self._ask(calls.queues())
+
+    # The I/O.
+
+    def _ask(self, call: Call[T]) -> T:
+        return self._run(plans.asking(call, self._retries))
+
+    def _run(self, plan: Plan[T]) -> T:
+        outcome: Any = None
+        while True:
+            try:
+                step = plan.send(outcome)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            outcome = self._do(step)
+
+    def _do(self, step: Send | Pause | Listen) -> Any:
+        match step:
+            case Send(call):
+                return self._send(call)
+            case Pause(seconds):
+                sleep(seconds)
+            case Listen(stream):
+                for _ in self._events(stream):
+                    if stream.is_late():
+                        break
+        return None
+
+    def _send(self, call: Call[Any]) -> httpx.Response | httpx.TransportError:
+        try:
+            return self._http.request(
+                call.method, call.path, params=call.params, content=call.content, headers=headers_of(call)
+            )
+        except httpx.TransportError as error:
+            return error
+
+    def _events(self, stream: Stream) -> Iterator[TimelineEntry]:
+        """Of one connection, until it ends or is lost."""
+        try:
+            with connect_sse(self._http, **stream.request(self._http.timeout)) as source:
+                if source.response.is_error:
+                    source.response.read()
+                stream.opened(source.response)
+                for said in source.iter_sse():
+                    yield stream.take(said)
+        except (httpx.TransportError, DagmasterError) as error:
+            stream.lose(error)

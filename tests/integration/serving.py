@@ -1,0 +1,74 @@
+"""A whole installation behind HTTP, in a thread of its own: the test asks as any other program would."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fleet import handlers
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.yaml import QueueRules
+from dagmaster.cli.runtime import fleet, worker_options
+from dagmaster.cli.serving import Door, serving
+from dagmaster.settings import load_settings
+from dagmaster.web.serving import bind, url_of
+
+
+class Server:
+    """Can be stopped and started again at the same address."""
+
+    def __init__(self, dsn: str, workflows: Path, *, works: bool = True, **functions: Callable[..., Any]) -> None:
+        self._dsn, self._workflows, self._works, self._known = dsn, workflows, works, handlers(**functions)
+        self._port = 0
+        self.url = ""
+
+    def start(self) -> None:
+        ready = threading.Event()
+        self._failed: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=[ready])
+        self._thread.start()
+        ready.wait(30)
+        if self._failed:
+            raise self._failed[0]
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+
+    def _run(self, ready: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as error:  # noqa: BLE001 - raised by `start`
+            self._failed.append(error)
+        finally:
+            ready.set()
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        settings = load_settings(poll_interval_seconds=0.1, worker_queue="q", shutdown_grace_seconds=1)
+        catalog = Catalog(self._workflows, queues=QueueRules(self._known.queues(), "q"))
+        listener = bind("127.0.0.1", self._port)
+        self.url, self._port = url_of(listener), listener.getsockname()[1]
+        async with AsyncExitStack() as stack:
+            work = worker_options(settings, ["q"], 8) if self._works else None
+            roles = fleet(self._dsn, settings, orchestrate=self._works, work=work, registry=self._known)
+            running = await stack.enter_async_context(roles)
+            door = Door(listener, catalog)
+            await stack.enter_async_context(serving(self._dsn, settings, running, door, self._known))
+            ready.set()
+            await self._stop.wait()
+
+
+@contextmanager
+def server(dsn: str, workflows: Path, *, works: bool = True, **functions: Callable[..., Any]) -> Iterator[Server]:
+    """With an orchestrator and a worker of queue `q`, unless `works` is false."""
+    one = Server(dsn, workflows, works=works, **functions)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
