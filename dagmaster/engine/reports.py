@@ -68,6 +68,7 @@ def accept_checkpoint(turn: Turn, message: TaskCheckpoint) -> None:
         node,
         source_app="worker",
         checkpoint_name=message.phase,
+        phase=message.phase,
         worker_id=message.worker_id,
         **message.details,
     )

@@ -23,7 +23,7 @@ WORDS: Mapping[str, str] = {
     "node_failed": "failed[: {error}]",
     "node_retrying": "attempt {next_attempt} of {attempts}[ not before {not_before}]",
     "node_skipped": "skipped[: {reason}]",
-    "node_checkpoint": "checkpoint[ {checkpoint_name}]",
+    "node_checkpoint": "checkpoint[ {phase}]",
     "node_timeout": "timed out[: {error}]",
     "node_warning": "warning[: {warning}]",
     "task_received": "task received[ by worker {worker_id}]",

@@ -10,6 +10,8 @@ from fleet import Fleet, child, fan, fleet, graph, retry, rows, single, task
 from dagmaster.engine.turn import Rules
 from dagmaster.handlers import HandlerContext, Permanent, Retry
 from dagmaster.model.workflow import FanInNode, FanOutNode
+from dagmaster.store.connect import opened
+from dagmaster.store.mailbox import add_mail
 
 
 async def attempts(running: Fleet, job_id: int, node: str = "work") -> list[dict[str, Any]]:
@@ -305,7 +307,8 @@ async def test_a_job_can_be_cancelled_before_it_begins_and_when_it_has_ended_not
         assert job["status"] == "cancelled"
         done = await running.run(single())
         before = await running.trace(done["job_id"])
-        await running.cancel(done["job_id"])
+        async with opened(dsn, application="test") as conn:
+            await add_mail(conn, [{"job_id": done["job_id"], "kind": "cancel"}])
         await running.is_clean()
         assert await running.trace(done["job_id"]) == before
         assert (await running.ended(done["job_id"]))[0]["status"] == "completed"

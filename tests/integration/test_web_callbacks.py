@@ -106,6 +106,7 @@ async def test_a_checkpoint_is_kept_with_the_node_in_the_history_and_in_the_time
         for number, phase in enumerate(("read", "write")):
             body = {"task_id": task_id, "phase_name": phase, "phase_index": number, "state_data": {"password": "x"}}
             await it.post(CHECKPOINT, body)
+        await it.fleet.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
         history = (await it.get(f"{path}/checkpoints"))["items"]
         assert [one["phase_name"] for one in history] == ["write", "read"]
         assert history[0]["state_data"] == {"password": "***"}

@@ -4,7 +4,7 @@ import pytest
 from engine_bench import AT_ONCE, JOB, Bench, end, fan_out, task
 
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.messages import Resume, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.model.states import JobStatus, NodeStatus, TaskStatus
 
 
@@ -163,3 +163,21 @@ def test_a_local_claim_leaves_held_back_children_where_they_are():
     claim_here(turn, dispatch, "local")
     assert list(bench.job.fans["f"].waiting) == ["f__1", "f__2"]
     assert not turn.ready
+
+
+def test_a_checkpoint_is_saved_with_the_attempt_that_is_under_way():
+    bench = chain()
+    bench.begin("a")
+    turn = bench.send(TaskCheckpoint("a", f"{JOB}_a_0", "worker", bench.now, "read", b'{"rows":3}'))
+    [event] = turn.events
+    assert (event.event_type, event.checkpoint_name) == ("node_checkpoint", "read")
+    assert turn.touched["a"].status is NodeStatus.RUNNING
+
+
+def test_a_checkpoint_of_an_attempt_that_is_over_changes_nothing():
+    bench = chain()
+    bench.begin("a")
+    bench.fail("a")
+    for task_id in (f"{JOB}_a_0", f"{JOB}_a_7", f"{JOB}_b_0"):
+        turn = bench.send(TaskCheckpoint("a", task_id, "worker", bench.now, "late"))
+        assert not turn.events and not turn.touched
