@@ -183,13 +183,6 @@ class PlatformSubmit(SubmitJob):
     platform_id: Annotated[str, Field(max_length=64)] | None = None
 
 
-class Measures(Reply):
-    """`period` says which time they are of."""
-
-    period: Json
-    items: list[Json]
-
-
 class Explanation(Reply):
     """Why a job or a node does not run, in one sentence; `data` holds everything that it says."""
 

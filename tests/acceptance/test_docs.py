@@ -1,6 +1,7 @@
 """The documentation is true: what it says is run, and what it lists is complete."""
 
 import importlib.util
+import inspect
 import re
 import tempfile
 from collections.abc import Iterator
@@ -11,8 +12,12 @@ import pytest
 from docs_runner import ROOT, find_pages, make_template, prepared, read_page
 from pydantic_core import PydanticUndefined
 
+from dagmaster import client
 from dagmaster.authoring import dialects
+from dagmaster.engine.facts import Kind
+from dagmaster.errors import DagmasterError
 from dagmaster.handlers import load_handlers, registry
+from dagmaster.model.access import Role
 from dagmaster.model.comparisons import COMPARISONS
 from dagmaster.model.operations import FILTERS, METHODS, TESTS
 from dagmaster.model.retry import RetryPolicy
@@ -20,6 +25,9 @@ from dagmaster.model.states import JOB_MOVES, NODE_MOVES
 from dagmaster.model.workflow import Aggregation, InputSpec, InputType, Workflow
 from dagmaster.settings import ALIASES, PREFIX, Settings
 from dagmaster.store.tables import EVENT_TYPES, Base
+from dagmaster.web.checks import CHECKS
+from dagmaster.web.errors import CODES, STATUS, code_of
+from dagmaster.web.prometheus import Fleet
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
@@ -77,6 +85,41 @@ def test_the_command_line_is_described_as_it_is() -> None:
     assert page == tool.renew(page), "run: python docs/tools/cli_reference.py"
 
 
+def test_the_http_api_is_described_as_it_is() -> None:
+    tool = _load(ROOT / "docs" / "tools" / "http_reference.py")
+    page = tool.PAGE.read_text(encoding="utf-8")
+    assert page == tool.renew(page), "run: python docs/tools/http_reference.py"
+
+
+def test_all_codes_of_errors_are_described() -> None:
+    raised = {code_of(kind()) for kind in STATUS if issubclass(kind, DagmasterError)}
+    specific = {code_of(kind()) for kind in _kinds(DagmasterError) if kind.__module__ == "dagmaster.errors"}
+    unheard_of = {"dagmaster_error", "embedded_server_failed", "illegal_move", "expression_failed"}
+    assert {*raised, *specific, *CODES.values()} - unheard_of <= _words("http-api.md")
+
+
+def test_all_metrics_are_described() -> None:
+    nothing: dict[str, Any] = {"orchestrators": [], "workers": [], "queues": []}
+    nothing |= {"callbacks": {"waiting": 0, "failed": 0}, "connections": {"most": 1, "by_application": {}}}
+    described = {word.removesuffix("_total") for word in _words("metrics.md") if word.startswith("dagmaster_")}
+    assert {metric.name for metric in Fleet(nothing).collect()} == described
+
+
+def test_all_of_the_client_is_described() -> None:
+    words = _words("client.md")
+    methods = {name: one for name, one in vars(client.Client).items() if not name.startswith("_")}
+    assert {*methods, *client.__all__} <= words
+    for name, method in methods.items():
+        assert set(inspect.signature(method).parameters) - {"self"} <= words, name
+        assert inspect.signature(method).parameters == inspect.signature(getattr(client.AsyncClient, name)).parameters
+
+
+def test_all_roles_checks_and_reasons_are_described() -> None:
+    assert set(Role) <= _words("secure-the-api.md", "how-to")
+    assert {check.name for check in CHECKS} <= _words("monitor.md", "how-to")
+    assert set(Kind) <= _words("find-out-why-a-job-waits.md", "how-to")
+
+
 def test_all_settings_are_described_as_they_are() -> None:
     rows = {row[0].strip("`"): row[1:] for row in _rows("settings.md")}
     assert set(Settings.model_fields) <= set(rows)
@@ -125,9 +168,15 @@ def test_all_keys_of_workflow_files_are_described() -> None:
     assert {*dialects._ALL_KEYS, *keys, *known} <= _words("workflow-file.md")
 
 
-def _words(page: str) -> set[str]:
+def _kinds(kind: type[DagmasterError]) -> Iterator[type[DagmasterError]]:
+    for inner in kind.__subclasses__():
+        yield inner
+        yield from _kinds(inner)
+
+
+def _words(page: str, folder: str = "reference") -> set[str]:
     """What stands between backticks, also in lists."""
-    text = (ROOT / "docs" / "reference" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / folder / page).read_text(encoding="utf-8")
     return {word for code in re.findall(r"`([^`\n]+)`", text) for word in [code, *re.findall(r"[\w-]+", code)]}
 
 

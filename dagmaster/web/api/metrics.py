@@ -1,18 +1,21 @@
 """How the jobs of the last days went, and the metrics that Prometheus reads."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel
 
 from dagmaster.model.redact import redact
-from dagmaster.schemas.system import Measures
+from dagmaster.schemas.measures import FailureMeasure, Measures, NodeMeasure, Period, Throughput, WorkflowMeasure
 from dagmaster.store import measures
 from dagmaster.web.access import MACHINES, READERS
 from dagmaster.web.prometheus import CONTENT_TYPE, render
 from dagmaster.web.services import Conn
 
 router = APIRouter(tags=["metrics"])
+
+T = TypeVar("T", bound=BaseModel)
 
 Days = Annotated[int, Query(ge=1, le=measures.MAX_DAYS)]
 Hours = Annotated[int, Query(ge=1, le=measures.MAX_HOURS)]
@@ -21,27 +24,29 @@ Causes = Annotated[int, Query(ge=1, le=measures.MAX_CAUSES)]
 
 
 @router.get("/api/v1/metrics/workflows", dependencies=[READERS])
-async def workflow_metrics(conn: Conn, workflow_id: str | None = None, days: Days = 7) -> Measures:
+async def workflow_metrics(conn: Conn, workflow_id: str | None = None, days: Days = 7) -> Measures[WorkflowMeasure]:
     """For each workflow: how many jobs, how they ended, how long they took, what they failed with."""
-    return _reply(await measures.workflow_measures(conn, workflow_id, days), timedelta(days=days))
+    return _reply(WorkflowMeasure, await measures.workflow_measures(conn, workflow_id, days), timedelta(days=days))
 
 
 @router.get("/api/v1/metrics/workflows/{workflow_id}/nodes", dependencies=[READERS])
-async def node_metrics(workflow_id: str, conn: Conn, days: Days = 7) -> Measures:
+async def node_metrics(workflow_id: str, conn: Conn, days: Days = 7) -> Measures[NodeMeasure]:
     """The same for each node of a workflow; the children of a fan-out count for it."""
-    return _reply(await measures.node_measures(conn, workflow_id, days), timedelta(days=days))
+    return _reply(NodeMeasure, await measures.node_measures(conn, workflow_id, days), timedelta(days=days))
 
 
 @router.get("/api/v1/metrics/failures", dependencies=[READERS])
-async def failure_metrics(conn: Conn, workflow_id: str | None = None, days: Days = 7, limit: Causes = 20) -> Measures:
+async def failure_metrics(
+    conn: Conn, workflow_id: str | None = None, days: Days = 7, limit: Causes = 20
+) -> Measures[FailureMeasure]:
     """What jobs failed with, the most frequent first."""
-    return _reply(await measures.failure_measures(conn, workflow_id, days, limit), timedelta(days=days))
+    return _reply(FailureMeasure, await measures.failure_measures(conn, workflow_id, days, limit), timedelta(days=days))
 
 
 @router.get("/api/v1/metrics/throughput", dependencies=[READERS])
-async def throughput_metrics(conn: Conn, hours: Hours = 24, bucket_minutes: Minutes = 60) -> Measures:
+async def throughput_metrics(conn: Conn, hours: Hours = 24, bucket_minutes: Minutes = 60) -> Measures[Throughput]:
     """How many jobs ended in each stretch of time, and how long they took."""
-    return _reply(await measures.throughput(conn, hours, bucket_minutes), timedelta(hours=hours))
+    return _reply(Throughput, await measures.throughput(conn, hours, bucket_minutes), timedelta(hours=hours))
 
 
 @router.get(
@@ -52,6 +57,7 @@ async def prometheus_metrics(conn: Conn) -> Response:
     return Response(await render(conn), media_type=CONTENT_TYPE)
 
 
-def _reply(rows: list[dict[str, Any]], span: timedelta) -> Measures:
+def _reply(kind: type[T], rows: list[dict[str, Any]], span: timedelta) -> Measures[T]:
     now = datetime.now(UTC)
-    return Measures(period={"from": now - span, "to": now}, items=redact(rows))
+    period = Period.model_validate({"from": now - span, "to": now})
+    return Measures[T](period=period, items=[kind(**redact(row)) for row in rows])
