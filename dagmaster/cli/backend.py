@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import typer
 
 from dagmaster.cli.progress import JobView, Show
+from dagmaster.engine.facts import Explanation
 from dagmaster.settings import Settings
 
 Row = Mapping[str, Any]
@@ -80,6 +81,8 @@ class Backend(Protocol):
     def resume(self, job_id: int, *, actor: str | None) -> Steered: ...
 
     def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered: ...
+
+    def explain(self, job_id: int, node: str | None) -> Explanation: ...
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         """Orchestrators and workers."""

@@ -7,12 +7,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from dagmaster.cli.backend import backend_of
 from dagmaster.cli.options import JobId, JsonOutput, begin
 from dagmaster.cli.output import console, count_of, print_for_reading, print_json
-from dagmaster.cli.sessions import ask
-from dagmaster.engine.facts import Explanation
-from dagmaster.store.connect import Connection
-from dagmaster.store.explaining import explain_job, explain_node
 
 SHOWN_NODES = 20
 
@@ -34,14 +31,7 @@ def explain(
       dagmaster explain 247845805292758904 merge
     """
     settings = begin(ctx)
-    threshold = settings.orphan_threshold_seconds
-
-    async def look(conn: Connection) -> Explanation:
-        if node_id is None:
-            return await explain_job(conn, job_id, threshold_seconds=threshold)
-        return await explain_node(conn, job_id, node_id, threshold_seconds=threshold)
-
-    found = ask(settings, look)
+    found = backend_of(ctx, settings).explain(job_id, node_id)
     if as_json:
         print_json(asdict(found))
         return

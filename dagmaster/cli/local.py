@@ -22,6 +22,7 @@ from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.runtime import database
 from dagmaster.cli.sessions import ask, session
 from dagmaster.cli.watching import follow, steps_of
+from dagmaster.engine.facts import Explanation
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.model.workflow import Workflow
 from dagmaster.outbound import check_url, policy_of
@@ -29,6 +30,7 @@ from dagmaster.settings import Settings
 from dagmaster.store import steering
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import list_events
+from dagmaster.store.explaining import explain_job, explain_node
 from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_workers
 from dagmaster.store.jobs import NewJob, Submitted, get_job, list_jobs, list_nodes
 from dagmaster.store.jobs import submit as store_job
@@ -133,6 +135,16 @@ class Local:
             lambda conn: steering.request_resume(conn, job_id, actor=actor),
             lambda _, now: now["paused_at"] is None,
         )
+
+    def explain(self, job_id: int, node: str | None) -> Explanation:
+        threshold = self.settings.orphan_threshold_seconds
+
+        async def look(conn: Connection) -> Explanation:
+            if node is None:
+                return await explain_job(conn, job_id, threshold_seconds=threshold)
+            return await explain_node(conn, job_id, node, threshold_seconds=threshold)
+
+        return ask(self.settings, look)
 
     def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered:
         threshold = self.settings.orphan_threshold_seconds

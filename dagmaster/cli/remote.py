@@ -13,6 +13,7 @@ from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Show
 from dagmaster.client import Client
+from dagmaster.engine.facts import Explanation, Kind
 from dagmaster.errors import Invalid, Unavailable
 from dagmaster.model.states import JOB_TERMINAL, NodeStatus
 from dagmaster.model.workflow import InputType
@@ -118,6 +119,10 @@ class Remote:
     def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered:
         _check_actor(actor)
         return _steered(self.client.retry(job_id, node))
+
+    def explain(self, job_id: int, node: str | None) -> Explanation:
+        found = self.client.explain(job_id, node)
+        return Explanation(Kind(found.kind), found.sentence, found.data)
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         try:

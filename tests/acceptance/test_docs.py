@@ -26,6 +26,7 @@ from dagmaster.model.workflow import Aggregation, InputSpec, InputType, Workflow
 from dagmaster.settings import ALIASES, PREFIX, Settings
 from dagmaster.store.tables import EVENT_TYPES, Base
 from dagmaster.web.checks import CHECKS
+from dagmaster.web.commands import COMMANDS
 from dagmaster.web.errors import CODES, STATUS, code_of
 from dagmaster.web.prometheus import Fleet
 
@@ -89,6 +90,10 @@ def test_the_http_api_is_described_as_it_is() -> None:
     tool = _load(ROOT / "docs" / "tools" / "http_reference.py")
     page = tool.PAGE.read_text(encoding="utf-8")
     assert page == tool.renew(page), "run: python docs/tools/http_reference.py"
+
+
+def test_all_commands_of_the_api_are_described() -> None:
+    assert set(COMMANDS) <= _words("http-api.md")
 
 
 def test_all_codes_of_errors_are_described() -> None:

@@ -144,3 +144,14 @@ def test_a_key_is_sent_and_one_on_the_command_line_is_warned_of(running: Server)
     done = call("jobs", "--url", running.url, "--api-key", "dm_wrong")
     assert (done.code, done.err) == (2, "error: the API key is unknown, revoked or expired\n")
     assert "can see it" in " ".join(call("--help").out.replace("│", " ").split())
+
+
+@pytest.mark.usefixtures("at_server")
+def test_the_reason_why_a_job_waits_is_the_same_over_http(dsn: str) -> None:
+    job_id = submit("waiting").out.strip()
+    while "queue" not in (told := call("explain", job_id, "work").out):
+        assert "orchestrator" not in told
+    directly = call("--database-url", dsn, "explain", job_id, "work", "--json").json
+    remotely = call("explain", job_id, "work", "--json").json
+    assert remotely["sentence"] == directly["sentence"]
+    assert (remotely["kind"], "nobody" in remotely["sentence"]) == (directly["kind"], True)

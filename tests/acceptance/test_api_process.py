@@ -1,0 +1,114 @@
+"""The HTTP API as a process: how it starts, what it survives, how it stops."""
+
+import socket
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+from processes import ORCHESTRATOR, PATIENCE_SECONDS, POLL_SECONDS, WORKER, Process, Stage
+
+from dagmaster import Client
+
+pytestmark = pytest.mark.acceptance
+
+SLOW = """
+workflow_id: slow
+nodes:
+  first: {type: task, handler: sleep, params: {seconds: 1}}
+  second: {type: task, handler: sleep, params: {seconds: 1}, depends_on: [first]}
+"""
+
+
+@pytest.fixture
+def workflows(tmp_path: Path) -> Path:
+    folder = tmp_path / "workflows"
+    folder.mkdir()
+    (folder / "slow.yaml").write_text(SLOW)
+    return folder
+
+
+def said(process: Process, word: str) -> str:
+    """Its first line with this word."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        for line in process.out.read_text().splitlines():
+            if word in line:
+                return line
+        assert not process.has_ended(), process.last_words()
+        time.sleep(POLL_SECONDS)
+    raise AssertionError(f"it never said {word!r}: {process.last_words()}")
+
+
+def serve(stage: Stage, workflows: Path, *options: str) -> tuple[Process, str]:
+    process = stage.start("api", "--port", "0", *options, workflows_dir=workflows)
+    return process, said(process, "serving").split()[-1]
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(stage: Stage, workflows: Path) -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = stage.start("api", "--port", port, workflows_dir=workflows)
+        assert process.wait() == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in process.log.read_text()
+    assert "--port" in process.log.read_text()
+
+
+def test_without_keys_it_does_not_serve_others(stage: Stage, workflows: Path) -> None:
+    process = stage.start("api", "--host", "0.0.0.0", "--port", "0", workflows_dir=workflows)
+    assert process.wait() == 2
+    assert "dagmaster keys create" in process.log.read_text()
+
+
+def test_a_job_goes_through_api_orchestrator_and_worker(stage: Stage, workflows: Path) -> None:
+    stage.launch(ORCHESTRATOR, WORKER)
+    process, url = serve(stage, workflows)
+    with Client(url) as client:
+        job = client.submit("slow")
+        types = [event.event_type for event in client.stream(job.job_id)]
+        assert (types[0], types[-1]) == ("job_created", "job_completed")
+        assert client.job(job.job_id).summary.completed == 4
+    process.terminate()
+    assert process.wait() == 0
+
+
+def test_it_stops_at_once_although_somebody_watches(stage: Stage, workflows: Path) -> None:
+    process, url = serve(stage, workflows)
+    job = httpx.post(f"{url}/api/v1/jobs", json={"workflow_id": "slow"}).json()
+    with httpx.stream("GET", f"{url}/api/v1/jobs/{job['job_id']}/stream", timeout=30) as stream:
+        lines = stream.iter_lines()
+        while not next(lines).startswith("data:"):
+            pass
+        began = time.monotonic()
+        process.terminate()
+        assert process.wait() == 0
+        assert time.monotonic() - began < 10
+
+
+def test_a_stream_goes_on_without_a_gap_when_the_server_is_restarted(stage: Stage, workflows: Path) -> None:
+    stage.launch(ORCHESTRATOR, WORKER)
+    process, url = serve(stage, workflows)
+    port = url.rpartition(":")[2]
+    with Client(url) as client:
+        job = client.submit("slow")
+        ids: list[int] = []
+        is_watched = threading.Event()
+
+        def watch() -> None:
+            for event in client.stream(job.job_id):
+                ids.append(int(event.event_id))
+                is_watched.set()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        assert is_watched.wait(PATIENCE_SECONDS)
+        stage.kill(process)
+        stage.start("api", "--port", port, workflows_dir=workflows)
+        watcher.join(PATIENCE_SECONDS)
+    query = "SELECT event_id FROM dagapp.dag_job_events WHERE job_id = %s ORDER BY 1"
+    wanted = stage.database.rows(query, int(job.job_id))
+    assert ids == [row["event_id"] for row in wanted]
