@@ -33,8 +33,8 @@ from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store import jobs
 from dagmaster.store.connect import opened
+from dagmaster.store.mailbox import add_mail
 from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
-from dagmaster.store.steering import request_cancel
 from dagmaster.worker.worker import Worker, WorkerOptions
 
 assert dagmaster.handlers.basic  # imported for the handlers that it registers
@@ -267,7 +267,7 @@ class Fleet:
 
     async def cancel(self, job_id: int, actor: str = "somebody") -> None:
         async with opened(self.dsn, application="test") as conn:
-            await request_cancel(conn, job_id, actor=actor, reason=None)
+            await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": actor}}])
             await conn.execute(f"NOTIFY {MAIL}")
 
     # What the database says.

@@ -132,7 +132,8 @@ def test_roles_apart_share_the_folder_and_a_running_job_is_cancelled(folder: Fol
     job_id = folder.ask("submit", flow)["job_id"]
     until(lambda: bool(folder.ask("show", job_id)["nodes"][1]["status"] == "running"))
     assert folder.ask("queues")[0]["running"] == 1
-    assert folder.ask("cancel", job_id, "--reason", "enough") == {"job_id": job_id, "status": "cancelled"}
+    done = folder.ask("cancel", job_id, "--reason", "enough")
+    assert done == {"job_id": job_id, "status": "cancelled", "is_done": True}
 
     began = time.monotonic()
     assert stop(worker, signal.SIGTERM)[0] == 0

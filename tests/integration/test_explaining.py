@@ -179,7 +179,7 @@ async def test_a_job_without_a_living_owner_says_so(dsn: str) -> None:
         first = await running.orchestrator()
         await settled(running, job_id, "work", "dispatched")
         await first.kill()
-        await running.orchestrator(orphan_scan_seconds=NEVER)
+        await running.orchestrator(orphan_scan_seconds=NEVER, orphan_threshold_seconds=1000.0)
         beat = "UPDATE dagapp.dag_orchestrators SET heartbeat_at = now() - interval '95 s' WHERE orchestrator_id = %s"
         await running.rows(beat, first.id)
         found = await why(running, job_id)
