@@ -34,6 +34,7 @@ class NewJob:
     callback_url: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     trace_parent: str | None = None
+    actor: str | None = None  # who submits it, if that is known better than `submitted_by`
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ def _job_row(job: NewJob) -> dict[str, Any]:
         "asset_id": None,
         "trace_parent": job.trace_parent,
         "shown_params": redact(job.inputs),
+        "actor": job.actor,
     }
 
 

@@ -40,6 +40,7 @@ def _new_job(services: Services, workflow: Workflow, caller: Caller, body: Submi
         callback_url=body.callback_url,
         metadata=body.metadata,
         trace_parent=current_trace_parent(),
+        actor=caller.name or None,
     )
 
 

@@ -74,6 +74,7 @@ async def test_a_submission_stores_job_nodes_event_and_mail(dsn: str) -> None:
         "workflow_version": 4,
         "workflow_hash": what.workflow.content_hash,
         "input_params": {},
+        "actor": None,
         "submitted_by": "ada",
         "correlation_id": "c-1",
         "priority": 7,

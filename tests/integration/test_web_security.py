@@ -329,10 +329,11 @@ async def test_an_unexpected_error_tells_no_story(dsn: str, monkeypatch: pytest.
 async def test_changes_say_who_made_them(dsn: str) -> None:
     async with web(dsn, single(handler="sleep", params={"seconds": 60}), runs=True) as it:
         ada = await it.key("ada", Role.OPERATOR)
-        job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=ada)
+        body = {"workflow_id": "single", "submitted_by": "nightly"}
+        job = await it.post("/api/v1/jobs", body, 201, headers=ada)
         path = f"/api/v1/jobs/{job['job_id']}"
         for act in ("pause", "resume", "cancel"):
             await it.post(f"{path}/{act}", headers=ada)
         told = {row["event_type"]: row["event_data"] for row in await it.fleet.events(int(job["job_id"]))}
-        assert told["job_created"]["submitted_by"] == "ada"
+        assert (told["job_created"]["submitted_by"], told["job_created"]["actor"]) == ("nightly", "ada")
         assert [told[f"job_{act}"]["actor"] for act in ("paused", "resumed", "cancelled")] == ["ada"] * 3

@@ -6,7 +6,7 @@ WITH incoming AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:jobs::json) AS r(
         job_id bigint, workflow_id text, workflow_version int, workflow_hash text, priority int, input_params jsonb,
         metadata jsonb, submitted_by text, correlation_id text, idempotency_key text, request_hash text,
-        callback_url text, asset_id text, trace_parent text, shown_params jsonb
+        callback_url text, asset_id text, trace_parent text, shown_params jsonb, actor text
     )
 ), alive AS MATERIALIZED (
     SELECT orchestrator_id FROM dagapp.dag_orchestrators
@@ -39,12 +39,12 @@ WITH incoming AS MATERIALIZED (
     JOIN json_to_recordset(:nodes::json) AS n(workflow_hash text, node_id text, max_retries int) USING (workflow_hash)
 ), events AS (
     INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, created_at, event_data, source_app)
-    SELECT a.job_id, 'job_created', 'info', a.created_at, jsonb_build_object(
-        'workflow_id', a.workflow_id, 'workflow_version', a.workflow_version, 'workflow_hash', a.workflow_hash,
-        'input_params', (SELECT shown_params FROM incoming i WHERE i.job_id = a.job_id), 'submitted_by', nullif(a.submitted_by, ''),
-        'correlation_id', a.correlation_id, 'priority', a.priority
+    SELECT i.job_id, 'job_created', 'info', (SELECT min(created_at) FROM added), jsonb_build_object(
+        'workflow_id', i.workflow_id, 'workflow_version', i.workflow_version, 'workflow_hash', i.workflow_hash,
+        'input_params', i.shown_params, 'submitted_by', nullif(i.submitted_by, ''), 'actor', i.actor,
+        'correlation_id', i.correlation_id, 'priority', i.priority
     ), :source_app
-    FROM added a
+    FROM incoming i WHERE i.job_id IN (SELECT job_id FROM added)
 ), warnings AS (
     INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, created_at, event_data, source_app)
     SELECT a.job_id, 'job_warning', 'warning', a.created_at, jsonb_build_object(

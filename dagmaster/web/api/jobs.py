@@ -22,7 +22,7 @@ from dagmaster.web.access import (
 )
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, Given, Services
 from dagmaster.web.submission import submit_job, warnings_for
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
@@ -94,34 +94,34 @@ async def get_job(
 
 @router.post("/{job_id}/cancel", responses=STEERED, dependencies=[SUBMITTERS])
 async def cancel_job(
-    job: Job, caller: Admitted, conn: Conn, response: Response, body: Reason | None = None
+    job: Job, caller: Admitted, services: Given, conn: Conn, response: Response, body: Reason | None = None
 ) -> JobSteered:
     """Cancel it: what has not begun is skipped, what runs is stopped. 202 when its owner has yet to act."""
     await steering.request_cancel(conn, job["job_id"], actor=caller.name or None, reason=_reason(body))
-    return await _await(conn, job, response, lambda now: now["status"] in JOB_TERMINAL)
+    return await _await(services, conn, job, response, lambda now: now["status"] in JOB_TERMINAL)
 
 
 @router.post("/{job_id}/pause", responses=STEERED, dependencies=[OPERATORS])
 async def pause_job(
-    job: Job, caller: Admitted, conn: Conn, response: Response, body: Reason | None = None
+    job: Job, caller: Admitted, services: Given, conn: Conn, response: Response, body: Reason | None = None
 ) -> JobSteered:
     """Start nothing more of it; what runs may end."""
     await steering.request_pause(conn, job["job_id"], actor=caller.name or None, reason=_reason(body))
-    return await _await(conn, job, response, lambda now: now["paused_at"] is not None)
+    return await _await(services, conn, job, response, lambda now: now["paused_at"] is not None)
 
 
 @router.post("/{job_id}/resume", responses=STEERED, dependencies=[OPERATORS])
-async def resume_job(job: Job, caller: Admitted, conn: Conn, response: Response) -> JobSteered:
+async def resume_job(job: Job, caller: Admitted, services: Given, conn: Conn, response: Response) -> JobSteered:
     """Go on after a pause."""
     await steering.request_resume(conn, job["job_id"], actor=caller.name or None)
-    return await _await(conn, job, response, lambda now: now["paused_at"] is None)
+    return await _await(services, conn, job, response, lambda now: now["paused_at"] is None)
 
 
 @router.post("/{job_id}/retry", responses=STEERED, dependencies=[OPERATORS])
 async def retry_job(job: Job, caller: Admitted, services: Given, conn: Conn, response: Response) -> JobSteered:
     """Try all of it again that has failed; what has completed is not run again."""
     await _request_retry(job, None, caller, services, conn)
-    return await _await(conn, job, response, lambda now: now["version"] > job["version"])
+    return await _await(services, conn, job, response, lambda now: now["version"] > job["version"])
 
 
 @router.post("/{job_id}/nodes/{node_id}/retry", responses=STEERED, dependencies=[OPERATORS])
@@ -131,7 +131,7 @@ async def retry_node(
     """Try a failed node again, and the job with it; one that waits for a retry is tried at once."""
     await _request_retry(job, node_id, caller, services, conn)
     is_failed = job["status"] == JobStatus.FAILED
-    return await _await(conn, job, response, lambda now: not is_failed or now["version"] > job["version"])
+    return await _await(services, conn, job, response, lambda now: not is_failed or now["version"] > job["version"])
 
 
 async def _request_retry(job: Job, node_id: str | None, caller: Admitted, services: Given, conn: Conn) -> None:
@@ -145,10 +145,15 @@ async def _request_retry(job: Job, node_id: str | None, caller: Admitted, servic
 
 
 async def _await(
-    conn: Conn, job: dict[str, Any], response: Response, holds: Callable[[dict[str, Any]], bool]
+    services: Services,
+    conn: Conn,
+    job: dict[str, Any],
+    response: Response,
+    holds: Callable[[dict[str, Any]], bool],
 ) -> JobSteered:
-    """The owner acts within milliseconds; only when there is none it takes longer than we wait."""
-    now = await steering.until(conn, job["job_id"], holds, seconds=WAIT_SECONDS)
+    """The owner acts within milliseconds; where there is none it makes no sense to wait."""
+    is_orchestrated = (await services.fleet(conn)).is_orchestrated
+    now = await steering.until(conn, job["job_id"], holds, seconds=WAIT_SECONDS if is_orchestrated else 0)
     response.status_code = 200 if holds(now) else 202
     return JobSteered(
         job_id=str(now["job_id"]), status=now["status"], is_paused=now["paused_at"] is not None, is_done=holds(now)
