@@ -11,7 +11,8 @@ from rich.console import Console
 
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.cli.live import render
-from dagmaster.cli.progress import JobView, follow
+from dagmaster.cli.progress import JobView
+from dagmaster.cli.watching import follow
 from dagmaster.model.edges import find_inbound, sort_topologically
 from dagmaster.model.workflow import EndNode, StartNode
 from dagmaster.store.connect import opened
