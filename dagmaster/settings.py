@@ -91,7 +91,7 @@ class Settings(BaseSettings):
 
     workflows_dir: Folder = Path("workflows")
     handlers: Names = []
-    run_mode: Annotated[Literal["orchestrator", "worker", "gateway"], Lowercase] | None = None
+    run_mode: Annotated[Literal["orchestrator", "worker", "api", "gateway"], Lowercase] | None = None
     worker_queue: str | None = None
     worker_queues: Names = []
     worker_concurrency: PositiveInt = 16

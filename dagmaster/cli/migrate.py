@@ -1,5 +1,6 @@
 """The database's schema: to the version of this program, or back."""
 
+from contextlib import AbstractContextManager
 from typing import Annotated
 
 import typer
@@ -7,9 +8,16 @@ import typer
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import console, print_json, table
 from dagmaster.cli.runtime import database
+from dagmaster.cli.sessions import check_named
 from dagmaster.store import migrate
 
 app = typer.Typer(name="migrate", add_completion=False)
+
+
+def _database(ctx: typer.Context) -> AbstractContextManager[str]:
+    settings = begin(ctx)
+    check_named(settings)
+    return database(settings, migrated=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -35,7 +43,7 @@ def upgrade(ctx: typer.Context, revision: Annotated[str, typer.Argument(metavar=
     For example:
       dagmaster migrate upgrade
     """
-    with database(begin(ctx), migrated=False) as dsn:
+    with _database(ctx) as dsn:
         migrate.upgrade(dsn, revision)
         typer.echo(f"the schema is at revision {migrate.current(dsn)}")
 
@@ -51,7 +59,7 @@ def downgrade(
     For example:
       dagmaster migrate downgrade 0001
     """
-    with database(begin(ctx), migrated=False) as dsn:
+    with _database(ctx) as dsn:
         migrate.downgrade(dsn, revision)
         typer.echo(f"the schema is at revision {migrate.current(dsn) or 'base'}")
 
@@ -64,7 +72,7 @@ def current(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     For example:
       dagmaster migrate current
     """
-    with database(begin(ctx), migrated=False) as dsn:
+    with _database(ctx) as dsn:
         found, head = migrate.current(dsn), migrate.head()
     if as_json:
         print_json({"current": found, "head": head, "is_current": found == head})
@@ -81,7 +89,7 @@ def history(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     For example:
       dagmaster migrate history
     """
-    with database(begin(ctx), migrated=False) as dsn:
+    with _database(ctx) as dsn:
         revisions = migrate.history(dsn)
     if as_json:
         print_json(revisions)

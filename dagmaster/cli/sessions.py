@@ -8,7 +8,7 @@ from typing import TypeVar
 import psycopg
 
 from dagmaster.cli.runtime import database
-from dagmaster.errors import DatabaseUnavailable, NotFound
+from dagmaster.errors import DatabaseUnavailable, Misconfigured, NotFound
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
@@ -25,8 +25,18 @@ async def session(dsn: str) -> AsyncIterator[Connection]:
         raise DatabaseUnavailable(f"the database was lost: {str(error).strip().splitlines()[0]}") from error
 
 
+def check_named(settings: Settings) -> None:
+    """Who works with a server must not find themselves in the folder of this machine."""
+    if settings.url and settings.database_dsn() is None and "data_dir" not in settings.model_fields_set:
+        raise Misconfigured(
+            f"this command needs the database itself, not the server at {settings.url}: name it with --database-url "
+            "or --data-dir"
+        )
+
+
 def ask(settings: Settings, question: Callable[[Connection], Awaitable[T]]) -> T:
     """The answer of the database that the settings name. A question makes no new one."""
+    check_named(settings)
     if settings.database_dsn() is None and not EmbeddedServer(settings.data_dir).pgdata.exists():
         raise NotFound(
             f"there are no jobs in {settings.data_dir} yet: start with `dagmaster run` or `dagmaster dev`, or name "

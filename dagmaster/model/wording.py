@@ -36,7 +36,7 @@ WORDS: Mapping[str, str] = {
     "orchestrator_backpressure": "the orchestrator holds tasks back",
     "command": "command[ {command}][ by {actor}]",
     "job_paused": "the job is paused[ by {actor}][: {reason}]",
-    "job_resumed": "the job goes on[ by {actor}]",
+    "job_resumed": "the job is resumed[ by {actor}]",
     "job_reopened": "the job is tried again[ by {actor}]",
     "node_reopened": "open again",
     "callback_delivered": "the end of the job was reported[ to {url}]",

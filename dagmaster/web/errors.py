@@ -83,8 +83,8 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
 
 
 def code_of(error: DagmasterError) -> str:
-    """`UnknownJob` is `unknown_job`."""
-    name = type(error).__name__
+    """`UnknownJob` is `unknown_job`. Clients know the classes of `dagmaster.errors`; others go by the nearest."""
+    name = next(kind for kind in type(error).__mro__ if kind.__module__ == DagmasterError.__module__).__name__
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 

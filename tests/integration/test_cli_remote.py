@@ -155,3 +155,14 @@ def test_the_reason_why_a_job_waits_is_the_same_over_http(dsn: str) -> None:
     remotely = call("explain", job_id, "work", "--json").json
     assert remotely["sentence"] == directly["sentence"]
     assert (remotely["kind"], "nobody" in remotely["sentence"]) == (directly["kind"], True)
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["keys", "list"], ["prune", "--days", "1"], ["migrate"]])
+def test_what_needs_the_database_does_not_look_for_one_here(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = call("--url", "http://127.0.0.1:1", *command)
+    assert said.code == 2
+    assert "--database-url" in said.err
+    assert list(tmp_path.iterdir()) == []

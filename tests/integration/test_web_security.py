@@ -259,7 +259,7 @@ async def test_templates_in_fan_out_items_are_never_evaluated(dsn: str) -> None:
 async def test_a_callback_into_our_own_network_is_refused_at_submission(dsn: str, url: str) -> None:
     async with web(dsn, single()) as it:
         said = await it.post("/api/v1/jobs", {"workflow_id": "single", "callback_url": url}, 422)
-        assert said["error"]["code"] == "refused"
+        assert said["error"]["code"] == "invalid"
         assert (await it.get("/api/v1/jobs"))["items"] == []
 
 

@@ -42,9 +42,7 @@ def upgrade() -> None:
         _time("resumed_at"),
     ):
         op.add_column("dag_jobs", column, schema="dagapp")
-    op.execute(
-        "CREATE INDEX ix_dag_jobs_completed_at ON dagapp.dag_jobs (completed_at) WHERE completed_at IS NOT NULL"
-    )
+    op.execute("CREATE INDEX ix_dag_jobs_completed_at ON dagapp.dag_jobs (completed_at) WHERE completed_at IS NOT NULL")
     op.add_column(
         "dag_workers",
         sa.Column("stats", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
