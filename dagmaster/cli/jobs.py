@@ -25,6 +25,7 @@ from dagmaster.cli.output import (
     table,
     with_symbol,
 )
+from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus
 
 app = typer.Typer(add_completion=False)
@@ -138,7 +139,7 @@ def _print_job(screen: Console, job: Mapping[str, Any]) -> None:
         "key": escape(job["idempotency_key"] or ""),
         "priority": str(job["priority"] or ""),
         "time": in_seconds(_seconds(job)),
-        "inputs": escape(dump(job["input_params"], lines=False)) if job["input_params"] else "",
+        "inputs": escape(dump(redact(job["input_params"]), lines=False)) if job["input_params"] else "",
     }
     for name, value in facts.items():
         if value:

@@ -128,6 +128,13 @@ class Memory:
         self.processing_job_id: int | None = None
         self._since = self._cycle_since = monotonic()
         self._ended, self._failed = Rate(), Rate()
+        self._lessons = {
+            "job_started": self._job_started,
+            "node_started": self._task_started,
+            "node_completed": self._task_completed,
+            "node_failed": self._task_failed,
+            **dict.fromkeys(("job_completed", "job_failed", "job_cancelled"), self._job_ended),
+        }
 
     # The loop.
 
@@ -154,29 +161,23 @@ class Memory:
 
     def learn(self, turns: Iterable[Turn]) -> None:
         """Once for each batch; a step costs what its events cost to look at."""
-        counters = self.counters
+        counters, lessons = self.counters, self._lessons
         completed, failed = counters.tasks_completed, counters.tasks_failed
         has_moved = False
         for turn in turns:
             counters.tasks_created += len(turn.dispatches)
             has_moved = has_moved or bool(turn.events)
             for event in turn.events:
-                match event.event_type:
-                    case "node_completed":
-                        self._task_completed(turn.job, event)
-                    case "node_started":
-                        self._task_started(turn.job, event)
-                    case "node_failed":
-                        self._task_failed(turn.job, event)
-                    case "job_started":
-                        counters.jobs_created += 1
-                    case "job_completed" | "job_failed" | "job_cancelled":
-                        self._job_ended(turn.job)
+                if (lesson := lessons.get(event.event_type)) is not None:
+                    lesson(turn.job, event)
         now = monotonic()
         if has_moved:
             self.moved_at = now
         self._ended.add(counters.tasks_completed - completed, now)
         self._failed.add(counters.tasks_failed - failed, now)
+
+    def _job_started(self, job: JobState, event: Event) -> None:
+        self.counters.jobs_created += 1
 
     def _task_completed(self, job: JobState, event: Event) -> None:
         if is_executed(job.nodes[event.node_id or ""]):
@@ -202,7 +203,7 @@ class Memory:
             one.failed += 1
             one.last_error = _shown(error)
 
-    def _job_ended(self, job: JobState) -> None:
+    def _job_ended(self, job: JobState, event: Event) -> None:
         seconds = job.duration_seconds or 0.0
         if job.started_at is None:
             self.counters.jobs_created += 1  # It was cancelled before it started.

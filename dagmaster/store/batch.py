@@ -130,21 +130,27 @@ def _given(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _event_row(event: Event) -> dict[str, Any]:
-    return _given(
-        {
-            "job_id": event.job_id,
-            "event_type": event.event_type,
-            "event_status": event.event_status,
-            "created_at": event.created_at,
-            "node_id": event.node_id,
-            "task_id": event.task_id,
-            "event_data": event.event_data,
-            "error_message": event.error_message,
-            "duration_ms": event.duration_ms,
-            "source_app": event.source_app,
-            "checkpoint_name": event.checkpoint_name,
-        }
-    )
+    """Written out: there are more events than anything else."""
+    row: dict[str, Any] = {
+        "job_id": event.job_id,
+        "event_type": event.event_type,
+        "event_status": event.event_status,
+        "created_at": event.created_at,
+        "source_app": event.source_app,
+    }
+    if event.node_id is not None:
+        row["node_id"] = event.node_id
+        if event.task_id is not None:
+            row["task_id"] = event.task_id
+    if event.event_data is not None:
+        row["event_data"] = event.event_data
+    if event.error_message is not None:
+        row["error_message"] = event.error_message
+    if event.duration_ms is not None:
+        row["duration_ms"] = event.duration_ms
+    if event.checkpoint_name is not None:
+        row["checkpoint_name"] = event.checkpoint_name
+    return row
 
 
 def _job_row(turn: Turn) -> dict[str, Any]:
@@ -165,7 +171,7 @@ def _job_row(turn: Turn) -> dict[str, Any]:
 
 
 def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
-    return _given(
+    row = _given(
         {
             "job_id": job.job_id,
             "node_id": node.node_id,
@@ -181,14 +187,12 @@ def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
             "dispatched_at": node.dispatched_at,
             "started_at": node.started_at,
             "completed_at": node.completed_at,
-            **_checkpoint_columns(node.checkpoint),
         }
     )
+    return row if node.checkpoint is None else row | _checkpoint_columns(node.checkpoint)
 
 
-def _checkpoint_columns(checkpoint: Checkpoint | None) -> dict[str, Any]:
-    if checkpoint is None:
-        return {}
+def _checkpoint_columns(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "checkpoint_phase": checkpoint.phase,
         "checkpoint_data": _json(checkpoint.data or b"{}"),

@@ -3,6 +3,7 @@
 from dagmaster.errors import Invalid, TooLarge
 from dagmaster.handlers.calling import encode_output
 from dagmaster.handlers.contract import Permanent, clean_text
+from dagmaster.model.redact import redact_text
 from dagmaster.schemas.callbacks import CheckpointCreate, TaskProgressCreate, TaskResultCreate
 from dagmaster.store import progress
 from dagmaster.store.connect import Connection, storable
@@ -25,7 +26,7 @@ async def take_result(conn: Connection, services: Services, caller: Caller, body
         kind=body.status,
         worker_id=storable(body.worker_id or caller.name or "api"),
         output=None if is_failed else encoded(body.output or {}, services.settings.max_output_bytes),
-        error=clean_text(body.error_message or "failed without a message") if is_failed else None,
+        error=redact_text(clean_text(body.error_message or "failed without a message")) if is_failed else None,
         duration_ms=body.execution_duration_ms,
         data=data,
     )

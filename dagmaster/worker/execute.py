@@ -15,6 +15,7 @@ from dagmaster.handlers import HandlerContext, HandlerResult, Registry
 from dagmaster.handlers.calling import call, encode_output
 from dagmaster.handlers.contract import clean_text
 from dagmaster.logs import about
+from dagmaster.model.redact import redact_text
 from dagmaster.queues.contract import TaskMessage, TaskReport
 
 
@@ -138,7 +139,7 @@ def _failed(
         message.job_id,
         message.node_id,
         "failed",
-        error=clean_text(error),
+        error=redact_text(clean_text(error)),
         permanent=permanent,
         retry_after_seconds=retry_after_seconds,
     )

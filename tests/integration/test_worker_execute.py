@@ -234,3 +234,13 @@ async def test_a_task_that_is_cancelled_reports_nothing(pool: Executor) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_secrets_in_an_error_are_not_kept(pool: Executor) -> None:
+    def careless(ctx: HandlerContext) -> None:
+        raise RuntimeError("cannot reach postgresql://me:hush@db/x?password=hush")
+
+    report = await run(pool, careless)
+    assert report.error is not None
+    assert "hush" not in report.error
+    assert "cannot reach postgresql://me:***@db" in report.error
