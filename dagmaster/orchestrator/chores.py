@@ -36,6 +36,8 @@ DEAD_ROWS = 5000
 FORGET_AFTER_DAYS = 7
 RETRY_SECONDS = 1.0
 KEEP_OPEN_SECONDS = 30.0
+# Others read what an orchestrator has done from its heartbeat: however seldom it must beat, they want to know.
+TELL_SECONDS = 10.0
 FOREVER_SECONDS = 1e9
 
 
@@ -88,7 +90,11 @@ class Chore:
 
 def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> list[Chore]:
     return [
-        Chore("heartbeat", intervals.heartbeat_seconds, lambda conn: beat(conn, orchestrator, intervals)),
+        Chore(
+            "heartbeat",
+            min(intervals.heartbeat_seconds, TELL_SECONDS),
+            lambda conn: beat(conn, orchestrator, intervals),
+        ),
         Chore("rescue", intervals.rescue_seconds, Rescue(orchestrator, intervals, notifier).run_once),
         Chore("adoption", intervals.orphan_scan_seconds, lambda conn: adopt(conn, orchestrator, intervals)),
         Chore("late mail", intervals.late_mail_seconds, close_late),

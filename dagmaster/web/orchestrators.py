@@ -1,6 +1,5 @@
 """What the orchestrators say of themselves, one by one and together."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from dagmaster.schemas.fleet import (
     OrchestratorStatus,
 )
 from dagmaster.store.connect import Connection
-from dagmaster.store.instances import host_key
 from dagmaster.store.viewing import view_orchestrators
 from dagmaster.web.services import Services
 
@@ -27,13 +25,8 @@ async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
     rows = await view_orchestrators(conn, threshold_seconds=services.settings.orphan_threshold_seconds)
     if not rows:
         raise Unavailable("no orchestrator is running; start one with `dagmaster orchestrator`")
-    if services.orchestrator is not None:
-        here = (os.getpid(), host_key())
-        for row in rows:
-            if (row["pid"], row["host_key"]) == here:
-                row["stats"] = services.orchestrator.summary()
-                break
-    return rows
+    own = services.own_stats()
+    return [{**row, "stats": own.get(row["orchestrator_id"], row["stats"])} for row in rows]
 
 
 def status_of(rows: Sequence[Row], pending_results: int) -> FleetStatus:

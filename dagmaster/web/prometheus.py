@@ -36,10 +36,13 @@ HISTOGRAMS = {
 }
 
 
-async def render(conn: Connection) -> bytes:
-    """The text that Prometheus reads."""
+async def render(conn: Connection, fresh: Mapping[str, Mapping[str, Any]] | None = None) -> bytes:
+    """The text that Prometheus reads. `fresh` are stats of instances that are known better than by their last beat."""
+    measures = await fleet_measures(conn)
+    for one in measures["orchestrators"]:
+        one["stats"] = (fresh or {}).get(one["orchestrator_id"], one["stats"])
     registry = CollectorRegistry()
-    registry.register(Fleet(await fleet_measures(conn)))
+    registry.register(Fleet(measures))
     return generate_latest(registry)
 
 

@@ -17,7 +17,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
-from dagmaster.store.instances import is_orchestrated, list_workers
+from dagmaster.store.instances import Instance, is_orchestrated, list_workers
 from dagmaster.store.signals import MAIL, Notifier
 
 STATEMENT_SECONDS = 30.0
@@ -27,6 +27,9 @@ KEEP_GRAPHS = 500
 
 class LocalOrchestrator(Protocol):
     """An orchestrator in this process: it is woken without a notification, and asked without the database."""
+
+    @property
+    def me(self) -> Instance: ...
 
     def look(self) -> None: ...
 
@@ -77,6 +80,10 @@ class Services:
             known = KnownFleet(await is_orchestrated(conn, threshold_seconds=threshold), workers)
             self._fleet = (monotonic() + FLEET_SECONDS, known)
         return self._fleet[1]
+
+    def own_stats(self) -> dict[str, dict[str, Any]]:
+        """Of the orchestrator in this process, by its id."""
+        return {self.orchestrator.me.instance_id: self.orchestrator.summary()} if self.orchestrator else {}
 
     def wake(self) -> None:
         """A job was submitted or something was asked of one."""

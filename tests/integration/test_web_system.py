@@ -1,5 +1,5 @@
 import psycopg
-from fleet import rows, single
+from fleet import OrchestratorRole, rows, single
 from web import Web, web
 
 from dagmaster.model.access import Role
@@ -117,3 +117,13 @@ async def test_the_doctor_looks_and_repairs(dsn: str) -> None:
         assert not repaired["owned_ended_jobs"]["is_open"]
         [trace] = (await it.get("/api/v1/jobs/17/timeline?event_types=command"))["events"]
         assert trace["data"]["command"] == "doctor.repair"
+
+
+async def test_an_orchestrator_of_the_same_process_is_measured_as_it_is_now(dsn: str) -> None:
+    async with web(dsn, single(), runs=True) as it:
+        job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        await it.fleet.completed(int(job["job_id"]))
+        [me] = [role.id for role in it.fleet.roles if isinstance(role, OrchestratorRole)]
+        text = await it.get("/metrics")
+        assert f'dagmaster_jobs_completed_total{{instance="{me}"}} 1.0' in text
+        assert (await it.get("/api/v1/orchestrator/stats"))["counters"]["jobs_completed"] == 1

@@ -11,7 +11,7 @@ from dagmaster.schemas.measures import FailureMeasure, Measures, NodeMeasure, Pe
 from dagmaster.store import measures
 from dagmaster.web.access import MACHINES, READERS
 from dagmaster.web.prometheus import CONTENT_TYPE, render
-from dagmaster.web.services import Conn
+from dagmaster.web.services import Conn, Given
 
 router = APIRouter(tags=["metrics"])
 
@@ -52,9 +52,9 @@ async def throughput_metrics(conn: Conn, hours: Hours = 24, bucket_minutes: Minu
 @router.get(
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, dependencies=[MACHINES]
 )
-async def prometheus_metrics(conn: Conn) -> Response:
+async def prometheus_metrics(services: Given, conn: Conn) -> Response:
     """The whole fleet, whichever server is asked."""
-    return Response(await render(conn), media_type=CONTENT_TYPE)
+    return Response(await render(conn, services.own_stats()), media_type=CONTENT_TYPE)
 
 
 def _reply(kind: type[T], rows: list[dict[str, Any]], span: timedelta) -> Measures[T]:
