@@ -32,6 +32,7 @@ from dagmaster.web.api import (
     workers,
     workflows,
 )
+from dagmaster.web.document import describe_access
 from dagmaster.web.errors import documented
 from dagmaster.web.limits import BodyLimit
 from dagmaster.web.services import Services
@@ -89,6 +90,7 @@ def create_app(services: Services) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     check_decisions(ROUTERS)
+    describe_access(app, ROUTERS)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
         _allow_origins(app, services.settings.cors_origins)

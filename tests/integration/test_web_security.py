@@ -111,6 +111,17 @@ def test_every_route_is_decided_upon() -> None:
     assert found == DECIDED
 
 
+async def test_the_openapi_document_says_whom_each_operation_allows(dsn: str) -> None:
+    async with web(dsn) as it:
+        document = await it.get("/openapi.json")
+    assert set(document["components"]["securitySchemes"]) == {"bearer", "key"}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            allowed = DECIDED[f"{method.upper()} {path}"]
+            assert operation["x-roles"] == ["everybody"] if allowed is ALL else set(operation["x-roles"]) == allowed
+            assert bool(operation["security"]) is (allowed is not ALL)
+
+
 async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
     """Status and code of the answer to a request that has nothing in it."""
     method, path = name.split(" ")

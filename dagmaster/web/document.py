@@ -1,0 +1,46 @@
+"""The OpenAPI document: what FastAPI makes of the routes, and whom each of them allows."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+
+from dagmaster.model.access import Role
+from dagmaster.web.access import decision
+
+SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, `dm_...`, or for reports a task's token.",
+    },
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same API key."},
+}
+
+
+def describe_access(app: FastAPI, routers: Iterable[APIRouter]) -> None:
+    """Generated clients send the key by themselves then; `x-roles` is for people."""
+    make, roles = app.openapi, _roles(routers)
+
+    def document() -> dict[str, Any]:
+        made = make()
+        made.setdefault("components", {})["securitySchemes"] = SCHEMES
+        for path, operations in made["paths"].items():
+            for method, operation in operations.items():
+                allowed = roles[method.upper(), path]
+                operation["security"] = [{name: []} for name in SCHEMES] if allowed is not None else []
+                operation["x-roles"] = allowed if allowed is not None else ["everybody"]
+        return made
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _roles(routers: Iterable[APIRouter]) -> dict[tuple[str, str], list[str] | None]:
+    found: dict[tuple[str, str], list[str] | None] = {}
+    for route in (route for router in routers for route in router.routes):
+        allow = decision(route)
+        if isinstance(route, APIRoute) and allow is not None:
+            allowed = None if allow.roles is None else [role.value for role in Role if role in allow.roles]
+            found.update({(method, route.path): allowed for method in route.methods or ()})
+    return found
