@@ -1,6 +1,10 @@
+from pathlib import Path
+
 from fleet import rows, single
 from web import web
 
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.implicit import QueueRules
 from dagmaster.model.access import Role
 
 
@@ -50,3 +54,14 @@ async def test_there_is_a_list_of_checks_for_one_that_does_not_exist(dsn: str) -
     async with web(dsn) as it:
         assert "database" in (await it.get("/health/nothing", 404))["error"]["message"]
         assert (await it.get("/"))["name"] == "dagmaster"
+
+
+async def test_a_task_that_has_no_queue_makes_the_whole_unhealthy(dsn: str, tmp_path: Path) -> None:
+    """Ruling C-16."""
+    (tmp_path / "lost.yaml").write_text("workflow_id: lost\nnodes:\n  work: {handler: echo}\n")
+    async with web(dsn, runs=True) as it:
+        it.services.catalog = Catalog(tmp_path, queues=QueueRules(default_queue=None))
+        said = await it.get("/health", 503)
+        [queues] = [check for check in said["checks"] if check["name"] == "queues"]
+        assert (said["status"], queues["status"]) == ("unhealthy", "unhealthy")
+        assert "lost.yaml" in queues["details"]["problems"][0]
