@@ -1,7 +1,7 @@
 """What is reported of attempts by those who execute them elsewhere, and how far a job is."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -60,6 +60,32 @@ async def save_progress(
         "worker_id": worker_id,
     }
     await _apply(conn, "save_progress", values)
+
+
+class Told(Protocol):
+    """Progress as a handler reports it."""
+
+    @property
+    def current(self) -> float: ...
+    @property
+    def total(self) -> float | None: ...
+    @property
+    def percent(self) -> float | None: ...
+    @property
+    def message(self) -> str: ...
+
+
+async def tell_progress(conn: Connection, worker_id: str, task_id: str, progress: Told) -> None:
+    """Of a task that this worker holds; of any other it is not kept."""
+    values = {
+        "task_id": task_id,
+        "worker_id": worker_id,
+        "progress_current": progress.current,
+        "progress_total": progress.total,
+        "progress_percent": progress.percent,
+        "progress_message": progress.message or None,
+    }
+    await run(conn, "tell_progress", values)
 
 
 async def save_checkpoint(conn: Connection, task_id: str, fields: Mapping[str, Any]) -> int:

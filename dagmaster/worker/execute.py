@@ -17,6 +17,7 @@ from dagmaster.handlers.contract import clean_text
 from dagmaster.logs import about
 from dagmaster.model.redact import redact_text
 from dagmaster.queues.contract import TaskMessage, TaskReport
+from dagmaster.worker.telling import Teller
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Bench:
     worker_id: str
     executor: Executor
     max_output_bytes: int
+    teller: Teller
 
 
 async def execute(message: TaskMessage, bench: Bench) -> TaskReport:
@@ -59,7 +61,7 @@ async def _execute(message: TaskMessage, bench: Bench) -> TaskReport:
     started = perf_counter()
     try:
         handler = bench.registry.get(message.handler)
-        ctx = _context(message, bench.worker_id)
+        ctx = _context(message, bench)
         async with asyncio.timeout(message.timeout_seconds):
             result = await call(handler, ctx, executor=bench.executor)
         report = _report(message, result, bench.max_output_bytes)
@@ -83,7 +85,7 @@ async def _execute(message: TaskMessage, bench: Bench) -> TaskReport:
     )
 
 
-def _context(message: TaskMessage, worker_id: str) -> HandlerContext:
+def _context(message: TaskMessage, bench: Bench) -> HandlerContext:
     return HandlerContext(
         task_id=message.task_id,
         job_id=message.job_id,
@@ -92,9 +94,10 @@ def _context(message: TaskMessage, worker_id: str) -> HandlerContext:
         params=_params(message),
         retry_count=message.retry_count,
         timeout_seconds=message.timeout_seconds,
-        worker_id=worker_id,
+        worker_id=bench.worker_id,
         correlation_id=message.correlation_id,
         checkpoint=_checkpoint(message),
+        progress_sink=bench.teller.sink(message.task_id),
     )
 
 

@@ -15,8 +15,10 @@ from dagmaster.queues.contract import Queue, TaskMessage, TaskReport
 from dagmaster.queues.postgres import PostgresQueue
 from dagmaster.store.connect import LOST, Connection, connect, keep_json
 from dagmaster.store.instances import Instance, beat_worker, register_worker, stop_worker, this_instance
+from dagmaster.store.progress import tell_progress
 from dagmaster.store.signals import Notifier
 from dagmaster.worker.execute import Bench, execute
+from dagmaster.worker.telling import Teller
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ class WorkerOptions:
     concurrency: int = 16
     poll_interval_seconds: float = 1.0
     heartbeat_interval_seconds: float = 30.0
+    progress_interval_seconds: float = 1.0
     shutdown_grace_seconds: float = 30.0
     max_output_bytes: int = 16 * 1024 * 1024
 
@@ -59,6 +62,7 @@ class Worker:
         self._executor = ThreadPoolExecutor(options.concurrency + STUCK_THREADS, thread_name_prefix="dagmaster-task")
         self._running: dict[str, asyncio.Task[None]] = {}
         self._reports: deque[TaskReport] = deque()
+        self._teller = Teller()
         self._reserved = 0
         self._more_waits = True
         self._wake = asyncio.Event()
@@ -155,7 +159,11 @@ class Worker:
             for message in await queue.forgotten(self._known()):
                 self._begin(message)
             async with asyncio.TaskGroup() as group:
-                chores = [group.create_task(self._beat(quick, queue)), group.create_task(self._watch(queue))]
+                chores = [
+                    group.create_task(self._beat(quick, queue)),
+                    group.create_task(self._watch(queue)),
+                    group.create_task(self._tell(quick)),
+                ]
                 try:
                     await self._exchange(queue, stop)
                 finally:
@@ -237,7 +245,7 @@ class Worker:
             self._wake.set()
 
     async def _run(self, message: TaskMessage) -> None:
-        bench = Bench(self._registry, self.worker_id, self._executor, self.options.max_output_bytes)
+        bench = Bench(self._registry, self.worker_id, self._executor, self.options.max_output_bytes, self._teller)
         try:
             report = await execute(message, bench)
         except BaseException:
@@ -266,6 +274,14 @@ class Worker:
             await asyncio.sleep(self.options.heartbeat_interval_seconds)
             await self._make_known(conn)
             queue.worker_id = self.worker_id  # One that was given up claims nothing.
+
+    async def _tell(self, conn: Connection) -> None:
+        """How far the tasks are, one by one: a statement for several could wait for an owner that waits for it."""
+        while True:
+            await asyncio.sleep(self.options.progress_interval_seconds)
+            for task_id, progress in self._teller.take():
+                if task_id in self._running:
+                    await tell_progress(conn, self.worker_id, task_id, progress)
 
     async def _watch(self, queue: Queue) -> None:
         """Stop what is no longer to be done: its job was cancelled or failed, or another attempt has begun."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from dagmaster.handlers import HandlerContext, HandlerResult, Permanent, Retry
 from dagmaster.queues.contract import TaskMessage, TaskReport
 from dagmaster.worker.execute import Bench, execute
+from dagmaster.worker.telling import Teller
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
 
 async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}", **more: Any) -> TaskReport:
     limit = more.pop("max_output_bytes", 1_000_000)
-    bench = Bench(handlers(it=function), "worker-1", pool, limit)
+    bench = Bench(handlers(it=function), "worker-1", pool, limit, Teller())
     return await execute(message("it", params, **more), bench)
 
 
@@ -53,21 +54,21 @@ async def test_a_handler_is_given_its_task(pool: Executor) -> None:
 
 
 async def test_an_unknown_handler_fails_for_good(pool: Executor) -> None:
-    report = await execute(message("ecko"), Bench(handlers(), "w", pool, 1000))
+    report = await execute(message("ecko"), Bench(handlers(), "w", pool, 1000, Teller()))
     assert (report.kind, report.permanent) == ("failed", True)
     assert report.error is not None and "'ecko'" in report.error and "'echo'" in report.error
 
 
 @pytest.mark.parametrize("params", [b"[1, 2]", b"null", b'"text"', b"{", b"", b"\xff"])
 async def test_malformed_params_fail_for_good(pool: Executor, params: bytes) -> None:
-    report = await execute(message("echo", params), Bench(handlers(), "w", pool, 1000))
+    report = await execute(message("echo", params), Bench(handlers(), "w", pool, 1000, Teller()))
     assert (report.kind, report.permanent) == ("failed", True)
     assert "malformed" in (report.error or "")
 
 
 async def test_a_malformed_checkpoint_is_reported_and_does_not_hang_the_task(pool: Executor) -> None:
     bad = message("echo", checkpoint_phase="x", checkpoint_data=b"{")
-    report = await execute(bad, Bench(handlers(), "w", pool, 1000))
+    report = await execute(bad, Bench(handlers(), "w", pool, 1000, Teller()))
     assert report.kind == "failed"
 
 

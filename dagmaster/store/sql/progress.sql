@@ -37,6 +37,21 @@ SET status = 'running', worker_id = coalesce(excluded.worker_id, t.worker_id),
 WHERE t.status NOT IN ('completed', 'failed')
 RETURNING task_id;
 
+-- tell_progress --
+-- How far a task is that this worker holds. What has ended stays as it ended.
+INSERT INTO dagapp.dag_task_results AS t (
+    task_id, job_id, node_id, status, worker_id, progress_current, progress_total, progress_percent,
+    progress_message, reported_at, processed
+)
+SELECT task_id, job_id, node_id, 'running', worker_id, :progress_current::float, :progress_total::float,
+    :progress_percent::float, :progress_message::text, clock_timestamp(), true
+FROM dagapp.dag_tasks_running WHERE task_id = :task_id AND worker_id || '' = :worker_id
+ON CONFLICT (task_id) DO UPDATE
+SET progress_current = excluded.progress_current, progress_total = excluded.progress_total,
+    progress_percent = excluded.progress_percent, progress_message = excluded.progress_message,
+    worker_id = excluded.worker_id, reported_at = excluded.reported_at
+WHERE t.status NOT IN ('completed', 'failed');
+
 -- save_checkpoint --
 -- A phase is done: kept in the history, and told to the job's owner, who writes it to the node and into the timeline.
 WITH node AS MATERIALIZED (

@@ -1,0 +1,85 @@
+"""What handlers say of how far they are can be read while they run, and changes nothing."""
+
+import asyncio
+import threading
+from typing import Any
+
+from fleet import fleet, rows, single
+from web import web
+
+from dagmaster.handlers import HandlerContext
+
+PROGRESS = "SELECT status, progress_current, progress_total, progress_percent, progress_message, worker_id, output"
+OF = f"{PROGRESS} FROM dagapp.dag_task_results WHERE job_id = %s"
+
+
+async def test_progress_is_shown_while_the_task_runs_and_does_not_disturb_its_result(dsn: str) -> None:
+    may_end = asyncio.Event()
+
+    async def work(ctx: HandlerContext) -> dict[str, Any]:
+        for number in range(1, 4):
+            ctx.progress(number, 12, f"tile {number}")
+        await may_end.wait()
+        return {"tiles": 12}
+
+    async with web(dsn, single("work"), runs=True, functions={"work": work}) as it:
+        job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_task_results WHERE progress_percent = 25"
+        await it.fleet.until(query)
+        said = await it.get(f"/api/v1/jobs/{job['job_id']}/progress")
+        [task] = said["current_tasks"]
+        assert (task["node_id"], task["progress_percent"], task["progress_message"]) == ("work", 25.0, "tile 3")
+        node = await it.get(f"/api/v1/jobs/{job['job_id']}/nodes/work/progress")
+        assert (node["status"], node["progress_current"], node["progress_total"]) == ("running", 3, 12)
+        may_end.set()
+        await it.fleet.completed(int(job["job_id"]))
+        [kept] = await rows(dsn, OF, int(job["job_id"]))
+        assert (kept["status"], kept["output"], kept["progress_current"]) == ("completed", {"tiles": 12}, 3)
+        await it.fleet.is_clean()
+
+
+async def test_a_plain_function_may_tell_from_its_thread_as_often_as_it_likes(dsn: str) -> None:
+    may_end = threading.Event()
+
+    def work(ctx: HandlerContext) -> dict[str, Any]:
+        for number in range(100_000):
+            ctx.progress(number)
+        ctx.progress(7, None, "last")
+        may_end.wait(30)
+        return {}
+
+    async with fleet(dsn, work=work) as running:
+        await running.orchestrator()
+        worker = await running.worker(progress_interval_seconds=0.05)
+        job_id = await running.submit(single("work"))
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_task_results WHERE progress_message = 'last'")
+        [told] = await rows(dsn, OF, job_id)
+        assert (told["progress_current"], told["progress_percent"], told["worker_id"]) == (7, None, worker.id)
+        may_end.set()
+        await running.completed(job_id)
+
+
+async def test_the_progress_of_a_task_that_was_withdrawn_is_not_kept(dsn: str) -> None:
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(ctx: HandlerContext) -> dict[str, Any]:
+        begun.set()
+        while not may_go_on.is_set():
+            try:
+                await may_go_on.wait()
+            except asyncio.CancelledError:
+                ctx.progress(1, 2, "too late")
+        return {}
+
+    async with fleet(dsn, work=work) as running:
+        await running.orchestrator()
+        await running.worker(progress_interval_seconds=0.02, poll_interval_seconds=0.05)
+        job_id = await running.submit(single("work"))
+        await begun.wait()
+        await running.cancel(job_id)
+        [job] = await running.ended(job_id)
+        assert job["status"] == "cancelled"
+        await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_tasks_running")
+        may_go_on.set()
+        await running.is_clean()
+        assert not await rows(dsn, f"{OF} AND progress_message IS NOT NULL", job_id)
