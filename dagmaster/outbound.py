@@ -1,20 +1,13 @@
-"""Calls to addresses that strangers have chosen: where they may lead, and how they are made."""
+"""Calls to addresses that strangers have chosen: where they may lead."""
 
 import asyncio
-import base64
-import hmac
 import ipaddress
 import re
 import socket
-import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
-
-import httpx
 
 from dagmaster.errors import Invalid, Misconfigured
 
@@ -24,7 +17,6 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 PORTS: Final = {"https": 443, "http": 80}
 MAX_URL_CHARS: Final = 2048
-MAX_ANSWER_BYTES: Final = 4096
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
@@ -85,9 +77,6 @@ class Target:
     def authority(self) -> str:
         host = _bracketed(self.host)
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
-
-
-# Where a call may lead
 
 
 def check_url(url: str, policy: Policy) -> tuple[str, int]:
@@ -187,47 +176,6 @@ async def resolve(url: str, policy: Policy, look_up: Resolver = look_up) -> Targ
             raise Refused(f"callbacks to {host} are not allowed: it leads to {address}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme, host, port, found[0], path)
-
-
-# How a call is made
-
-
-def sign(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """After the Standard Webhooks convention: the receiver can tell who sent it, and when."""
-    signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
-    return "v1," + base64.b64encode(hmac.digest(secret, signed, sha256)).decode()
-
-
-async def send(target: Target, body: bytes, headers: Mapping[str, str], timeout: float) -> int:
-    """POST it and give the status of the answer. No redirect is followed and no proxy is used."""
-    given = {**headers, "host": target.authority, "content-type": "application/json", "accept-encoding": "identity"}
-    limits = {"sni_hostname": target.host, "timeout": httpx.Timeout(timeout).as_dict()}
-    request = httpx.Request("POST", target.url, headers=given, content=body, extensions=limits)
-    # The transport alone: a client would follow, remember and log more than is wanted here.
-    async with (
-        asyncio.timeout(timeout),
-        httpx.AsyncHTTPTransport(verify=_trust(), trust_env=False) as transport,
-    ):
-        response = await transport.handle_async_request(request)
-        try:
-            await _read_a_little(response)
-        finally:
-            await response.aclose()
-    return response.status_code
-
-
-async def _read_a_little(response: httpx.Response) -> None:
-    """Enough for a polite end of the call."""
-    size = 0
-    async for chunk in response.aiter_raw():
-        size += len(chunk)
-        if size >= MAX_ANSWER_BYTES:
-            return
-
-
-@cache
-def _trust() -> ssl.SSLContext:
-    return httpx.create_ssl_context(trust_env=False)
 
 
 def _bracketed(host: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from dagmaster.authoring.preparing import prepare, queues_of, tasks_of
 from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.backend import Listed, Order, Receipt, Row, Steered, Whole
+from dagmaster.cli.databases import database
 from dagmaster.cli.definitions import (
     default_queue,
     find_workflow,
@@ -19,7 +20,6 @@ from dagmaster.cli.definitions import (
 )
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.progress import JobView, Show
-from dagmaster.cli.runtime import database
 from dagmaster.cli.sessions import ask, session
 from dagmaster.cli.watching import follow, steps_of
 from dagmaster.engine.facts import Explanation

@@ -12,10 +12,11 @@ import uvloop
 from dagmaster import __version__
 from dagmaster.authoring.preparing import queues_of
 from dagmaster.authoring.yaml import QueueRules
+from dagmaster.cli.databases import database
 from dagmaster.cli.definitions import default_queue, load_catalog, load_registry, own_queue
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 from dagmaster.cli.output import count_of, listed
-from dagmaster.cli.runtime import database, fleet, stop_on_signals, until_stopped, worker_options
+from dagmaster.cli.runtime import fleet, stop_on_signals, until_stopped, worker_options
 from dagmaster.cli.serving import Door, serving
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings

@@ -11,12 +11,13 @@ import uvloop
 from dagmaster.authoring.preparing import prepare, queues_of
 from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.concluding import conclude, showing
+from dagmaster.cli.databases import database
 from dagmaster.cli.definitions import find_workflow, load_registry, own_queue
 from dagmaster.cli.failures import INTERRUPTED, TIMED_OUT, tell
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.options import Concurrency, Handlers, Inputs, InputsJson, JsonOutput, begin
 from dagmaster.cli.progress import JobView, Show
-from dagmaster.cli.runtime import Fleet, database, fleet, stop_on_signals, worker_options
+from dagmaster.cli.runtime import Fleet, fleet, stop_on_signals, worker_options
 from dagmaster.cli.watching import follow, steps_of
 from dagmaster.handlers import Registry
 from dagmaster.model.graph import Graph

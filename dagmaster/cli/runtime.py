@@ -1,13 +1,12 @@
-"""The composition root: settings become a database, an orchestrator and a worker that run together or apart."""
+"""The composition root: settings become an orchestrator and a worker that run together or apart."""
 
 import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from dagmaster.engine.turn import Rules
@@ -21,43 +20,10 @@ from dagmaster.orchestrator.retention import RetentionOptions
 from dagmaster.orchestrator.watch import WatchOptions
 from dagmaster.outbound import policy_of
 from dagmaster.settings import Settings
-from dagmaster.store.connect import opened
-from dagmaster.store.embedded import EmbeddedServer
-from dagmaster.store.events import ensure_partitions
-from dagmaster.store.revision import HEAD, check_schema, current_revision
 from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
 from dagmaster.worker.worker import Worker, WorkerOptions
 
 log = logging.getLogger(__name__)
-
-
-@contextmanager
-def database(settings: Settings, *, migrated: bool = True) -> Iterator[str]:
-    """The database that the settings name, or the embedded one of the data folder; its address for libpq."""
-    dsn = settings.database_dsn()
-    if dsn is not None:
-        if migrated:
-            asyncio.run(_check(dsn))
-        yield dsn
-        return
-    with EmbeddedServer.start(settings.data_dir) as server:
-        if migrated:
-            if settings.auto_migrate and asyncio.run(_revision(server.dsn)) != HEAD:
-                # Alembic is a second of imports that only a new database needs.
-                import_module("dagmaster.store.migrate").upgrade(server.dsn)
-            asyncio.run(_check(server.dsn))
-        yield server.dsn
-
-
-async def _revision(dsn: str) -> str | None:
-    async with opened(dsn, application="dagmaster") as conn:
-        return await current_revision(conn)
-
-
-async def _check(dsn: str) -> None:
-    async with opened(dsn, application="dagmaster") as conn:
-        await check_schema(conn)
-        await ensure_partitions(conn)
 
 
 def rules_of(settings: Settings) -> Rules:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import psycopg
 
-from dagmaster.cli.runtime import database
+from dagmaster.cli.databases import database
 from dagmaster.errors import DatabaseUnavailable, Misconfigured, NotFound
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, opened

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from dagmaster.outbound import Policy, Refused, Resolver, look_up, resolve, send, sign
+from dagmaster.orchestrator.sending import send, sign
+from dagmaster.outbound import Policy, Refused, Resolver, look_up, resolve
 from dagmaster.store.callbacks import Callback, claim_callbacks, close_callback, postpone_callback
 from dagmaster.store.connect import Connection
 from dagmaster.store.secrets import CALLBACK_SIGNING, get_secret

@@ -10,7 +10,8 @@ import pytest
 from fleet import fleet, rows, single
 
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks, retry_seconds
-from dagmaster.outbound import Policy, policy_of, sign
+from dagmaster.orchestrator.sending import sign
+from dagmaster.outbound import Policy, policy_of
 from dagmaster.store.connect import opened
 from dagmaster.store.secrets import derive, get_secret
 

@@ -134,3 +134,13 @@ def test_the_package_gives_what_an_author_of_handlers_needs() -> None:
     assert dagmaster.register_handler is dagmaster.handler
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = dagmaster.nothing
+
+
+def test_a_command_that_only_asks_loads_neither_roles_nor_servers() -> None:
+    code = (
+        "import sys; import dagmaster.cli.jobs, dagmaster.cli.local; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('httpx', 'fastapi', 'alembic') "
+        "or name.startswith(('dagmaster.orchestrator', 'dagmaster.worker', 'dagmaster.web'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
