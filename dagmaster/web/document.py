@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI makes of the routes, and whom each of them allows."""
+"""The OpenAPI document: what FastAPI makes of the routes, whom each of them allows, and what any body may meet."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +18,13 @@ SCHEMES = {
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same API key."},
 }
 
+_ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}}
+# What any body may be answered with, before a route sees it.
+OF_BODIES = {
+    "400": {"description": "The body cannot be read.", "content": _ERROR},
+    "413": {"description": "The body is too large.", "content": _ERROR},
+}
+
 
 def describe_access(app: FastAPI, routers: Iterable[APIRouter]) -> None:
     """Generated clients send the key by themselves then; `x-roles` is for people."""
@@ -31,6 +38,8 @@ def describe_access(app: FastAPI, routers: Iterable[APIRouter]) -> None:
                 allowed = roles[method.upper(), path]
                 operation["security"] = [{name: []} for name in SCHEMES] if allowed is not None else []
                 operation["x-roles"] = allowed if allowed is not None else ["everybody"]
+                if "requestBody" in operation:
+                    operation["responses"] = {**OF_BODIES, **operation["responses"]}
         return made
 
     app.openapi = document  # type: ignore[method-assign]

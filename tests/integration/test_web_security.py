@@ -120,6 +120,7 @@ async def test_the_openapi_document_says_whom_each_operation_allows(dsn: str) ->
             allowed = DECIDED[f"{method.upper()} {path}"]
             assert operation["x-roles"] == ["everybody"] if allowed is ALL else set(operation["x-roles"]) == allowed
             assert bool(operation["security"]) is (allowed is not ALL)
+            assert "requestBody" not in operation or {"400", "413"} <= set(operation["responses"])
 
 
 async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
@@ -272,6 +273,17 @@ async def test_a_callback_into_our_own_network_is_refused_at_submission(dsn: str
         said = await it.post("/api/v1/jobs", {"workflow_id": "single", "callback_url": url}, 422)
         assert said["error"]["code"] == "invalid"
         assert (await it.get("/api/v1/jobs"))["items"] == []
+
+
+@pytest.mark.parametrize(("depth", "status"), [(200, 201), (900, 422), (100_000, 400)])
+async def test_what_is_nested_too_deep_is_refused_in_order(dsn: str, depth: int, status: int) -> None:
+    workflow = single(workflow_id="open").workflow.model_copy(update={"additional_inputs": True})
+    async with web(dsn) as it:
+        it.services.catalog.register(workflow)
+        body = f'{{"workflow_id": "open", "input_params": {{"a": {"[" * depth}{"]" * depth}}}}}'
+        answer = await it.client.post("/api/v1/jobs", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == status, answer.text
+        assert (await it.get("/api/v1/jobs"))["items"] == [] or status == 201
 
 
 # How much comes in
