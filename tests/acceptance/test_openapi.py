@@ -72,12 +72,13 @@ def examine(operation: schemathesis.APIOperation, server: Server) -> str | None:
     @settings(max_examples=REQUESTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
     def request(case: schemathesis.Case) -> None:
-        case.call_and_validate(headers=authorized(server), checks=CHECKS, timeout=30)
+        case.call_and_validate(base_url=server.url, headers=authorized(server), checks=CHECKS, timeout=30)
 
     try:
         request()
-    except Exception as error:  # noqa: BLE001 - all of them are told at once
-        return f"{operation.method.upper()} {operation.path}: {error}"
+    except BaseExceptionGroup as found:  # All of them are told at once.
+        problems = "; ".join(str(one) for one in found.exceptions)
+        return f"{operation.method.upper()} {operation.path}: {problems}"
     return None
 
 
@@ -90,3 +91,14 @@ def test_the_document_describes_every_operation(server: Server) -> None:
             assert set(operation["responses"]) >= {"401", "403"} or "/api/" not in path, f"{method} {path}"
             names.append(operation["operationId"])
     assert len(names) == len(set(names))
+
+
+def test_a_status_that_is_not_described_is_noticed(server: Server) -> None:
+    described = httpx.get(f"{server.url}/openapi.json").json()
+    path = "/api/v1/jobs/{job_id}"
+    del described["paths"][path]["get"]["responses"]["404"]
+    document = schemathesis.openapi.from_dict({**described, "paths": {path: {"get": described["paths"][path]["get"]}}})
+    [operation] = [found.ok() for found in document.get_all_operations()]
+    told = examine(operation, server)
+    assert told is not None
+    assert "404" in told
