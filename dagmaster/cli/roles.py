@@ -106,7 +106,8 @@ def orchestrator(
     door = make_door(settings, handlers, host, port) if with_api else None
     with database(settings) as dsn:
         log.info("the orchestrator is starting")
-        serve(dsn, settings, orchestrate=True, work=options, registry=registry, door=door)
+        greeting = f"serving {url_of(door.listener)}" if door else ""
+        serve(dsn, settings, orchestrate=True, work=options, registry=registry, door=door, greeting=greeting)
 
 
 @app.command()

@@ -7,6 +7,7 @@ yaml are validated, json is parsed. Comments in front of a block say more:
     from: PATH          and it is the same as this file of the repository
     nodes               the yaml is the nodes of a workflow, not a whole one
     invalid             `dagmaster validate` must refuse it
+    handlers elsewhere  the workflow names handlers that no worker has
     fails: CODE         the commands end with this exit code; -15 is that of a process that SIGTERM ends
     output              lines that the block before has written, in this order; `...` stands for anything
     scope               the data with which the expressions and conditions of the page are evaluated
@@ -246,6 +247,10 @@ class Reader:
             inner = "".join(f"  {line}" for line in text.splitlines(keepends=True))
             text = f"workflow_id: fragment_{self._workflows}\nadditional_inputs: true\nnodes:\n{inner}"
         path = self._write(block, name, text)
+        if "handlers elsewhere" in block.marks:
+            command = ["dagmaster", "validate", str(path.relative_to(self._folder))]
+            self._expect(Block(block.place, block.language, text), self._execute(command))
+            return
         if "invalid" not in block.marks:
             self._valid.append(path)  # All of them together, at the end of the page: a process for each takes long.
             return
