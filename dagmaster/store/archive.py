@@ -22,6 +22,7 @@ KINDS: Final = {
     "nodes": "export_nodes",
     "results": "export_results",
     "events": "export_events",
+    "checkpoints": "export_checkpoints",
 }
 ROWS_AT_ONCE: Final = 5000
 # PostgreSQL's numbers of its types; what is not named here is a text.

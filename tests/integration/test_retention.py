@@ -304,12 +304,18 @@ def exported(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def as_written(row: dict[str, Any]) -> dict[str, Any]:
     """JSON as it is in the file, read again."""
-    names = ("input_params", "result_data", "metadata", "output", "checkpoint_data", "event_data")
+    names = ("input_params", "result_data", "metadata", "output", "checkpoint_data", "event_data", "state_data")
     return {name: orjson.loads(value) if name in names and value else value for name, value in row.items()}
 
 
 async def test_the_files_say_what_the_rows_said(dsn: str, conn: Connection, tmp_path: Path) -> None:
-    await ended(dsn, fan(), items=[{"a": 1.5}, "ü", None])
+    [job_id] = await ended(dsn, fan(), items=[{"a": 1.5}, "ü", None])
+    await rows(
+        dsn,
+        "INSERT INTO dagapp.dag_checkpoints (checkpoint_id, job_id, node_id, task_id, phase_name, state_data) "
+        """VALUES (1, %s, 'spread__0', 'a task', 'read', '{"rows": 3}')""",
+        job_id,
+    )
     rows_before = {kind: await rows(dsn, f"SELECT * FROM dagapp.{table}") for kind, table in SOURCES.items()}
     await remove(conn, export=Archive(tmp_path).export)
     assert await left(dsn) == set()

@@ -117,6 +117,9 @@ SELECT * FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) ORDER BY job_i
 -- export_results --
 SELECT * FROM dagapp.dag_task_results WHERE job_id = ANY(:job_ids) ORDER BY job_id, node_id, task_id;
 
+-- export_checkpoints --
+SELECT * FROM dagapp.dag_checkpoints WHERE job_id = ANY(:job_ids) ORDER BY job_id, checkpoint_id;
+
 -- export_events --
 SELECT * FROM dagapp.dag_job_events WHERE job_id = ANY(:job_ids) ORDER BY job_id, event_id;
 
