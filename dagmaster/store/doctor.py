@@ -144,7 +144,7 @@ CHECKS = (
     Check(
         "finished_live_jobs",
         "live jobs without an open node",
-        "Nothing is left to do, yet the job has not ended. --repair has it read anew and ended, unless a node failed.",
+        "Nothing is left to do, yet the job has not ended. --repair has it read anew and ended.",
         PROBLEM,
         "find_finished_live_jobs",
         "repair_live_jobs",

@@ -222,6 +222,24 @@ async def test_a_repaired_job_goes_on_to_its_end(dsn: str, name: str) -> None:
         await running.completed(job_id)
 
 
+async def test_a_live_job_that_was_left_with_a_failed_node_ends_as_failed(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        job_id = await running.submit(single())
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
+        left = "CASE node_id WHEN 'work' THEN 'failed' ELSE 'completed' END::node_status"
+        change(
+            dsn,
+            f"DELETE FROM dag_tasks_waiting; UPDATE dag_node_states SET status = {left}",
+            Owner(None, role.it.me, job_id=job_id),
+        )
+        [found] = await look(dsn, repair=True)
+        assert (found.name, found.is_open) == ("finished_live_jobs", False)
+        [job] = await running.ended(job_id)
+        assert job["status"] == "failed"
+
+
 async def test_a_busy_fleet_gives_no_findings(dsn: str) -> None:
     async with fleet(dsn) as running:
         for _ in range(2):

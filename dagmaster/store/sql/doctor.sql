@@ -302,10 +302,10 @@ WITH alive AS MATERIALIZED (
     WHERE j.job_id = ANY(:keys::bigint[]) AND j.status IN ('pending', 'running')
         AND (
             j.owner_id IS NULL OR j.owner_id NOT IN (SELECT orchestrator_id FROM alive)
-            -- With a failed node among them the job would be completed although it was not.
+            -- Read anew, it ends: failed if a node of it has failed.
             OR NOT EXISTS (
                 SELECT FROM dagapp.dag_node_states n
-                WHERE n.job_id = j.job_id AND n.status NOT IN ('completed', 'skipped')
+                WHERE n.job_id = j.job_id AND n.status IN ('pending', 'ready', 'dispatched', 'running')
             )
         )
     FOR UPDATE OF j SKIP LOCKED
