@@ -44,6 +44,7 @@ class TaskCompleted:
     at: datetime
     output: bytes
     duration_ms: int | None = None
+    details: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class TaskFailed:
     permanent: bool = False
     retry_after_seconds: float | None = None
     duration_ms: int | None = None
+    error_types: tuple[str, ...] = ()
+    details: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,4 +130,6 @@ def _result(turn: Turn, message: TaskCompleted | TaskFailed) -> Result:
         message.error if isinstance(message, TaskFailed) else None,
         message.duration_ms,
         message.at,
+        message.error_types[0] if isinstance(message, TaskFailed) and message.error_types else None,
+        message.details,
     )

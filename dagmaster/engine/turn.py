@@ -79,6 +79,8 @@ class Result:
     error_message: str | None
     execution_duration_ms: int | None
     reported_at: datetime
+    error_type: str | None = None
+    details: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

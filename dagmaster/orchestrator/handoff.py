@@ -17,7 +17,9 @@ def message_of(report: TaskReport, worker_id: str, at: datetime) -> Message:
     match report.kind:
         case "completed":
             output = report.output or b"{}"
-            return TaskCompleted(report.node_id, report.task_id, worker_id, at, output, report.duration_ms)
+            return TaskCompleted(
+                report.node_id, report.task_id, worker_id, at, output, report.duration_ms, report.details
+            )
         case "failed":
             return TaskFailed(
                 report.node_id,
@@ -28,6 +30,8 @@ def message_of(report: TaskReport, worker_id: str, at: datetime) -> Message:
                 report.permanent,
                 report.retry_after_seconds,
                 report.duration_ms,
+                report.error_types,
+                report.details,
             )
         case "given_back":
             return TaskLost(report.node_id, report.task_id, worker_id, at, given_back=True)
@@ -38,8 +42,14 @@ def mail_of(job_id: int, message: Message | None) -> dict[str, Any]:
     match message:
         case TaskCompleted():
             kind: dict[str, Any] = {"kind": "completed", "output": orjson.Fragment(message.output)}
+            kind["data"] = {"details": message.details} if message.details else None
         case TaskFailed():
-            data = {"permanent": message.permanent, "retry_after_seconds": message.retry_after_seconds}
+            data = {
+                "permanent": message.permanent,
+                "retry_after_seconds": message.retry_after_seconds,
+                "error_types": message.error_types,
+                "details": message.details,
+            }
             kind = {"kind": "failed", "error": message.error, "data": data}
         case TaskLost():
             kind = {"kind": "given_back" if message.given_back else "lost"}

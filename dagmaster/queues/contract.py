@@ -1,9 +1,9 @@
 """What travels between orchestrators and workers, whatever carries it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,10 @@ class TaskMessage:
     dispatched_at: datetime
     correlation_id: str | None = None
     trace_parent: str | None = None
+    checkpoint_id: int | None = None
     checkpoint_phase: str | None = None
     checkpoint_data: bytes | None = None
+    checkpoint_artifacts: bytes | None = None
 
 
 ReportKind = Literal["completed", "failed", "given_back"]
@@ -30,7 +32,11 @@ ReportKind = Literal["completed", "failed", "given_back"]
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """How an attempt ended."""
+    """How an attempt ended.
+
+    `error_types` are the names of the exception's class and of its bases, the nearest first. `details` may hold
+    `log_path`, `peak_memory_bytes`, `cpu_seconds` and `metrics`.
+    """
 
     task_id: str
     job_id: int
@@ -41,6 +47,8 @@ class TaskReport:
     permanent: bool = False
     retry_after_seconds: float | None = None
     duration_ms: int | None = None
+    error_types: tuple[str, ...] = ()
+    details: Mapping[str, Any] | None = None
 
 
 class Queue(Protocol):

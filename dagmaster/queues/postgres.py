@@ -63,8 +63,10 @@ def _message(row: DictRow) -> TaskMessage:
         row["dispatched_at"],
         row["correlation_id"],
         row["trace_parent"],
+        row["checkpoint_id"],
         row["checkpoint_phase"],
         row["checkpoint_data"],
+        row["checkpoint_artifacts"],
     )
 
 
@@ -79,4 +81,6 @@ def _report_row(report: TaskReport) -> dict[str, Any]:
         duration_ms=report.duration_ms,
         permanent=report.permanent,
         retry_after_seconds=report.retry_after_seconds,
+        error_types=report.error_types,
+        details=report.details,
     )

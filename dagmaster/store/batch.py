@@ -220,6 +220,8 @@ def _result_row(result: Result) -> dict[str, Any]:
             "worker_id": result.worker_id,
             "execution_duration_ms": result.execution_duration_ms,
             "reported_at": result.reported_at,
+            "error_type": result.error_type,
+            "details": result.details,
         }
     )
 

@@ -22,6 +22,13 @@ from dagmaster.engine.messages import (
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
 
+DETAILS: Mapping[str, tuple[type, ...]] = {
+    "log_path": (str,),
+    "peak_memory_bytes": (int,),
+    "cpu_seconds": (int, float),
+    "metrics": (dict,),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Mail:
@@ -89,7 +96,7 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
         case "started":
             return TaskStarted(node, task, worker, at)
         case "completed":
-            return TaskCompleted(node, task, worker, at, row["output"] or b"{}", row["duration_ms"])
+            return TaskCompleted(node, task, worker, at, row["output"] or b"{}", row["duration_ms"], _details(data))
         case "failed":
             return TaskFailed(
                 node,
@@ -100,6 +107,8 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
                 permanent=bool(data.get("permanent")),
                 retry_after_seconds=data.get("retry_after_seconds"),
                 duration_ms=row["duration_ms"],
+                error_types=_names(data.get("error_types")),
+                details=_details(data),
             )
         case "checkpoint" if (phase := _text(data.get("phase"))) is not None:
             details = data.get("details")
@@ -110,3 +119,15 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
             return TaskLost(node, task, worker, at, given_back=kind == "given_back")
         case _:
             return None
+
+
+def _details(data: dict[str, Any]) -> dict[str, Any] | None:
+    """What the results' columns can hold; anything else in it would make the owner's batch fail."""
+    given = data.get("details")
+    if not isinstance(given, dict):
+        return None
+    return {key: given[key] for key, kinds in DETAILS.items() if type(given.get(key)) in kinds}
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()

@@ -151,6 +151,8 @@ class DagNodeState(Base, table=True):
     parent_node_id: str | None = Field(default=None, max_length=64)
     fan_out_index: int | None = None
     fan_out_item_key: str | None = Field(default=None, max_length=128)
+    # Where its next attempt goes, when that is not the queue of its definition (`retry: on_oom`).
+    queue: str | None = Field(default=None, max_length=128)
     input_params: dict[str, Any] | None = _jsonb()
     output: dict[str, Any] | None = _jsonb()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
@@ -186,6 +188,11 @@ class DagTaskResult(Base, table=True):
     progress_total: float | None = None
     progress_percent: float | None = None
     progress_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    error_type: str | None = Field(default=None, max_length=128)
+    log_path: str | None = Field(default=None, sa_type=Text)
+    peak_memory_bytes: int | None = _big()
+    cpu_seconds: float | None = None
+    metrics: dict[str, Any] | None = _jsonb()
     reported_at: datetime = _time(default_now=True)
     processed: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
 
@@ -265,6 +272,10 @@ class DagWorker(Base, table=True):
     tasks_completed: int = _big(nullable=False, server_default=text("0"))
     tasks_failed: int = _big(nullable=False, server_default=text("0"))
     stats: dict[str, Any] = _jsonb("{}")
+    # What an operator wants of it: run, drain or stop. It is given tasks only while it should run.
+    wanted: str = Field(default="run", max_length=16, sa_column_kwargs={"server_default": "run"})
+    # The key with which a worker came that has no database; nobody else may speak for it.
+    key_id: str | None = Field(default=None, max_length=16)
 
 
 class DagTaskWaiting(Base, table=True):

@@ -1,6 +1,6 @@
 """Tasks that wait in a queue, and tasks that a worker holds."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -36,12 +36,18 @@ def report_row(
     duration_ms: int | None,
     permanent: bool = False,
     retry_after_seconds: float | None = None,
+    error_types: Sequence[str] = (),
+    details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if permanent:
         data["permanent"] = True
     if retry_after_seconds is not None:
         data["retry_after_seconds"] = retry_after_seconds
+    if error_types:
+        data["error_types"] = error_types
+    if details:
+        data["details"] = details
     return {
         "task_id": task_id,
         "job_id": job_id,

@@ -87,13 +87,15 @@ RETURNING 1;
 -- result_rows --
 -- What workers reported; the first report of an attempt that says how it ended is kept (ruling C-29).
 INSERT INTO dagapp.dag_task_results AS t (
-    task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
+    task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed,
+    error_type, log_path, peak_memory_bytes, cpu_seconds, metrics
 )
 SELECT task_id, job_id, node_id, status, output, left(error_message, 2000), worker_id, execution_duration_ms,
-    reported_at, true
+    reported_at, true, left(error_type, 128), details ->> 'log_path', (details ->> 'peak_memory_bytes')::bigint,
+    (details ->> 'cpu_seconds')::float, details -> 'metrics'
 FROM json_to_recordset(:results::json) AS r(
     task_id text, job_id bigint, node_id text, status dagapp.task_status, output jsonb, error_message text,
-    worker_id text, execution_duration_ms bigint, reported_at timestamptz
+    worker_id text, execution_duration_ms bigint, reported_at timestamptz, error_type text, details jsonb
 )
 ON CONFLICT (task_id) DO UPDATE
 SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE excluded.status END,
@@ -102,6 +104,9 @@ SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE ex
     worker_id = coalesce(t.worker_id, excluded.worker_id),
     execution_duration_ms = coalesce(t.execution_duration_ms, excluded.execution_duration_ms),
     reported_at = CASE WHEN t.status IN ('completed', 'failed') THEN t.reported_at ELSE excluded.reported_at END,
+    error_type = coalesce(t.error_type, excluded.error_type), log_path = coalesce(t.log_path, excluded.log_path),
+    peak_memory_bytes = coalesce(t.peak_memory_bytes, excluded.peak_memory_bytes),
+    cpu_seconds = coalesce(t.cpu_seconds, excluded.cpu_seconds), metrics = coalesce(t.metrics, excluded.metrics),
     processed = true;
 
 -- hold_rows --

@@ -3,7 +3,8 @@
 -- of creation. Only for handlers that the worker has, and nothing for one that was given up. Mail tells the owners
 -- that they have started.
 WITH me AS MATERIALIZED (
-    SELECT handlers FROM dagapp.dag_workers WHERE worker_id = :worker_id AND status = 'active'
+    SELECT handlers FROM dagapp.dag_workers
+    WHERE worker_id = :worker_id AND status = 'active' AND wanted = 'run'
 ), picked AS MATERIALIZED (
     SELECT w.task_id
     FROM me CROSS JOIN unnest(:queues::text[]) AS q(name)
@@ -31,8 +32,14 @@ WITH me AS MATERIALIZED (
     SELECT job_id, 'started', node_id, task_id, :worker_id FROM taken
 )
 SELECT t.task_id, t.job_id, t.node_id, t.retry_count, t.queue, t.handler, t.timeout_seconds, t.correlation_id,
-    t.trace_parent, t.dispatched_at, n.input_params AS params, n.checkpoint_phase, n.checkpoint_data
+    t.trace_parent, t.dispatched_at, n.input_params AS params, c.checkpoint_id,
+    c.phase_name AS checkpoint_phase, c.state_data AS checkpoint_data, c.artifacts_completed AS checkpoint_artifacts
 FROM taken t JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
+LEFT JOIN LATERAL ( -- The first attempt has none; a later one goes on behind what is saved and still valid.
+    SELECT checkpoint_id, phase_name, state_data, artifacts_completed FROM dagapp.dag_checkpoints
+    WHERE job_id = t.job_id AND node_id = t.node_id AND is_valid
+    ORDER BY created_at DESC, checkpoint_id DESC LIMIT 1
+) c ON t.retry_count > 0
 ORDER BY t.priority DESC, t.job_started_at, t.seq;
 
 -- report_tasks --
@@ -53,9 +60,15 @@ SELECT pg_notify('dagmaster_mail', '') WHERE :aloud::boolean;
 -- held_tasks --
 -- What this worker holds, as the database knows it.
 SELECT t.task_id, t.job_id, t.node_id, t.retry_count, t.queue, t.handler, t.timeout_seconds, t.correlation_id,
-    t.trace_parent, t.dispatched_at, n.input_params AS params, n.checkpoint_phase, n.checkpoint_data
+    t.trace_parent, t.dispatched_at, n.input_params AS params, c.checkpoint_id,
+    c.phase_name AS checkpoint_phase, c.state_data AS checkpoint_data, c.artifacts_completed AS checkpoint_artifacts
 FROM dagapp.dag_tasks_running t
 JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
+LEFT JOIN LATERAL ( -- The first attempt has none; a later one goes on behind what is saved and still valid.
+    SELECT checkpoint_id, phase_name, state_data, artifacts_completed FROM dagapp.dag_checkpoints
+    WHERE job_id = t.job_id AND node_id = t.node_id AND is_valid
+    ORDER BY created_at DESC, checkpoint_id DESC LIMIT 1
+) c ON t.retry_count > 0
 WHERE t.worker_id = :worker_id AND NOT t.task_id = ANY(:known);
 
 -- withdrawn_tasks --
