@@ -10,7 +10,7 @@ from dagmaster.authoring.conditionals import read_conditional
 from dagmaster.authoring.fields import Fields, Notes, is_missing, read_fields, read_mapping, read_names, read_text
 from dagmaster.authoring.positions import Located, Mark
 from dagmaster.model.problems import Path, Problem, did_you_mean, find_close
-from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.retry import OnOom, RetryPolicy
 from dagmaster.model.workflow import (
     Aggregation,
     ConditionalNode,
@@ -224,7 +224,7 @@ class _NodeReader:
             case "conditional":
                 return {
                     **read_conditional(self._node_id, self._mark, fields, self._notes),
-                    **self._retry(fields, self._path),
+                    **self._retry_here(fields),
                 }
             case "fan_out":
                 return self._fan_out(fields)
@@ -258,7 +258,25 @@ class _NodeReader:
         retry = {key: part.plain for key, part in parts.items()}
         if isinstance(retry.get("backoff"), str):
             retry["backoff"] = retry["backoff"].lower()
+        if "on_oom" in parts:
+            retry["on_oom"] = self._on_oom(parts["on_oom"])
         return {"retry": retry}
+
+    def _on_oom(self, located: Located) -> Any:
+        """A queue is a text as written, also where it stands for the whole."""
+        if not isinstance(located.value, dict):
+            return located.value if isinstance(located.value, list | None) else located.text
+        parts = read_fields(located, tuple(OnOom.model_fields), f"'on_oom' of {self._what}", self._notes)
+        if is_missing(parts.get("queue")):
+            return {}
+        return {"queue": read_text(parts["queue"], f"the queue of 'on_oom' of {self._what}", self._notes) or UNREAD}
+
+    def _retry_here(self, fields: Fields) -> dict[str, Any]:
+        """Of a node that no worker executes: it has no queue that could be changed."""
+        raw = self._retry(fields, self._path)
+        if "on_oom" in raw.get("retry", {}):
+            self._notes.report(f"'on_oom' has no effect on {self._what}", fields["retry"].mark, "warning")
+        return raw
 
     def _fan_out(self, fields: Fields) -> dict[str, Any]:
         source = fields.get("source")
@@ -301,7 +319,7 @@ class _NodeReader:
         return read_text(located, f"the child_node of {self._what}", self._notes)
 
     def _fan_in(self, fields: Fields) -> dict[str, Any]:
-        raw: dict[str, Any] = self._retry(fields, self._path)
+        raw = self._retry_here(fields)
         if source := fields.get("source_node"):
             self._notes.place((*self._path, "source_node"), source)
             raw["source_node"] = read_text(source, f"the source_node of {self._what}", self._notes)

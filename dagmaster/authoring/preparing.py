@@ -7,6 +7,7 @@ from dagmaster.errors import Conflict, Invalid
 from dagmaster.handlers import Registry
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
+from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow
 from dagmaster.settings import Settings
 
@@ -29,19 +30,26 @@ def prepare(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
 
 
 def queues_of(workflow: Workflow) -> set[str]:
-    """Those that its tasks are put on."""
-    return {task.queue for task in _tasks(workflow) if task.queue}
+    """Those that its tasks are put on, or may be when they run out of memory."""
+    return {queue for queue, _ in tasks_of(workflow)}
 
 
 def tasks_of(workflow: Workflow) -> set[tuple[str, str]]:
     """Queue and handler of each of its tasks."""
-    return {(task.queue, task.handler) for task in _tasks(workflow) if task.queue}
+    return {(queue, task.handler) for task, retry in _tasks(workflow) for queue in _queues(task, retry)}
 
 
-def _tasks(workflow: Workflow) -> Iterator[ChildTask]:
+def _queues(task: ChildTask, retry: RetryPolicy | None) -> Iterator[str]:
+    if task.queue:
+        yield task.queue
+    if retry and retry.on_oom:
+        yield retry.on_oom.queue
+
+
+def _tasks(workflow: Workflow) -> Iterator[tuple[ChildTask, RetryPolicy | None]]:
     for node in workflow.nodes.values():
         match node:
             case TaskNode():
-                yield node
+                yield node, node.retry
             case FanOutNode():
-                yield node.task
+                yield node.task, node.task.retry or node.retry

@@ -119,7 +119,7 @@ def _rank(group: _Group, facts: Facts) -> int:
 
 
 def _is_served(node: NodeState, queues: Mapping[str, QueueFacts]) -> bool:
-    consumers = queues.get(node.task.queue, QueueFacts()).consumers
+    consumers = queues.get(node.task_queue, QueueFacts()).consumers
     return any(one.has(node.task.handler) for one in consumers)
 
 

@@ -1,5 +1,6 @@
 """An attempt has failed: try again, or give up the job."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -8,8 +9,10 @@ from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.turn import Turn
 from dagmaster.model.graph import NodeType
-from dagmaster.model.retry import RetryPolicy, retry_delay
+from dagmaster.model.retry import ASKED_FOR, RetryPolicy, find_queue_after, find_rule_against, retry_delay
 from dagmaster.model.states import NODE_RETRYING
+
+MAX_TYPE_LENGTH = 128
 
 
 def fail_attempt(
@@ -19,11 +22,19 @@ def fail_attempt(
     *,
     permanent: bool = False,
     delay_seconds: float | None = None,
+    error_types: Sequence[str] | None = None,
     **event: Any,
 ) -> None:
-    """Close this attempt, then retry while the policy allows it, or fail the job."""
-    will_retry = not permanent and node.attempt < node.max_retries
-    turn.fail(node, error, will_retry=will_retry, **event)
+    """Close this attempt, then retry while the policy allows it, or fail the job.
+
+    Without `error_types` nothing was raised: no rule speaks of it.
+    """
+    may_follow = not permanent and node.attempt < node.max_retries
+    rule = _rule_against(node, error_types, is_asked_for=delay_seconds is not None)
+    will_retry = may_follow and rule is None
+    turn.fail(node, error, will_retry=will_retry, **_told(error_types, rule if may_follow else None), **event)
+    if is_executed(node):
+        node.queue = find_queue_after(policy_of(node), error_types or ()) or node.queue
     if not will_retry:
         fail_job(turn, f"node {node.node_id} failed: {error}", failed=[node.node_id])
         return
@@ -34,6 +45,20 @@ def fail_attempt(
     retry(turn, node, delay)
 
 
+def _rule_against(node: NodeState, error_types: Sequence[str] | None, *, is_asked_for: bool) -> str | None:
+    """Who says when to try again wants it tried again, as if it had raised `Retry`."""
+    if error_types is None:
+        return None
+    types = (*error_types, ASKED_FOR) if is_asked_for else error_types
+    return find_rule_against(policy_of(node), types)
+
+
+def _told(error_types: Sequence[str] | None, rule: str | None) -> dict[str, Any]:
+    """For the timeline; nothing of what is not known."""
+    told: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
+    return told | {"retry_rule": rule} if rule else told
+
+
 def retry(turn: Turn, node: NodeState, delay: timedelta) -> None:
     """The next attempt, after the pause; it has a task id of its own."""
     failed_because = node.error
@@ -42,6 +67,7 @@ def retry(turn: Turn, node: NodeState, delay: timedelta) -> None:
     if node.spec.type is not NodeType.FAN_OUT or node.is_child:  # A fan-out goes on with the children it has.
         node.output = None
     node.not_before = turn.now + delay if delay else None
+    elsewhere: dict[str, Any] = {"queue": node.queue} if node.queue else {}
     turn.move_node(
         node,
         NODE_RETRYING,
@@ -49,6 +75,7 @@ def retry(turn: Turn, node: NodeState, delay: timedelta) -> None:
         max_retries=node.max_retries,
         not_before=node.not_before,
         after_error=failed_because[:200] if failed_because else None,
+        **elsewhere,
     )
     if node.not_before is None:
         turn.ready.append(node)

@@ -62,7 +62,7 @@ def _held_back(job: JobState, node: NodeState, now: datetime, rules: Rules) -> I
         yield Kind.RETRY
     if node.is_child and not has_slot(job, node):
         yield Kind.HELD_BY_MAX_PARALLEL
-    if is_executed(node) and node.task.queue in rules.closed_queues:
+    if is_executed(node) and node.task_queue in rules.closed_queues:
         yield Kind.BACK_PRESSURE
 
 

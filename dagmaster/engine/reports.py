@@ -40,6 +40,7 @@ def accept_failed(turn: Turn, message: TaskFailed) -> None:
         message.error,
         permanent=message.permanent,
         delay_seconds=message.retry_after_seconds,
+        error_types=message.error_types,
         duration_ms=message.duration_ms,
         worker_id=message.worker_id,
     )
@@ -131,5 +132,5 @@ def _result(turn: Turn, message: TaskCompleted | TaskFailed) -> Result:
         message.duration_ms,
         message.at,
         message.error_types[0] if isinstance(message, TaskFailed) and message.error_types else None,
-        message.details,
+        message.details or None,
     )

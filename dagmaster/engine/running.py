@@ -34,6 +34,7 @@ from dagmaster.model.states import (
 )
 
 MIN_DISPATCH_TIMEOUT_SECONDS = 1800.0
+EXPRESSION_FAILED = ("ExpressionFailed", "dagmaster.errors.ExpressionFailed", "Exception")
 
 
 def run_ready(turn: Turn) -> None:
@@ -49,7 +50,7 @@ def run_ready(turn: Turn) -> None:
         try:
             _run(turn, node)
         except ExpressionFailed as error:
-            fail_attempt(turn, node, str(error))
+            fail_attempt(turn, node, str(error), error_types=EXPRESSION_FAILED)
 
 
 def is_backing_off(turn: Turn, node: NodeState) -> bool:
@@ -85,9 +86,9 @@ def dispatch(turn: Turn, node: NodeState) -> None:
     if node.is_child and not has_slot(job, node):
         job.fans[node.parent or ""].waiting.append(node.node_id)
         return
-    task = node.task
-    if task.queue in turn.rules.closed_queues:
-        job.held.setdefault(task.queue, deque()).append(node.node_id)
+    task, queue = node.task, node.task_queue
+    if queue in turn.rules.closed_queues:
+        job.held.setdefault(queue, deque()).append(node.node_id)
         return
     if not node.has_params:
         params = child_params(turn, node) if node.is_child else task.params.resolve(scope_of(turn))
@@ -95,7 +96,7 @@ def dispatch(turn: Turn, node: NodeState) -> None:
         node.has_params = True
     node.not_before = None
     node.dispatched_at = turn.now
-    turn.move_node(node, NODE_DISPATCHED, queue=task.queue, handler=task.handler)
+    turn.move_node(node, NODE_DISPATCHED, queue=queue, handler=task.handler)
     task_id = job.task_id(node)
     turn.dispatches[task_id] = Dispatch(node, task_id, node.attempt, turn.now)
     turn.arm(TimerKind.DISPATCH, dispatch_deadline(turn, node), node)

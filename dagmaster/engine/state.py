@@ -39,6 +39,7 @@ class NodeState:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     not_before: datetime | None = None
+    queue: str | None = None  # instead of its task's, since an attempt ran out of memory
     checkpoint: Checkpoint | None = None  # saved in this turn; the rows keep the last one
     version: int = 0
     all_open: int = 0
@@ -52,6 +53,11 @@ class NodeState:
         spec = self.spec.fan_out.child if self.parent is not None and self.spec.fan_out else self.spec.task
         assert spec is not None, f"{self.node_id} is not a node that a worker executes"
         return spec
+
+    @property
+    def task_queue(self) -> str:
+        """Where its next task is put, or where its current one was."""
+        return self.queue or self.task.queue
 
     @property
     def is_child(self) -> bool:

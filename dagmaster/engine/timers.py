@@ -9,6 +9,7 @@ from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.engine.running import dispatch_deadline, dispatch_timeout, timeout
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.turn import Turn
+from dagmaster.model.retry import TIMED_OUT
 from dagmaster.model.states import NodeStatus
 
 
@@ -30,7 +31,7 @@ def fire(turn: Turn, timer: TimerDue) -> None:
         case TimerKind.TIMEOUT:
             if node.status is NodeStatus.RUNNING:
                 error = f"timed out after {node.task.timeout_seconds:g} s"
-                fail_attempt(turn, node, error, timeout="execution")
+                fail_attempt(turn, node, error, error_types=TIMED_OUT, timeout="execution")
         case _:
             assert_never(timer.kind)
 
@@ -44,8 +45,8 @@ def _time_out_dispatch(turn: Turn, node: NodeState) -> None:
     if turn.now < dispatch_deadline(turn, node):
         return  # Armed before a pause; another one is armed since.
     waited = dispatch_timeout(turn, node).total_seconds()
-    error = f"no worker took it from queue {node.task.queue!r} within {waited:g} s"
-    fail_attempt(turn, node, error, timeout="dispatch")
+    error = f"no worker took it from queue {node.task_queue!r} within {waited:g} s"
+    fail_attempt(turn, node, error, error_types=TIMED_OUT, timeout="dispatch")
 
 
 def end_zombie(turn: Turn) -> None:

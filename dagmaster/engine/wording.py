@@ -175,16 +175,17 @@ def _retry(node: NodeState, facts: Facts, now: datetime) -> Words:
         "max_retries": node.max_retries,
     }
     when = f"{clock(node.not_before)}, in {span(node.not_before - now)}"
-    return Words(f"failed {times}{last} and is tried again at {when}", data)
+    where = f" in queue `{node.queue}`" if node.queue else ""
+    return Words(f"failed {times}{last} and is tried again{where} at {when}", data)
 
 
 def _queued(node: NodeState, facts: Facts) -> Words:
-    task, ahead = node.task, facts.ahead[node.node_id]
-    queue = facts.queues.get(task.queue, QueueFacts())
+    task, name, ahead = node.task, node.task_queue, facts.ahead[node.node_id]
+    queue = facts.queues.get(name, QueueFacts())
     able = [one for one in queue.consumers if one.has(task.handler)]
     free = [one for one in able if one.is_free]
     data = {
-        "queue": task.queue,
+        "queue": name,
         "handler": task.handler,
         "ahead": ahead,
         "depth": queue.depth,
@@ -193,9 +194,7 @@ def _queued(node: NodeState, facts: Facts) -> Words:
         "free": len(free),
         "workers": [one.worker_id for one in able[:LISTED]],
     }
-    place = (
-        f"waits in queue `{task.queue}` behind {count(ahead, 'task')}" if ahead else f"is next in queue `{task.queue}`"
-    )
+    place = f"waits in queue `{name}` behind {count(ahead, 'task')}" if ahead else f"is next in queue `{name}`"
     return Words(f"{place}; {_service(queue, len(able), len(free), task.handler)}", data)
 
 
@@ -221,7 +220,7 @@ def _held(job: JobState, node: NodeState) -> Words:
 
 
 def _back_pressure(node: NodeState, facts: Facts) -> Words:
-    name = node.task.queue
+    name = node.task_queue
     queue = facts.queues.get(name, QueueFacts())
     limit = f", the limit is {queue.limit:,}" if queue.limit is not None else ""
     text = f"is held back because queue `{name}` is full ({count(queue.depth, 'task')} waiting{limit})"

@@ -1,10 +1,28 @@
-"""How often, and after which pause, a failed node is tried again."""
+"""How often, after which errors, and after which pause, a failed node is tried again."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 from random import Random
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+OUT_OF_MEMORY = "MemoryError"
+TIMED_OUT = ("TimeoutError", "OSError", "Exception")
+# What a handler raises to be run again.
+ASKED_FOR = "dagmaster.handlers.contract.Retry"
 
 
 class Backoff(StrEnum):
@@ -13,8 +31,34 @@ class Backoff(StrEnum):
     EXPONENTIAL = "exponential"
 
 
+def _checked_name(name: str) -> str:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError("it must be the name of an exception, such as ConnectionError or httpx.HTTPStatusError")
+    return name
+
+
+def _as_list(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+ErrorName = Annotated[str, AfterValidator(_checked_name)]
+ErrorNames = Annotated[tuple[ErrorName, ...], BeforeValidator(_as_list)]
+
+
+class OnOom(BaseModel):
+    """Where the next attempt goes when one has run out of memory: a queue of workers that have more."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    queue: str = Field(min_length=1, max_length=128)
+
+
 class RetryPolicy(BaseModel):
-    """`max_attempts` counts retries: 3 means that a node may run four times (ruling C-20)."""
+    """`max_attempts` counts retries: 3 means that a node may run four times (ruling C-20).
+
+    With `on`, only these errors are retried; those of `never` are not, whatever `on` says. A name stands for the
+    class and all that is derived from it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -23,6 +67,32 @@ class RetryPolicy(BaseModel):
     initial_delay_seconds: float = Field(default=5, ge=0, le=86_400, allow_inf_nan=False)
     max_delay_seconds: float = Field(default=300, ge=0, le=604_800, allow_inf_nan=False)
     jitter: float = Field(default=0, ge=0, le=1, description="0.2 spreads each delay over 80 to 120 per cent")
+    on: ErrorNames = ()
+    never: ErrorNames = ()
+    on_oom: OnOom | None = None
+
+    @field_validator("never")
+    @classmethod
+    def _not_in_both(cls, never: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if both := [name for name in never if name in info.data.get("on", ())]:
+            raise ValueError(f"'on' names {both[0]} too; leave it in one of them")
+        return never
+
+    @field_validator("on_oom", mode="before")
+    @classmethod
+    def _queue_alone(cls, value: Any) -> Any:
+        """`on_oom: heavy` is short for `on_oom: {queue: heavy}`."""
+        if isinstance(value, str):
+            return {"queue": value}
+        if value is not None and not isinstance(value, dict | OnOom):
+            raise ValueError("it must be the name of a queue")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _without_unset_rules(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Definitions that were pinned before there were rules keep their hash."""
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if value or key not in ("on", "never", "on_oom")}
 
     @model_validator(mode="after")
     def _initial_within_max(self) -> "RetryPolicy":
@@ -45,3 +115,19 @@ def retry_delay(policy: RetryPolicy, retry: int, rng: Random) -> timedelta:
     if policy.jitter:
         seconds *= 1 + policy.jitter * (2 * rng.random() - 1)
     return timedelta(seconds=seconds)
+
+
+def find_rule_against(policy: RetryPolicy, error_types: Sequence[str]) -> str | None:
+    """The rule that forbids another attempt after such an error, as it is written: `never: ValueError`."""
+    refused = next((name for name in error_types if name in policy.never), None)
+    if refused is not None:
+        return f"never: {refused}"
+    is_wanted = any(name in policy.on for name in error_types) or ASKED_FOR in error_types
+    if not policy.on or is_wanted or find_queue_after(policy, error_types) is not None:
+        return None
+    return f"on: {', '.join(policy.on)}"
+
+
+def find_queue_after(policy: RetryPolicy, error_types: Sequence[str]) -> str | None:
+    """The queue for what has run out of memory, if the policy has one."""
+    return policy.on_oom.queue if policy.on_oom and OUT_OF_MEMORY in error_types else None

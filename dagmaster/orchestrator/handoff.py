@@ -67,7 +67,7 @@ def task_of(turn: Turn, dispatch: Dispatch) -> TaskMessage:
         turn.job.job_id,
         dispatch.node.node_id,
         spec.handler,
-        spec.queue,
+        dispatch.node.task_queue,
         dispatch.node.params or b"{}",
         spec.timeout_seconds,
         dispatch.attempt,
@@ -80,5 +80,5 @@ def task_of(turn: Turn, dispatch: Dispatch) -> TaskMessage:
 def queues_called(turn: Turn, local: Collection[str]) -> set[str]:
     """The queues whose workers have something to take when the turn is written."""
     if turn.holds_tasks is False:
-        return {node.task.queue for node in turn.job.nodes.values() if node.status is NodeStatus.DISPATCHED}
-    return {task.node.task.queue for task in turn.dispatches.values() if task.task_id not in local}
+        return {node.task_queue for node in turn.job.nodes.values() if node.status is NodeStatus.DISPATCHED}
+    return {task.node.task_queue for task in turn.dispatches.values() if task.task_id not in local}

@@ -28,7 +28,7 @@ def _begin(job: JobState, dispatch: Dispatch) -> "Span":
         workflow_id=job.graph.workflow.workflow_id,
         node_id=dispatch.node.node_id,
         task_id=dispatch.task_id,
-        queue=dispatch.node.task.queue,
+        queue=dispatch.node.task_queue,
         handler=dispatch.node.task.handler,
         attempt=dispatch.attempt,
     )

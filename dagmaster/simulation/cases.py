@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
+from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import CHILD_SEPARATOR, Aggregation, FanInNode, FanOutNode, TaskNode
+from dagmaster.simulation.forgiving import ERRORS, forgives
 from dagmaster.simulation.graphs import Blueprint, Shape
 
 ENDLESS = 1_000
@@ -22,6 +24,7 @@ class Plan(NamedTuple):
     failures: int = 0
     permanent: bool = False
     retry_after_seconds: float | None = None
+    error: tuple[str, ...] = ()
 
     @property
     def is_doomed(self) -> bool:
@@ -50,7 +53,10 @@ def random_case(blueprint: Blueprint, rng: Random) -> Case:
         items[node_id] = fan.written
         if fan.list_input is not None:
             items[node_id] = inputs[fan.list_input] = rng.choices(ITEMS, k=rng.choice((0, 1, 2, 3, 4, 5, 7, 9)))
-    plans = dict(_plans(blueprint, items, rng))
+    plans = {
+        node_id: _with_error(plan, policy_of(node_id, blueprint), rng)
+        for node_id, plan in _plans(blueprint, items, rng)
+    }
     broken = {node_id for node_id in blueprint.workflow.nodes if _is_broken(node_id, blueprint, items)}
     return Case(blueprint, inputs, items, plans, frozenset(broken))
 
@@ -72,6 +78,15 @@ def _plan(shape: Shape, max_retries: int, rng: Random) -> Plan:
     if roll < 0.985:
         return Plan(value, shape, rng.randint(0, max_retries), retry_after_seconds=rng.choice((None, None, 0.0, 3.0)))
     return Plan(value, shape, ENDLESS) if roll < 0.992 else Plan(value, shape, ENDLESS, permanent=True)
+
+
+def _with_error(plan: Plan, policy: RetryPolicy, rng: Random) -> Plan:
+    """What it fails with; if that is not forgiven, no later attempt would do better."""
+    if not plan.failures:
+        return plan
+    error = rng.choice(ERRORS)
+    is_final = not forgives(policy, error, is_asked_for=plan.retry_after_seconds is not None)
+    return plan._replace(error=error, failures=ENDLESS if is_final else plan.failures)
 
 
 def _is_broken(node_id: str, blueprint: Blueprint, items: Mapping[str, list[Any]]) -> bool:
@@ -113,3 +128,10 @@ def output_of(plan: Plan, params: Any) -> Any:
 def parent_of(node_id: str) -> str | None:
     parent, separator, _ = node_id.rpartition(CHILD_SEPARATOR)
     return parent if separator else None
+
+
+def policy_of(node_id: str, blueprint: Blueprint) -> RetryPolicy:
+    node = blueprint.workflow.nodes[parent_of(node_id) or node_id]
+    if isinstance(node, FanOutNode) and parent_of(node_id):
+        return node.task.retry or RetryPolicy()
+    return getattr(node, "retry", None) or RetryPolicy()

@@ -18,6 +18,7 @@ NODE_FIELDS = (
     "started_at",
     "completed_at",
     "not_before",
+    "queue",
     "version",
     "all_open",
     "any_open",

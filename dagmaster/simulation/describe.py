@@ -55,7 +55,7 @@ def _plans(case: Case, node_id: str) -> Iterator[str]:
         yield "(always fails before it reaches a worker)"
     for task, plan in case.plans.items():
         if plan.failures and (task == node_id or task.startswith(f"{node_id}__")):
-            yield f"({task} fails {'for ever' if plan.is_doomed else plan.failures})"
+            yield f"({task} fails {'for ever' if plan.is_doomed else plan.failures} with {plan.error[0]})"
 
 
 def _shorten(text: str) -> str:

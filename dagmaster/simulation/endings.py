@@ -62,8 +62,7 @@ def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
     culprit = error.removeprefix("node ").partition(" failed")[0]
     row = ground.store.nodes.get(culprit)
     assert row is not None and row.status is NodeStatus.FAILED, f"the job failed without a node: {error}"
-    plan = ground.case.plans.get(culprit)
-    spent = row.attempt >= row.max_retries or (plan is not None and plan.permanent)
+    spent = row.attempt >= row.max_retries or not timeline.is_forgiven(culprit)
     require(spent, "{} could have been tried again: {}", culprit, row)
     planned = culprit in oracle.doomed or parent_of(culprit) in oracle.doomed
     unlucky = timeline.timeouts > 0 or any(ground.faults[fault] for fault in INTERFERING)

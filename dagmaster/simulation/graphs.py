@@ -28,7 +28,16 @@ from dagmaster.model.workflow import (
 MAX_NODES = 14
 MAX_DEPTH = 3
 QUEUE = "tasks"
+HEAVY = "heavy"
 MISSING = "{{ inputs.object.missing }}"
+
+RULES: Sequence[dict[str, Any]] = (
+    {"on": ("OSError",)},
+    {"on": ("ValueError", "TimeoutError"), "on_oom": HEAVY},
+    {"never": ("ConnectionError", "TimeoutError")},
+    {"never": ("MemoryError",), "on_oom": HEAVY},
+    *({"on_oom": HEAVY} for _ in range(4)),
+)
 
 Shape = Literal["object", "rows", "list", "number"]
 SHAPES: Sequence[Shape] = ("object", "rows", "list", "number")
@@ -313,6 +322,7 @@ class _Sketch:
     # From paper to model.
 
     def blueprint(self) -> Blueprint:
+        self._add_rules()
         workflow = Workflow(
             workflow_id="simulated",
             name="simulated",
@@ -321,6 +331,12 @@ class _Sketch:
         )
         graph = compile_graph(workflow)
         return Blueprint(workflow, graph, self._switches, self._params, self._fans, frozenset(self._faulty))
+
+    def _add_rules(self) -> None:
+        """Some tasks, and the children of some fan-outs, are not tried again after every error, or elsewhere."""
+        for draft in self._drafts.values():
+            if draft.kind in (TaskNode, FanOutNode) and self._chance(0.3):
+                draft.fields |= _with_rules(draft.fields, self._rng.choice(RULES))
 
     def _node(self, node_id: str, draft: _Draft) -> Node:
         fields = dict(draft.fields)
@@ -339,3 +355,13 @@ class _Sketch:
 
     def _some(self, members: Sequence[str]) -> list[str]:
         return self._rng.sample(members, self._rng.randint(1, len(members)))
+
+
+def _with_rules(fields: Mapping[str, Any], rules: Mapping[str, Any]) -> dict[str, Any]:
+    if (child := fields.get("task")) is not None:
+        return {"task": child.model_copy(update={"retry": _ruled(child.retry, rules)})}
+    return {"retry": _ruled(fields["retry"], rules)}
+
+
+def _ruled(policy: RetryPolicy, rules: Mapping[str, Any]) -> RetryPolicy:
+    return RetryPolicy(**{**policy.model_dump(), **rules})

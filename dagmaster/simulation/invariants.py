@@ -63,6 +63,8 @@ class Watch:
         was_open = before is None or before.status not in NODE_TERMINAL
         require(was_open or node_id in self.timeline.revived, "{} had ended: {}, now {}", node_id, before, row)
         require(row.attempt == self.timeline.attempt[node_id], "{} is in attempt {}", node_id, row.attempt)
+        queue = self.timeline.queue_of(node_id)
+        require((row.queue or QUEUE) == queue, "{} belongs on the queue {}: {}", node_id, queue, row)
         self._check_identity(row)
         if row.status is NodeStatus.COMPLETED:
             self._check_completed(row)
@@ -106,6 +108,8 @@ class Watch:
             row = store.nodes[task.node_id]
             current = row.status in NODE_IN_FLIGHT and row.task_id == task_id
             require(current, "{} is still to be done although its node is {}", task_id, row)
+            queue = self.timeline.queue_of(task.node_id)
+            require(task.queue == queue, "{} is on the queue {}, not on {}", task_id, task.queue, queue)
 
     def _check_progress(self) -> None:
         """Nothing stands still that could go on."""
@@ -119,10 +123,10 @@ class Watch:
 
     def _is_held_back(self, row: NodeRow) -> bool:
         ground = self._ground
-        is_told = ground.decided_at > ground.opened_at
+        is_told, queue = ground.decided_at > ground.opened_at, self.timeline.queue_of(row.node_id)
         if ground.store.job.paused_at is not None:
             return True
-        if row.node_id in ground.case.plans and (QUEUE in ground.rules.closed_queues or not is_told):
+        if row.node_id in ground.case.plans and (queue in ground.rules.closed_queues or not is_told):
             return True
         if row.parent is None or (limit := max_parallel(self._ground.case, row.parent)) is None:
             return False

@@ -65,6 +65,7 @@ class NodeRow(NamedTuple):
     started_at: datetime | None = None
     completed_at: datetime | None = None
     version: int = 0
+    queue: str | None = None
 
 
 class TaskRow(NamedTuple):
@@ -73,6 +74,7 @@ class TaskRow(NamedTuple):
     attempt: int
     worker_id: str | None = None
     held: bool = False
+    queue: str = ""
 
 
 class Store:
@@ -151,7 +153,8 @@ class Store:
             self.waiting = {task_id: row._replace(held=turn.holds_tasks) for task_id, row in self.waiting.items()}
         for task_id, dispatch in turn.dispatches.items():
             held = turn.job.is_paused
-            row = TaskRow(task_id, dispatch.node.node_id, dispatch.attempt, local.get(task_id), held)
+            node = dispatch.node
+            row = TaskRow(task_id, node.node_id, dispatch.attempt, local.get(task_id), held, node.task_queue)
             (self.waiting if row.worker_id is None else self.running)[task_id] = row
         self.events += turn.events
         for mail_id in mail:
@@ -186,7 +189,7 @@ class Store:
         if old is None or old.version != node.version:
             raise RowsDiffer(f"node {node.node_id} is {old}, not of version {node.version}")
         row = _node_row(turn.job, node, node.version + 1)
-        return row if row.params is not None else row._replace(params=old.params)
+        return row._replace(params=old.params if row.params is None else row.params, queue=row.queue or old.queue)
 
     # The workers' side.
 
@@ -255,6 +258,7 @@ def _node_row(job: JobState, node: NodeState, version: int) -> NodeRow:
         node.started_at,
         node.completed_at,
         version,
+        node.queue,
     )
 
 
@@ -274,6 +278,7 @@ def _node_state(row: NodeRow, graph: Graph) -> NodeState:
         started_at=row.started_at,
         completed_at=row.completed_at,
         not_before=row.not_before,
+        queue=row.queue,
         version=row.version,
     )
 

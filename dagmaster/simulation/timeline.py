@@ -15,9 +15,10 @@ from dagmaster.model.states import (
     NodeStatus,
 )
 from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode
-from dagmaster.simulation.cases import Case, parent_of
+from dagmaster.simulation.cases import Case, parent_of, policy_of
 from dagmaster.simulation.forging import FORGER
-from dagmaster.simulation.graphs import QUEUE
+from dagmaster.simulation.forgiving import LATE, UNRESOLVED, forgives, moves
+from dagmaster.simulation.graphs import HEAVY, QUEUE
 from dagmaster.simulation.ground import JOB_ID, Ground, require
 from dagmaster.simulation.oracle import Oracle
 from dagmaster.simulation.workers import PLANNED
@@ -50,6 +51,7 @@ class Timeline:
         self._since: dict[str, datetime] = {}
         self._failure: dict[str, Event] = {}
         self._dispatched: set[str] = set()
+        self._moved: set[str] = set()
 
     def begin(self) -> None:
         """What comes next was written in one transaction."""
@@ -58,8 +60,27 @@ class Timeline:
 
     def allowed(self, node_id: str) -> int:
         """How often it may be tried again: as its policy says, from the last time on that someone wanted it by hand."""
-        retries = policy_of(self._ground.case, node_id).max_attempts
+        retries = self._policy(node_id).max_attempts
         return self._fresh_from[node_id] + retries + self._gifts[node_id]
+
+    def queue_of(self, node_id: str) -> str:
+        """Where its tasks go: since it ran out of memory, where its policy says."""
+        return HEAVY if node_id in self._moved else QUEUE
+
+    def is_forgiven(self, node_id: str) -> bool:
+        """Whether its last error may be followed by another attempt."""
+        plan, failure = self._ground.case.plans.get(node_id), self._failure[node_id]
+        error = str(failure.error_message)
+        if error.startswith(LEFT):
+            return True
+        if plan is not None and error.startswith(PLANNED):
+            asked = plan.retry_after_seconds is not None
+            return not plan.permanent and forgives(self._policy(node_id), plan.error, is_asked_for=asked)
+        is_late = "timeout" in (failure.event_data or {})
+        return forgives(self._policy(node_id), LATE if is_late else UNRESOLVED)
+
+    def _policy(self, node_id: str) -> RetryPolicy:
+        return policy_of(node_id, self._ground.case.blueprint)
 
     def follow(self, event: Event) -> str | None:
         """The node that was moved, if one was."""
@@ -149,8 +170,11 @@ class Timeline:
         runs = self.job_status is JobStatus.RUNNING and not self.is_paused
         require(runs, "{} is dispatched while the job does not run", node_id)
         ground = self._ground
-        is_full = QUEUE in ground.rules.closed_queues and ground.decided_at > ground.closed_at
+        queue = self.queue_of(node_id)
+        is_full = queue in ground.rules.closed_queues and ground.decided_at > ground.closed_at
         require(not is_full or node_id not in ground.case.plans, "{} is put on a queue that is full", node_id)
+        told = (event.event_data or {}).get("queue", queue)
+        require(told == queue, "{} is put on the queue {}, not on {}", node_id, told, queue)
         task_id = f"{JOB_ID}_{node_id}_{self.attempt[node_id]}"
         require(event.task_id == task_id, "{} is dispatched as {}, not as {}", node_id, event.task_id, task_id)
         require(task_id not in self._dispatched, "{} is dispatched twice", task_id)
@@ -170,6 +194,9 @@ class Timeline:
         """A timeout has run its time, by the clock that counts in that state (ruling C-32)."""
         self._failure[node_id] = event
         self._gifts[node_id] += event.task_id is not None and self._was_given_back(event)
+        plan = self._ground.case.plans.get(node_id)
+        if plan and str(event.error_message).startswith(PLANNED) and moves(self._policy(node_id), plan.error):
+            self._moved.add(node_id)
         if (kind := (event.event_data or {}).get("timeout")) is None:
             return
         self.timeouts += 1
@@ -185,10 +212,8 @@ class Timeline:
         if node_id in self._by_hand:
             self._begin_anew(node_id)
             return
-        attempt, policy = self.attempt[node_id], policy_of(self._ground.case, node_id)
-        plan, error = self._ground.case.plans.get(node_id), str(self._failure[node_id].error_message)
-        permanent = plan is not None and plan.permanent and error.startswith(PLANNED)
-        require(not permanent, "{} is tried again after a permanent error", node_id)
+        attempt, policy = self.attempt[node_id], self._policy(node_id)
+        require(self.is_forgiven(node_id), "{} is tried again after an error that forbids it", node_id)
         require(data.get("attempt") == attempt, "{} retries as {}, not as {}", node_id, data.get("attempt"), attempt)
         allowed = self.allowed(node_id)
         require(attempt <= allowed, "{} is tried for the {}th time again, {} are allowed", node_id, attempt, allowed)
@@ -234,10 +259,3 @@ def task_of(case: Case, node_id: str) -> ChildTask:
     node = case.blueprint.workflow.nodes[parent_of(node_id) or node_id]
     assert isinstance(node, TaskNode | FanOutNode)
     return node.task if isinstance(node, FanOutNode) else node
-
-
-def policy_of(case: Case, node_id: str) -> RetryPolicy:
-    node = case.blueprint.workflow.nodes[parent_of(node_id) or node_id]
-    if isinstance(node, FanOutNode) and parent_of(node_id):
-        return node.task.retry or RetryPolicy()
-    return getattr(node, "retry", None) or RetryPolicy()

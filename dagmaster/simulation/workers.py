@@ -45,6 +45,7 @@ def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
             plan.permanent,
             plan.retry_after_seconds,
             5,
+            plan.error,
         )
     params = orjson.loads(ground.store.nodes[row.node_id].params or b"null")
     output = orjson.dumps(output_of(plan, params))

@@ -118,6 +118,7 @@ def _node(row: Row, graph: Graph) -> NodeState:
         started_at=row["started_at"],
         completed_at=row["completed_at"],
         not_before=row["not_before"],
+        queue=row["queue"],
     )
 
 
@@ -133,7 +134,7 @@ def _owner(row: Row, threshold_seconds: float, *, is_there: bool) -> OwnerFacts:
 
 async def _queues(conn: Connection, nodes: Iterable[NodeState], owner_id: str | None) -> list[_Queue]:
     """Those that these nodes need."""
-    names = sorted({node.task.queue for node in nodes if is_executed(node)})
+    names = sorted({node.task_queue for node in nodes if is_executed(node)})
     if not names:
         return []
     found = await (await run(conn, "explain_queues", {"queues": names, "owner_id": owner_id})).fetchall()

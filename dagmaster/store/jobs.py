@@ -244,6 +244,7 @@ def _node(row: Mapping[str, Any], job: JobState) -> NodeState:
         started_at=row["started_at"],
         completed_at=row["completed_at"],
         not_before=row["not_before"],
+        queue=row["queue"],
         version=row["version"],
     )
 

@@ -214,6 +214,38 @@ def retry_what_is_permanent(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
+def retry_whatever_the_rules_say(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(failing, "find_rule_against", lambda policy, error_types: None)
+
+
+@bug
+def know_only_the_class_and_not_its_bases(patch: pytest.MonkeyPatch) -> None:
+    original = failing.find_rule_against
+    patch.setattr(failing, "find_rule_against", lambda policy, error_types: original(policy, error_types[:1]))
+
+
+@bug
+def judge_a_lost_worker_by_the_rules(patch: pytest.MonkeyPatch) -> None:
+    original = failing._rule_against
+
+    def _rule_against(node: state.NodeState, error_types: Any, *, is_asked_for: bool) -> str | None:
+        return original(node, error_types or (), is_asked_for=is_asked_for and error_types is not None)
+
+    patch.setattr(failing, "_rule_against", _rule_against)
+
+
+@bug
+def stay_where_there_is_too_little_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(failing, "find_queue_after", lambda policy, error_types: None)
+
+
+@bug
+def forget_the_other_queue_on_take_over(patch: pytest.MonkeyPatch) -> None:
+    original = store._node_state
+    patch.setattr(store, "_node_state", lambda row, graph: original(row._replace(queue=None), graph))
+
+
+@bug
 def forget_retries_on_take_over(patch: pytest.MonkeyPatch) -> None:
     original = running.take_up
 

@@ -8,6 +8,8 @@ from dagmaster.engine import edges
 from dagmaster.model.states import JobStatus
 from dagmaster.model.workflow import Aggregation, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.simulation import store
+from dagmaster.simulation.cases import policy_of
+from dagmaster.simulation.forgiving import forgives, moves
 from dagmaster.simulation.ground import Fault
 from dagmaster.simulation.run import Report, SimulationFailed, fresh_seeds, prepare, run_many, simulate
 
@@ -100,6 +102,11 @@ def test_the_workflows_have_everything_in_them() -> None:
                 found[node.aggregation] += 1
         found.update(f"list of {len(items)}" for items in case.items.values())
         found["broken"] += bool(case.broken)
+        for task, plan in case.plans.items():
+            policy = policy_of(task, case.blueprint)
+            found["forgiven"] += bool(plan.failures and (policy.on or policy.never) and not plan.is_doomed)
+            found["unforgiven"] += bool(plan.failures and plan.is_doomed and not forgives(policy, plan.error))
+            found["out of memory"] += bool(plan.failures and moves(policy, plan.error))
         found["doomed"] += any(plan.is_doomed for plan in case.plans.values())
     types = {"start", "end", "task", "conditional", "fan_out", "fan_in", "any_of", "all_of", "held back"}
     shapes = {
@@ -111,5 +118,8 @@ def test_the_workflows_have_everything_in_them() -> None:
         "list of 9",
         "broken",
         "doomed",
+        "forgiven",
+        "unforgiven",
+        "out of memory",
     }
     assert {name for name, count in found.items() if count >= 5} >= types | shapes | set(Aggregation)

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
@@ -213,3 +214,174 @@ def test_children_are_retried_by_their_own_policy():
     assert bench.waiting == [f"{JOB}_f__0_1"]
     bench.fail("f__0")
     assert bench.status is JobStatus.FAILED
+
+
+# Rules about errors
+
+REFUSED = ("ConnectionRefusedError", "ConnectionError", "OSError", "Exception")
+EXHAUSTED = ("MemoryError", "Exception")
+
+
+def ruled(**rules: Any) -> Bench:
+    return one(RetryPolicy(max_attempts=2, initial_delay_seconds=0, **rules))
+
+
+def test_an_error_that_is_never_retried_fails_the_job_at_once():
+    """RT-18."""
+    bench = ruled(never=["OSError"])
+    bench.fail("a", "refused", error_types=REFUSED)
+    assert bench.data("a", "node_failed") == {
+        "will_retry": False,
+        "error_type": "ConnectionRefusedError",
+        "retry_rule": "never: OSError",
+        "worker_id": "worker",
+    }
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: refused")
+
+
+def test_with_a_list_of_errors_only_these_are_retried():
+    bench = ruled(on=["ConnectionError"])
+    bench.fail("a", error_types=REFUSED)
+    assert bench.data("a", "node_failed") == {
+        "will_retry": True,
+        "error_type": "ConnectionRefusedError",
+        "worker_id": "worker",
+    }
+    assert bench.waiting == [f"{JOB}_a_1"]
+    bench.fail("a", error_types=("ValueError", "Exception"))
+    assert bench.data("a", "node_failed")["retry_rule"] == "on: ConnectionError"
+    assert bench.status is JobStatus.FAILED
+
+
+def test_a_rule_is_named_only_if_it_ended_the_retries():
+    bench = one(RetryPolicy(max_attempts=0, never=["OSError"]))
+    bench.fail("a", error_types=REFUSED)
+    assert "retry_rule" not in bench.data("a", "node_failed")
+    bench = ruled(never=["OSError"])
+    bench.fail("a", error_types=REFUSED, permanent=True)
+    assert "retry_rule" not in bench.data("a", "node_failed")
+
+
+def test_a_failure_of_no_known_class_is_not_among_those_that_are_retried():
+    bench = ruled(on=["ConnectionError"])
+    bench.fail("a")
+    assert bench.status is JobStatus.FAILED
+    bench = ruled(never=["ConnectionError"])
+    bench.fail("a")
+    assert bench.waiting == [f"{JOB}_a_1"]
+
+
+def test_a_handler_that_says_when_is_tried_again_whatever_is_listed():
+    bench = ruled(on=["ConnectionError"])
+    bench.fail("a", retry_after_seconds=3, error_types=("Retry", "dagmaster.handlers.contract.Retry", "Exception"))
+    bench.wait(3)
+    bench.fail("a", retry_after_seconds=3)
+    bench.wait(3)
+    assert bench.waiting == [f"{JOB}_a_2"]
+    bench = ruled(never=["ValueError"])
+    bench.fail("a", retry_after_seconds=3, error_types=("ValueError", "Exception"))
+    assert bench.status is JobStatus.FAILED
+
+
+@pytest.mark.parametrize("rules", [{"on": ["ValueError"]}, {"never": ["Exception"]}])
+def test_no_rule_speaks_of_a_worker_that_is_gone(rules: dict[str, Any]):
+    bench = ruled(**rules)
+    bench.begin("a")
+    bench.lose("a")
+    bench.begin("a")
+    bench.lose("a", given_back=True)
+    assert bench.waiting == [f"{JOB}_a_2"]
+    assert "error_type" not in bench.data("a", "node_failed")
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_retried"),
+    [({}, True), ({"on": ["OSError"]}, True), ({"on": ["ValueError"]}, False), ({"never": ["TimeoutError"]}, False)],
+)
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_took_too_long_is_a_timeout_error(rules: dict[str, Any], is_retried: bool, begins: bool):
+    bench = ruled(**rules)
+    if begins:
+        bench.begin("a")
+    bench.wait(3700)
+    assert bench.data("a", "node_failed")["error_type"] == "TimeoutError"
+    assert (bench.status is JobStatus.RUNNING) is is_retried
+
+
+@pytest.mark.parametrize(("never", "retries"), [("ValueError", 2), ("ExpressionFailed", 0)])
+def test_an_expression_that_fails_has_a_class_too(never: str, retries: int):
+    policy = RetryPolicy(max_attempts=2, initial_delay_seconds=0, never=[never])
+    bench = Bench({"object": {}}, a=task(params={"x": "{{ inputs.object.missing }}"}, retry=policy), end=end("a"))
+    bench.start()
+    assert bench.data("a", "node_failed")["error_type"] == "ExpressionFailed"
+    assert bench.events("a").count("retrying") == retries
+    assert bench.status is JobStatus.FAILED
+
+
+# Out of memory
+
+
+def test_what_ran_out_of_memory_goes_to_the_queue_for_it():
+    bench = ruled(on_oom="heavy")
+    assert bench.data("a", "node_dispatched")["queue"] == "tasks"
+    bench.fail("a", error_types=EXHAUSTED)
+    assert bench.data("a", "node_retrying")["queue"] == "heavy"
+    assert bench.data("a", "node_dispatched")["queue"] == "heavy"
+    assert [row.queue for row in bench.store.waiting.values()] == ["heavy"]
+
+
+def test_other_errors_leave_it_where_it_is():
+    bench = ruled(on_oom="heavy")
+    bench.fail("a", error_types=REFUSED)
+    assert "queue" not in bench.data("a", "node_retrying")
+    assert [row.queue for row in bench.store.waiting.values()] == ["tasks"]
+
+
+def test_it_stays_in_the_other_queue_whatever_comes_next():
+    bench = ruled(on_oom="heavy")
+    bench.fail("a", error_types=EXHAUSTED)
+    bench.restart()
+    bench.fail("a", error_types=REFUSED)
+    assert [row.queue for row in bench.store.waiting.values()] == ["heavy"]
+    bench.fail("a", error_types=REFUSED)
+    bench.retry("a")
+    assert [row.queue for row in bench.store.waiting.values()] == ["heavy"]
+    bench.complete("a")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_out_of_memory_in_the_last_attempt_counts_when_somebody_wants_it_tried_again():
+    bench = one(RetryPolicy(max_attempts=0, on_oom="heavy"))
+    bench.fail("a", error_types=EXHAUSTED)
+    assert bench.status is JobStatus.FAILED
+    bench.retry("a")
+    assert [row.queue for row in bench.store.waiting.values()] == ["heavy"]
+
+
+def test_only_the_child_that_ran_out_of_memory_goes_elsewhere():
+    policy = RetryPolicy(max_attempts=1, initial_delay_seconds=0, on_oom="heavy")
+    bench = Bench(f=fan_out([1, 2], child={"retry": policy}), end=end("f")).start()
+    bench.fail("f__1", error_types=EXHAUSTED)
+    assert {row.node_id: row.queue for row in bench.store.waiting.values()} == {"f__0": "tasks", "f__1": "heavy"}
+
+
+def test_a_full_queue_holds_back_only_what_belongs_into_it():
+    bench = ruled(on_oom="heavy")
+    bench.close_queue("tasks")
+    bench.fail("a", error_types=EXHAUSTED)
+    assert bench.waiting == [f"{JOB}_a_1"]
+    bench.close_queue("heavy")
+    bench.fail("a", error_types=EXHAUSTED)
+    assert not bench.waiting
+    bench.open_queue("tasks")
+    assert not bench.waiting
+    bench.open_queue("heavy")
+    assert bench.waiting == [f"{JOB}_a_2"]
+
+
+def test_nobody_took_it_from_the_queue_that_it_was_in():
+    bench = ruled(on_oom="heavy")
+    bench.fail("a", error_types=EXHAUSTED)
+    bench.wait(3700)
+    [event] = [one for one in bench.store.events if (one.event_data or {}).get("timeout") == "dispatch"]
+    assert event.error_message == "no worker took it from queue 'heavy' within 3600 s"

@@ -26,7 +26,11 @@ def test_a_task_that_runs_too_long_is_tried_again():
     bench.wait(1)
     assert bench.waiting == [f"{JOB}_a_1"]
     assert not bench.store.running
-    assert bench.data("a", "node_failed") == {"will_retry": True, "timeout": "execution"}
+    assert bench.data("a", "node_failed") == {
+        "will_retry": True,
+        "timeout": "execution",
+        "error_type": "TimeoutError",
+    }
 
 
 def test_the_time_in_the_queue_does_not_count_as_execution():

@@ -51,15 +51,15 @@ RETURNING 1;
 -- Fan-outs' children.
 INSERT INTO dagapp.dag_node_states (
     job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params, output,
-    error_message, not_before, created_at, dispatched_at, started_at, completed_at
+    error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue
 )
 SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params,
-    output, error_message, not_before, created_at, dispatched_at, started_at, completed_at
+    output, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue
 FROM json_to_recordset(:new_nodes::json) AS r(
     job_id bigint, node_id text, status dagapp.node_status, task_id text, retry_count int, max_retries int,
     parent_node_id text, fan_out_index int, input_params jsonb, output jsonb, error_message text,
     not_before timestamptz, created_at timestamptz, dispatched_at timestamptz, started_at timestamptz,
-    completed_at timestamptz
+    completed_at timestamptz, queue text
 );
 
 -- node_rows --
@@ -68,7 +68,7 @@ UPDATE dagapp.dag_node_states n
 SET status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_retries = r.max_retries,
     input_params = coalesce(r.input_params, n.input_params), output = r.output, error_message = r.error_message,
     not_before = r.not_before, dispatched_at = r.dispatched_at, started_at = r.started_at,
-    completed_at = r.completed_at, version = n.version + 1,
+    completed_at = r.completed_at, version = n.version + 1, queue = coalesce(r.queue, n.queue),
     checkpoint_phase = coalesce(r.checkpoint_phase, n.checkpoint_phase),
     checkpoint_data = coalesce(r.checkpoint_data, n.checkpoint_data),
     checkpoint_saved_at = coalesce(r.checkpoint_saved_at, n.checkpoint_saved_at)
@@ -76,7 +76,7 @@ FROM json_to_recordset(:nodes::json) AS r(
     job_id bigint, node_id text, version int, status dagapp.node_status, task_id text, retry_count int,
     max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
     dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, checkpoint_phase text,
-    checkpoint_data jsonb, checkpoint_saved_at timestamptz
+    checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text
 )
 WHERE n.ctid = (
     SELECT k.ctid FROM dagapp.dag_node_states k

@@ -20,7 +20,8 @@ WHERE j.job_id = :job_id;
 -- explain_nodes --
 -- All nodes of a job, with the outputs only of those that decide over others.
 SELECT node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, error_message, dispatched_at,
-    started_at, completed_at, not_before, CASE WHEN node_id = ANY(:deciding::text[]) THEN output::text END AS output
+    started_at, completed_at, not_before, queue,
+    CASE WHEN node_id = ANY(:deciding::text[]) THEN output::text END AS output
 FROM dagapp.dag_node_states
 WHERE job_id = :job_id
 ORDER BY fan_out_index NULLS FIRST;

@@ -1,0 +1,164 @@
+"""Rules about errors, and the queue for what needs more memory: from the report to the rows, through every owner."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from fleet import NEVER, Fleet, OrchestratorRole, fan, fleet, retry, rows, single
+from owning import owner
+
+from dagmaster.engine.messages import Resume, RetryByHand, TaskFailed
+from dagmaster.handlers import HandlerContext, Retry
+from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
+from dagmaster.queues.contract import TaskReport
+from dagmaster.store.connect import opened
+from dagmaster.store.explaining import explain_node
+from dagmaster.store.mailbox import add_mail
+
+EXHAUSTED = ("MemoryError", "Exception")
+REFUSED = ("ConnectionRefusedError", "ConnectionError", "OSError", "Exception")
+
+
+async def report(running: Fleet, job_id: int, error_types: Sequence[str], attempt: int = 0) -> None:
+    """As a worker does, whichever it is."""
+    task_id = f"{job_id}_work_{attempt}"
+    message = TaskFailed("work", task_id, None, datetime.now(UTC), "no luck", error_types=tuple(error_types))
+    async with opened(running.dsn, application="test") as conn:
+        await add_mail(conn, [mail_of(job_id, message)])
+        await conn.execute("NOTIFY dagmaster_mail")
+
+
+async def waits(running: Fleet, job_id: int, attempt: int) -> str:
+    """The queue in which this attempt waits."""
+    task_id = f"{job_id}_work_{attempt}"
+    query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = %s"
+    await running.until(query, lambda: [task_id])
+    return str(await running.value("SELECT queue FROM dagapp.dag_tasks_waiting WHERE task_id = %s", task_id))
+
+
+async def lose(running: Fleet, role: OrchestratorRole) -> None:
+    await role.kill()
+    stale = "UPDATE dagapp.dag_orchestrators SET heartbeat_at = now() - interval '1 hour' WHERE orchestrator_id = %s"
+    await running.rows(stale, role.id)
+
+
+async def test_the_other_queue_outlives_the_owner(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        first = await running.orchestrator(heartbeat_seconds=NEVER)
+        job_id = await running.submit(single(retry=retry(3, on_oom="heavy")))
+        assert await waits(running, job_id, 0) == "q"
+        await report(running, job_id, EXHAUSTED)
+        assert await waits(running, job_id, 1) == "heavy"
+        await lose(running, first)
+        await running.orchestrator()
+        await running.until("SELECT owner_epoch = 2 AS ok FROM dagapp.dag_jobs")
+        await report(running, job_id, REFUSED, attempt=1)
+        assert await waits(running, job_id, 2) == "heavy"
+        assert (await running.nodes(job_id))["work"]["queue"] == "heavy"
+        dispatched = [row for row in await running.events(job_id, "node_dispatched") if row["node_id"] == "work"]
+        assert [row["event_data"]["queue"] for row in dispatched] == ["q", "heavy", "heavy"]
+
+
+async def test_the_explanation_looks_at_the_queue_that_it_waits_in(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        job_id = await running.submit(single(retry=retry(3, on_oom="heavy")))
+        assert await waits(running, job_id, 0) == "q"
+        await report(running, job_id, EXHAUSTED)
+        assert await waits(running, job_id, 1) == "heavy"
+        async with opened(dsn, application="test") as conn:
+            found = await explain_node(conn, job_id, "work", threshold_seconds=30)
+        assert found.sentence == "Node `work` is next in queue `heavy`; no worker consumes this queue."
+        assert (found.data["queue"], found.data["depth"]) == ("heavy", 1)
+
+
+async def test_a_rule_ends_the_retries_and_is_told(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        job_id = await running.submit(single(retry=retry(3, never=["OSError"])))
+        await waits(running, job_id, 0)
+        await report(running, job_id, REFUSED)
+        [job] = await running.ended(job_id)
+        assert (job["status"], job["error_message"]) == ("failed", "node work failed: no luck")
+        [failed] = await running.events(job_id, "node_failed")
+        assert failed["event_data"] == {
+            "will_retry": False,
+            "worker_id": None,
+            "error_type": "ConnectionRefusedError",
+            "retry_rule": "never: OSError",
+        }
+        [result] = await rows(dsn, "SELECT error_type FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
+        assert result["error_type"] == "ConnectionRefusedError"
+
+
+async def test_what_is_tried_again_by_hand_goes_where_it_was_last(dsn: str) -> None:
+    async with owner(dsn) as me:
+        await me.submit(single(retry=retry(0, on_oom="heavy")))
+        await me.advance(Resume())
+        task_id = f"{me.job_id}_work_0"
+        await me.advance(TaskFailed("work", task_id, "w", datetime.now(UTC), "full", error_types=EXHAUSTED))
+        await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = %s, owner_epoch = owner_epoch + 1", me.id)
+        me.loaded = None
+        await me.advance(Resume(), RetryByHand("work", "ann"))
+        [waiting] = await rows(dsn, "SELECT task_id, queue FROM dagapp.dag_tasks_waiting")
+        assert waiting == {"task_id": f"{me.job_id}_work_1", "queue": "heavy"}
+
+
+async def test_a_worker_in_the_same_process_is_given_the_right_queue(dsn: str) -> None:
+    async with owner(dsn) as me:
+        await me.submit(fan(handler="echo", retry=retry(1, on_oom="heavy")), {"items": [1, 2]})
+        await me.advance(Resume())
+        task_id = f"{me.job_id}_spread__1_0"
+        given = TaskReport(task_id, me.job_id, "spread__1", "failed", error="full", error_types=EXHAUSTED)
+        turn = await me.advance(message_of(given, "w", datetime.now(UTC)))
+        [dispatch] = turn.dispatches.values()
+        assert (task_of(turn, dispatch).queue, queues_called(turn, ())) == ("heavy", {"heavy"})
+        found = await rows(dsn, "SELECT node_id, queue FROM dagapp.dag_node_states WHERE parent_node_id IS NOT NULL")
+        assert {row["node_id"]: row["queue"] for row in found} == {"spread__0": None, "spread__1": "heavy"}
+
+
+async def test_handlers_are_judged_by_what_they_raise(dsn: str) -> None:
+    class Busy(ConnectionError):
+        pass
+
+    def call(ctx: HandlerContext) -> dict[str, Any]:
+        wanted = ctx.params["raises"]
+        if ctx.retry_count == 0 and wanted == "Busy":
+            raise Busy("try later")
+        if ctx.retry_count == 0 and wanted == "Retry":
+            raise Retry("not yet", after=0)
+        if wanted == "ValueError":
+            raise ValueError("for ever")
+        return {}
+
+    async with fleet(dsn, call=call) as running:
+        await running.orchestrator()
+        await running.worker()
+        policy = retry(3, on=["OSError"])
+        ids = [
+            await running.submit(single("call", params={"raises": name}, retry=policy))
+            for name in ("Busy", "Retry", "ValueError")
+        ]
+        assert [job["status"] for job in await running.ended(*ids)] == ["completed", "completed", "failed"]
+        types = await rows(dsn, "SELECT error_type FROM dagapp.dag_task_results WHERE status = 'failed'")
+        assert {row["error_type"] for row in types} == {"Busy", "Retry", "ValueError"}
+        [failed] = await running.events(ids[2], "node_failed")
+        assert failed["event_data"]["retry_rule"] == "on: OSError"
+
+
+async def test_what_needs_more_memory_is_done_by_a_bigger_worker(dsn: str) -> None:
+    async def greedy(ctx: HandlerContext) -> dict[str, Any]:
+        if ctx.worker_id != bigger.id:
+            raise MemoryError
+        return {"item": ctx.params["x"]}
+
+    async with fleet(dsn, greedy=greedy) as running:
+        await running.orchestrator()
+        bigger = await running.worker(queues=("heavy",))
+        await running.worker(queues=("q",))
+        job = await running.run(
+            fan(handler="greedy", retry=retry(1, on=["OSError"], on_oom="heavy")), {"items": [1, 2]}
+        )
+        assert (job["status"], job["error_message"]) == ("completed", None)
+        assert job["result_data"]["gather"]["results"] == [{"item": 1}, {"item": 2}]
+        await running.is_clean()

@@ -1,0 +1,120 @@
+"""Rules about errors in workflow files: what may be written, and what is said of mistakes."""
+
+from textwrap import dedent, indent
+
+import pytest
+
+from dagmaster.authoring.preparing import queues_of, tasks_of
+from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.retry import OnOom, RetryPolicy
+from dagmaster.model.workflow import FanOutNode, TaskNode, Workflow
+
+QUEUES = QueueRules(default_queue="default")
+
+
+def parse(nodes: str) -> Workflow:
+    text = f"workflow_id: w\nadditional_inputs: true\nnodes:\n{indent(dedent(nodes), '  ')}"
+    return parse_workflow(text, queues=QUEUES)
+
+
+def policy(written: str) -> RetryPolicy:
+    node = parse(f"a: {{handler: h, retry: {written}}}\n").nodes["a"]
+    assert isinstance(node, TaskNode) and node.retry is not None
+    return node.retry
+
+
+def problems(nodes: str) -> list[str]:
+    """Lines are counted from the first of the nodes."""
+    _, found = read_workflow(f"{{workflow_id: w, additional_inputs: true, nodes: {{\n{nodes}\n}}}}", queues=QUEUES)
+    return [str(problem).partition(":")[2] for problem in found]
+
+
+def test_rules_in_a_file() -> None:
+    found = policy("{on: [ConnectionError, httpx.HTTPError], never: [ssl.SSLError], on_oom: {queue: heavy}}")
+    assert found.on == ("ConnectionError", "httpx.HTTPError")
+    assert found.never == ("ssl.SSLError",)
+    assert found.on_oom == OnOom(queue="heavy")
+    assert found.max_attempts == 3
+
+
+def test_one_name_needs_no_list() -> None:
+    found = policy("{on: OSError, never: ConnectionError, on_oom: heavy}")
+    assert (found.on, found.never, found.on_oom) == (("OSError",), ("ConnectionError",), OnOom(queue="heavy"))
+
+
+@pytest.mark.parametrize("written", ["2024", "yes", "{queue: 2024}", "{queue: yes}"])
+def test_a_queue_is_a_text_as_written(written: str) -> None:
+    on_oom = policy(f"{{on_oom: {written}}}").on_oom
+    assert on_oom is not None and on_oom.queue in ("2024", "yes")
+
+
+NAME = "it must be the name of an exception, such as ConnectionError or httpx.HTTPStatusError"
+
+
+@pytest.mark.parametrize(
+    ("retry", "place", "message"),
+    [
+        ("{on: [OSError, 404]}", "404", "'retry.on.1' of node 'a': input should be a valid string, not 404"),
+        ("{never: [OSError, time out]}", "time", f"'retry.never.1' of node 'a': {NAME}, not 'time out'"),
+        ("{on: 4xx}", "4xx", f"'retry.on.0' of node 'a': {NAME}, not '4xx'"),
+        (
+            "{on: [OSError], never: [KeyError, OSError]}",
+            "[KeyError",
+            "'retry.never' of node 'a': 'on' names OSError too; leave it in one of them",
+        ),
+        ("{on_oom: [heavy]}", "[heavy", "'retry.on_oom' of node 'a': it must be the name of a queue"),
+        ("{on_oom: {quue: big}}", "quue", "unknown key 'quue' in 'on_oom' of node 'a'; did you mean 'queue'?"),
+        ("{on_oom: {}}", "{}", "'retry.on_oom.queue' of node 'a': field required"),
+        ("{on_oom: {queue: ''}}", "''", "'retry.on_oom.queue' of node 'a': field required"),
+        ("{on_oom: {queue: [heavy]}}", "[heavy", "the queue of 'on_oom' of node 'a' must be a text"),
+        ("{nevr: OSError}", "nevr", "unknown key 'nevr' in 'retry' of node 'a'; did you mean 'never'?"),
+    ],
+)
+def test_mistakes_are_found_where_they_were_made(retry: str, place: str, message: str) -> None:
+    line = f"a: {{handler: h, retry: {retry}}}"
+    assert problems(line) == [f"{line.index(place) + 1}: error: {message}"]
+
+
+def test_what_no_worker_executes_has_no_other_queue() -> None:
+    line = "c: {type: conditional, condition: 'true', on_true: a, retry: {on_oom: big}}, a: {handler: h}"
+    assert problems(line) == [f"{line.index('{on_oom') + 1}: warning: 'on_oom' has no effect on node 'c'"]
+
+
+FANS = """
+  a: {handler: h, queue: q, retry: {on_oom: heavy}}
+  own: {type: fan_out, source: [1], retry: {on_oom: unused}, task: {handler: i, queue: q, retry: {on_oom: huge}}}
+  inherited: {type: fan_out, source: [1], retry: {on_oom: large}, task: {handler: j, queue: q}}
+"""
+
+
+def test_the_queues_for_what_needs_more_memory_are_queues_of_the_workflow() -> None:
+    """Ruling C-16: what a workflow needs is known before it runs."""
+    workflow = parse(FANS)
+    assert queues_of(workflow) == {"q", "heavy", "huge", "large"}
+    assert tasks_of(workflow) == {
+        ("q", "h"),
+        ("heavy", "h"),
+        ("q", "i"),
+        ("huge", "i"),
+        ("q", "j"),
+        ("large", "j"),
+    }
+
+
+def test_children_have_the_rules_of_their_fan_out_unless_they_have_their_own() -> None:
+    graph = compile_graph(parse(FANS))
+    children = {name: node.fan_out.child.retry.on_oom for name, node in graph.nodes.items() if node.fan_out}
+    assert children == {"own": OnOom(queue="huge"), "inherited": OnOom(queue="large")}
+
+
+def test_a_template_brings_its_rules_along() -> None:
+    workflow = parse(
+        """
+          f: {type: fan_out, source: [1], child_node: t}
+          t: {handler: h, retry: {never: ValueError, on_oom: heavy}}
+        """
+    )
+    node = workflow.nodes["f"]
+    assert isinstance(node, FanOutNode) and node.task.retry is not None
+    assert (node.task.retry.never, node.task.retry.on_oom) == (("ValueError",), OnOom(queue="heavy"))
