@@ -25,6 +25,7 @@ from dagmaster.cli.output import (
     table,
     with_symbol,
 )
+from dagmaster.cli.progress import Outlook
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -85,10 +86,11 @@ def show(
     whole = backend_of(ctx, begin(ctx)).job(job_id, children=children)
     job, nodes, waiting = whole.job, whole.nodes, whole.unserved
     if as_json:
-        print_json({**as_record(job), "nodes": as_records(nodes), "unserved": as_records(waiting)})
+        ahead = as_record(_ahead(whole.outlook))
+        print_json({**as_record(job), **ahead, "nodes": as_records(nodes), "unserved": as_records(waiting)})
         return
     screen = console()
-    _print_job(screen, job)
+    _print_job(screen, job, whole.outlook)
     listing = table("", "NODE", "STATUS", "ATTEMPTS", "TIME", "ERROR")
     for node in nodes:
         listing.add_row(
@@ -126,11 +128,21 @@ def _why(node: Mapping[str, Any]) -> str:
     return error
 
 
-def _print_job(screen: Console, job: Mapping[str, Any]) -> None:
+def _ahead(outlook: Outlook) -> dict[str, Any]:
+    """Named as the HTTP API names it."""
+    return {
+        "overall_percent": outlook.percent,
+        "estimated_completion": outlook.ends_at,
+        "estimate_basis": outlook.basis,
+    }
+
+
+def _print_job(screen: Console, job: Mapping[str, Any], outlook: Outlook) -> None:
     facts = {
         "job": str(job["job_id"]),
         "workflow": f"{escape(job['workflow_id'])} version {job['workflow_version']}",
         "status": with_symbol(job["status"]),
+        "progress": str(outlook) if job["status"] in (JobStatus.RUNNING, JobStatus.FAILED) else "",
         "error": escape(job["error_message"] or ""),
         "submitted": at_local_time(job["created_at"]),
         "paused": _paused(job),

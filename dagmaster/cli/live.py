@@ -63,12 +63,14 @@ def _cells(node: NodeView, width: int) -> Iterator[RenderableType]:
 
 def _headline(view: JobView) -> Text:
     symbol, style = SYMBOLS[view.status]
+    ahead = (f"{view.outlook.percent:.1f} %", view.outlook.left) if view.outlook and not view.has_ended else ()
     return Text.assemble(
         (f" {symbol} ", style),
         (view.workflow_id, "bold"),
         (f"   job {view.job_id}   ", "dim"),
         (str(view.status), style),
         (f"   {in_seconds(view.seconds)}", "dim"),
+        *((f"   {words}", "dim") for words in ahead if words),
         no_wrap=True,
         overflow="ellipsis",
     )

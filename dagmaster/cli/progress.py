@@ -5,26 +5,29 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dagmaster.cli.output import between
+from dagmaster.cli.output import between, in_seconds
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
 
 # A job of a hundred thousand nodes is not counted eight times a second.
 SHARE_OF_TIME = 5
+FEW_SECONDS, MINUTE, HOUR = 10, 60, 3600
+SOON = "a few seconds"
 
 Show = Callable[["JobView"], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FanView:
-    """The children of a fan-out, by state."""
+    """The children of a fan-out, by state; `items` is how many there will be."""
 
     counts: Mapping[NodeStatus, int]
     retries: int = 0
     last_ended_at: datetime | None = None
+    items: int = 0
 
     @property
     def total(self) -> int:
-        return sum(self.counts.values())
+        return max(self.items, sum(self.counts.values()))
 
     @property
     def ended(self) -> int:
@@ -66,6 +69,40 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """How much of a job is done, and when it may be over; `now` is the time at which it was so."""
+
+    percent: float
+    now: datetime
+    ends_at: datetime | None = None
+    basis: str | None = None
+
+    @property
+    def left(self) -> str:
+        """Such as `about 3 min left`; empty when nobody knows. Without a history it is a guess."""
+        if self.ends_at is None:
+            return ""
+        rounded = _rounded(between(self.now, self.ends_at) or 0.0)
+        if self.basis != "history":
+            return f"perhaps {rounded} left"
+        return f"{rounded} left" if rounded == SOON else f"about {rounded} left"
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (f"{self.percent:.1f} %", self.left)))
+
+
+def _rounded(seconds: float) -> str:
+    """No more exact than an estimate is."""
+    if seconds < FEW_SECONDS:
+        return SOON
+    if seconds < MINUTE - FEW_SECONDS / 2:
+        return f"{round(seconds / FEW_SECONDS) * FEW_SECONDS} s"
+    if seconds < HOUR - MINUTE / 2:
+        return f"{max(round(seconds / MINUTE), 1)} min"
+    return in_seconds(round(seconds / MINUTE) * MINUTE)
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     job_id: int
     workflow_id: str
@@ -74,6 +111,7 @@ class JobView:
     error: str | None = None
     result: Any = field(default=None, repr=False)
     seconds: float = 0.0
+    outlook: Outlook | None = None
 
     @property
     def has_ended(self) -> bool:

@@ -1,7 +1,7 @@
 """How far a job is: looked up in the database again and again until it has ended."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -9,12 +9,14 @@ from typing import Any
 import psycopg
 
 from dagmaster.cli.output import between
-from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Show
+from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.model.graph import Graph, NodeType
+from dagmaster.model.standing import FanStanding, percent_done
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.jobs import count_nodes, job_status, watch_nodes
+from dagmaster.store.jobs import job_status, watch_nodes
+from dagmaster.store.standing import Histories, Standing, standing_of
 
 FIRST_LOOK_SECONDS = 0.02
 LOOK_SECONDS = 0.125
@@ -26,15 +28,15 @@ def steps_of(graph: Graph) -> list[str]:
     return [name for name, node in graph.nodes.items() if node.type not in (NodeType.START, NodeType.END)]
 
 
-async def look(conn: Connection, job_id: int, order: Sequence[str]) -> JobView:
+async def look(conn: Connection, job_id: int, order: Sequence[str], histories: Histories) -> JobView:
     """The job with the nodes that `order` names."""
     rows = await job_status(conn, [job_id])
     if not rows:
         raise UnknownJob(f"job {job_id} is gone")
     [job] = rows
     nodes = {row["node_id"]: row for row in await watch_nodes(conn, job_id)}
-    fans = _fans(await count_nodes(conn, job_id))
-    now = next((row["now"] for row in nodes.values()), None)
+    standing = await standing_of(conn, job_id)
+    fans = {name: _fan(one.fan) for name, one in standing.job.nodes.items() if one.fan is not None}
     return JobView(
         job_id,
         job["workflow_id"],
@@ -42,20 +44,20 @@ async def look(conn: Connection, job_id: int, order: Sequence[str]) -> JobView:
         [_node(nodes[name], fans.get(name)) for name in order if name in nodes],
         job["error_message"],
         job["result_data"],
-        between(job["created_at"], job["completed_at"] or now) or 0.0,
+        between(job["created_at"], job["completed_at"] or standing.job.now) or 0.0,
+        await outlook_of(conn, standing, histories),
     )
 
 
-def _fans(rows: Collection[Mapping[str, Any]]) -> dict[str, FanView]:
-    fans: dict[str, FanView] = {}
-    for parent in {row["parent_node_id"] for row in rows} - {None}:
-        mine = [row for row in rows if row["parent_node_id"] == parent]
-        fans[parent] = FanView(
-            {NodeStatus(row["status"]): row["nodes"] for row in mine},
-            sum(row["retries"] for row in mine),
-            max((row["last_ended_at"] for row in mine if row["last_ended_at"]), default=None),
-        )
-    return fans
+async def outlook_of(conn: Connection, standing: Standing, histories: Histories) -> Outlook:
+    percent, found = percent_done(standing.job), await histories.estimate(conn, standing)
+    if found is None:
+        return Outlook(percent, standing.job.now)
+    return Outlook(percent, standing.job.now, found.ends_at, found.basis)
+
+
+def _fan(fan: FanStanding) -> FanView:
+    return FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items)
 
 
 def _node(row: Mapping[str, Any], fan: FanView | None) -> NodeView:
@@ -75,18 +77,19 @@ def _node(row: Mapping[str, Any], fan: FanView | None) -> NodeView:
 
 async def follow(dsn: str, job_id: int, order: Sequence[str], show: Show) -> JobView:
     """Show the job each time it was looked at, until it has ended. The database may be away for a while."""
+    histories = Histories()
     while True:
         with suppress(psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable):
             async with opened(dsn, application="dagmaster cli") as conn:
-                return await _follow(conn, job_id, order, show)
+                return await _follow(conn, job_id, order, show, histories)
         await asyncio.sleep(RECONNECT_SECONDS)
 
 
-async def _follow(conn: Connection, job_id: int, order: Sequence[str], show: Show) -> JobView:
+async def _follow(conn: Connection, job_id: int, order: Sequence[str], show: Show, histories: Histories) -> JobView:
     pause = FIRST_LOOK_SECONDS
     while True:
         began = perf_counter()
-        view = await look(conn, job_id, order)
+        view = await look(conn, job_id, order, histories)
         show(view)
         if view.has_ended:
             return view

@@ -1,6 +1,6 @@
 """Nodes and tasks of all jobs, and how far they are."""
 
-from typing import Any
+from typing import Any, Literal
 
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.schemas.common import Id, Reply, Time
@@ -51,7 +51,11 @@ class CurrentTask(Reply):
 
 
 class JobProgress(Reply):
-    """`nodes` counts the children of fan-outs too. `current_tasks` names at most a hundred."""
+    """`nodes` counts the children of fan-outs too. `current_tasks` names at most a hundred.
+
+    `overall_percent` never falls while the job runs. `estimate_basis` says what `estimated_completion` rests on: the
+    last jobs of the workflow, or, as a guess, what was done of this job so far.
+    """
 
     job_id: Id
     workflow_id: str
@@ -60,6 +64,7 @@ class JobProgress(Reply):
     nodes: NodeCounts
     current_tasks: list[CurrentTask]
     estimated_completion: Time | None
+    estimate_basis: Literal["history", "so_far"] | None
 
 
 class NodeProgress(Reply):

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dagmaster.model.redact import redact
+from dagmaster.model.standing import JobStanding
 from dagmaster.schemas.jobs import JobReply, JobSummary, NodeCounts, NodeReply
 
 Row = Mapping[str, Any]
@@ -51,6 +52,14 @@ def node_counts(rows: Iterable[Row]) -> NodeCounts:
     for row in rows:
         counts[row["status"]] = counts.get(row["status"], 0) + row["nodes"]
     return NodeCounts(total=sum(counts.values()), **counts)
+
+
+def standing_counts(job: JobStanding) -> NodeCounts:
+    """Of its own nodes and of the children of its fan-outs."""
+    own = [{"status": node.status, "nodes": 1} for node in job.nodes.values()]
+    fans = [node.fan for node in job.nodes.values() if node.fan is not None]
+    children = [{"status": status, "nodes": number} for fan in fans for status, number in fan.counts.items()]
+    return node_counts([*own, *children])
 
 
 def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:

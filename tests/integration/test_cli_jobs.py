@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import orjson
+import psycopg
 import pytest
 from command_line import WORKFLOWS, call, write_workflow
 
@@ -126,6 +127,19 @@ def test_a_job_is_shown_with_its_nodes_and_its_result(ended: str) -> None:
     assert ["yes", "–", "skipped"] in lines
     assert any(line[:3] == ["fork", "✓", "completed"] for line in lines)
     assert '"fan_out_count": 2' in shown.out
+
+
+def test_of_a_job_that_runs_it_is_shown_how_far_it_is(working: Path, dsn: str) -> None:
+    assert call("run", working).code == 0
+    job_id = call("submit", working).out.strip()
+    assert "progress" not in call("show", job_id).out
+    with psycopg.connect(dsn) as conn:
+        conn.execute("UPDATE dagapp.dag_jobs SET status = 'running', started_at = now() WHERE job_id = %s", [job_id])
+        query = "UPDATE dagapp.dag_node_states SET status = 'completed' WHERE job_id = %s AND node_id = 'a'"
+        conn.execute(query, [job_id])
+    shown = call("show", job_id, "--json").json
+    assert (shown["estimate_basis"], shown["estimated_completion"] is None) == ("history", False)
+    assert f"progress    {shown['overall_percent']} %, a few seconds left" in call("show", job_id).out.splitlines()
 
 
 def test_children_are_shown_when_asked_for(ended: str) -> None:

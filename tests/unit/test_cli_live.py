@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from dagmaster.cli.live import live_view, plain_lines, render
-from dagmaster.cli.progress import FanView, JobView, NodeView
+from dagmaster.cli.progress import FanView, JobView, NodeView, Outlook
 from dagmaster.model.states import JobStatus, NodeStatus
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -63,6 +63,45 @@ def test_a_fan_out_takes_as_long_as_its_last_child() -> None:
     fan = FanView({NodeStatus.COMPLETED: 3}, last_ended_at=NOW + timedelta(seconds=8))
     ended = node("crunch", NodeStatus.COMPLETED, fan=fan)
     assert (ended.shown_status, ended.seconds) == (NodeStatus.COMPLETED, 10)
+
+
+def test_a_fan_out_is_measured_by_its_items_and_not_by_the_children_made_so_far() -> None:
+    fan = FanView({NodeStatus.COMPLETED: 120, NodeStatus.RUNNING: 16}, items=1000)
+    [line] = [line for line in shown(job(node("crunch", NodeStatus.RUNNING, fan=fan))) if "crunch" in line]
+    assert line.endswith("120/1,000 · 16 running")
+    all_made = FanView({NodeStatus.COMPLETED: 136}, items=1000)
+    assert all_made.is_open
+
+
+def test_the_headline_says_how_far_it_is_and_how_long_it_may_take() -> None:
+    ahead = Outlook(42.0, NOW, NOW + timedelta(seconds=170), "history")
+    assert shown(replace(job(), outlook=ahead))[0].endswith("4.2 s   42.0 %   about 3 min left")
+    assert shown(replace(job(), outlook=Outlook(0.0, NOW)))[0].endswith("4.2 s   0.0 %")
+    ended = job(status=JobStatus.FAILED)
+    assert shown(replace(ended, outlook=ahead)) == shown(ended)
+
+
+@pytest.mark.parametrize(
+    "seconds, words",
+    [
+        (14, "10 s"),
+        (54.9, "50 s"),
+        (55, "1 min"),
+        (89, "1 min"),
+        (3569, "59 min"),
+        (3571, "1 h 00 min"),
+        (9000, "2 h 30 min"),
+    ],
+)
+def test_an_estimate_is_no_more_exact_than_it_can_be(seconds: float, words: str) -> None:
+    ends_at = NOW + timedelta(seconds=seconds)
+    assert str(Outlook(7.25, NOW, ends_at, "history")) == f"7.2 %, about {words} left"
+    assert Outlook(7.25, NOW, ends_at, "so_far").left == f"perhaps {words} left"
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 9.9])
+def test_what_is_soon_over_is_not_counted_in_seconds(seconds: float) -> None:
+    assert Outlook(99.0, NOW, NOW + timedelta(seconds=seconds), "history").left == "a few seconds left"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])

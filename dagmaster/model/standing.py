@@ -1,0 +1,89 @@
+"""Where the nodes of a job stand, and how much of the job is done by that."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from math import fsum
+
+from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
+
+ALMOST_ALL = 99.9
+
+
+@dataclass(frozen=True, slots=True)
+class FanStanding:
+    """The children of a fan-out. `items` is how many there will be: they are made in slices."""
+
+    items: int
+    counts: Mapping[NodeStatus, int]
+    retries: int = 0
+    last_ended_at: datetime | None = None
+    newest_started_at: datetime | None = None  # of those that run
+    child_seconds: float | None = None  # how long those that completed took, on average
+
+    @property
+    def running(self) -> int:
+        return self.counts.get(NodeStatus.RUNNING, 0)
+
+    @property
+    def left(self) -> int:
+        return self.items - sum(self.counts.get(status, 0) for status in NODE_TERMINAL)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """A node of the definition; `fan` if it is a fan-out that has children."""
+
+    status: NodeStatus
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    not_before: datetime | None = None
+    fan: FanStanding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStanding:
+    """A job with the nodes of its definition, at the time `now`."""
+
+    status: JobStatus
+    now: datetime
+    nodes: Mapping[str, NodeStanding]
+    completed_at: datetime | None = None
+    paused_at: datetime | None = None
+
+
+def percent_done(job: JobStanding) -> float:
+    """Of the nodes of the definition, those that completed or were skipped; of a fan-out as much as of its children.
+
+    Children that appear do not lower it, because the number of items is known before the first of them. What a running
+    task says of itself does not count. A job that failed or was cancelled keeps the value that it had before.
+    """
+    if job.status is JobStatus.COMPLETED:
+        return 100.0
+    shares = [_share(node, job) for node in job.nodes.values()]
+    # The sum of `fsum` is the same in any order: no two looks differ by how the rows came.
+    percent = round(100 * fsum(shares) / max(len(shares), 1), 1)
+    is_all = bool(shares) and all(share == 1 for share in shares)
+    return percent if is_all else min(percent, ALMOST_ALL)
+
+
+def _share(node: NodeStanding, job: JobStanding) -> float:
+    if node.fan is not None:
+        return _children_done(node.fan, job) / node.fan.items
+    if node.status is NodeStatus.SKIPPED:
+        return float(not _was_closed(node, job))
+    return float(node.status is NodeStatus.COMPLETED)
+
+
+def _children_done(fan: FanStanding, job: JobStanding) -> int:
+    """Children are only ever skipped by the end of their job."""
+    skipped = 0 if job.status in JOB_TERMINAL else fan.counts.get(NodeStatus.SKIPPED, 0)
+    return fan.counts.get(NodeStatus.COMPLETED, 0) + skipped
+
+
+def _was_closed(node: NodeStanding, job: JobStanding) -> bool:
+    """Whether it was skipped only because its job ended."""
+    if job.status not in JOB_TERMINAL or job.completed_at is None or node.completed_at is None:
+        return False
+    return node.completed_at >= job.completed_at

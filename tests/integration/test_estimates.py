@@ -1,0 +1,274 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from fleet import chain, child, fan, graph, rows, single, task
+from owning import owner
+from web import Web, web
+
+from dagmaster.engine.estimate import Basis, Usual
+from dagmaster.model.graph import Graph
+from dagmaster.model.standing import percent_done
+from dagmaster.model.workflow import Branch, ConditionalNode, FanOutNode
+from dagmaster.store.connect import Connection, opened
+from dagmaster.store.standing import Histories, standing_of, usual_times
+
+PROMPT = 0.2
+
+
+class Gate:
+    """A handler that takes a moment, and waits if it is closed until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def let_through(self) -> None:
+        """Those who wait now, and nobody after them."""
+        self.open.set()
+        self.open = asyncio.Event()
+
+    async def work(self, ctx: Any) -> dict[str, Any]:
+        is_open = self.open
+        await asyncio.sleep(PROMPT)
+        await is_open.wait()
+        return {}
+
+
+@asynccontextmanager
+async def gated(dsn: str, *graphs: Graph) -> AsyncIterator[tuple[Web, Gate]]:
+    gate = Gate()
+    async with web(dsn, *graphs, runs=True, functions={"work": gate.work}) as it:
+        try:
+            yield it, gate
+        finally:
+            gate.open.set()
+
+
+async def begun(it: Web, workflow: Graph, inputs: dict[str, Any] | None = None, running: int = 1) -> dict[str, Any]:
+    """How far a job is as soon as so many of its tasks run."""
+    job_id = await it.fleet.submit(workflow, inputs)
+    query = "SELECT count(*) = %s AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'"
+    await it.fleet.until(query, lambda: [running, job_id])
+    return dict(await it.get(f"/api/v1/jobs/{job_id}/progress"))
+
+
+def seconds_until(told: str) -> float:
+    return (datetime.fromisoformat(told) - datetime.now(UTC)).total_seconds()
+
+
+async def test_the_end_of_a_job_is_estimated_from_those_before_it(dsn: str) -> None:
+    three = chain(3, "work")
+    async with gated(dsn, three) as (it, gate):
+        for _ in range(2):
+            await it.fleet.run(three)
+        gate.open.clear()
+        progress = await begun(it, three)
+        assert progress["estimate_basis"] == "history"
+        assert progress["overall_percent"] == 20.0
+        # Three tasks of a little more than PROMPT each, of which one has begun.
+        assert PROMPT / 2 < seconds_until(progress["estimated_completion"]) < 3 * PROMPT + 2
+        gate.open.set()
+        await it.fleet.completed(int(progress["job_id"]))
+        over = await it.get(f"/api/v1/jobs/{progress['job_id']}/progress")
+        assert (over["overall_percent"], over["estimated_completion"], over["estimate_basis"]) == (100.0, None, None)
+
+
+async def test_without_a_history_what_was_done_so_far_is_taken_for_a_guess(dsn: str) -> None:
+    two = chain(2, "work")
+    async with gated(dsn, two) as (it, gate):
+        gate.open.clear()
+        progress = await begun(it, two)
+        assert (progress["estimated_completion"], progress["estimate_basis"]) == (None, None), "no task has ended yet"
+        gate.let_through()
+        job_id = progress["job_id"]
+        query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'n1'"
+        await it.fleet.until(query, lambda: [int(job_id)])
+        progress = await it.get(f"/api/v1/jobs/{job_id}/progress")
+        assert progress["estimate_basis"] == "so_far"
+        assert seconds_until(progress["estimated_completion"]) < 5
+
+
+async def test_the_percentage_of_a_fan_out_never_falls_while_its_children_appear(dsn: str) -> None:
+    workflow = fan("collect", handler="work", max_parallel=2)
+    async with gated(dsn, workflow) as (it, gate):
+        gate.open.clear()
+        progress = await begun(it, workflow, {"items": list(range(6))}, running=2)
+        path = f"/api/v1/jobs/{progress['job_id']}/progress"
+        assert progress["overall_percent"] == 25.0, "of four nodes only START has ended, though the children are there"
+        assert (progress["nodes"]["total"], progress["nodes"]["completed"]) == (10, 2)
+        gate.open.set()
+        seen = [progress["overall_percent"]]
+        while seen[-1] < 100.0:
+            seen.append((await it.get(path))["overall_percent"])
+            await asyncio.sleep(0.02)
+        assert seen == sorted(seen)
+        assert set(seen) - {25.0, 100.0}, "it was seen on its way"
+
+
+async def test_children_are_estimated_by_how_many_ran_at_once(dsn: str) -> None:
+    workflow = fan("collect", handler="work", max_parallel=2)
+    async with gated(dsn, workflow) as (it, gate):
+        await it.fleet.run(workflow, {"items": [1, 2, 3, 4]})
+        async with opened(dsn, application="test") as conn:
+            spread = (await usual_times(conn, workflow))["spread"]
+        assert (spread.items, spread.parallel) == (4, 2.0)
+        assert spread.run_seconds == pytest.approx(PROMPT, abs=PROMPT)
+        gate.open.clear()
+        progress = await begun(it, workflow, {"items": list(range(100))}, running=2)
+        assert progress["estimate_basis"] == "history"
+        assert seconds_until(progress["estimated_completion"]) == pytest.approx(50 * spread.run_seconds, rel=0.2, abs=1)
+
+
+async def test_a_paused_job_has_no_end_to_be_expected(dsn: str) -> None:
+    two = chain(2, "work")
+    async with gated(dsn, two) as (it, gate):
+        await it.fleet.run(two)
+        gate.open.clear()
+        progress = await begun(it, two)
+        assert progress["estimate_basis"] == "history"
+        await it.post(f"/api/v1/jobs/{progress['job_id']}/pause")
+        paused = await it.get(f"/api/v1/jobs/{progress['job_id']}/progress")
+        assert (paused["estimated_completion"], paused["estimate_basis"]) == (None, None)
+
+
+async def test_a_failed_job_keeps_its_percentage(dsn: str) -> None:
+    def stumble(ctx: Any) -> None:
+        raise ValueError("no luck")
+
+    nodes = {"a": task("echo", "b"), "b": task("stumble", "c"), "c": task("echo", "END")}
+    broken = graph(nodes, "broken", start="a")
+    async with web(dsn, broken, runs=True, functions={"stumble": stumble}) as it:
+        job = await it.fleet.run(broken)
+        progress = await it.get(f"/api/v1/jobs/{job['job_id']}/progress")
+        assert (progress["job_status"], progress["overall_percent"]) == ("failed", 40.0)
+        assert progress["nodes"]["skipped"] == 2, "they are counted as what they are"
+
+
+async def test_histories_are_looked_up_once_in_a_while_and_only_so_many_are_kept(dsn: str) -> None:
+    async with owner(dsn) as one, opened(dsn, application="test") as conn:
+        hashes = []
+        histories = Histories(keep=2, seconds=600)
+        for name in ("a", "b", "c"):
+            await one.submit(single(workflow_id=name))
+            await one.advance()
+            await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = %s", one.job_id)
+            standing = await standing_of(conn, one.job_id)
+            hashes.append(standing.workflow_hash)
+            assert await histories.estimate(conn, standing) is None
+        assert list(histories._known) == hashes[1:]
+        await complete_all(dsn)
+        await one.submit(single(workflow_id="c"))
+        await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = %s", one.job_id)
+        standing = await standing_of(conn, one.job_id)
+        assert await histories.estimate(conn, standing) is None, "it was asked a moment ago"
+        found = await Histories().estimate(conn, standing)
+        assert found is not None and found.basis is Basis.HISTORY
+
+
+# What the history tells, of rows that are made by hand
+
+
+async def complete_all(dsn: str, seconds: float = 10.0) -> None:
+    """Every job that is there, each of its nodes after so many seconds."""
+    await rows(
+        dsn,
+        """WITH j AS (UPDATE dagapp.dag_jobs SET status = 'completed', owner_id = NULL WHERE status <> 'completed'
+                      RETURNING job_id)
+           UPDATE dagapp.dag_node_states n SET status = 'completed', dispatched_at = clock_timestamp(),
+               started_at = clock_timestamp() + interval '2 s',
+               completed_at = clock_timestamp() + make_interval(secs => %s + 2)
+           FROM j WHERE n.job_id = j.job_id""",
+        seconds,
+    )
+
+
+async def usual(conn: Connection, workflow: Graph) -> dict[str, Usual]:
+    """The times in hundredths of a second: the rows of a job are not all written in the same moment."""
+    found = {}
+    for name, one in (await usual_times(conn, workflow)).items():
+        run_seconds = round(one.run_seconds, 2) if one.run_seconds is not None else None
+        found[name] = replace(one, run_seconds=run_seconds, wait_seconds=round(one.wait_seconds, 2))
+    return found
+
+
+async def test_the_median_counts_and_the_same_definition_goes_before_another(dsn: str) -> None:
+    former, present = chain(2), chain(2, timeout_seconds=77)
+    async with owner(dsn) as one, opened(dsn, application="test") as conn:
+        assert await usual(conn, present) == {}
+        for seconds in (100, 101, 900):
+            await one.submit(former)
+            await complete_all(dsn, seconds)
+        assert (await usual(conn, present))["n0"] == Usual(101.0, 2.0), "better than nothing"
+        for seconds in (10, 12, 50):
+            await one.submit(present)
+            await complete_all(dsn, seconds)
+        assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
+        await one.submit(present)  # it has not ended, and tells nothing
+        assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
+
+
+async def test_a_branch_that_was_passed_by_and_a_fan_out_without_items_are_known_as_such(dsn: str) -> None:
+    nodes = {
+        "choose": ConditionalNode(
+            branches=(Branch(name="rare", when="{{ false }}", next=("repair",)), Branch(name="usual", next=("spread",)))
+        ),
+        "repair": task("echo", "END"),
+        "spread": FanOutNode(source=[], task=child(), next=("END",)),
+    }
+    workflow = graph(nodes, "branched", start="choose")
+    async with web(dsn, workflow, runs=True) as it:
+        assert (await it.fleet.run(workflow))["status"] == "completed"
+    async with opened(dsn, application="test") as conn:
+        assert await usual(conn, workflow) == {
+            "repair": Usual(None, is_skipped=True),
+            "spread": Usual(None, items=0),
+        }
+
+
+async def test_of_a_large_fan_out_some_children_are_enough(dsn: str) -> None:
+    workflow = fan()
+    async with owner(dsn) as one, opened(dsn, application="test") as conn:
+        await one.submit(workflow, {"items": []})
+        await complete_all(dsn)
+        await rows(
+            dsn,
+            """WITH fan AS (
+                   UPDATE dagapp.dag_node_states SET output = '{"fan_out_count": 5000}' WHERE node_id = 'spread'
+                   RETURNING *
+               )
+               INSERT INTO dagapp.dag_node_states
+                   (job_id, node_id, status, parent_node_id, fan_out_index, started_at, completed_at)
+               SELECT job_id, 'spread__' || i, 'completed', 'spread', i,
+                   started_at + make_interval(secs => 4 * (i / 50)),
+                   started_at + make_interval(secs => 4 * (i / 50) + 4)
+               FROM fan, generate_series(0, 4999) AS i""",
+        )
+        spread = (await usual(conn, workflow))["spread"]
+        assert (spread.run_seconds, spread.items) == (4.0, 5000)
+        assert spread.parallel == pytest.approx(50, rel=0.02)
+        standing = await standing_of(conn, one.job_id)
+        assert standing.job.nodes["spread"].fan is not None
+        assert percent_done(standing.job) == 100.0
+
+
+async def test_an_output_that_looks_like_that_of_a_fan_out_misleads_nobody(dsn: str) -> None:
+    async with owner(dsn) as one, opened(dsn, application="test") as conn:
+        await one.submit(single())
+        await complete_all(dsn)
+        await rows(dsn, """UPDATE dagapp.dag_node_states SET output = '{"fan_out_count": "many"}'""")
+        assert (await standing_of(conn, one.job_id)).job.nodes["work"].fan is None
+        assert (await usual(conn, single()))["work"] == Usual(10.0, 2.0)
+
+
+async def test_what_has_no_rows_any_more_is_still_a_job(dsn: str) -> None:
+    async with owner(dsn) as one, opened(dsn, application="test") as conn:
+        await one.submit(single())
+        await rows(dsn, "DELETE FROM dagapp.dag_node_states")
+        standing = await standing_of(conn, one.job_id)
+        assert (standing.job.nodes, percent_done(standing.job)) == ({}, 0.0)
+        assert standing.job.now - datetime.now(UTC) < timedelta(minutes=1)

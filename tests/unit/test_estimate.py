@@ -1,0 +1,214 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagmaster.engine.estimate import Basis, Estimate, Usual, estimate, so_far, time_left
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.graph import Graph
+from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding
+from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.workflow import (
+    Branch,
+    ChildTask,
+    ConditionalNode,
+    DependsOn,
+    EndNode,
+    FanInNode,
+    FanOutNode,
+    Node,
+    StartNode,
+    TaskNode,
+    Workflow,
+)
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+TEN = Usual(10.0)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def task(*following: str, **options: Any) -> TaskNode:
+    return TaskNode(handler="work", queue="q", next=following, **options)
+
+
+def graph(first: str, **nodes: Node) -> Graph:
+    whole = {"START": StartNode(next=(first,)), **nodes, "END": EndNode()}
+    return compile_graph(Workflow(workflow_id="test", name="test", nodes=whole))
+
+
+def job(over: Graph, **standing: NodeStanding | NodeStatus) -> JobStanding:
+    """Begun, with everything pending that is not named."""
+    nodes = {name: NodeStanding(NodeStatus.PENDING) for name in over.nodes} | {"START": NodeStanding(DONE)}
+    for name, one in standing.items():
+        nodes[name] = NodeStanding(one) if isinstance(one, NodeStatus) else one
+    return JobStanding(JobStatus.RUNNING, NOW, nodes)
+
+
+DONE, SKIPPED, RUNNING = NodeStatus.COMPLETED, NodeStatus.SKIPPED, NodeStatus.RUNNING
+CHAIN = graph("a", a=task("b"), b=task("END"))
+FAN = graph(
+    "spread",
+    spread=FanOutNode(source=[1], task=ChildTask(handler="work", queue="q"), next=("gather",)),
+    gather=FanInNode(next=("last",)),
+    last=task("END"),
+)
+
+
+def left(over: Graph, standing: JobStanding, **usual: Usual) -> float | None:
+    found = time_left(over, standing, usual)
+    return found.total_seconds() if found is not None else None
+
+
+def test_what_follows_each_other_takes_as_long_as_all_of_it() -> None:
+    assert left(CHAIN, job(CHAIN), a=Usual(10), b=Usual(5, wait_seconds=1)) == 16
+    assert left(CHAIN, job(CHAIN, a=DONE), a=Usual(10), b=Usual(5, wait_seconds=1)) == 6
+
+
+def test_of_what_goes_beside_each_other_the_longest_way_counts() -> None:
+    forked = graph("a", a=task("b", "c"), b=task("d"), c=task("d"), d=task("END"))
+    times = {"a": TEN, "b": Usual(1), "c": Usual(30), "d": Usual(2)}
+    assert left(forked, job(forked), **times) == 42
+    running = NodeStanding(RUNNING, started_at=ago(25))
+    assert left(forked, job(forked, a=DONE, b=DONE, c=running), **times) == 7
+
+
+def test_of_what_runs_the_rest_counts_and_a_fifth_more_of_what_is_late() -> None:
+    for elapsed, rest in ((0, 10), (4, 6), (10, 2), (100, 20), (-5, 10)):
+        running = NodeStanding(RUNNING, started_at=ago(elapsed))
+        assert left(CHAIN, job(CHAIN, a=running), a=TEN, b=TEN) == rest + 10
+
+
+def test_the_usual_waiting_counts_until_a_worker_has_it() -> None:
+    usual = Usual(10, wait_seconds=4)
+    assert left(CHAIN, job(CHAIN, a=NodeStanding(NodeStatus.DISPATCHED, ago(1))), a=usual, b=TEN) == 23
+    assert left(CHAIN, job(CHAIN, a=NodeStanding(NodeStatus.DISPATCHED, ago(50))), a=usual, b=TEN) == 30
+
+
+def test_a_retry_waits_for_its_time() -> None:
+    waiting = NodeStanding(NodeStatus.READY, ago(9), not_before=NOW + timedelta(seconds=30))
+    assert left(CHAIN, job(CHAIN, a=waiting), a=TEN, b=TEN) == 50
+    assert left(CHAIN, job(CHAIN, a=replace(waiting, not_before=ago(3))), a=TEN, b=TEN) == 20
+
+
+def test_the_longest_branch_counts_until_one_is_taken() -> None:
+    branches = (Branch(name="yes", when="{{ true }}", next=("long",)), Branch(name="no", next=("short",)))
+    chosen = graph("choose", choose=ConditionalNode(branches=branches), long=task("END"), short=task("END"))
+    times = {"long": Usual(60), "short": Usual(5)}
+    assert left(chosen, job(chosen), **times) == 60
+    assert left(chosen, job(chosen, choose=DONE, long=SKIPPED, short=NodeStatus.READY), **times) == 5
+
+
+def test_a_branch_that_was_never_taken_counts_when_it_is() -> None:
+    branches = (Branch(name="bad", when="{{ false }}", next=("repair",)), Branch(name="good", next=("go_on",)))
+    chosen = graph("choose", choose=ConditionalNode(branches=branches), repair=task("END"), go_on=task("END"))
+    times = {"repair": Usual(None, is_skipped=True), "go_on": Usual(5)}
+    assert left(chosen, job(chosen), **times) == 5
+    assert left(chosen, job(chosen, choose=DONE, go_on=SKIPPED, repair=NodeStatus.READY), **times) is None
+
+
+def test_of_any_the_soonest_counts_that_is_not_skipped() -> None:
+    joined = graph(
+        "a",
+        a=task("b", "c", "d"),
+        b=task(),
+        c=task(),
+        d=task(),
+        e=task("END", depends_on=DependsOn(any_of=("b", "c", "d"))),
+    )
+    times = {"a": Usual(1), "b": Usual(20), "c": Usual(5), "d": Usual(3), "e": Usual(30)}
+    assert left(joined, job(joined), **times) == 34
+    assert left(joined, job(joined, a=DONE, d=SKIPPED), **times) == 35
+    assert left(joined, job(joined, a=DONE), **{**times, "e": Usual(1)}) == 20, "the job waits for the others too"
+
+
+# Fan-outs
+
+
+def spread(items: int, since: float | None = None, **counts: int) -> NodeStanding:
+    numbers = {NodeStatus(status): number for status, number in counts.items()}
+    newest = ago(since) if since is not None else None
+    return NodeStanding(DONE, fan=FanStanding(items, numbers, newest_started_at=newest))
+
+
+@pytest.mark.parametrize(
+    "standing, parallel, seconds",
+    [
+        (spread(10, ready=10), 4, 30),
+        (spread(10, completed=6, ready=4), 4, 10),
+        (spread(10, since=4, completed=2, running=4, dispatched=4), 4, 16),
+        (spread(10, since=4, completed=9, running=1), 4, 6),
+        (spread(10, since=20, completed=9, running=1), 4, 4),
+        (spread(10, since=0, running=5, ready=5), 1, 20),
+        (spread(3, ready=3), 0.5, 60),
+        (spread(10, completed=10), 4, 0),
+        (spread(10, completed=2, ready=2), 4, 20),
+    ],
+)
+def test_children_are_done_some_at_a_time(standing: NodeStanding, parallel: float, seconds: float) -> None:
+    assert left(FAN, job(FAN, spread=standing), spread=Usual(10, parallel=parallel), last=Usual(1)) == seconds + 1
+
+
+def test_no_more_children_run_at_once_than_may() -> None:
+    node = FanOutNode(source=[1], task=ChildTask(handler="work", queue="q"), max_parallel=2, next=("gather",))
+    bounded = graph("spread", spread=node, gather=FanInNode(next=("END",)))
+    assert left(bounded, job(bounded, spread=spread(10, ready=10)), spread=Usual(10, parallel=8)) == 50
+
+
+def test_a_fan_out_that_is_not_open_yet_has_as_many_items_as_usual() -> None:
+    assert left(FAN, job(FAN), spread=Usual(10, items=6, parallel=3), last=Usual(1)) == 21
+    assert left(FAN, job(FAN), spread=Usual(None, items=0), last=Usual(1)) == 1
+    assert left(FAN, job(FAN, spread=spread(2, ready=2)), spread=Usual(None, items=0), last=Usual(1)) is None
+    assert left(FAN, job(FAN, spread=DONE), spread=Usual(None), last=Usual(1)) == 1, "it had no items"
+
+
+# What it rests on
+
+
+def test_nothing_is_said_about_what_nobody_knows() -> None:
+    assert left(CHAIN, job(CHAIN), a=TEN) is None
+    assert left(CHAIN, job(CHAIN, b=DONE), a=TEN) == 10, "what has ended need not be known"
+    assert estimate(CHAIN, job(CHAIN), {"a": TEN}) is None
+
+
+def test_history_goes_before_what_was_done_so_far() -> None:
+    ended = NodeStanding(DONE, started_at=ago(20), completed_at=ago(17))
+    told = {"a": Usual(4), "b": Usual(30)}
+    assert estimate(CHAIN, job(CHAIN, a=ended), told) == Estimate(NOW + timedelta(seconds=30), Basis.HISTORY)
+    assert estimate(CHAIN, job(CHAIN, a=ended), {}) == Estimate(NOW + timedelta(seconds=3), Basis.SO_FAR)
+    passed_by = {"b": Usual(None, is_skipped=True)}
+    ready = job(CHAIN, a=ended, b=NodeStatus.READY)
+    assert estimate(CHAIN, ready, passed_by) == Estimate(NOW + timedelta(seconds=3), Basis.SO_FAR)
+
+
+def test_so_far_the_children_of_a_fan_out_tell_of_the_others_of_their_own() -> None:
+    fan = FanStanding(9, {DONE: 4, RUNNING: 2, NodeStatus.READY: 3}, newest_started_at=NOW, child_seconds=6.0)
+    begun = job(FAN, spread=NodeStanding(DONE, fan=fan), last=DONE)
+    assert so_far(FAN, begun) == {"spread": Usual(6.0)}
+    assert estimate(FAN, begun, {}) == Estimate(NOW + timedelta(seconds=18), Basis.SO_FAR)
+
+
+@pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.RUNNING])
+def test_only_a_job_that_runs_has_an_end_to_be_expected(status: JobStatus) -> None:
+    told = {"a": TEN, "b": TEN}
+    assert estimate(CHAIN, job(CHAIN), told) is not None
+    assert estimate(CHAIN, replace(job(CHAIN), status=status), told) is None
+    assert estimate(CHAIN, replace(job(CHAIN), paused_at=ago(1)), told) is None
+
+
+@given(
+    statuses=st.tuples(*[st.sampled_from(list(NodeStatus))] * 3),
+    times=st.tuples(*[st.floats(0, 1e6)] * 3),
+    elapsed=st.floats(-1e3, 1e6),
+)
+def test_the_rest_is_never_negative(statuses: tuple[Any, ...], times: tuple[float, ...], elapsed: float) -> None:
+    chain = graph("a", a=task("b"), b=task("c"), c=task("END"))
+    standings = [NodeStanding(status, ago(elapsed), ago(elapsed)) for status in statuses]
+    standing = job(chain, **dict(zip("abc", standings, strict=True)))
+    rest = left(chain, standing, **{name: Usual(seconds) for name, seconds in zip("abc", times, strict=True)})
+    assert rest is not None and rest >= 0

@@ -1,0 +1,157 @@
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding, percent_done
+from dagmaster.model.states import NODE_MOVES, NODE_REOPENED, NODE_TERMINAL, JobStatus, NodeStatus
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+DONE = (NodeStatus.COMPLETED, NodeStatus.SKIPPED)
+
+
+def plain(status: NodeStatus, ended_at: datetime = NOW) -> NodeStanding:
+    return NodeStanding(status, completed_at=ended_at if status in NODE_TERMINAL else None)
+
+
+def fan(items: int, status: NodeStatus = NodeStatus.RUNNING, **counts: int) -> NodeStanding:
+    return NodeStanding(status, fan=FanStanding(items, {NodeStatus(name): n for name, n in counts.items()}))
+
+
+def percent(*nodes: NodeStanding, status: JobStatus = JobStatus.RUNNING, ended_at: datetime | None = None) -> float:
+    return percent_done(JobStanding(status, NOW, {str(at): node for at, node in enumerate(nodes)}, ended_at))
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 7, 30, 999])
+def test_without_fan_outs_it_is_the_share_of_nodes_that_completed_or_were_skipped(total: int) -> None:
+    for done in range(total + 1):
+        ended = [plain(DONE[at % 2]) for at in range(done)]
+        nodes = ended + [plain(NodeStatus.RUNNING)] * (total - done)
+        assert percent(*nodes) == round(100 * done / total, 1)
+
+
+def test_a_fan_out_counts_as_much_as_its_children_have_ended() -> None:
+    rest = plain(NodeStatus.PENDING)
+    assert percent(plain(NodeStatus.RUNNING), rest) == 0.0
+    assert percent(fan(8, ready=2), rest) == 0.0
+    assert percent(fan(8, completed=2, running=2), rest) == 12.5
+    assert percent(fan(8, NodeStatus.COMPLETED, completed=6, failed=1, running=1), rest) == 37.5
+    assert percent(fan(8, NodeStatus.COMPLETED, completed=8), rest) == 50.0
+
+
+def test_a_fan_out_without_items_or_that_is_skipped_counts_whole() -> None:
+    assert percent(plain(NodeStatus.COMPLETED), plain(NodeStatus.PENDING)) == 50.0
+    assert percent(plain(NodeStatus.SKIPPED), plain(NodeStatus.PENDING)) == 50.0
+
+
+def test_what_is_not_all_is_never_shown_as_all() -> None:
+    assert percent(fan(100_000, completed=99_999)) == 99.9
+    assert percent(*[plain(NodeStatus.COMPLETED)] * 4999, plain(NodeStatus.RUNNING)) == 99.9
+    assert percent(fan(100_000, completed=100_000)) == 100.0
+
+
+@pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.CANCELLED])
+def test_what_the_end_of_the_job_has_skipped_is_not_done(status: JobStatus) -> None:
+    before, ended_at = NOW - timedelta(seconds=9), NOW
+    nodes = [
+        plain(NodeStatus.COMPLETED, before),
+        plain(NodeStatus.SKIPPED, before),
+        plain(NodeStatus.FAILED, ended_at),
+        fan(4, NodeStatus.COMPLETED, completed=1, skipped=2, failed=1),
+        plain(NodeStatus.SKIPPED, ended_at),
+    ]
+    assert percent(*nodes, status=status, ended_at=ended_at) == 45.0
+
+
+def test_a_completed_job_is_done_and_one_without_rows_is_not() -> None:
+    assert percent(status=JobStatus.COMPLETED) == 100.0
+    assert percent() == 0.0
+
+
+# Whatever happens
+
+
+@dataclass
+class World:
+    """A job to which anything may happen that is legal, in any order."""
+
+    plain: list[NodeStatus]
+    items: list[int]
+    children: list[list[NodeStatus]] = field(default_factory=list)
+    fans: list[NodeStatus] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.children = [[] for _ in self.items]
+        self.fans = [NodeStatus.PENDING for _ in self.items]
+
+    def happenings(self) -> Iterator[tuple[str, int, int, NodeStatus]]:
+        for at, status in enumerate(self.plain):
+            yield from (("plain", at, 0, target) for target in targets(status))
+        for at, items in enumerate(self.items):
+            if len(self.children[at]) < items or (not items and self.fans[at] is NodeStatus.PENDING):
+                yield "slice", at, 0, NodeStatus.READY
+            for index, status in enumerate(self.children[at]):
+                yield from (("child", at, index, target) for target in targets(status) if target != NodeStatus.SKIPPED)
+
+    def happen(self, what: str, at: int, index: int, target: NodeStatus) -> None:
+        match what:
+            case "plain":
+                self.plain[at] = target
+            case "child":
+                self.children[at][index] = target
+            case _:
+                made = self.children[at] + [NodeStatus.READY] * 2
+                self.children[at] = made[: self.items[at]]
+                is_made = len(self.children[at]) == self.items[at]
+                self.fans[at] = NodeStatus.COMPLETED if is_made else NodeStatus.RUNNING
+
+    def standing(self) -> JobStanding:
+        nodes = [plain(status) for status in self.plain]
+        for status, items, children in zip(self.fans, self.items, self.children, strict=True):
+            counts = {state: children.count(state) for state in children}
+            nodes.append(NodeStanding(status, fan=FanStanding(items, counts) if children else None))
+        return JobStanding(JobStatus.RUNNING, NOW, {str(at): node for at, node in enumerate(nodes)})
+
+    def is_done(self) -> bool:
+        whole = all(len(made) == items for made, items in zip(self.children, self.items, strict=True))
+        each = [*self.plain, *self.fans, *(child for children in self.children for child in children)]
+        return whole and all(status in DONE for status in each)
+
+
+def targets(status: NodeStatus) -> list[NodeStatus]:
+    return [move.target for move in NODE_MOVES if status in move.sources and move is not NODE_REOPENED]
+
+
+@given(
+    nodes=st.integers(1, 4),
+    items=st.lists(st.integers(0, 5), max_size=3),
+    choices=st.lists(st.integers(0, 10_000), max_size=120),
+)
+def test_it_never_falls_and_is_all_when_all_has_ended(nodes: int, items: list[int], choices: list[int]) -> None:
+    world = World([NodeStatus.PENDING] * nodes, items)
+    last = percent_done(world.standing())
+    for choice in choices:
+        possible = list(world.happenings())
+        if not possible:
+            break
+        world.happen(*possible[choice % len(possible)])
+        now = percent_done(world.standing())
+        assert 0.0 <= last <= now <= 100.0
+        assert (now == 100.0) == world.is_done()
+        last = now
+
+
+@given(nodes=st.lists(st.sampled_from(list(NodeStatus)), min_size=1, max_size=8), items=st.integers(1, 9))
+def test_the_end_of_a_job_changes_nothing(nodes: list[NodeStatus], items: int) -> None:
+    """What is open is skipped or withdrawn by it."""
+    before = NOW - timedelta(seconds=1)
+    open_job = [plain(status, before) for status in nodes] + [fan(items, completed=items // 2, ready=1)]
+    closed = {NodeStatus.PENDING: NodeStatus.SKIPPED, NodeStatus.READY: NodeStatus.SKIPPED}
+    ended_job = [
+        plain(status, before) if status in NODE_TERMINAL else plain(closed.get(status, NodeStatus.FAILED), NOW)
+        for status in nodes
+    ] + [fan(items, NodeStatus.FAILED, completed=items // 2, skipped=1)]
+    assert percent(*ended_job, status=JobStatus.FAILED, ended_at=NOW) == percent(*open_job)
