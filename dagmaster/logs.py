@@ -12,11 +12,17 @@ import orjson
 
 from dagmaster.model.redact import redact_text
 
-CALLERS = ("dagmaster/handlers/calling.py", "concurrent/futures/thread.py")
+CALLERS = (
+    "dagmaster/handlers/calling.py",
+    "dagmaster/worker/processes/attempt.py",
+    "concurrent/futures/thread.py",
+)
 IDS = ("request_id", "job_id", "node_id", "task_id")
 # What a line for people ends with: a task's id holds the ids of its job and its node.
 SHOWN = ("task_id", "job_id", "request_id")
 
+# Takes what is printed inside a task (`dagmaster.worker.capture`). It is not for the lines of the process.
+task_output: ContextVar[Any] = ContextVar("task_output", default=None)
 _ids: ContextVar[Mapping[str, object]] = ContextVar("ids", default=MappingProxyType({}))
 
 
@@ -54,6 +60,13 @@ class _Stderr(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        token = task_output.set(None)
+        try:
+            super().emit(record)
+        finally:
+            task_output.reset(token)
 
 
 class _FromTheHandler(logging.Formatter):

@@ -14,6 +14,15 @@ TEMPLATE = "dagmaster_template"
 numbers = itertools.count(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """For the logs of tasks, also of child processes: no test writes to the system's folder."""
+    folder = tmp_path_factory.mktemp("logs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGMASTER_LOG_DIR", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def pg_server() -> Iterator[EmbeddedServer]:
     """One real server per test process, in a folder of its own."""

@@ -16,6 +16,7 @@ from dagmaster.errors import Misconfigured
 from dagmaster.store.archive import Archive
 from dagmaster.store.connect import Connection
 from dagmaster.store.retention import Limits, Removed, note_removal, preview, read_limits, remove_old
+from dagmaster.tasklogs.removing import remover
 
 app = typer.Typer(add_completion=False)
 
@@ -37,7 +38,7 @@ def prune(
 ) -> None:
     """Remove finished jobs that are older than their retention.
 
-    Their nodes, results and events go with them. Jobs that run are never touched.
+    Their nodes, results, events and logs go with them. Jobs that run are never touched.
 
     \b
     For example:
@@ -55,7 +56,8 @@ def prune(
     async def remove(conn: Connection) -> Removed:
         limits = await _limits(conn, overall, workflow)
         show = None if as_json else _show_progress
-        removed = await remove_old(conn, limits, export=kept.export if kept else None, on_progress=show)
+        export = kept.export if kept else None
+        removed = await remove_old(conn, limits, export=export, forget=remover(settings), on_progress=show)
         await note_removal(conn, removed, actor=actor, source_app="cli")
         return removed
 

@@ -9,7 +9,7 @@ import psycopg
 from dagmaster.errors import Conflict
 from dagmaster.store.archive import Archive
 from dagmaster.store.connect import Connection
-from dagmaster.store.retention import note_removal, read_limits, remove_old
+from dagmaster.store.retention import Forget, note_removal, read_limits, remove_old
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +20,7 @@ class RetentionOptions:
 
     days: float | None = None
     archive_dir: Path | None = None
+    forget: Forget | None = None
 
 
 class Retention:
@@ -39,7 +40,8 @@ class Retention:
     async def _remove(self, conn: Connection) -> None:
         limits = await read_limits(conn, self._options.days)
         archive = Archive(self._options.archive_dir) if self._options.archive_dir else None
-        removed = await remove_old(conn, limits, export=archive.export if archive else None)
+        export = archive.export if archive else None
+        removed = await remove_old(conn, limits, export=export, forget=self._options.forget)
         if removed.jobs or removed.event_days:
             await note_removal(conn, removed, actor="retention", source_app="orchestrator")
             log.info("removed %d jobs that were older than their retention", removed.jobs)

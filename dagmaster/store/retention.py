@@ -63,6 +63,7 @@ class Removed:
 
 
 Export = Callable[[Connection, Removal], Awaitable[None]]
+Forget = Callable[[Sequence[int]], Awaitable[None]]
 
 
 async def read_limits(conn: Connection, days: float | None, workflow_id: str | None = None) -> Limits:
@@ -80,14 +81,21 @@ async def remove_old(
     limits: Limits,
     *,
     export: Export | None = None,
+    forget: Forget | None = None,
     on_progress: Callable[[Removed], None] | None = None,
 ) -> Removed:
-    """All that is older than its limit; raises Conflict while another does the same. `export` sees it before."""
+    """All that is older than its limit; raises Conflict while another does the same.
+
+    `export` sees it before, and `forget` removes what is kept elsewhere.
+    """
     removed = Removed()
     async with _alone(conn):
         kept_since = await _first_kept_day(conn, limits)
         async for one in _removals(conn, limits, wants_export=export is not None):
-            await _finish(conn, one, kept_since, export, removed)
+            await _export(conn, one, export)
+            if forget is not None:
+                await forget(one.job_ids)
+            await _finish(conn, one, kept_since, removed)
             if on_progress is not None:
                 on_progress(removed)
             await asyncio.sleep(PAUSE_SECONDS)
@@ -144,12 +152,13 @@ async def _removals(conn: Connection, limits: Limits, *, wants_export: bool) -> 
         yield one
 
 
-async def _finish(
-    conn: Connection, one: Removal, kept_since: datetime, export: Export | None, removed: Removed
-) -> None:
+async def _export(conn: Connection, one: Removal, export: Export | None) -> None:
     if export is not None and not one.is_exported:
         await export(conn, one)
         await run(conn, "note_export", {"job_ids": list(one.job_ids)})
+
+
+async def _finish(conn: Connection, one: Removal, kept_since: datetime, removed: Removed) -> None:
     values = {"job_ids": list(one.job_ids), "kept_since": kept_since, "limit": ROWS_AT_ONCE}
     if one.size is None or one.size > ROWS_AT_ONCE:
         await _remove_slices(conn, one, values, removed)

@@ -1,0 +1,35 @@
+"""Where the logs of tasks are kept, whatever keeps them."""
+
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol
+
+from dagmaster.errors import Unavailable
+
+READ_BYTES: Final = 1024 * 1024
+
+
+class LogUnavailable(Unavailable):
+    """The logs of tasks cannot be written or read here. No task fails because of it."""
+
+
+class TaskLogs(Protocol):
+    """One log for each attempt, which only its worker writes. All but `path_of` may raise LogUnavailable."""
+
+    async def append(self, task_id: str, chunk: bytes) -> None: ...
+
+    async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:
+        """Empty behind the end, and while there is no log."""
+
+    async def size(self, task_id: str) -> int | None:
+        """None when there is no log."""
+
+    async def remove(self, task_ids: Sequence[str]) -> None:
+        """Those that are there."""
+
+    async def remove_jobs(self, job_ids: Collection[int]) -> None:
+        """All logs of these jobs that can be seen from here."""
+
+    def path_of(self, task_id: str) -> str:
+        """Where people find it; it is stored with the attempt."""
+
+    async def close(self) -> None: ...

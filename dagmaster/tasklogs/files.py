@@ -1,0 +1,126 @@
+"""Logs as files of one folder."""
+
+import asyncio
+import os
+import re
+from collections.abc import Collection, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from dagmaster.tasklogs.contract import READ_BYTES, LogUnavailable
+
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+MAX_NAME_BYTES: Final = 200
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+def safe_name(task_id: str) -> str:
+    """The id itself if a file may be called so, else an escaped form of it; different ids stay different."""
+    plain = bool(_PLAIN.fullmatch(task_id)) and ".." not in task_id
+    name = task_id if plain else quote(task_id, safe="").replace(".", "%2E")
+    if len(name) <= MAX_NAME_BYTES:
+        return name
+    digest = sha256(task_id.encode()).hexdigest()[:32]
+    return f"{name[: MAX_NAME_BYTES - len(digest) - 1]}-{digest}"
+
+
+class FileLogs:
+    """In threads: a folder may be on a network, and no task waits for another one's log."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def append(self, task_id: str, chunk: bytes) -> None:
+        await asyncio.to_thread(self._append, task_id, chunk)
+
+    async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:
+        return await asyncio.to_thread(self._read, task_id, offset, limit)
+
+    async def size(self, task_id: str) -> int | None:
+        return await asyncio.to_thread(self._size, task_id)
+
+    async def remove(self, task_ids: Sequence[str]) -> None:
+        await asyncio.to_thread(self._unlink, [self._path(task_id) for task_id in task_ids])
+
+    async def remove_jobs(self, job_ids: Collection[int]) -> None:
+        await asyncio.to_thread(self._remove_jobs, {str(job_id) for job_id in job_ids})
+
+    def path_of(self, task_id: str) -> str:
+        return str(self._path(task_id).absolute())
+
+    async def close(self) -> None:
+        pass
+
+    def _path(self, task_id: str) -> Path:
+        return self._folder / f"{safe_name(task_id)}.log"
+
+    def _append(self, task_id: str, chunk: bytes) -> None:
+        path = self._path(task_id)
+        try:
+            self._write(path, chunk)
+        except FileNotFoundError:
+            try:
+                self._folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+                self._write(path, chunk)
+            except OSError as error:
+                raise self._unavailable("written", error) from error
+        except OSError as error:
+            raise self._unavailable("written", error) from error
+
+    def _write(self, path: Path, chunk: bytes) -> None:
+        # Unbuffered, and all or an error: what a full disk has no room for is not lost unnoticed.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+
+    def _read(self, task_id: str, offset: int, limit: int) -> bytes:
+        try:
+            with self._path(task_id).open("rb") as file:
+                file.seek(offset)
+                return file.read(limit)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise self._unavailable("read", error) from error
+
+    def _size(self, task_id: str) -> int | None:
+        try:
+            return self._path(task_id).stat().st_size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unavailable("read", error) from error
+
+    def _remove_jobs(self, job_ids: Collection[str]) -> None:
+        try:
+            with os.scandir(self._folder) as entries:
+                paths = [Path(one.path) for one in entries if _is_log_of(one.name, job_ids)]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._unavailable("removed", error) from error
+        self._unlink(paths)
+
+    def _unlink(self, paths: Sequence[Path]) -> None:
+        try:
+            for path in paths:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unavailable("removed", error) from error
+
+    def _unavailable(self, verb: str, error: OSError) -> LogUnavailable:
+        return LogUnavailable(
+            f"logs of tasks cannot be {verb} in {self._folder}: {error.strerror or error}; DAGMASTER_LOG_DIR names "
+            "another folder"
+        )
+
+
+def _is_log_of(name: str, job_ids: Collection[str]) -> bool:
+    return name.endswith(".log") and name.partition("_")[0] in job_ids

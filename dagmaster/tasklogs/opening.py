@@ -1,0 +1,34 @@
+"""The place for logs that the settings name."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from dagmaster.settings import Settings
+from dagmaster.tasklogs.contract import TaskLogs
+from dagmaster.tasklogs.files import FOLDER_MODE, FileLogs
+from dagmaster.tasklogs.objects import ObjectLogs
+
+OWN_FOLDER: Final = Path("~/.dagmaster/logs")
+
+
+def open_task_logs(settings: Settings) -> TaskLogs:
+    """Object storage if it is named, else a folder."""
+    return ObjectLogs(settings.log_url) if settings.log_url else FileLogs(logs_dir(settings))
+
+
+def logs_dir(settings: Settings) -> Path:
+    """The folder that was chosen; else beside the embedded server's data; else the system's, or one's own."""
+    if "log_dir" in settings.model_fields_set:
+        return settings.log_dir
+    if settings.database_dsn() is None:
+        return settings.data_dir / "logs"
+    return settings.log_dir if _is_ours(settings.log_dir) else OWN_FOLDER.expanduser()
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.R_OK | os.W_OK | os.X_OK)

@@ -1,0 +1,131 @@
+"""What the attempts at a node have written, and what became of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+from psycopg_pool import PoolClosed
+
+from dagmaster.errors import Invalid, NotFound
+from dagmaster.model.redact import redact
+from dagmaster.schemas.common import Page
+from dagmaster.schemas.timeline import AttemptOfNode, LoggedNode
+from dagmaster.store import viewing
+from dagmaster.store.connect import LOST, Pool
+from dagmaster.tasklogs import LogUnavailable
+from dagmaster.tasklogs.reading import Found, NodeLog, NodeState, Wanted, why_none
+from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.errors import documented
+from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.services import Conn, Given
+
+router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["nodes"])
+
+TEXT: Any = {200: {"content": {"text/plain": {}}, "description": "The log as it was written."}}
+MAX_ATTEMPT = 2**31 - 1
+MAX_LINES = 1_000_000
+
+
+@router.get("/logs", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def list_logs(job: Job, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[LoggedNode]:
+    """The nodes that a worker has or had, and which may have a log: what failed first, then what runs."""
+    rows = await viewing.view_logged(conn, job["job_id"], limit=limit + 1, offset=offset)
+    return cut([LoggedNode(**redact(row)) for row in rows], limit, offset)
+
+
+@router.get(
+    "/nodes/{node_id}/logs",
+    response_class=StreamingResponse,
+    responses={**TEXT, **documented(404)},
+    dependencies=[READERS_OF_OWN],
+)
+async def read_log(
+    job: Job,
+    node_id: str,
+    conn: Conn,
+    services: Given,
+    request: Request,
+    attempt: Annotated[int | None, Query(ge=1, le=MAX_ATTEMPT, description="The first is 1; else the newest.")] = None,
+    offset: Annotated[int, Query(ge=0, lt=2**63, description="Only behind so many bytes.")] = 0,
+    tail: Annotated[int | None, Query(ge=0, le=MAX_LINES, description="Only the last lines, so many.")] = None,
+    follow: Annotated[bool, Query(description="Go on while it is written, also by the attempts that follow.")] = False,
+) -> StreamingResponse:
+    """What an attempt has printed and logged. `X-Log-Size` says how many bytes there are, `X-Attempt` of which one."""
+    if tail is not None and offset:
+        raise Invalid("either `offset` or `tail`, not both")
+    node = NodeLog(services.task_logs, job["job_id"], node_id)
+    wanted = Wanted(attempt, offset, tail, follow)
+    state = NodeState.of(await viewing.node_standing(conn, job["job_id"], node_id))
+    found = await node.find(wanted, state)
+    if found is None:
+        place = await viewing.find_log_place(conn, node.task_id(attempt or state.newest_begun))
+        raise NotFound(why_none(node, wanted, state, place))
+    look = Looking(services.pool, node, state, lambda: request.app.state.is_stopping)
+    headers = {
+        "X-Log-Size": str(found.size),
+        "X-Attempt": str(found.attempt),
+        "X-Content-Type-Options": "nosniff",
+        "X-Accel-Buffering": "no",
+        "Cache-Control": "no-store",
+    }
+    return StreamingResponse(_pieces(node, found, wanted, look), media_type="text/plain", headers=headers)
+
+
+def _pieces(node: NodeLog, found: Found, wanted: Wanted, look: "Looking") -> AsyncIterator[bytes]:
+    if wanted.follow:
+        return node.follow(found.attempt, found.start, look, goes_on=wanted.attempt is None)
+    return node.pieces(found.attempt, found.start, found.size)
+
+
+@dataclass(slots=True)
+class Looking:
+    """Asks how far the node is. The database may be away for a while; nothing is known when the server stops."""
+
+    pool: Pool
+    node: NodeLog
+    last: NodeState
+    is_stopping: Callable[[], bool]
+
+    async def __call__(self) -> NodeState | None:
+        if self.is_stopping():
+            return None
+        try:
+            async with self.pool.connection() as conn:
+                row = await viewing.node_standing(conn, self.node.job_id, self.node.node_id)
+        except (NotFound, PoolClosed):
+            return None
+        except LOST:
+            return self.last
+        self.last = NodeState.of(row)
+        return self.last
+
+
+@router.get("/nodes/{node_id}/attempts", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def list_attempts(
+    job: Job, node_id: str, conn: Conn, services: Given, limit: Limit = 50, offset: Offset = 0
+) -> Page[AttemptOfNode]:
+    """What was reported of each attempt, with the size of its log."""
+    await viewing.node_standing(conn, job["job_id"], node_id)
+    rows = (await viewing.view_attempts(conn, job["job_id"], node_id))[offset : offset + limit + 1]
+    sizes = await asyncio.gather(*(_size(services, row) for row in rows))
+    shown = [
+        AttemptOfNode(**redact(row), attempt=_number(row["task_id"]), log_bytes=size)
+        for row, size in zip(rows, sizes, strict=True)
+    ]
+    return cut(shown, limit, offset)
+
+
+async def _size(services: Given, row: viewing.Row) -> int | None:
+    try:
+        return await services.task_logs.size(row["task_id"])
+    except LogUnavailable:
+        return None
+
+
+def _number(task_id: str) -> int | None:
+    """Results that were inserted by hand may have other ids."""
+    last = task_id.rpartition("_")[2]
+    return int(last) + 1 if last.isascii() and last.isdecimal() else None

@@ -1,0 +1,200 @@
+"""What a task prints and logs goes to its own log, whatever runs beside it.
+
+Printed text is kept as it is; only records of `logging` are cleared of secrets. A thread that a handler starts itself
+does not know its task in Python 3.11, and a child process writes to the worker's own descriptors: what they print is
+on the worker's stdout.
+"""
+
+import logging
+import sys
+from collections.abc import Iterable
+from contextvars import Token
+from threading import Lock
+from typing import Any, Final
+
+from dagmaster.logs import TextFormat, task_output
+from dagmaster.model.redact import redact_text
+
+TAIL_BYTES: Final = 64 * 1024
+LINE: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class TaskLog:
+    """Keeps what is written until it is taken: the beginning, and of what is too much the end. Any thread may write."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._tail_bytes = max(min(TAIL_BYTES, max_bytes // 2), 1)
+        self._room = max(max_bytes - self._tail_bytes, 0)
+        self._pending = bytearray()
+        self._ends_line = True
+        self._tail = bytearray()
+        self._beyond = 0  # bytes that came when there was no more room
+        self._is_told = False
+        self._lock = Lock()
+        self.is_finished = False
+        self.total_bytes = 0  # with what is left out
+
+    def write(self, data: bytes | bytearray | memoryview | str) -> None:
+        """Does nothing once it is finished."""
+        chunk = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else bytes(data)
+        with self._lock:
+            if self.is_finished:
+                return
+            self.total_bytes += len(chunk)
+            head, rest = chunk[: self._room], chunk[self._room :]
+            self._room -= len(head)
+            self._add(head)
+            if rest:
+                self._spill(rest)
+
+    def take(self) -> bytes:
+        """What has come since the last time, to be stored."""
+        with self._lock:
+            taken, self._pending = self._pending, bytearray()
+        return bytes(taken)
+
+    def finish(self) -> None:
+        """Nothing more is written; the end can be taken."""
+        with self._lock:
+            if self.is_finished:
+                return
+            self.is_finished = True
+            tail = bytes(self._tail[-self._tail_bytes :])
+            left_out = self._beyond - len(tail)
+            if left_out:
+                cut = tail.find(b"\n") + 1
+                if cut < len(tail):  # It begins with a whole line.
+                    left_out, tail = left_out + cut, tail[cut:]
+                self._note(f"{left_out:,} bytes left out; the log is limited to {self._max_bytes:,} bytes")
+            self._add(tail)
+            self._tail.clear()
+
+    def _add(self, chunk: bytes) -> None:
+        if chunk:
+            self._pending += chunk
+            self._ends_line = chunk.endswith(b"\n")
+
+    def _spill(self, rest: bytes) -> None:
+        self._beyond += len(rest)
+        self._tail += rest[-self._tail_bytes :]
+        if len(self._tail) > 2 * self._tail_bytes:
+            del self._tail[: -self._tail_bytes]
+        if self._beyond > self._tail_bytes and not self._is_told:
+            self._is_told = True
+            self._note(f"the log is limited to {self._max_bytes:,} bytes; of what follows only the end is kept")
+
+    def _note(self, text: str) -> None:
+        self._add(f"{'' if self._ends_line else chr(10)}[dagmaster: {text}]\n".encode())
+
+
+class capturing:  # noqa: N801 - it reads as a statement: `with capturing(log):`
+    """What is printed and logged inside, also by a handler's thread, goes to this log."""
+
+    __slots__ = ("_log", "_token")
+
+    def __init__(self, log: TaskLog) -> None:
+        self._log = log
+
+    def __enter__(self) -> None:
+        install()  # A live view may have put its own streams in the place of ours.
+        self._token: Token[Any] = task_output.set(self._log)
+
+    def __exit__(self, *_: object) -> None:
+        task_output.reset(self._token)
+
+
+def install() -> None:
+    """For the whole process. Called again, it puts back what was replaced since."""
+    if not isinstance(sys.stdout, _Text):
+        sys.stdout = _Text(sys.stdout)
+    if not isinstance(sys.stderr, _Text):
+        sys.stderr = _Text(sys.stderr)
+    if _records not in logging.getLogger().handlers:
+        logging.getLogger().addHandler(_records)
+
+
+def uninstall() -> None:
+    if isinstance(sys.stdout, _Text):
+        sys.stdout = sys.stdout.inner
+    if isinstance(sys.stderr, _Text):
+        sys.stderr = sys.stderr.inner
+    logging.getLogger().removeHandler(_records)
+
+
+def _current() -> TaskLog | None:
+    """Of the task that this is called in. A thread that nobody waits for any more has none."""
+    log: TaskLog | None = task_output.get()
+    return None if log is None or log.is_finished else log
+
+
+class _Stream:
+    """Stands for the stream `inner`: inside a task it writes to the task's log, elsewhere it is the same."""
+
+    kinds: Any = ()
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def write(self, data: Any) -> int:
+        log = _current()
+        if log is None:
+            written: int = self.inner.write(data)
+            return written
+        if not isinstance(data, self.kinds):
+            raise TypeError(f"write() takes {self.kinds[0].__name__}, not {type(data).__name__}")
+        log.write(data)
+        return len(data)
+
+    def writelines(self, lines: Iterable[Any]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        if _current() is None:
+            self.inner.flush()
+
+    def isatty(self) -> bool:
+        return _current() is None and bool(self.inner.isatty())
+
+
+class _Binary(_Stream):
+    kinds = (bytes, bytearray, memoryview)
+
+
+class _Text(_Stream):
+    kinds = (str,)
+
+    @property
+    def buffer(self) -> _Binary:
+        return _Binary(self.inner.buffer)
+
+
+class _Lines(TextFormat):
+    """Without the ids: in the log of a task each line is about that task."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact_text(logging.Formatter.format(self, record))
+
+
+class _Records(logging.Handler):
+    """Of what reaches the root logger, the records of tasks. They are on the worker's stderr besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(_Lines(LINE))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = _current()
+        if log is None:
+            return
+        try:
+            log.write(f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001 - a record that cannot be formatted fails no task, as with every handler
+            self.handleError(record)
+
+
+_records = _Records()

@@ -1,0 +1,147 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Called, call
+from fleet import graph, retry, rows, single, task
+from owning import Owner, owner
+from serving import server
+
+from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed, TaskStarted
+from dagmaster.model.graph import Graph
+from dagmaster.settings import load_settings
+from dagmaster.tasklogs import TaskLogs, open_task_logs
+from dagmaster.tasklogs.files import FileLogs
+
+
+@pytest.fixture(params=["directly", "over http"])
+def where(request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> Iterator[list[str]]:
+    """The options that say where the jobs are."""
+    if request.param == "directly":
+        yield ["--database-url", dsn]
+        return
+    with server(dsn, tmp_path, works=False) as one:
+        yield ["--url", one.url]
+
+
+@pytest.fixture
+def logs() -> TaskLogs:
+    return open_task_logs(load_settings())
+
+
+def two(handler: str = "echo") -> Graph:
+    return graph({"a": task(handler, "b"), "b": task(handler, "END")}, "two", start="a")
+
+
+async def run(one: Owner, node: str, logs: TaskLogs, text: str, *, fails: bool = False, attempt: int = 0) -> None:
+    """One attempt from its beginning to its end."""
+    task_id, now = f"{one.job_id}_{node}_{attempt}", datetime.now(UTC)
+    await one.advance(TaskStarted(node, task_id, "w", now))
+    await logs.append(task_id, text.encode())
+    ended = TaskFailed(node, task_id, "w", now, "no luck") if fails else TaskCompleted(node, task_id, "w", now, b"{}")
+    await one.advance(ended)
+
+
+async def age(dsn: str, job_id: int) -> None:
+    past = "now() - interval '9 days'"
+    await rows(dsn, f"UPDATE dagapp.dag_jobs SET created_at = {past}, completed_at = {past} WHERE job_id = %s", job_id)
+
+
+async def ask(*args: object) -> Called:
+    return await asyncio.to_thread(call, *args)
+
+
+async def test_the_only_log_is_shown_without_naming_its_node(dsn: str, where: list[str], logs: TaskLogs) -> None:
+    async with owner(dsn) as one:
+        await one.submit(single())
+        await one.advance(Resume())
+        await run(one, "work", logs, "one\ntwo: ä\nthree")
+        job_id = one.job_id
+    done = await ask(*where, "logs", job_id)
+    assert (done.code, done.out, done.err) == (0, "one\ntwo: ä\nthree", "the log of node work\n")
+    assert (await ask(*where, "logs", job_id, "work", "--tail", 2)).out == "two: ä\nthree"
+    assert (await ask(*where, "logs", job_id, "work", "-f")).out == "one\ntwo: ä\nthree"
+
+
+async def test_among_several_the_failed_one_is_shown_else_there_is_a_choice(
+    dsn: str, where: list[str], logs: TaskLogs
+) -> None:
+    async with owner(dsn) as one:
+        await one.submit(two())
+        await one.advance(Resume())
+        await run(one, "a", logs, "fine")
+        await run(one, "b", logs, "broken", fails=True)
+        assert (await ask(*where, "logs", one.job_id)).out == "broken"
+        assert (await ask(*where, "logs", one.job_id, "a")).out == "fine"
+        await one.submit(two())
+        await one.advance(Resume())
+        await run(one, "a", logs, "fine")
+        await run(one, "b", logs, "fine too")
+        done = await ask(*where, "logs", one.job_id)
+    assert done.code == 2
+    assert done.err == f"error: which node of job {one.job_id}? There are a (completed), b (completed)\n"
+
+
+async def test_attempts_are_followed_until_the_node_has_ended(
+    dsn: str, where: list[str], logs: TaskLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_read, read = threading.Event(), FileLogs._read
+
+    def notice(*args: Any) -> bytes:
+        found = read(*args)
+        is_read.set()
+        return found
+
+    monkeypatch.setattr(FileLogs, "_read", notice)
+    async with owner(dsn) as one:
+        await one.submit(single(retry=retry(1)))
+        await one.advance(Resume())
+        await run(one, "work", logs, "first ", fails=True)
+        following = asyncio.create_task(ask(*where, "logs", one.job_id, "work", "--follow"))
+        await asyncio.to_thread(is_read.wait, 30)
+        await run(one, "work", logs, "second", attempt=1)
+        done = await following
+        assert (done.out, done.err) == ("first second", "")
+        assert (await ask(*where, "logs", one.job_id, "work", "--attempt", 1)).out == "first "
+
+
+async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> None:
+    async with owner(dsn) as one:
+        await one.submit(single())
+        job_id = one.job_id
+        assert (await ask(*where, "logs", job_id)).err == f"error: no task of job {job_id} has begun\n"
+        await one.advance(Resume())
+    done = await ask(*where, "logs", job_id, "work")
+    assert (done.code, done.err) == (2, "error: attempt 1 of node 'work' has not begun\n")
+    assert (await ask(*where, "logs", job_id, "none")).err == f"error: job {job_id} has no node 'none'\n"
+    assert (await ask(*where, "logs", 12345, "work")).err.startswith("error: there is no job 12345")
+
+
+async def test_logs_go_with_their_jobs(dsn: str, logs: TaskLogs) -> None:
+    async with owner(dsn) as one:
+        kept: list[str] = []
+        for _ in range(2):
+            await one.submit(single())
+            await one.advance(Resume())
+            await run(one, "work", logs, "something")
+            kept.append(f"{one.job_id}_work_0")
+        await age(dsn, one.job_id)
+    done = await ask("--database-url", dsn, "prune", "--days", 7)
+    assert done.out.startswith("removed 1 job,"), done.err
+    assert [await logs.size(task_id) for task_id in kept] == [9, None]
+
+
+async def test_jobs_are_removed_although_their_logs_are_out_of_reach(dsn: str, logs: TaskLogs) -> None:
+    async with owner(dsn) as one:
+        await one.submit(single())
+        await one.advance(Resume())
+        await run(one, "work", logs, "something")
+    await age(dsn, one.job_id)
+    env = {"DAGMASTER_LOG_URL": "foo://bar"}
+    done = await asyncio.to_thread(lambda: call("--database-url", dsn, "prune", "--days", 7, env=env))
+    assert done.out.startswith("removed 1 job,")
+    assert "the logs of 1 old jobs stay: DAGMASTER_LOG_URL" in done.err

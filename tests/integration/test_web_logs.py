@@ -1,0 +1,209 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from fleet import retry, rows, single
+from owning import Owner, owner
+from web import Web, web
+
+from dagmaster import AsyncClient
+from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed, TaskStarted
+from dagmaster.errors import NotFound, Unavailable
+from dagmaster.model.access import Role
+from dagmaster.settings import load_settings
+from dagmaster.tasklogs import TaskLogs, open_task_logs
+
+
+@dataclass
+class Stage:
+    """One job of one node, `work`, whose attempts begin and end when the test says so."""
+
+    it: Web
+    one: Owner
+    logs: TaskLogs
+    attempt: int = 0
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/jobs/{self.one.job_id}/nodes/work"
+
+    @property
+    def task_id(self) -> str:
+        return f"{self.one.job_id}_work_{self.attempt}"
+
+    async def start(self) -> None:
+        await self.one.advance(TaskStarted("work", self.task_id, "w", datetime.now(UTC)))
+
+    async def write(self, text: str) -> None:
+        await self.logs.append(self.task_id, text.encode())
+
+    async def fail(self) -> None:
+        details = {"log_path": self.logs.path_of(self.task_id), "peak_memory_bytes": 7, "cpu_seconds": 0.5}
+        failed = TaskFailed(
+            "work",
+            self.task_id,
+            "w",
+            datetime.now(UTC),
+            "no luck",
+            error_types=("ValueError", "Exception"),
+            details=details,
+        )
+        await self.one.advance(failed)
+        self.attempt += 1
+
+    async def complete(self) -> None:
+        await self.one.advance(TaskCompleted("work", self.task_id, "w", datetime.now(UTC), b"{}"))
+
+
+@asynccontextmanager
+async def stage(dsn: str, **settings: object) -> AsyncIterator[Stage]:
+    async with web(dsn, **settings) as it, owner(dsn) as one:
+        await one.submit(single(retry=retry(3)), submitted_by="ours")
+        await one.advance(Resume())
+        yield Stage(it, one, open_task_logs(load_settings()))
+
+
+async def test_the_log_is_read_whole_behind_an_offset_and_from_its_end(dsn: str) -> None:
+    async with stage(dsn) as on:
+        await on.start()
+        await on.write("eins\nzwei\ndrei: ä\n")
+        answer = await on.it.client.get(f"{on.path}/logs")
+        assert (answer.status_code, answer.text) == (200, "eins\nzwei\ndrei: ä\n")
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert (answer.headers["x-log-size"], answer.headers["x-attempt"]) == ("19", "1")
+        assert await on.it.get(f"{on.path}/logs?offset=5") == "zwei\ndrei: ä\n"
+        assert await on.it.get(f"{on.path}/logs?tail=1") == "drei: ä\n"
+        assert await on.it.get(f"{on.path}/logs?offset=1000") == ""
+        assert "not both" in (await on.it.get(f"{on.path}/logs?tail=1&offset=1", status=422))["error"]["message"]
+
+
+async def test_each_attempt_has_its_own_log_and_the_newest_is_shown(dsn: str) -> None:
+    async with stage(dsn) as on:
+        await on.start()
+        await on.write("first")
+        await on.fail()
+        assert await on.it.get(f"{on.path}/logs") == "first"
+        await on.start()
+        await on.write("second")
+        assert await on.it.get(f"{on.path}/logs") == "second"
+        assert await on.it.get(f"{on.path}/logs?attempt=1") == "first"
+        [attempt] = (await on.it.get(f"{on.path}/attempts"))["items"]
+        assert (attempt["attempt"], attempt["log_bytes"], attempt["error_message"]) == (1, 5, "no luck")
+        [attempt] = (await on.it.get(on.path))["attempts"]
+        shown = (attempt["log_path"], attempt["cpu_seconds"], attempt["peak_memory_bytes"], attempt["error_type"])
+        assert shown == (on.logs.path_of(attempt["task_id"]), 0.5, 7, "ValueError")
+
+
+async def test_without_a_log_the_reason_is_told(dsn: str) -> None:
+    async with stage(dsn) as on:
+
+        async def reason(query: str = "", node: str = "work") -> str:
+            path = on.path.replace("work", node)
+            said: str = (await on.it.get(f"{path}/logs{query}", status=404))["error"]["message"]
+            return said
+
+        assert await reason() == "attempt 1 of node 'work' has not begun"
+        assert await reason(node="none") == f"job {on.one.job_id} has no node 'none'"
+        assert await on.it.get(f"{on.path.replace('work', 'none')}/attempts", status=404)
+        await on.start()
+        assert await reason() == "attempt 1 of node 'work' has written nothing yet"
+        assert await reason("?attempt=2") == "attempt 2 of node 'work' has not begun"
+        await on.complete()
+        assert await reason() == "attempt 1 of node 'work' has written nothing"
+        assert await reason("?follow=true") == "attempt 1 of node 'work' has written nothing"
+        assert await reason("?attempt=2") == "node 'work' has ended with attempt 1"
+        await rows(dsn, "UPDATE dagapp.dag_task_results SET log_path = '/there/x.log'")
+        assert "is /there/x.log; from here it cannot be read" in await reason()
+
+
+async def test_a_log_is_followed_while_it_is_written_and_through_retries(dsn: str) -> None:
+    async with stage(dsn) as on, on.it.real_server() as url, httpx.AsyncClient(base_url=url) as client:
+        pieces: asyncio.Queue[str] = asyncio.Queue()
+
+        async def follow(query: str) -> None:
+            async with client.stream("GET", f"{on.path}/logs?follow=true{query}") as answer:
+                assert answer.status_code == 200
+                async for piece in answer.aiter_text():
+                    pieces.put_nowait(piece)
+
+        following = asyncio.create_task(follow(""))
+        await on.start()
+        await on.write("one ")
+        assert await pieces.get() == "one "
+        await on.write("more ")
+        assert await pieces.get() == "more "
+        await on.fail()
+        await on.start()
+        await on.write("two ")
+        assert await pieces.get() == "two "
+        assert not following.done()
+        await on.write("the end")
+        await on.complete()
+        await following
+        assert pieces.get_nowait() == "the end"
+        await follow("&attempt=1")
+        assert (pieces.get_nowait(), pieces.empty()) == ("one more ", True)
+
+
+async def test_who_follows_does_not_keep_the_server_from_stopping(dsn: str) -> None:
+    async with stage(dsn) as on, httpx.AsyncClient() as client:
+        await on.start()
+        await on.write("one")
+        async with on.it.real_server() as url, client.stream("GET", f"{url}{on.path}/logs?follow=true") as answer:
+            pieces = answer.aiter_text()
+            assert await anext(pieces) == "one"
+            on.it.app.state.is_stopping = True
+            assert [piece async for piece in pieces] == []
+
+
+async def test_the_nodes_that_may_have_a_log_are_listed(dsn: str) -> None:
+    async with stage(dsn) as on:
+        path = on.path.removesuffix("/nodes/work")
+        assert (await on.it.get(f"{path}/logs"))["items"] == []
+        await on.start()
+        await on.fail()
+        [node] = (await on.it.get(f"{path}/logs"))["items"]
+        assert (node["node_id"], node["attempt"]) == ("work", 2)
+
+
+async def test_the_client_reads_and_follows(dsn: str) -> None:
+    async with stage(dsn) as on, on.it.real_server() as url, AsyncClient(url) as client:
+        job_id = on.one.job_id
+        with pytest.raises(NotFound, match="has not begun"):
+            await anext(client.logs(job_id, "work"))
+        await on.start()
+        await on.write("eins\nzwei: ä\n")
+        following = client.logs(job_id, "work", tail=1, follow=True)
+        assert await anext(following) == "zwei: ä\n"
+        await on.write("drei\n")
+        assert await anext(following) == "drei\n"
+        await on.complete()
+        assert [piece async for piece in following] == []
+        assert "".join([piece async for piece in client.logs(job_id, "work")]) == "eins\nzwei: ä\ndrei\n"
+        assert [node.node_id for node in (await client.logged(job_id)).items] == ["work"]
+
+
+async def test_a_server_that_goes_away_is_told() -> None:
+    async with AsyncClient("http://127.0.0.1:9") as client:
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await anext(client.logs(1, "work", follow=True))
+
+
+async def test_a_partner_sees_the_logs_of_its_own_jobs_only(dsn: str) -> None:
+    async with stage(dsn) as on:
+        await on.start()
+        await on.write("ours")
+        ours, theirs = [await on.it.key(name, Role.PARTNER) for name in ("ours", "theirs")]
+        assert await on.it.get(f"{on.path}/logs", headers=ours) == "ours"
+        assert await on.it.get(f"{on.path}/logs", status=404, headers=theirs)
+
+
+@pytest.mark.parametrize("log_url", ["foo://bar"])
+async def test_a_wrong_address_of_the_storage_is_told(dsn: str, log_url: str) -> None:
+    async with stage(dsn, log_url=log_url) as on:
+        said = await on.it.get(f"{on.path}/logs", status=503)
+        assert "DAGMASTER_LOG_URL" in said["error"]["message"]

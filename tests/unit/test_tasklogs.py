@@ -1,0 +1,308 @@
+import asyncio
+import socket
+import stat
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from dagmaster.errors import Misconfigured, Unavailable
+from dagmaster.model.states import NodeStatus
+from dagmaster.settings import Settings, load_settings
+from dagmaster.tasklogs import LogUnavailable, TaskLogs, logs_dir, open_task_logs
+from dagmaster.tasklogs.files import MAX_NAME_BYTES, FileLogs, safe_name
+from dagmaster.tasklogs.objects import ObjectLogs
+from dagmaster.tasklogs.reading import NodeLog, NodeState, Wanted, why_none
+
+TASK = "247845805292758904_work_0"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The address of an S3 server of this machine, with a bucket."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _make_bucket(f"{address}/logs")
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _make_bucket(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5):
+                return
+        except OSError:
+            assert time.monotonic() < deadline, "the S3 server does not answer"
+            time.sleep(0.1)
+
+
+@pytest.fixture(params=["files", "local objects", "s3"])
+def logs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskLogs:
+    if request.param == "files":
+        return FileLogs(tmp_path / "logs")
+    if request.param == "local objects":
+        return ObjectLogs(f"file://{tmp_path}/logs")
+    for name, value in {
+        "AWS_ENDPOINT_URL": request.getfixturevalue("s3"),
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return ObjectLogs(f"s3://logs/{tmp_path.name}")
+
+
+async def test_what_was_appended_is_read(logs: TaskLogs) -> None:
+    assert (await logs.size(TASK), await logs.read(TASK)) == (None, b"")
+    await logs.append(TASK, b"first\n")
+    await logs.append(TASK, "zweite Zeile: ä\n".encode())
+    whole = "first\nzweite Zeile: ä\n".encode()
+    assert await logs.read(TASK) == whole
+    assert await logs.size(TASK) == len(whole)
+    assert await logs.read(TASK, 3, 6) == whole[3:9]
+    assert await logs.read(TASK, 6) == whole[6:]
+    assert await logs.read(TASK, len(whole)) == b""
+    assert TASK in logs.path_of(TASK)
+
+
+async def test_tasks_that_write_side_by_side_are_kept_apart(logs: TaskLogs) -> None:
+    async def write(number: int) -> None:
+        for line in range(5):
+            await logs.append(f"1_node{number}_0", f"{number} {line}\n".encode())
+
+    await asyncio.gather(*map(write, range(8)))
+    for number in range(8):
+        assert await logs.read(f"1_node{number}_0") == "".join(f"{number} {line}\n" for line in range(5)).encode()
+
+
+async def test_a_log_goes_on_where_another_process_ended(logs: TaskLogs, request: pytest.FixtureRequest) -> None:
+    await logs.append(TASK, b"one ")
+    await logs.close()
+    await logs.append(TASK, b"two")
+    assert await logs.read(TASK) == b"one two"
+
+
+async def test_logs_are_removed_by_task_and_by_job(logs: TaskLogs) -> None:
+    tasks = ["1_a_0", "1_a_1", "1_b_0", "12_a_0", "2_1_0"]
+    for task_id in tasks:
+        await logs.append(task_id, b"x")
+    await logs.remove(["1_a_0", "7_none_0"])
+    assert [await logs.size(task_id) for task_id in tasks] == [None, 1, 1, 1, 1]
+    await logs.remove_jobs([1, 99])
+    assert [await logs.size(task_id) for task_id in tasks] == [None, None, None, 1, 1]
+
+
+# Files
+
+
+async def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    logs = FileLogs(tmp_path / "new" / "logs")
+    await logs.append(TASK, b"x")
+    path = Path(logs.path_of(TASK))
+    assert path == tmp_path / "new" / "logs" / f"{TASK}.log"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("task_id", ["../../etc/passwd", "1_a/b_0", "1_a\0_0", "..", ".", "1_ä_0", "1_" + "x" * 500])
+def test_no_id_leads_out_of_the_folder(task_id: str) -> None:
+    name = safe_name(task_id)
+    assert not {"/", "\0"} & set(name)
+    assert ".." not in name and not name.startswith(".")
+    assert len(name.encode()) <= MAX_NAME_BYTES
+
+
+def test_ids_of_workflows_stay_as_they_are_and_all_stay_different() -> None:
+    assert safe_name("247845805292758904_crunch__17_2") == "247845805292758904_crunch__17_2"
+    odd = ["1_a/b", "1_a%2Fb", "1_a b", "1_a+b", "1_" + "x" * 500, "1_" + "x" * 501, "..", "%2E%2E"]
+    assert len({safe_name(task_id) for task_id in odd}) == len(odd)
+
+
+async def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    logs = FileLogs(tmp_path / "file" / "logs")
+    with pytest.raises(LogUnavailable, match=r"cannot be written in .*DAGMASTER_LOG_DIR"):
+        await logs.append(TASK, b"x")
+    with pytest.raises(Unavailable):
+        await logs.size(TASK)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+async def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    (tmp_path / f"{TASK}.log").symlink_to("/dev/full")
+    with pytest.raises(LogUnavailable, match="No space left"):
+        await FileLogs(tmp_path).append(TASK, b"x")
+
+
+# Settings
+
+
+@pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DAGMASTER_LOG_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("unset")
+def test_the_embedded_server_has_its_logs_beside_it() -> None:
+    assert logs_dir(load_settings(data_dir="here")) == Path("here/logs")
+    assert logs_dir(load_settings(data_dir="here", log_dir="there")) == Path("there")
+
+
+def test_a_folder_that_cannot_be_made_is_replaced_by_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def chosen(log_dir: Path) -> Path:
+        given = {"log_dir": log_dir, "database_url": SecretStr("postgresql://server/db")}
+        return logs_dir(Settings.model_construct({"database_url"}, **given))
+
+    assert chosen(tmp_path / "var" / "log") == tmp_path / "var" / "log"
+    (tmp_path / "file").write_text("")
+    assert chosen(tmp_path / "file" / "log") == tmp_path / ".dagmaster" / "logs"
+
+
+def test_the_settings_choose_between_files_and_objects(tmp_path: Path) -> None:
+    assert isinstance(open_task_logs(load_settings(log_dir=tmp_path)), FileLogs)
+    assert isinstance(open_task_logs(load_settings(log_url=f"file://{tmp_path}/logs")), ObjectLogs)
+    with pytest.raises(Misconfigured, match="DAGMASTER_LOG_URL should look like s3://"):
+        open_task_logs(load_settings(log_url="foo://bar"))
+    with pytest.raises(Misconfigured, match="DAGMASTER_LOG_URL should look like s3://"):
+        open_task_logs(load_settings(log_url="bucket"))
+
+
+def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(Misconfigured, match=r"pip install 'dagmaster\[objects\]'"):
+        ObjectLogs("s3://bucket")
+
+
+async def test_a_storage_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    logs = ObjectLogs(f"file://{tmp_path}/logs")
+    (tmp_path / "logs" / "1").write_text("in the way")
+    with pytest.raises(LogUnavailable, match=r"cannot be read in file://.*DAGMASTER_LOG_URL"):
+        await logs.append("1_a_0", b"x")
+
+
+# Reading
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> NodeLog:
+    return NodeLog(FileLogs(tmp_path), 1, "work")
+
+
+@pytest.mark.parametrize("ending", [b"\n", b""])
+@pytest.mark.parametrize("lines", [0, 1, 2, 3, 99])
+async def test_the_tail_begins_with_a_whole_line(node: NodeLog, lines: int, ending: bytes) -> None:
+    written = b"a\nbb\nccc" + ending
+    await node.logs.append("1_work_0", written)
+    expected = b"".join(written.splitlines(keepends=True)[-lines:] if lines else [])
+    assert written[await node.tail(1, lines) :] == expected
+
+
+async def test_the_tail_of_a_long_log_is_found_from_its_end(node: NodeLog) -> None:
+    written = b"".join(f"line {number:06d} {'.' * 60}\n".encode() for number in range(5000))
+    await node.logs.append("1_work_0", written)
+    for lines in (1, 1000, 3000, 4999, 5000, 6000):
+        start = await node.tail(1, lines)
+        assert written[start:].count(b"\n") == min(lines, 5000)
+    assert await node.tail(2, 10) == 0
+
+
+async def test_following_goes_on_with_the_next_attempt(node: NodeLog) -> None:
+    running, failed = NodeState(NodeStatus.RUNNING, 1), NodeState(NodeStatus.FAILED, 2)
+    states = iter([running, NodeState(NodeStatus.RUNNING, 2), failed])
+    await node.logs.append("1_work_0", b"one ")
+
+    async def look() -> NodeState:
+        state = next(states)
+        if state is not running:
+            await node.logs.append(f"1_work_{state.attempt - 2}", b"more ")
+        return state
+
+    await node.logs.append("1_work_1", b"two")
+    assert [piece async for piece in node.follow(1, 0, look)] == [b"one ", b"more ", b"two"]
+
+
+async def test_following_one_attempt_ends_with_it(node: NodeLog) -> None:
+    async def look() -> NodeState:
+        return NodeState(NodeStatus.RUNNING, 2)
+
+    await node.logs.append("1_work_0", b"one")
+    await node.logs.append("1_work_1", b"two")
+    assert [piece async for piece in node.follow(1, 1, look, goes_on=False)] == [b"ne"]
+
+
+async def test_following_ends_when_nobody_knows_how_far_the_node_is(node: NodeLog) -> None:
+    async def look() -> None:
+        return None
+
+    await node.logs.append("1_work_0", b"one")
+    assert [piece async for piece in node.follow(1, 0, look)] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state", "is_found"),
+    [
+        (Wanted(), NodeState(NodeStatus.RUNNING, 1), False),
+        (Wanted(follow=True), NodeState(NodeStatus.RUNNING, 1), True),
+        (Wanted(follow=True), NodeState(NodeStatus.READY, 2), True),
+        (Wanted(1, follow=True), NodeState(NodeStatus.READY, 2), False),
+        (Wanted(follow=True), NodeState(NodeStatus.COMPLETED, 1), False),
+    ],
+)
+async def test_a_log_that_may_still_come_can_be_followed(
+    node: NodeLog, wanted: Wanted, state: NodeState, is_found: bool
+) -> None:
+    assert (await node.find(wanted, state) is not None) is is_found
+
+
+@pytest.mark.parametrize(
+    ("state", "newest"),
+    [
+        (NodeState(NodeStatus.PENDING, 1), 1),
+        (NodeState(NodeStatus.RUNNING, 2), 2),
+        (NodeState(NodeStatus.READY, 2), 1),
+        (NodeState(NodeStatus.FAILED, 3), 3),
+    ],
+)
+def test_the_newest_attempt_is_the_last_that_began(state: NodeState, newest: int) -> None:
+    assert state.newest_begun == newest
+
+
+@pytest.mark.parametrize(
+    ("attempt", "state", "place", "told"),
+    [
+        (1, NodeState(NodeStatus.DISPATCHED, 1), None, "attempt 1 of node 'work' has not begun"),
+        (1, NodeState(NodeStatus.RUNNING, 1), None, "attempt 1 of node 'work' has written nothing yet"),
+        (1, NodeState(NodeStatus.RUNNING, 2), None, "attempt 1 of node 'work' has written nothing"),
+        (3, NodeState(NodeStatus.RUNNING, 2), None, "attempt 3 of node 'work' has not begun"),
+        (3, NodeState(NodeStatus.COMPLETED, 2), None, "node 'work' has ended with attempt 2"),
+        (1, NodeState(NodeStatus.SKIPPED, 1), None, "node 'work' was skipped; it has no log"),
+        (
+            1,
+            NodeState(NodeStatus.COMPLETED, 1),
+            {"log_path": "/logs/x.log", "hostname": "host7"},
+            "the log of attempt 1 of node 'work' is /logs/x.log on host7; from here it cannot be read",
+        ),
+    ],
+)
+def test_the_reason_why_there_is_no_log_is_told(
+    node: NodeLog, attempt: int, state: NodeState, place: dict[str, str] | None, told: str
+) -> None:
+    assert why_none(node, Wanted(attempt), state, place) == told
