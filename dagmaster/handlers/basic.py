@@ -95,13 +95,16 @@ class Phases(BaseModel):
 async def multi_phase(ctx: HandlerContext, params: Phases) -> AsyncIterator[dict[str, Any]]:
     """Work through the phases with a checkpoint after each, going on after the one that was reached before."""
     names = params.names()
-    reached = (ctx.checkpoint or {}).get("phase")
-    first = names.index(reached) + 1 if reached in names else 0
+    first = len(names) - len(ctx.remaining(names))
     for index, name in enumerate(names[first:], first):
         await asyncio.sleep(params.phase_seconds)
         yield {"type": "checkpoint", "phase": name, "data": {"completed": names[: index + 1]}}
         yield {"type": "progress", "current": index + 1, "total": len(names), "message": name}
-    output = {"phases_completed": names, "executed": names[first:], "resumed_after": reached if first else None}
+    output = {
+        "phases_completed": names,
+        "executed": names[first:],
+        "resumed_after": names[first - 1] if first else None,
+    }
     yield {"type": "result", "output": output}
 
 

@@ -17,11 +17,20 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from dagmaster.handlers.contract import HandlerContext, HandlerResult, Permanent, Retry, clean_text, well_formed
+from dagmaster.handlers.contract import (
+    HandlerContext,
+    HandlerResult,
+    Interrupted,
+    Permanent,
+    Retry,
+    clean_text,
+    well_formed,
+)
 from dagmaster.handlers.registry import Handler
 from dagmaster.tracing import record
 
 CAUSES_SHOWN = 3
+TYPES_KEPT = 32
 DEPTH_LIMIT = 200
 LARGEST_EXPONENT = 308
 NUMBER_LENGTH_LIMIT = 400
@@ -34,30 +43,31 @@ NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 RESULT_KEYS = {"type", *(one.name for one in fields(HandlerResult))}
 NO_RESULT = HandlerResult.failed("the handler ended without yielding a result")
 YIELDS = (
-    'it may yield {"type": "checkpoint", "phase", "data"}, {"type": "progress", "current", "total", "message"} and '
+    'it may yield {"type": "checkpoint", "phase", "data", "artifacts"}, '
+    '{"type": "progress", "current", "total", "message"} and '
     '{"type": "result", "output"} or other fields of HandlerResult'
 )
 
 
 async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | None) -> HandlerResult:
-    """Run the handler to its end. Only the caller's own cancellation and KeyboardInterrupt come out as exceptions.
+    """Run the handler to its end. Only the caller's own cancellation, Interrupted and KeyboardInterrupt come out of it.
 
     A thread cannot be stopped: when the call is cancelled, `ctx.cancelled` is set and the thread left to itself.
     """
     try:
-        arguments = _arguments(handler, ctx)
-        return _normalised(await _run(handler, arguments, ctx, executor))
-    except (KeyboardInterrupt, GeneratorExit):
+        arguments = arguments_of(handler, ctx)
+        return normalised(await _run(handler, arguments, ctx, executor))
+    except (KeyboardInterrupt, GeneratorExit, Interrupted):
         raise
     except BaseException as error:  # SystemExit and Rust panics too: a worker survives its handlers
         if _is_cancelled(error):
             ctx.cancelled.set()
             raise
         record(error)
-        return _failure(error, ctx)
+        return failure(error, ctx)
 
 
-def _arguments(handler: Handler, ctx: HandlerContext) -> list[Any]:
+def arguments_of(handler: Handler, ctx: HandlerContext) -> list[Any]:
     if handler.params is None:
         return [ctx]
     try:
@@ -75,7 +85,7 @@ def _problems(error: ValidationError) -> str:
 
 async def _run(handler: Handler, arguments: list[Any], ctx: HandlerContext, executor: Executor | None) -> Any:
     if handler.in_loop:
-        return await _settle(handler.function(*arguments), ctx)
+        return await settle(handler.function(*arguments), ctx)
     run = copy_context().run
     return await asyncio.get_running_loop().run_in_executor(executor, run, _in_thread, handler, arguments, ctx)
 
@@ -84,29 +94,29 @@ def _in_thread(handler: Handler, arguments: list[Any], ctx: HandlerContext) -> A
     try:
         value = handler.function(*arguments)
         if inspect.isawaitable(value) or inspect.isasyncgen(value):
-            return asyncio.run(_settle(value, ctx))
+            return asyncio.run(settle(value, ctx))
     except StopIteration as error:
         raise RuntimeError("the handler raised StopIteration") from error  # it would hang the future it travels in
     return value
 
 
-async def _settle(value: Any, ctx: HandlerContext) -> Any:
+async def settle(value: Any, ctx: HandlerContext) -> Any:
     if not isinstance(value, AsyncGenerator):
         return await value
     result = NO_RESULT
     async with aclosing(value):
         async for item in value:
-            result = _take(item, ctx) or result
+            result = await _take(item, ctx) or result
     return result
 
 
-def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
+async def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
     """Pass on what a generator yields; a result is returned."""
     match item:
         case HandlerResult():
             return item
         case {"type": "checkpoint", "phase": phase}:
-            ctx.save_checkpoint(phase, item.get("data"))
+            await ctx.checkpoint(phase, item.get("data"), artifacts=item.get("artifacts", ()))
         case {"type": "progress", "current": current}:
             ctx.progress(current, item.get("total"), item.get("message", ""))
         case {"type": "result"} if item.keys() <= RESULT_KEYS:
@@ -118,7 +128,7 @@ def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
     return None
 
 
-def _normalised(value: Any) -> HandlerResult:
+def normalised(value: Any) -> HandlerResult:
     if not isinstance(value, HandlerResult):
         return HandlerResult.ok(_as_output(value))
     if value.success:
@@ -147,18 +157,33 @@ def _is_cancelled(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-def _failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
+def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
+    types = error_types(error)
     match error:
         case Permanent():
             ctx.logger.warning("handler %s failed for good: %s", ctx.handler, _message(error))
-            return HandlerResult.failed(clean_text(_message(error)), permanent=True)
+            return HandlerResult(False, error_message=clean_text(_message(error)), permanent=True, error_types=types)
         case Retry():
             ctx.logger.info("handler %s asked to be run again: %s", ctx.handler, _message(error))
-            failed = HandlerResult.failed(clean_text(_message(error)))
-            return replace(failed, retry_after_seconds=error.after_seconds)
+            after = error.after_seconds
+            return HandlerResult(
+                False, error_message=clean_text(_message(error)), retry_after_seconds=after, error_types=types
+            )
         case _:
             ctx.logger.error("handler %s failed", ctx.handler, exc_info=error)
-            return HandlerResult.failed(clean_text(_described(error)))
+            return HandlerResult(False, error_message=clean_text(_described(error)), error_types=types)
+
+
+def error_types(error: BaseException) -> tuple[str, ...]:
+    """The names by which retry rules may call it: its class and the bases, the nearest first, also with the module."""
+    names: list[str] = []
+    for kind in type(error).__mro__:
+        if kind in (object, BaseException):
+            break
+        names.append(kind.__name__)
+        if kind.__module__ not in ("builtins", "__main__"):
+            names.append(f"{kind.__module__}.{kind.__name__}")
+    return tuple(names[:TYPES_KEPT])
 
 
 def _described(error: BaseException) -> str:

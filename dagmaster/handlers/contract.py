@@ -1,17 +1,25 @@
 """What a handler is given and what it gives back."""
 
+import asyncio
 import copy
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillWaiting
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Self
 
 from dagmaster.errors import DagmasterError, Invalid
+from dagmaster.handlers.artifacts import Artifact, described
 
 MESSAGE_LIMIT = 2000
 LONGEST_RETRY_DELAY_SECONDS = 604_800
+# A checkpoint that cannot be stored for so long is stored later; the handler goes on meanwhile.
+STORED_WITHIN_SECONDS = 10.0
 
 
 class Permanent(DagmasterError):
@@ -21,10 +29,18 @@ class Permanent(DagmasterError):
 class Retry(DagmasterError):
     """The handler asked to be run again."""
 
-    def __init__(self, after_seconds: float | None = None, message: str = "") -> None:
+    def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
+        """`after` so many seconds, instead of the pause of the node's policy."""
         super().__init__(message)
-        _check_delay(after_seconds)
-        self.after_seconds = after_seconds
+        self.after_seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        _check_delay(self.after_seconds)
+
+
+class Interrupted(BaseException):
+    """The worker stops: what is saved is safe, and another worker goes on behind it.
+
+    Not an Exception, like asyncio's CancelledError: a handler that survives everything should not survive this.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,7 @@ class HandlerResult:
     metrics: dict[str, Any] | None = None
     permanent: bool = False
     retry_after_seconds: float | None = None
+    error_types: tuple[str, ...] = field(default=(), compare=False)  # by which retry rules may call it
 
     def __post_init__(self) -> None:
         _check_delay(self.retry_after_seconds)
@@ -66,16 +83,47 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
+    """A phase that is done, with what the next one needs of it."""
+
     phase: str
     data: dict[str, Any]
+    artifacts: tuple[Artifact, ...] = ()
+
+
+class Saving:
+    """A checkpoint on its way. In a coroutine, `await` it to go on only when it is stored."""
+
+    def __init__(self, stored: Future[None] | None, stopping: threading.Event) -> None:
+        self._stored, self._stopping = stored, stopping
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._stored is not None:
+            # Shielded, and not for ever: neither a cancelled handler nor an outage may take it out of the way.
+            waiting = asyncio.wait([asyncio.wrap_future(self._stored)], timeout=STORED_WITHIN_SECONDS)
+            yield from waiting.__await__()
+        self._settle()
+
+    def wait(self) -> None:
+        """For threads."""
+        if self._stored is not None:
+            with suppress(StillWaiting):
+                self._stored.result(STORED_WITHIN_SECONDS)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._stored is not None and self._stored.done():
+            self._stored.result()
+        if self._stopping.is_set():
+            raise Interrupted
 
 
 @dataclass(kw_only=True, eq=False)
 class HandlerContext:
     """One task as its handler sees it.
 
-    `checkpoint` is where an earlier attempt got to, `{"phase": ..., "data": {...}}`. The two sinks are called in the
-    thread that the handler runs in, one call at a time, and must return at once.
+    `resumed_from` is where an earlier attempt got to. `cancelled` is set when the task is to end at once, `stopping`
+    when its worker is: then the next checkpoint is the last, and another worker goes on behind it. The two sinks are
+    called in the thread that the handler runs in, one call at a time, and must return at once.
     """
 
     task_id: str
@@ -87,12 +135,13 @@ class HandlerContext:
     timeout_seconds: float | None = None
     worker_id: str = ""
     correlation_id: str | None = None
-    checkpoint: dict[str, Any] | None = field(default=None, repr=False)
+    resumed_from: Checkpoint | None = field(default=None, repr=False)
     pool: Any | None = field(default=None, repr=False)
     blob_repository: Any | None = field(default=None, repr=False)
     progress_sink: Callable[[Progress], None] | None = field(default=None, repr=False)
-    checkpoint_sink: Callable[[Checkpoint], None] | None = field(default=None, repr=False)
+    checkpoint_sink: Callable[[Checkpoint], Future[None] | None] | None = field(default=None, repr=False)
     cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+    stopping: threading.Event = field(default_factory=threading.Event, repr=False)
     logger: "TaskLogger" = field(init=False, repr=False)
     last_progress: Progress | None = field(default=None, init=False, repr=False)
     last_checkpoint: Checkpoint | None = field(default=None, init=False, repr=False)
@@ -114,14 +163,42 @@ class HandlerContext:
             if self.progress_sink:
                 self.progress_sink(progress)
 
-    def save_checkpoint(self, phase: str | int, data: Mapping[str, Any] | None = None) -> None:
-        """Remember that this phase is done, so that a later attempt can go on after it. Never waits."""
+    def checkpoint(
+        self,
+        phase: str | int,
+        data: Mapping[str, Any] | None = None,
+        *,
+        artifacts: Iterable[str | Mapping[str, Any]] = (),
+    ) -> Saving:
+        """Remember that this phase is done, so that a later attempt goes on after it.
+
+        In a thread or a process it returns when the checkpoint is stored; in a coroutine, `await` it for that.
+        `artifacts` are files that the next phases need: one that is not there is an error now, not then.
+        """
+        found = tuple(described(one) for one in artifacts)
         # A copy: the handler goes on changing its data while the checkpoint is on its way.
-        checkpoint = Checkpoint(clean_text(str(phase)), copy.deepcopy(dict(data or {})))
+        checkpoint = Checkpoint(clean_text(str(phase)), copy.deepcopy(dict(data or {})), found)
         with self._sinks:
             self.last_checkpoint = checkpoint
-            if self.checkpoint_sink:
-                self.checkpoint_sink(checkpoint)
+            stored = self.checkpoint_sink(checkpoint) if self.checkpoint_sink else None
+        saving = Saving(stored, self.stopping)
+        if not _in_a_loop():
+            saving.wait()
+        return saving
+
+    def remaining(self, phases: Sequence[str]) -> Sequence[str]:
+        """Those behind the one that an earlier attempt got to; all of them if there was none."""
+        if self.resumed_from is None or self.resumed_from.phase not in phases:
+            return phases
+        return phases[phases.index(self.resumed_from.phase) + 1 :]
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 Context = HandlerContext

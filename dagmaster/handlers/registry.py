@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from dagmaster.errors import Misconfigured, UnknownHandler
 
-Isolation = Literal["auto", "thread"]
+Isolation = Literal["auto", "thread", "process"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 NAME_LIMIT = 128
@@ -28,6 +28,7 @@ class Handler:
     timeout_seconds: float | None = None
     params: type[BaseModel] | None = None
     isolation: Isolation = "auto"
+    memory_mb: int | None = None
     in_loop: bool = field(init=False)
     takes_params: bool = field(init=False)
 
@@ -89,6 +90,7 @@ def handler(
     timeout_seconds: float | None = None,
     params: type[BaseModel] | None = None,
     isolation: Isolation = "auto",
+    memory_mb: int | None = None,
 ) -> Callable[[Function], Function]: ...
 def handler(
     name: Any = None,
@@ -97,11 +99,13 @@ def handler(
     timeout_seconds: float | None = None,
     params: type[BaseModel] | None = None,
     isolation: Isolation = "auto",
+    memory_mb: int | None = None,
 ) -> Any:
     """Let workers run this function as `name`, by default the function's own name.
 
     Plain functions run in threads; coroutines and async generators share the worker's loop unless `isolation` is
-    "thread", which gives them a thread and a loop of their own. With `params`, the task's parameters are validated,
+    "thread", which gives them a thread and a loop of their own, or "process": a process of its own can be stopped
+    whatever it does, and may use at most `memory_mb`. With `params`, the task's parameters are validated,
     and passed as the second argument if the function takes one.
     """
     if callable(name):
@@ -109,7 +113,7 @@ def handler(
 
     def register(function: Function) -> Function:
         chosen = getattr(function, "__name__", "") if name is None else name
-        registry.register(Handler(chosen, function, queue, timeout_seconds, params, isolation))
+        registry.register(Handler(chosen, function, queue, timeout_seconds, params, isolation, memory_mb))
         return function
 
     return register
@@ -123,9 +127,11 @@ def _check(handler: Handler) -> None:
     if not isinstance(name, str) or name != name.strip() or not 0 < len(name) <= NAME_LIMIT or name == "<lambda>":
         raise Misconfigured(f"a handler needs a name of 1 to {NAME_LIMIT} characters, not {name!r}")
     if inspect.isgeneratorfunction(handler.function):
-        raise Misconfigured(f"handler {name!r} is a plain generator; write `async def`, or use ctx.save_checkpoint")
+        raise Misconfigured(f"handler {name!r} is a plain generator; write `async def`, or use ctx.checkpoint")
     if handler.isolation not in get_args(Isolation):
-        raise Misconfigured(f"handler {name!r}: isolation is 'auto' or 'thread', not {handler.isolation!r}")
+        raise Misconfigured(f"handler {name!r}: isolation is 'auto', 'thread' or 'process', not {handler.isolation!r}")
+    if handler.memory_mb is not None and (handler.isolation != "process" or handler.memory_mb < 1):
+        raise Misconfigured(f"handler {name!r}: memory_mb needs isolation='process' and must be above 0")
     if handler.timeout_seconds is not None and not 0 < handler.timeout_seconds < math.inf:
         raise Misconfigured(f"handler {name!r}: timeout_seconds must be above 0, not {handler.timeout_seconds}")
 

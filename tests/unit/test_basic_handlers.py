@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from dagmaster.handlers import HandlerContext, HandlerResult, call, encode_output, registry
+from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, call, encode_output, registry
 
 BASIC = ["chunk_processor", "echo", "fail", "flaky_echo", "hello_world", "multi_phase", "size_check", "sleep"]
 
@@ -98,7 +98,7 @@ async def test_multi_phase_saves_a_checkpoint_after_each_phase():
 )
 async def test_multi_phase_goes_on_after_the_phase_it_had_reached(reached, executed):
     params = {"phases": ["read", "clip", "write"], "phase_seconds": 0}
-    result = await run("multi_phase", params, checkpoint={"phase": reached, "data": {}})
+    result = await run("multi_phase", params, resumed_from=Checkpoint(reached, {}))
     assert result.output["executed"] == executed
     assert result.output["phases_completed"] == ["read", "clip", "write"]
 

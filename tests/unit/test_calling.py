@@ -187,7 +187,7 @@ async def test_permanent_is_not_tried_again(function, caplog):
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize("function", raising(Retry(30, "the source is busy")))
+@pytest.mark.parametrize("function", raising(Retry("the source is busy", after=30)))
 async def test_retry_says_when(function):
     result = await run(function)
     assert result == HandlerResult(False, error_message="the source is busy", retry_after_seconds=30)

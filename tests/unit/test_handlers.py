@@ -1,18 +1,23 @@
 """The handler contract and the registry."""
 
+import asyncio
 import functools
+import hashlib
 import logging
 import threading
+from concurrent.futures import Future
+from datetime import timedelta
 
 import pytest
 from pydantic import BaseModel
 
-from dagmaster.errors import DagmasterError, Invalid, Misconfigured, UnknownHandler
+from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, UnknownHandler
 from dagmaster.handlers import (
     Context,
     Handler,
     HandlerContext,
     HandlerResult,
+    Interrupted,
     Permanent,
     Registry,
     Retry,
@@ -20,6 +25,7 @@ from dagmaster.handlers import (
     register_handler,
     registry,
 )
+from dagmaster.handlers.artifacts import described, missing
 from dagmaster.handlers.contract import MESSAGE_LIMIT, Checkpoint, Progress, clean_text
 
 
@@ -104,15 +110,99 @@ def test_percent_is_bounded_and_unknown_without_a_total(progress, percent):
 
 def test_a_checkpoint_without_a_sink_stays_on_the_context():
     ctx = a_context()
-    ctx.save_checkpoint(2, {"rows": 10})
+    ctx.checkpoint(2, {"rows": 10})
     assert ctx.last_checkpoint == Checkpoint("2", {"rows": 10})
 
 
 def test_a_checkpoint_is_a_copy():
     seen, done = [], [1]
-    a_context(checkpoint_sink=seen.append).save_checkpoint("load", {"done": done})
+    a_context(checkpoint_sink=seen.append).checkpoint("load", {"done": done})
     done.append(2)
     assert seen == [Checkpoint("load", {"done": [1]})]
+
+
+def test_a_checkpoint_in_a_thread_waits_until_it_is_stored():
+    stored = Future()
+    ctx = a_context(checkpoint_sink=lambda _: stored)
+    threading.Timer(0.05, stored.set_result, [None]).start()
+    ctx.checkpoint("load")
+    assert stored.done()
+
+
+async def test_a_checkpoint_in_a_coroutine_is_awaited():
+    stored = Future()
+    saving = a_context(checkpoint_sink=lambda _: stored).checkpoint("load")
+    asyncio.get_running_loop().call_later(0.05, stored.set_result, None)
+    await saving
+    assert stored.done()
+
+
+def test_a_refused_checkpoint_tells_its_handler():
+    stored = Future()
+    stored.set_exception(TaskOver("task 7_a_0 is over"))
+    with pytest.raises(TaskOver):
+        a_context(checkpoint_sink=lambda _: stored).checkpoint("load")
+
+
+def test_when_the_worker_stops_the_next_checkpoint_is_the_last():
+    seen = []
+    ctx = a_context(checkpoint_sink=seen.append)
+    ctx.checkpoint("one")
+    ctx.stopping.set()
+    with pytest.raises(Interrupted):
+        ctx.checkpoint("two")
+    assert [one.phase for one in seen] == ["one", "two"]
+
+
+def test_no_handler_survives_its_interruption_by_accident():
+    assert not issubclass(Interrupted, Exception)
+
+
+@pytest.mark.parametrize(
+    ("reached", "left"), [(None, ["a", "b", "c"]), ("a", ["b", "c"]), ("c", []), ("renamed", ["a", "b", "c"])]
+)
+def test_what_remains_lies_behind_the_phase_that_was_reached(reached, left):
+    resumed = Checkpoint(reached, {}) if reached else None
+    assert a_context(resumed_from=resumed).remaining(["a", "b", "c"]) == left
+
+
+def test_an_artifact_must_be_there_when_its_checkpoint_is_saved(tmp_path):
+    seen = []
+    ctx = a_context(checkpoint_sink=seen.append)
+    with pytest.raises(Invalid, match="is not there"):
+        ctx.checkpoint("load", artifacts=[str(tmp_path / "absent.tif")])
+    assert seen == []
+    file = tmp_path / "there.tif"
+    file.write_bytes(b"12345")
+    ctx.checkpoint("load", artifacts=[file, "s3://bucket/key"])
+    assert seen[0].artifacts == ({"path": str(file), "size_bytes": 5}, {"path": "s3://bucket/key"})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        ({"size_bytes": 4}, "has 5 bytes, not 4"),
+        ({"sha256": "00"}, "another content"),
+        ({"path": ""}, "a mapping with `path`"),
+    ],
+)
+def test_an_artifact_must_be_what_it_is_said_to_be(tmp_path, wanted, problem):
+    file = tmp_path / "there.tif"
+    file.write_bytes(b"12345")
+    with pytest.raises(Invalid, match=problem):
+        a_context().checkpoint("load", artifacts=[{"path": str(file), **wanted}])
+
+
+def test_a_checkpoint_whose_file_has_gone_cannot_be_taken_up(tmp_path):
+    file = tmp_path / "there.tif"
+    file.write_bytes(b"12345")
+    digest = hashlib.sha256(b"12345").hexdigest()
+    kept = [described({"path": file.as_posix(), "sha256": digest}), described({"path": "s3://bucket/key"})]
+    assert missing(kept) is None
+    file.write_bytes(b"54321")
+    assert missing(kept) == f"its artifact {file} has another content (sha256)"
+    file.unlink()
+    assert missing(kept) == f"its artifact {file} is not there"
 
 
 def test_a_context_starts_uncancelled():
@@ -131,7 +221,9 @@ def test_log_records_carry_the_ids_and_the_callers_extra(caplog):
 
 
 def test_the_repr_of_a_context_shows_no_params():
-    assert "hunter2" not in repr(a_context(params={"password": "hunter2"}, checkpoint={"token": "hunter2"}))
+    assert "hunter2" not in repr(
+        a_context(params={"password": "hunter2"}, resumed_from=Checkpoint("a", {"token": "hunter2"}))
+    )
 
 
 def test_text_is_cleaned_for_postgresql():
@@ -152,14 +244,14 @@ def test_ok_and_failed_build_results():
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 10**9])
 def test_a_delay_that_no_timer_can_hold_is_refused(delay):
     with pytest.raises(Invalid, match="0 to 604800 seconds"):
-        Retry(delay)
+        Retry(after=delay)
     with pytest.raises(Invalid):
         HandlerResult(False, retry_after_seconds=delay)
 
 
 def test_retry_and_permanent_say_something_by_default():
     assert str(Retry()) == "The handler asked to be run again."
-    assert str(Retry(5, "the tide is out")) == "the tide is out"
+    assert str(Retry("the tide is out", after=timedelta(seconds=5))) == "the tide is out"
     assert "never succeed" in str(Permanent())
     assert issubclass(Retry, DagmasterError) and issubclass(Permanent, DagmasterError)
 
@@ -217,7 +309,9 @@ def test_the_params_model_is_passed_if_the_function_takes_it():
         (lambda ctx, params: None, {}, "params=MODEL"),
         (lambda ctx, a, b: None, {"params": Size}, "should take"),
         (lambda ctx, *, needed: None, {}, "should take"),
-        (lambda ctx: None, {"isolation": "process"}, "isolation"),
+        (lambda ctx: None, {"isolation": "magic"}, "isolation"),
+        (lambda ctx: None, {"memory_mb": 100}, "memory_mb needs isolation='process'"),
+        (lambda ctx: None, {"isolation": "process", "memory_mb": 0}, "above 0"),
         (lambda ctx: None, {"timeout_seconds": 0}, "timeout_seconds"),
         (lambda ctx: (yield), {}, "plain generator"),
     ],

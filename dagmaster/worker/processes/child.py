@@ -1,0 +1,240 @@
+"""A handler's process: one task after the other in the main thread, while a second thread talks with the worker."""
+
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from concurrent.futures import Future
+from itertools import count
+from queue import SimpleQueue
+from typing import Any, NoReturn, TextIO
+
+import orjson
+
+from dagmaster import errors, tracing
+from dagmaster.errors import DagmasterError
+from dagmaster.handlers.calling import encode_output, error_types
+from dagmaster.handlers.contract import Checkpoint, HandlerContext, HandlerResult, Permanent, Progress
+from dagmaster.handlers.registry import registry
+from dagmaster.worker.processes.attempt import Attempt, Ending, leaves_threads
+from dagmaster.worker.processes.finding import Reference, find
+from dagmaster.worker.processes.home import Home
+from dagmaster.worker.processes.system import Meter, die_with_parent, flush_c, has_children, memory
+from dagmaster.worker.processes.wire import Frame, pack, receive
+
+INTERRUPT = signal.SIGUSR1
+TELL_EVERY_MILLISECONDS = 100
+TASKS_PER_CHILD = 100
+GROWTH_BYTES = 512 * 1024 * 1024
+
+
+def move_in(nursery: int, output: int) -> None:
+    """Make a process of its own of what was just forked."""
+    os.setsid()
+    die_with_parent(signal.SIGKILL)
+    if os.getppid() != nursery:
+        os._exit(0)  # It went before this was said.
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = _stream(1), _stream(2)  # type: ignore[misc,assignment]
+    faulthandler.enable()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The Python library does so for its own generator; without it all children would draw the same numbers.
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed()
+
+
+def _stream(descriptor: int) -> TextIO:
+    # Line by line, so that the log can be followed.
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+class Child:
+    """Only the second thread uses the socket: a signal that interrupts the main thread tears no frame in two."""
+
+    def __init__(self, sock: socket.socket, max_output_bytes: int) -> None:
+        self._sock = sock
+        self._max_output_bytes = max_output_bytes
+        self._tasks: SimpleQueue[Frame] = SimpleQueue()
+        self._frames: SimpleQueue[bytes] = SimpleQueue()
+        self._bell, self._rings = os.pipe()
+        self._ctx: HandlerContext | None = None
+        self._attempt: Attempt | None = None
+        self._progress: deque[Progress] = deque(maxlen=1)
+        self._numbers = count(1)
+        self._saving: dict[int, Future[None]] = {}
+
+    # The main thread.
+
+    def live(self) -> NoReturn:
+        home = Home()
+        self._take_signals()
+        # Forks of a handler are no children of the worker: they end as any process does.
+        os.register_at_fork(after_in_child=_give_signals_back)
+        threading.Thread(target=self._listen, name="dagmaster-control", daemon=True).start()
+        memory_at_first = memory("VmRSS") or 0
+        for done in count(1):
+            task = self._tasks.get()
+            meter = Meter()
+            ending = self._work(task)
+            is_home = home.restore()
+            self._take_signals()
+            usage = meter.read()
+            grown = (memory("VmRSS") or 0) - memory_at_first
+            is_clean = ending.kind != "cancelled" and is_home and not leaves_threads() and not has_children()
+            self._finish(
+                ending,
+                peak_memory_bytes=usage.peak_memory_bytes,
+                cpu_seconds=usage.cpu_seconds,
+                reusable=is_clean and done < TASKS_PER_CHILD and grown < GROWTH_BYTES,
+            )
+        raise AssertionError("unreachable")
+
+    def _take_signals(self) -> None:
+        signal.signal(INTERRUPT, lambda *_: self._attempt.interrupt() if self._attempt else None)
+        # A service manager sends it to all, but the worker says what to do. Subprocesses would inherit an ignored one.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def _work(self, task: Frame) -> Ending:
+        ctx = self._ctx
+        assert ctx is not None
+        try:
+            handler = find(Reference(**task.head["handler"]), registry)
+        except Permanent as error:
+            refused = HandlerResult(False, error_message=str(error), permanent=True, error_types=error_types(error))
+            return Ending("ended", refused)
+        self._attempt = Attempt(handler, ctx, self._max_output_bytes)
+        with tracing.coming_from(trace) if (trace := task.head["trace_parent"]) else contextlib.nullcontext():
+            ending = self._attempt.run()
+        self._attempt = None
+        return ending
+
+    def _finish(self, ending: Ending, **more: Any) -> None:
+        self._ctx = None
+        self._saving.clear()
+        flush_c()
+        self._send_progress()
+        result = ending.result
+        head = {
+            "kind": "outcome",
+            "ending": ending.kind,
+            "success": bool(result.success),
+            "error_message": result.error_message,
+            "permanent": bool(result.permanent),
+            "retry_after_seconds": None if result.retry_after_seconds is None else float(result.retry_after_seconds),
+            "error_types": [str(one) for one in result.error_types],
+            "metrics": orjson.Fragment(ending.metrics),
+            **more,
+        }
+        self._say(head, ending.output)
+
+    def _say(self, head: dict[str, Any], body: bytes = b"") -> None:
+        self._frames.put(pack(head, body))
+        os.write(self._rings, b"!")
+
+    def _keep(self, checkpoint: Checkpoint) -> Future[None]:
+        artifacts = [dict(one) for one in checkpoint.artifacts]
+        content = encode_output({"data": checkpoint.data, "artifacts": artifacts}, self._max_output_bytes)
+        number, stored = next(self._numbers), Future[None]()
+        self._saving[number] = stored
+        self._send_progress()
+        self._say({"kind": "checkpoint", "number": number, "phase": checkpoint.phase}, content)
+        return stored
+
+    # The second thread.
+
+    def _listen(self) -> None:
+        try:
+            self._converse()
+        except (OSError, EOFError):
+            pass  # The worker is gone, or needs this child no more.
+        except Exception:  # noqa: BLE001 - whatever it is, without this thread nobody hears of the child again
+            traceback.print_exc()
+        finally:
+            os.killpg(0, signal.SIGKILL)
+
+    def _converse(self) -> NoReturn:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll(TELL_EVERY_MILLISECONDS if self._ctx else None)}
+            if self._bell in ready:
+                os.read(self._bell, 4096)
+            if not ready:
+                self._send_progress()
+            while not self._frames.empty():
+                self._sock.sendall(self._frames.get())
+            if self._sock.fileno() in ready:
+                self._obey(self._receive())
+
+    def _receive(self) -> Frame:
+        if (frame := receive(self._sock)) is None:
+            raise EOFError
+        return frame
+
+    def _obey(self, frame: Frame) -> None:
+        ctx = self._ctx
+        match frame.head:
+            case {"kind": "task"}:
+                self._ctx = self._context(frame)
+                self._sock.sendall(pack({"kind": "begun"}))
+                self._tasks.put(frame)
+            case {"kind": "stored", "number": number, "error": error}:
+                _answer(self._saving.pop(number, None), error)
+            case {"kind": "stop"} if ctx is not None:
+                ctx.stopping.set()
+            case {"kind": "cancel"} if ctx is not None:
+                ctx.cancelled.set()
+                signal.pthread_kill(threading.main_thread().ident or 0, INTERRUPT)
+
+    def _context(self, task: Frame) -> HandlerContext:
+        given = orjson.loads(task.body)
+        resumed = given.pop("resumed_from")
+        ctx = HandlerContext(
+            **given,
+            resumed_from=Checkpoint(**resumed) if resumed else None,
+            progress_sink=self._progress.append,
+            checkpoint_sink=self._keep,
+        )
+        if task.head["stopping"]:
+            ctx.stopping.set()
+        return ctx
+
+    def _send_progress(self) -> None:
+        if self._progress:
+            with contextlib.suppress(IndexError):  # The other thread was faster.
+                told = self._progress.popleft()
+                self._frames.put(
+                    pack({"kind": "progress", "current": told.current, "total": told.total, "message": told.message})
+                )
+
+
+def _give_signals_back() -> None:
+    for number in (INTERRUPT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _answer(stored: Future[None] | None, error: list[str] | None) -> None:
+    if stored is None:
+        return
+    if error is None:
+        stored.set_result(None)
+    else:
+        stored.set_exception(_rebuilt(*error))
+
+
+def _rebuilt(name: str, message: str) -> Exception:
+    """As what it was in the worker, if that is an error of ours."""
+    kind = {"Permanent": Permanent}.get(name) or getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, DagmasterError):
+        return kind(message)
+    return RuntimeError(f"{name}: {message}")

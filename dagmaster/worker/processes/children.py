@@ -1,0 +1,194 @@
+"""Processes for handlers with isolation="process": forked when needed, used again, stopped whatever they do."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from dagmaster import tracing
+from dagmaster.errors import Unavailable
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.handlers.registry import Handler, Registry
+from dagmaster.worker.processes.cradle import Cradle
+from dagmaster.worker.processes.finding import refer_to
+from dagmaster.worker.processes.outcome import Outcome, Usage, failed, outcome_of, outcome_told
+from dagmaster.worker.processes.peer import Peer
+from dagmaster.worker.processes.system import oom_kills
+
+__all__ = ["Children", "Outcome", "Usage"]
+
+log = logging.getLogger(__name__)
+
+IDLE_KEPT = 4
+
+
+class Children:
+    """`specs` are those that the registry was loaded with: the children's own registry is made with them."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        specs: Sequence[str],
+        *,
+        kill_after_seconds: float = 2.0,
+        max_output_bytes: int,
+    ) -> None:
+        self._registry, self._specs = registry, specs
+        self._kill_after_seconds = kill_after_seconds
+        self._max_output_bytes = max_output_bytes
+        self._cradle: Cradle | None = None
+        self._opening = asyncio.Lock()
+        self._forking: set[asyncio.Task[Peer]] = set()
+        self._idle: list[Peer] = []
+        self._busy: dict[Peer, str] = {}
+        self._stopping = self._closed = False
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """Of the tasks at work."""
+        return {task_id: peer.pid for peer, task_id in self._busy.items()}
+
+    async def start(self) -> None:
+        """Let the handlers be loaded; without any of this kind there is nothing to do."""
+        if not any(handler.isolation == "process" for handler in self._registry):
+            return
+        try:
+            await self._open()
+        except Unavailable as error:
+            log.warning("%s", error)  # It is tried again for each task, and not all tasks need it.
+
+    async def run(self, handler: Handler, ctx: HandlerContext, write_log: Callable[[bytes], None]) -> Outcome:
+        """Run it to its end. When this is cancelled the child is asked to stop, killed, and gone before it returns."""
+        outcome = None
+        while outcome is None:
+            try:
+                peer = await self._take()
+            except Unavailable as error:
+                return failed(str(error))
+            outcome = await self._run_in(peer, handler, ctx, write_log)
+        return outcome
+
+    def stop_gently(self) -> None:
+        """The worker stops: handlers end at their next checkpoint."""
+        self._stopping = True
+        for peer in self._busy:
+            peer.say({"kind": "stop"})
+
+    async def close(self) -> None:
+        """Nothing is left alive; what still ran has failed."""
+        self._closed = True
+        async with self._opening:
+            if self._cradle is not None:
+                await self._cradle.close()
+        await asyncio.gather(*self._forking, return_exceptions=True)
+        for peer in self._idle:
+            peer.retire()
+        self._idle.clear()
+
+    async def _open(self) -> Cradle:
+        async with self._opening:
+            if self._closed:
+                raise Unavailable("the worker is stopping")
+            if self._cradle is not None and self._cradle.is_lost:
+                await self._cradle.close()
+                self._cradle = None
+            if self._cradle is None:
+                wanted = [refer_to(handler) for handler in self._registry if handler.isolation == "process"]
+                self._cradle = await Cradle.open(self._specs, wanted, self._max_output_bytes)
+            return self._cradle
+
+    async def _take(self) -> Peer:
+        while self._idle:
+            peer = self._idle.pop()
+            if not peer.death.done():
+                return peer
+            peer.retire()
+        # A task of its own: the child is born also when nobody waits for it any more.
+        forking = asyncio.create_task(self._fork())
+        self._forking.add(forking)
+        forking.add_done_callback(self._forking.discard)
+        try:
+            return await asyncio.shield(forking)
+        except asyncio.CancelledError:
+            forking.add_done_callback(self._keep_unclaimed)
+            raise
+
+    async def _fork(self) -> Peer:
+        return await (await self._open()).fork()
+
+    def _keep_unclaimed(self, forking: "asyncio.Task[Peer]") -> None:
+        if not forking.cancelled() and forking.exception() is None:
+            self._give_back(forking.result())
+
+    async def _run_in(
+        self, peer: Peer, handler: Handler, ctx: HandlerContext, write_log: Callable[[bytes], None]
+    ) -> Outcome | None:
+        """None when the child was dead before: another one is to be asked."""
+        self._busy[peer] = ctx.task_id
+        try:
+            return await self._perform(peer, handler, ctx, write_log)
+        except asyncio.CancelledError:
+            await _whatever_comes(peer.end(self._kill_after_seconds))
+            raise
+        finally:
+            del self._busy[peer]
+            self._give_back(peer)
+
+    async def _perform(
+        self, peer: Peer, handler: Handler, ctx: HandlerContext, write_log: Callable[[bytes], None]
+    ) -> Outcome | None:
+        killed_before = oom_kills()
+        head = {
+            "kind": "task",
+            "handler": asdict(refer_to(handler)),
+            "stopping": self._stopping or ctx.stopping.is_set(),
+            "trace_parent": tracing.current_trace_parent(),
+        }
+        told = await peer.perform(head, _described(ctx), ctx, write_log)
+        if told is not None:
+            return outcome_told(told.head, told.body)
+        if peer.died_idle:
+            return None
+        if not peer.death.done():
+            return failed("the process of the handler says nothing more and cannot be ended")
+        return outcome_of(peer.death.result(), peer.spent_seconds, (killed_before, oom_kills()))
+
+    def _give_back(self, peer: Peer) -> None:
+        if self._closed or not peer.is_reusable or peer.death.done() or len(self._idle) >= IDLE_KEPT:
+            peer.retire()
+        else:
+            peer.rest()
+            self._idle.append(peer)
+
+
+def _described(ctx: HandlerContext) -> bytes:
+    """What the context of the child is made of."""
+    resumed = ctx.resumed_from
+    return orjson.dumps(
+        {
+            "task_id": ctx.task_id,
+            "job_id": ctx.job_id,
+            "node_id": ctx.node_id,
+            "handler": ctx.handler,
+            "params": ctx.params,
+            "retry_count": ctx.retry_count,
+            "timeout_seconds": ctx.timeout_seconds,
+            "worker_id": ctx.worker_id,
+            "correlation_id": ctx.correlation_id,
+            "resumed_from": resumed
+            and {"phase": resumed.phase, "data": resumed.data, "artifacts": [dict(one) for one in resumed.artifacts]},
+        }
+    )
+
+
+async def _whatever_comes(work: Coroutine[Any, Any, None]) -> None:
+    """To its end, also if this is cancelled a second time."""
+    working = asyncio.create_task(work)
+    while not working.done():
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            continue

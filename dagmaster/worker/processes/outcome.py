@@ -1,0 +1,101 @@
+"""How a handler's run in a process of its own ended, also when the process did not live to say so."""
+
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from dagmaster.handlers.contract import HandlerResult
+
+GB, MB = 1024**3, 1024**2
+OUT_OF_MEMORY = ("MemoryError", "Exception")
+DIED = ("ProcessDied", "Exception")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one attempt took. None where the system does not tell."""
+
+    peak_memory_bytes: int | None
+    cpu_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`output` is encoded already, and the result's own is None. `interrupted`: it stopped behind a checkpoint."""
+
+    result: HandlerResult
+    output: bytes | None = None
+    usage: Usage | None = None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of a process. `status` is what waiting for it gave; None when there was nobody left to wait for it."""
+
+    status: int | None
+    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+
+
+def outcome_told(head: dict[str, Any], output: bytes) -> Outcome:
+    """From the child's own words."""
+    result = HandlerResult(
+        head["success"],
+        error_message=head["error_message"],
+        metrics=head["metrics"],
+        permanent=head["permanent"],
+        retry_after_seconds=head["retry_after_seconds"],
+        error_types=tuple(head["error_types"]),
+    )
+    usage = Usage(head["peak_memory_bytes"], head["cpu_seconds"])
+    return Outcome(result, output if result.success else None, usage, head["ending"] == "interrupted")
+
+
+def outcome_of(death: Death, spent_before: float, oom_kills: tuple[int | None, int | None]) -> Outcome:
+    """The child ended instead of the handler. `oom_kills` are the kernel's count before and after."""
+    cpu = None if death.cpu_seconds is None else max(death.cpu_seconds - spent_before, 0.0)
+    usage = Usage(death.peak_memory_bytes, cpu)
+    killed = death.status is not None and _signal(death.status) == signal.SIGKILL
+    if not killed:
+        return failed(_told(death.status), usage=usage)
+    peak = f" (peak {_size(death.peak_memory_bytes)})" if death.peak_memory_bytes else ""
+    before, after = oom_kills
+    if before is None or after is None:
+        message = f"the process of the handler was killed by the kernel, most likely for want of memory{peak}"
+        return failed(message, OUT_OF_MEMORY, usage)
+    if after > before:
+        return failed(
+            f"the process of the handler was killed by the kernel for want of memory{peak}", OUT_OF_MEMORY, usage
+        )
+    return failed(f"the process of the handler was killed with SIGKILL, but not for want of memory{peak}", usage=usage)
+
+
+def failed(
+    message: str, error_types: tuple[str, ...] = DIED, usage: Usage | None = None, *, permanent: bool = False
+) -> Outcome:
+    result = HandlerResult(False, error_message=message, permanent=permanent, error_types=error_types)
+    return Outcome(result, usage=usage)
+
+
+def _told(status: int | None) -> str:
+    if status is None:
+        return "the process that handlers are forked from ended, and the handler's with it"
+    if (number := _signal(status)) is not None:
+        return f"the process of the handler crashed with {_name(number)}"
+    return f"the process of the handler ended with exit code {status >> 8}"
+
+
+def _signal(status: int) -> int | None:
+    return status & 0x7F or None
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _size(count: int) -> str:
+    return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.0f} MB"

@@ -1,0 +1,186 @@
+"""A child as the worker sees it: what it is told, what it says, and how it is made to end."""
+
+import asyncio
+import fcntl
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import orjson
+
+from dagmaster.handlers.contract import Checkpoint, HandlerContext
+from dagmaster.worker.processes.outcome import Death
+from dagmaster.worker.processes.wire import Frame, pack, read
+
+log = logging.getLogger(__name__)
+
+# As much as is read at once: others in the loop wait so long.
+CHUNK_BYTES = 256 * 1024
+PIPE_BYTES = 1024 * 1024
+LAST_WORDS_SECONDS = 1.0
+GONE_WITHIN_SECONDS = 5.0
+
+
+class Peer:
+    def __init__(
+        self,
+        pid: int,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        output: int,
+        death: "asyncio.Future[Death]",
+        kill: Callable[[int], None],
+    ) -> None:
+        self.pid = pid
+        self.death = death
+        self.is_reusable = True
+        self.spent_seconds = 0.0
+        self._has_worked = self._has_begun = False
+        self._reader, self._writer = streams
+        self._output: int | None = output
+        self._write_log: Callable[[bytes], None] | None = None
+        self._kill = kill
+        self._loop = asyncio.get_running_loop()
+        self._conversation: asyncio.Task[Frame | None] | None = None
+        os.set_blocking(output, False)
+        self._loop.add_reader(output, self._read_output)
+
+    def say(self, head: dict[str, Any], body: bytes = b"") -> None:
+        if not self._writer.is_closing():
+            self._writer.write(pack(head, body))
+
+    async def perform(
+        self, head: dict[str, Any], body: bytes, ctx: HandlerContext, write_log: Callable[[bytes], None]
+    ) -> Frame | None:
+        """Its outcome, when all that it printed has been read; None when it died instead."""
+        self._write_log = write_log
+        self.is_reusable = self._has_begun = False
+        self.say(head, body)
+        # A task of its own: when the caller is cancelled, the child is still to be heard until it has ended.
+        self._conversation = asyncio.create_task(self._converse(ctx))
+        await self._silence(None)
+        if not self._conversation.done():
+            await asyncio.wait([self._conversation], timeout=LAST_WORDS_SECONDS)
+        outcome = self._conversation.result() if self._conversation.done() else None
+        if outcome is None:
+            await self._bury()
+        await self._read_rest()
+        if outcome is not None:
+            self._has_worked = True
+            self.is_reusable = outcome.head["reusable"]
+            self.spent_seconds += outcome.head["cpu_seconds"]
+        return outcome
+
+    @property
+    def died_idle(self) -> bool:
+        """It had died before it was given its last task, and that was not known yet."""
+        return self._has_worked and not self._has_begun
+
+    async def end(self, within_seconds: float) -> None:
+        """Ask it to stop, and make it. It is not alive when this returns."""
+        self.is_reusable = False
+        self.say({"kind": "cancel"})
+        await self._silence(within_seconds)
+        self._kill(self.pid)
+        await self._bury()
+        await self._read_rest()
+
+    def retire(self) -> None:
+        """Without its connection it ends by itself."""
+        self.is_reusable = False
+        self._write_log = None
+        if self._conversation is not None:
+            self._conversation.cancel()
+        self._writer.transport.abort()  # One that does not read would hold up what is still to be written.
+        if self._output is not None:
+            self._loop.remove_reader(self._output)
+            os.close(self._output)
+            self._output = None
+
+    def rest(self) -> None:
+        """Until the next task; what is still printed belongs to none."""
+        self._write_log = self._conversation = None
+
+    async def _silence(self, timeout: float | None) -> None:
+        """When it has said its last word, or is dead."""
+        waiting: list[asyncio.Future[Any]] = [self.death]
+        if self._conversation is not None:
+            waiting.append(self._conversation)
+        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _converse(self, ctx: HandlerContext) -> Frame | None:
+        while (frame := await read(self._reader)) is not None:
+            match frame.head:
+                case {"kind": "begun"}:
+                    self._has_begun = True
+                case {"kind": "progress", "current": current, "total": total, "message": message}:
+                    ctx.progress(current, total, message)
+                case {"kind": "checkpoint", "number": number, "phase": phase}:
+                    self._save(ctx, number, Checkpoint(phase, **orjson.loads(frame.body)))
+                case {"kind": "outcome"}:
+                    return frame
+        return None
+
+    def _save(self, ctx: HandlerContext, number: int, checkpoint: Checkpoint) -> None:
+        ctx.last_checkpoint = checkpoint
+        try:
+            stored = ctx.checkpoint_sink(checkpoint) if ctx.checkpoint_sink else None
+        except Exception as error:  # noqa: BLE001 - it is the handler's, as if it ran here
+            self._answer(number, error)
+            return
+        if stored is None:
+            self._answer(number, None)
+        else:
+            stored.add_done_callback(partial(self._answer_from_anywhere, number))
+
+    def _answer_from_anywhere(self, number: int, stored: Future[None]) -> None:
+        # One that was given up needs no answer: the task is no longer this worker's.
+        if not stored.cancelled():
+            self._loop.call_soon_threadsafe(self._answer, number, stored.exception())
+
+    def _answer(self, number: int, error: BaseException | None) -> None:
+        told = None if error is None else [type(error).__name__, str(error)]
+        self.say({"kind": "stored", "number": number, "error": told})
+
+    async def _bury(self) -> None:
+        """It is dead or about to be; one that only went silent is killed."""
+        if not self.death.done():
+            await asyncio.wait([self.death], timeout=LAST_WORDS_SECONDS)
+        if not self.death.done():
+            self._kill(self.pid)
+            await asyncio.wait([self.death], timeout=GONE_WITHIN_SECONDS)
+        if not self.death.done():
+            log.warning("the process %d was killed and is still there; it may wait for a disk", self.pid)
+
+    async def _read_rest(self) -> None:
+        """What was printed before the end; not for ever: somebody may hold the pipe open and go on."""
+        deadline = self._loop.time() + LAST_WORDS_SECONDS
+        while self._read_output() and self._loop.time() < deadline:  # noqa: ASYNC110 - others have their turn
+            await asyncio.sleep(0)
+
+    def _read_output(self) -> bool:
+        """Whether there may be more."""
+        if self._output is None:
+            return False
+        try:
+            chunk = os.read(self._output, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._loop.remove_reader(self._output)
+            return False
+        if self._write_log is not None:
+            self._write_log(chunk)
+        return True
+
+
+def output_pipe() -> tuple[int, int]:
+    """With room for much: a child that prints waits for the worker only when this is full."""
+    read_end, write_end = os.pipe()
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):  # Users have a limit.
+            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return read_end, write_end

@@ -1,0 +1,55 @@
+"""How the worker, the nursery and the children talk: a head of JSON, and bytes that are left as they are."""
+
+import asyncio
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+LENGTHS = struct.Struct("!II")
+# To the nursery: fork (two descriptors come with it) or kill a child with its process group.
+REQUEST = struct.Struct("!ci")
+FORK, KILL = b"F", b"K"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    head: dict[str, Any]
+    body: bytes = b""
+
+
+def pack(head: dict[str, Any], body: bytes = b"") -> bytes:
+    encoded = orjson.dumps(head)
+    return b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body))
+
+
+async def read(reader: asyncio.StreamReader) -> Frame | None:
+    """None when the other side is gone."""
+    try:
+        head_length, body_length = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
+        content = await reader.readexactly(head_length + body_length)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    return Frame(orjson.loads(content[:head_length]), content[head_length:])
+
+
+def receive(sock: socket.socket) -> Frame | None:
+    """The same, for those that may wait."""
+    lengths = _exactly(sock, LENGTHS.size)
+    if lengths is None:
+        return None
+    head_length, body_length = LENGTHS.unpack(lengths)
+    content = _exactly(sock, head_length + body_length)
+    return None if content is None else Frame(orjson.loads(content[:head_length]), content[head_length:])
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < count:
+        chunk = sock.recv(count - len(parts))
+        if not chunk:
+            return None
+        parts += chunk
+    return bytes(parts)
