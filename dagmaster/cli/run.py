@@ -64,7 +64,8 @@ def run(
     definition = find_workflow(workflow, settings, QueueRules(registry.queues(), queue))
     graph = prepare(definition, settings, registry)
     job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs))
-    options = worker_options(settings, sorted({queue} | queues_of(definition)), concurrency, grace_seconds=STOP_SECONDS)
+    queues = sorted({queue} | queues_of(definition))
+    options = worker_options(settings, queues, concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
     with database(settings) as dsn:
         outcome = uvloop.run(Runner(dsn, settings, registry, options, as_json, timeout).run(job))
     raise typer.Exit(outcome)

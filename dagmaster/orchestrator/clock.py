@@ -11,5 +11,9 @@ class DatabaseClock:
         return datetime.now(UTC) + self._ahead
 
     def adjust(self, database_now: datetime, asked_at: datetime, answered_at: datetime) -> None:
-        """The answer was true somewhere between question and answer."""
-        self._ahead = database_now - (asked_at + (answered_at - asked_at) / 2)
+        """The answer was true somewhere between question and answer; what agrees with that stays as it is.
+
+        So an answer that was on its way for seconds, in a process that was stopped or cut off, moves nothing.
+        """
+        least, most = database_now - answered_at, database_now - asked_at
+        self._ahead = min(max(self._ahead, least), most)

@@ -170,8 +170,9 @@ class Orchestrator:
         reports, rest = self._collect(now)
         posts = [*reports, *rest]
         try:
-            # What was reported comes before what has run out: a result in the mailbox is no timeout.
-            posts = [*reports, *await self._read_mail(conn, now), *rest]
+            # What was reported comes before what has run out: a result in the mailbox is no timeout. And the checkpoint
+            # of a local task was mailed before the task ended.
+            posts = [*await self._read_mail(conn, now), *reports, *rest]
             self.memory.enter(Phase.EVALUATING_JOBS)
             grouped = by_job(posts)
             rows = {post.job_id: post.job for post in posts if post.job is not None}
@@ -286,10 +287,9 @@ class Orchestrator:
         tasks = [(turn, dispatch) for turn, _ in work.batch.turns for dispatch in turn.dispatches.values()]
         tasks.sort(key=lambda task: (-task[0].job.priority, task[0].job.started_at))
         for turn, dispatch in tasks:
-            wanted = dispatch.node.task
             if turn.job.is_paused or dispatch.node.params is None:
                 continue
-            if not self.local.reserve(wanted.queue, wanted.handler):
+            if not self.local.reserve(dispatch.node.task_queue, dispatch.node.task.handler):
                 continue
             work.local.append(task_of(turn, dispatch))
             work.batch.local.add(dispatch.task_id)

@@ -19,6 +19,7 @@ MAX_RECONNECT_SECONDS = 5.0
 HAND_OVER_SECONDS = 5.0
 CANCEL_SECONDS = 1.0
 CANCEL_ATTEMPTS = 15
+ANNOUNCE_AGAIN_SECONDS = 0.5
 
 
 async def run_orchestrator(
@@ -31,7 +32,7 @@ async def run_orchestrator(
     ready: asyncio.Event | None = None,
 ) -> None:
     """Until `stop`; then its jobs go to the others at once."""
-    await announce(dsn, orchestrator, intervals)
+    await _announce_in_spite_of_losses(dsn, orchestrator, intervals, stop)
     if ready is not None:
         ready.set()
     chores = [asyncio.create_task(chore.run(dsn)) for chore in chores_of(orchestrator, intervals, notifier)]
@@ -74,6 +75,26 @@ async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -
         await adopt(conn, orchestrator, intervals)
 
 
+async def _announce_in_spite_of_losses(
+    dsn: str, orchestrator: Orchestrator, intervals: Intervals, stop: asyncio.Event
+) -> None:
+    """Who cannot reach the database says so and ends; who loses it half-way may have been given jobs already."""
+    was_reached = False
+    while not stop.is_set():
+        try:
+            await announce(dsn, orchestrator, intervals)
+            return
+        except DatabaseUnavailable:
+            if not was_reached:
+                raise
+        except LOST as error:
+            was_reached = True
+            log.warning("the orchestrator lost the database as it started, trying again: %s", _first_line(error))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANNOUNCE_AGAIN_SECONDS):
+                await stop.wait()
+
+
 async def _interrupt_on(stop: asyncio.Event, orchestrator: Orchestrator) -> None:
     await stop.wait()
     orchestrator.interrupt()
@@ -91,11 +112,15 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
                 delay = 0.1
                 await orchestrator.run(conn, stop)
         except (*LOST, DatabaseUnavailable) as error:
-            log.warning("the orchestrator lost the database, trying again: %s", str(error).strip().partition("\n")[0])
+            log.warning("the orchestrator lost the database, trying again: %s", _first_line(error))
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await stop.wait()
             delay = min(delay * 2, MAX_RECONNECT_SECONDS)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 async def leave(dsn: str, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:

@@ -1,7 +1,8 @@
 """What travels between orchestrators and workers, whatever carries it."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -51,17 +52,102 @@ class TaskReport:
     details: Mapping[str, Any] | None = None
 
 
-class Queue(Protocol):
-    """A worker's side of a transport: at least once, under the lease that its heartbeat keeps."""
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a worker says of itself when it comes: where it runs, and what it takes."""
+
+    hostname: str
+    pid: int
+    queues: tuple[str, ...]
+    handlers: tuple[str, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a worker is, as its heartbeat tells it. `stats` is shown as it is: running, stuck, memory."""
+
+    completed: int = 0
+    failed: int = 0
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+
+Wanted = Literal["run", "drain", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What is wanted of a worker, and which of its tasks are no longer its to do."""
+
+    withdrawn: frozenset[str] = frozenset()
+    wanted: Wanted = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    """`data` and `artifacts` are JSON."""
+
+    phase: str
+    data: bytes
+    artifacts: bytes | None = None
+    checkpoint_id: int | None = None
+
+
+class Told(Protocol):
+    """Progress as a handler reports it."""
+
+    @property
+    def current(self) -> float: ...
+    @property
+    def total(self) -> float | None: ...
+    @property
+    def percent(self) -> float | None: ...
+    @property
+    def message(self) -> str: ...
+
+
+class Link(Protocol):
+    """A worker's side of a transport, as long as the connection lasts: at least once, under its heartbeat's lease.
+
+    Each call may raise one of the transport's `lost`.
+    """
+
+    async def register(self, offer: Offer) -> str:
+        """Come under a new name, which is returned."""
+
+    async def beat(self, standing: Standing) -> bool:
+        """Keep the lease of all that the worker holds. False when it was given up: its tasks are others' now."""
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         """Report what ended and claim up to `limit` tasks, in one transaction."""
 
-    async def withdrawn(self, task_ids: Sequence[str]) -> set[str]:
-        """Which of these are no longer this worker's to do."""
+    async def orders(self, task_ids: Sequence[str]) -> Orders:
+        """Of these, the ones that are no longer this worker's to do; and whether it should go on."""
 
     async def forgotten(self, known: Collection[str]) -> list[TaskMessage]:
         """Tasks that were claimed for this worker and of which it does not know: the answer got lost."""
+
+    async def tell(self, task_id: str, progress: Told) -> None:
+        """How far a task is that this worker holds; of any other it is not kept."""
+
+    async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
+        """Returns when it is stored. Raises TaskOver when the attempt is no longer this worker's."""
+
+    async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
+        """This checkpoint cannot be taken up; the newest valid one before it, if there is one."""
+
+    async def leave(self, standing: Standing) -> None:
+        """Good-bye: nothing is held any more."""
+
+
+class Transport(Protocol):
+    """How a worker comes to its work. `waits`: a claim stays open until there is something to do."""
+
+    lost: tuple[type[Exception], ...]
+    waits: bool
+
+    def open(self, worker_id: str | None) -> AbstractAsyncContextManager[Link]:
+        """A connection, for a worker that is known under this name or not known yet."""
 
 
 class LocalWorker(Protocol):

@@ -1,56 +1,111 @@
 """The queue that needs nothing but PostgreSQL."""
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import orjson
 from psycopg.rows import DictRow
 
-from dagmaster.queues.contract import TaskMessage, TaskReport
-from dagmaster.store import tasks
-from dagmaster.store.connect import Connection
+from dagmaster.errors import DatabaseUnavailable
+from dagmaster.ids import new_id
+from dagmaster.queues.contract import Offer, Orders, SavedCheckpoint, Standing, TaskMessage, TaskReport, Told
+from dagmaster.store import instances, progress, tasks
+from dagmaster.store.connect import LOST, Connection, connect, keep_json
 from dagmaster.store.signals import MAIL, Notifier
 
 
-class PostgresQueue:
-    """`durable` carries reports; `quick` carries claims alone, which may be lost and repeated."""
+class PostgresTransport:
+    waits = False
+    lost: tuple[type[Exception], ...] = (*LOST, DatabaseUnavailable)
 
-    def __init__(
-        self, durable: Connection, quick: Connection, worker_id: str, queues: Sequence[str], notifier: Notifier
-    ) -> None:
+    def __init__(self, dsn: str, notifier: Notifier) -> None:
+        self._dsn, self._notifier = dsn, notifier
+
+    @asynccontextmanager
+    async def open(self, worker_id: str | None) -> "AsyncIterator[PostgresLink]":
+        async with AsyncExitStack() as stack:
+            durable = await stack.enter_async_context(await self._connect(durable=True))
+            quick = await stack.enter_async_context(await self._connect(durable=False))
+            yield PostgresLink(durable, quick, worker_id or "", self._notifier)
+
+    async def _connect(self, *, durable: bool) -> Connection:
+        conn = await connect(self._dsn, application="dagmaster worker", hot=True, durable=durable)
+        keep_json(conn)
+        return conn
+
+
+class PostgresLink:
+    """`durable` carries reports and checkpoints; `quick` what may be lost and repeated."""
+
+    def __init__(self, durable: Connection, quick: Connection, worker_id: str, notifier: Notifier) -> None:
         self._durable, self._quick = durable, quick
+        self._in_turn = asyncio.Lock()  # A transaction of one must not take in the statement of another.
         self.worker_id = worker_id
-        self._queues = list(queues)
         self._notifier = notifier
+
+    async def register(self, offer: Offer) -> str:
+        me = instances.Instance(str(new_id()), offer.hostname, offer.pid, instances.host_key())
+        await instances.register_worker(self._quick, me, offer.queues, offer.concurrency, offer.handlers)
+        self.worker_id = me.instance_id
+        return self.worker_id
+
+    async def beat(self, standing: Standing) -> bool:
+        return await instances.beat_worker(self._quick, self.worker_id, _standing(standing)) is not None
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         if not limit:
-            await self._report(reports)
+            async with self._in_turn:
+                await self._report(reports)
             return []
         if not reports:
-            cursor = await tasks.start_claim(self._quick, self.worker_id, self._queues, limit)
+            cursor = await tasks.start_claim(self._quick, self.worker_id, limit)
         else:
-            async with self._durable.pipeline(), self._durable.transaction():
+            async with self._in_turn, self._durable.pipeline(), self._durable.transaction():
                 await self._report(reports)
-                cursor = await tasks.start_claim(self._durable, self.worker_id, self._queues, limit)
-        claimed = [_message(row) for row in await cursor.fetchall()]
+                cursor = await tasks.start_claim(self._durable, self.worker_id, limit)
+        claimed = [message_of(row) for row in await cursor.fetchall()]
         if claimed:
             self._notifier.notify(MAIL, urgent=False)  # That they have started can wait for that they have ended.
         return claimed
 
     async def _report(self, reports: Sequence[TaskReport]) -> None:
         aloud = self._notifier.may_ride()
-        await tasks.report(self._durable, self.worker_id, [_report_row(report) for report in reports], aloud=aloud)
+        await tasks.report(self._durable, self.worker_id, [report_row(report) for report in reports], aloud=aloud)
         if not aloud:
             self._notifier.notify(MAIL)
 
-    async def withdrawn(self, task_ids: Sequence[str]) -> set[str]:
-        return await tasks.withdrawn(self._quick, self.worker_id, task_ids)
+    async def orders(self, task_ids: Sequence[str]) -> Orders:
+        wanted, withdrawn = await tasks.orders(self._quick, self.worker_id, task_ids)
+        return Orders(frozenset(withdrawn), wanted)
 
     async def forgotten(self, known: Collection[str]) -> list[TaskMessage]:
-        return [_message(row) for row in await tasks.held(self._quick, self.worker_id, known)]
+        return [message_of(row) for row in await tasks.held(self._quick, self.worker_id, known)]
+
+    async def tell(self, task_id: str, progress_of_task: Told) -> None:
+        await progress.tell_progress(self._quick, self.worker_id, task_id, progress_of_task)
+
+    async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
+        fields = {
+            "phase_name": checkpoint.phase,
+            "state_data": orjson.Fragment(checkpoint.data),
+            "artifacts_completed": orjson.Fragment(checkpoint.artifacts) if checkpoint.artifacts else None,
+            "worker_id": self.worker_id,
+        }
+        async with self._in_turn:
+            await progress.save_checkpoint(self._durable, task_id, fields)
+        self._notifier.notify(MAIL)
+
+    async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
+        row = await progress.discard_checkpoint(self._quick, self.worker_id, task_id, checkpoint_id, reason)
+        return saved_checkpoint(row) if row is not None else None
+
+    async def leave(self, standing: Standing) -> None:
+        await instances.stop_worker(self._quick, self.worker_id, _standing(standing))
 
 
-def _message(row: DictRow) -> TaskMessage:
+def message_of(row: DictRow) -> TaskMessage:
     return TaskMessage(
         row["task_id"],
         row["job_id"],
@@ -70,7 +125,13 @@ def _message(row: DictRow) -> TaskMessage:
     )
 
 
-def _report_row(report: TaskReport) -> dict[str, Any]:
+def saved_checkpoint(row: DictRow) -> SavedCheckpoint:
+    return SavedCheckpoint(
+        row["phase_name"], row["state_data"] or b"{}", row["artifacts_completed"], row["checkpoint_id"]
+    )
+
+
+def report_row(report: TaskReport) -> dict[str, Any]:
     return tasks.report_row(
         task_id=report.task_id,
         job_id=report.job_id,
@@ -84,3 +145,7 @@ def _report_row(report: TaskReport) -> dict[str, Any]:
         error_types=report.error_types,
         details=report.details,
     )
+
+
+def _standing(standing: Standing) -> dict[str, Any]:
+    return {"completed": standing.completed, "failed": standing.failed, "stats": standing.stats}

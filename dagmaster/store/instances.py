@@ -74,13 +74,19 @@ async def register_worker(
     await run(conn, "register_worker", _identity(me) | values)
 
 
-async def beat_worker(conn: Connection, me: Instance, completed: int, failed: int) -> datetime | None:
+async def beat_worker(conn: Connection, worker_id: str, standing: Mapping[str, Any]) -> datetime | None:
     """None when the worker was given up: its tasks are somebody else's now."""
-    return await _now(conn, "beat_worker", _counted(me, completed, failed))
+    return await _now(conn, "beat_worker", _counted(worker_id, standing))
 
 
-async def stop_worker(conn: Connection, me: Instance, completed: int, failed: int) -> None:
-    await run(conn, "stop_worker", _counted(me, completed, failed))
+async def stop_worker(conn: Connection, worker_id: str, standing: Mapping[str, Any]) -> None:
+    await run(conn, "stop_worker", _counted(worker_id, standing))
+
+
+async def want_worker(conn: Connection, worker_id: str, wanted: str) -> bool:
+    """Ask a worker to run, drain or stop; it sees so within a second. False when it is not there."""
+    cursor = await run(conn, "want_worker", {"worker_id": worker_id, "wanted": wanted})
+    return await cursor.fetchone() is not None
 
 
 async def bury_dead(conn: Connection, key: str) -> list[str]:
@@ -130,8 +136,13 @@ def _identity(me: Instance) -> dict[str, Any]:
     return {"instance_id": me.instance_id, "hostname": me.hostname, "pid": me.pid, "host_key": me.host_key}
 
 
-def _counted(me: Instance, completed: int, failed: int) -> dict[str, Any]:
-    return {"instance_id": me.instance_id, "tasks_completed": completed, "tasks_failed": failed}
+def _counted(worker_id: str, standing: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "instance_id": worker_id,
+        "tasks_completed": standing.get("completed", 0),
+        "tasks_failed": standing.get("failed", 0),
+        "stats": orjson.dumps(standing.get("stats") or {}).decode(),
+    }
 
 
 async def _rows(conn: Connection, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -12,6 +12,19 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.statements import run
 
 MAX_CURRENT = 100
+# What a checkpoint need not say.
+CHECKPOINT: Mapping[str, Any] = {
+    "phase_index": None,
+    "phase_total": None,
+    "progress_current": None,
+    "progress_total": None,
+    "progress_message": None,
+    "artifacts_total": None,
+    "memory_bytes": None,
+    "disk_bytes": None,
+    "error_count": 0,
+    "is_final": False,
+}
 
 Row = dict[str, Any]
 
@@ -91,6 +104,7 @@ async def tell_progress(conn: Connection, worker_id: str, task_id: str, progress
 async def save_checkpoint(conn: Connection, task_id: str, fields: Mapping[str, Any]) -> int:
     """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `take_result` does."""
     values = {
+        **CHECKPOINT,
         **fields,
         **_key(task_id),
         "checkpoint_id": new_id(),
@@ -99,6 +113,14 @@ async def save_checkpoint(conn: Connection, task_id: str, fields: Mapping[str, A
     }
     await _apply(conn, "save_checkpoint", values)
     return int(values["checkpoint_id"])
+
+
+async def discard_checkpoint(
+    conn: Connection, worker_id: str, task_id: str, checkpoint_id: int, reason: str
+) -> Row | None:
+    """By the worker that should have taken it up. The newest valid one before it, if there is one."""
+    values = {**_key(task_id), "worker_id": worker_id, "checkpoint_id": checkpoint_id, "reason": reason}
+    return await (await run(conn, "discard_checkpoint", values)).fetchone()
 
 
 async def check_task_exists(conn: Connection, task_id: str) -> None:
@@ -148,3 +170,9 @@ async def node_progress(conn: Connection, job_id: int, node_id: str) -> Row:
     if row is None:
         raise UnknownNode(f"job {job_id} has no node {node_id!r}")
     return row
+
+
+def parts_of(task_id: str) -> tuple[int, str]:
+    """The job and the node of an attempt; raises UnknownTask for what can be no attempt's id."""
+    key = _key(task_id)
+    return key["job_id"], key["node_id"]

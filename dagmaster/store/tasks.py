@@ -11,9 +11,11 @@ from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
 
 
-async def start_claim(conn: Connection, worker_id: str, queues: Sequence[str], limit: int) -> AsyncCursor[DictRow]:
-    """The rows are fetched by the caller: in a pipeline they come later."""
-    return await run(conn, "claim_tasks", {"worker_id": worker_id, "queues": list(queues), "limit": limit})
+async def start_claim(conn: Connection, worker_id: str, limit: int) -> AsyncCursor[DictRow]:
+    """Of the queues and handlers that the worker came with. The rows are fetched by the caller: in a pipeline they
+    come later.
+    """
+    return await run(conn, "claim_tasks", {"worker_id": worker_id, "limit": limit})
 
 
 async def report(conn: Connection, worker_id: str, rows: Sequence[dict[str, Any]], *, aloud: bool = False) -> None:
@@ -60,9 +62,11 @@ def report_row(
     }
 
 
-async def withdrawn(conn: Connection, worker_id: str, task_ids: Sequence[str]) -> set[str]:
-    cursor = await run(conn, "withdrawn_tasks", {"worker_id": worker_id, "task_ids": list(task_ids)})
-    return {row["task_id"] for row in await cursor.fetchall()}
+async def orders(conn: Connection, worker_id: str, task_ids: Sequence[str]) -> tuple[Any, list[str]]:
+    """What is wanted of the worker, and which of these tasks it no longer holds."""
+    cursor = await run(conn, "worker_orders", {"worker_id": worker_id, "task_ids": list(task_ids)})
+    row = await cursor.fetchone()
+    return (row["wanted"], row["withdrawn"]) if row is not None else ("run", list(task_ids))
 
 
 async def held(conn: Connection, worker_id: str, known: Collection[str]) -> list[DictRow]:

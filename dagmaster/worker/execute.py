@@ -1,9 +1,12 @@
 """Run one task: find its handler, give it its time, and make a report of whatever happens."""
 
 import asyncio
-from concurrent.futures import Executor
+import contextlib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 from time import perf_counter
 from typing import Any
 
@@ -11,13 +14,19 @@ import orjson
 
 from dagmaster import tracing
 from dagmaster.errors import DagmasterError
-from dagmaster.handlers import HandlerContext, HandlerResult, Registry
+from dagmaster.handlers import Checkpoint, Handler, HandlerContext, HandlerResult, Interrupted, Registry
+from dagmaster.handlers.artifacts import missing
 from dagmaster.handlers.calling import call, encode_output
 from dagmaster.handlers.contract import clean_text
 from dagmaster.logs import about
 from dagmaster.model.redact import redact_text
-from dagmaster.queues.contract import TaskMessage, TaskReport
+from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
+from dagmaster.worker.capture import TaskLog, capturing
+from dagmaster.worker.logbook import Logbook
+from dagmaster.worker.processes.children import Children
 from dagmaster.worker.telling import Teller
+
+TIMED_OUT = ("TimeoutError", "OSError", "Exception")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +34,46 @@ class Bench:
     """What every task of a worker is executed with."""
 
     registry: Registry
-    worker_id: str
-    executor: Executor
-    max_output_bytes: int
+    threads: Executor
+    children: Children
     teller: Teller
+    logbook: Logbook
+    max_output_bytes: int
+    stop_within_seconds: float
+    discard: Callable[[str, int, str], Awaitable[SavedCheckpoint | None]]
+    leave_behind: Callable[[str, Future[Any]], None]
+    stopping: Event = field(default_factory=Event)
 
 
-async def execute(message: TaskMessage, bench: Bench) -> TaskReport:
+@dataclass(slots=True)
+class _Attempt:
+    """One task on the bench."""
+
+    message: TaskMessage
+    bench: Bench
+    worker_id: str
+    log: TaskLog
+    started: float = field(default_factory=perf_counter)
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+async def execute(message: TaskMessage, bench: Bench, worker_id: str) -> TaskReport:
     ids = about(job_id=message.job_id, node_id=message.node_id, task_id=message.task_id)
-    with ids, _traced(message, bench.worker_id) as span:
-        report = await _execute(message, bench)
+    log = bench.logbook.open(message.task_id)
+    log_path = None
+    attempt = _Attempt(message, bench, worker_id, log)
+    with ids, _traced(message, worker_id) as span:
+        try:
+            with capturing(log):
+                report = await _report_of(attempt)
+            # Whatever the task said is stored before it is known how it ended.
+            await bench.teller.all_saved(message.task_id)
+        finally:
+            log_path = await bench.logbook.close(message.task_id)
         if report.error is not None:
             tracing.fail(span, report.error)
+    if log_path is not None:
+        attempt.details["log_path"] = log_path
     return report
 
 
@@ -57,35 +94,76 @@ def _traced(message: TaskMessage, worker_id: str) -> AbstractContextManager[Any]
     )
 
 
-async def _execute(message: TaskMessage, bench: Bench) -> TaskReport:
-    started = perf_counter()
+async def _report_of(attempt: _Attempt) -> TaskReport:
+    message, bench = attempt.message, attempt.bench
     try:
         handler = bench.registry.get(message.handler)
-        ctx = _context(message, bench)
+        ctx = await _context(attempt)
         async with asyncio.timeout(message.timeout_seconds):
-            result = await call(handler, ctx, executor=bench.executor)
-        report = _report(message, result, bench.max_output_bytes)
+            return await _run(attempt, handler, ctx)
     except TimeoutError:
-        report = _failed(message, f"timed out after {message.timeout_seconds:g} s")
+        error = f"timed out after {message.timeout_seconds:g} s"
+        return _failed(attempt, HandlerResult(False, error_message=error, error_types=TIMED_OUT))
+    except Interrupted:
+        return _ended(attempt, "given_back")
     except DagmasterError as error:
-        report = _failed(message, str(error), permanent=True)
+        return _failed(attempt, HandlerResult.failed(str(error), permanent=True))
     except Exception as error:  # noqa: BLE001 - what is not reported stands still until its time is over
-        report = _failed(message, f"the output cannot be encoded: {type(error).__name__}: {error}")
-    duration_ms = round((perf_counter() - started) * 1000)
-    return TaskReport(
-        report.task_id,
-        report.job_id,
-        report.node_id,
-        report.kind,
-        report.output,
-        report.error,
-        report.permanent,
-        report.retry_after_seconds,
-        duration_ms,
-    )
+        return _failed(attempt, HandlerResult.failed(f"cannot be executed: {type(error).__name__}: {error}"))
 
 
-def _context(message: TaskMessage, bench: Bench) -> HandlerContext:
+async def _run(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -> TaskReport:
+    """In the loop, in a thread, or in a process of its own."""
+    bench = attempt.bench
+    if handler.isolation == "process":
+        outcome = await bench.children.run(handler, ctx, attempt.log.write)
+        if outcome.usage is not None:
+            attempt.details["peak_memory_bytes"] = outcome.usage.peak_memory_bytes
+            attempt.details["cpu_seconds"] = outcome.usage.cpu_seconds
+        if outcome.interrupted:
+            return _ended(attempt, "given_back")
+        return _normalised(attempt, outcome.result, outcome.output)
+    if handler.in_loop:
+        result = await call(handler, ctx, executor=None)
+    else:
+        result = await _in_thread(attempt, handler, ctx)
+    output = encode_output(result.output, bench.max_output_bytes) if result.success else None
+    return _normalised(attempt, result, output)
+
+
+class _Watched:
+    """An executor for one call, of which it can be asked whether it has ended."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self.future: Future[Any] | None = None
+
+    def submit(self, *call: Any) -> Future[Any]:
+        self.future = self._threads.submit(*call)
+        return self.future
+
+
+async def _in_thread(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -> HandlerResult:
+    watched = _Watched(attempt.bench.threads)
+    try:
+        return await call(handler, ctx, executor=watched)  # type: ignore[arg-type]
+    except asyncio.CancelledError:
+        await _wait_for_thread(attempt, watched.future)
+        raise
+
+
+async def _wait_for_thread(attempt: _Attempt, thread: Future[Any] | None) -> None:
+    """A thread is asked to end (`ctx.cancelled`) and cannot be made to."""
+    if thread is None or thread.cancelled() or thread.done():
+        return
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait([asyncio.wrap_future(thread)], timeout=attempt.bench.stop_within_seconds)
+    if not thread.done():
+        attempt.bench.leave_behind(attempt.message.task_id, thread)
+
+
+async def _context(attempt: _Attempt) -> HandlerContext:
+    message, teller = attempt.message, attempt.bench.teller
     return HandlerContext(
         task_id=message.task_id,
         job_id=message.job_id,
@@ -94,10 +172,12 @@ def _context(message: TaskMessage, bench: Bench) -> HandlerContext:
         params=_params(message),
         retry_count=message.retry_count,
         timeout_seconds=message.timeout_seconds,
-        worker_id=bench.worker_id,
+        worker_id=attempt.worker_id,
         correlation_id=message.correlation_id,
-        checkpoint=_checkpoint(message),
-        progress_sink=bench.teller.sink(message.task_id),
+        resumed_from=await _resumed_from(attempt) if message.checkpoint_phase is not None else None,
+        progress_sink=teller.progress_sink(message.task_id),
+        checkpoint_sink=teller.checkpoint_sink(message.task_id),
+        stopping=attempt.bench.stopping,
     )
 
 
@@ -108,11 +188,26 @@ def _params(message: TaskMessage) -> dict[str, Any]:
     return params
 
 
-def _checkpoint(message: TaskMessage) -> dict[str, Any] | None:
-    if message.checkpoint_phase is None:
-        return None
-    data = _decoded(message.checkpoint_data, "checkpoint") if message.checkpoint_data else {}
-    return {"phase": message.checkpoint_phase, "data": data}
+async def _resumed_from(attempt: _Attempt) -> Checkpoint | None:
+    """The newest checkpoint whose artifacts are still there; the others are discarded."""
+    message = attempt.message
+    saved: SavedCheckpoint | None = SavedCheckpoint(
+        message.checkpoint_phase or "",
+        message.checkpoint_data or b"{}",
+        message.checkpoint_artifacts,
+        message.checkpoint_id,
+    )
+    while saved is not None:
+        artifacts = _decoded(saved.artifacts, "checkpoint's artifacts") if saved.artifacts else None
+        described = tuple(one for one in artifacts if isinstance(one, dict)) if isinstance(artifacts, list) else ()
+        reason = await asyncio.to_thread(missing, described) if described else None
+        if reason is None:
+            return Checkpoint(saved.phase, _decoded(saved.data, "checkpoint") or {}, described)
+        attempt.log.write(f"[dagmaster: the checkpoint {saved.phase} cannot be taken up here: {reason}]\n")
+        if saved.checkpoint_id is None:
+            return None
+        saved = await attempt.bench.discard(message.task_id, saved.checkpoint_id, reason)
+    return None
 
 
 def _decoded(value: bytes, what: str) -> Any:
@@ -122,27 +217,33 @@ def _decoded(value: bytes, what: str) -> Any:
         raise DagmasterError(f"malformed task: its {what} cannot be read: {error}") from error
 
 
-def _report(message: TaskMessage, result: HandlerResult, max_output_bytes: int) -> TaskReport:
+def _normalised(attempt: _Attempt, result: HandlerResult, output: bytes | None) -> TaskReport:
+    if result.metrics:
+        attempt.details["metrics"] = orjson.loads(encode_output(result.metrics, attempt.bench.max_output_bytes))
     if not result.success:
-        return _failed(
-            message,
-            result.error_message or "failed without a message",
-            permanent=result.permanent,
-            retry_after_seconds=result.retry_after_seconds,
-        )
-    output = encode_output(result.output, max_output_bytes)
-    return TaskReport(message.task_id, message.job_id, message.node_id, "completed", output)
+        return _failed(attempt, result)
+    return _ended(attempt, "completed", output=output)
 
 
-def _failed(
-    message: TaskMessage, error: str, *, permanent: bool = False, retry_after_seconds: float | None = None
-) -> TaskReport:
+def _failed(attempt: _Attempt, result: HandlerResult) -> TaskReport:
+    return _ended(
+        attempt,
+        "failed",
+        error=redact_text(clean_text(result.error_message or "failed without a message")),
+        permanent=result.permanent,
+        retry_after_seconds=result.retry_after_seconds,
+        error_types=result.error_types,
+    )
+
+
+def _ended(attempt: _Attempt, kind: Any, **how: Any) -> TaskReport:
+    message = attempt.message
     return TaskReport(
         message.task_id,
         message.job_id,
         message.node_id,
-        "failed",
-        error=redact_text(clean_text(error)),
-        permanent=permanent,
-        retry_after_seconds=retry_after_seconds,
+        kind,
+        duration_ms=round((perf_counter() - attempt.started) * 1000),
+        details=attempt.details,
+        **how,
     )

@@ -1,21 +1,84 @@
-"""How far tasks are: the newest word of each, told now and then. It never holds up a handler."""
+"""What handlers say while they work: how far they are, and which phases are done."""
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 
-from dagmaster.handlers.contract import Progress
+import orjson
+
+from dagmaster.errors import TaskOver
+from dagmaster.handlers.calling import encode_output
+from dagmaster.handlers.contract import Checkpoint, Progress
+from dagmaster.queues.contract import SavedCheckpoint
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unsaved:
+    task_id: str
+    checkpoint: SavedCheckpoint
+    stored: Future[None]
 
 
 class Teller:
-    """Handlers speak in threads of their own; what they said is taken from time to time."""
+    """Handlers speak in threads of their own, and none is held up here.
 
-    def __init__(self) -> None:
+    Of progress only the newest word of each task is kept, and told now and then. Checkpoints are kept until they are
+    stored, however long that takes.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.has_unsaved = asyncio.Event()
+        self._max_bytes = max_bytes
         self._latest: dict[str, Progress] = {}
+        self._unsaved: deque[Unsaved] = deque()
+        self._loop = asyncio.get_running_loop()
 
-    def sink(self, task_id: str) -> Callable[[Progress], None]:
+    def progress_sink(self, task_id: str) -> Callable[[Progress], None]:
         return partial(self._latest.__setitem__, task_id)
 
-    def take(self) -> Iterator[tuple[str, Progress]]:
+    def checkpoint_sink(self, task_id: str) -> Callable[[Checkpoint], Future[None]]:
+        return partial(self._keep, task_id)
+
+    def _keep(self, task_id: str, checkpoint: Checkpoint) -> Future[None]:
+        data = encode_output(checkpoint.data, self._max_bytes)
+        artifacts = orjson.dumps([dict(one) for one in checkpoint.artifacts]) if checkpoint.artifacts else None
+        unsaved = Unsaved(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts), Future())
+        self._unsaved.append(unsaved)
+        self._loop.call_soon_threadsafe(self.has_unsaved.set)
+        return unsaved.stored
+
+    def take_progress(self) -> Iterator[tuple[str, Progress]]:
         """What is new since the last time."""
         for task_id in list(self._latest):
             yield task_id, self._latest.pop(task_id)
+
+    def first_unsaved(self) -> Unsaved | None:
+        if not self._unsaved:
+            self.has_unsaved.clear()
+            return None
+        return self._unsaved[0]
+
+    def settle(self, unsaved: Unsaved, error: Exception | None = None) -> None:
+        """It is stored, or refused for good."""
+        if unsaved not in self._unsaved:
+            return  # Forgotten meanwhile.
+        self._unsaved.remove(unsaved)
+        if error is not None:
+            unsaved.stored.set_exception(error)
+        else:
+            unsaved.stored.set_result(None)
+
+    async def all_saved(self, task_id: str) -> None:
+        """What a task saved must be stored before it is known how the task ended."""
+        waiting = [asyncio.wrap_future(one.stored) for one in self._unsaved if one.task_id == task_id]
+        if waiting:
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def forget(self, task_id: str) -> None:
+        """Of a task that is no longer this worker's nothing is kept."""
+        self._latest.pop(task_id, None)
+        for unsaved in [one for one in self._unsaved if one.task_id == task_id]:
+            self.settle(unsaved, TaskOver(f"task {task_id} was withdrawn"))

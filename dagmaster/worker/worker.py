@@ -2,30 +2,45 @@
 
 import asyncio
 import logging
+import os
+import socket
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
 
-from dagmaster.errors import DatabaseUnavailable
+from dagmaster.errors import TaskOver
 from dagmaster.handlers import Registry
-from dagmaster.ids import new_id
-from dagmaster.queues.contract import Queue, TaskMessage, TaskReport
-from dagmaster.queues.postgres import PostgresQueue
-from dagmaster.store.connect import LOST, Connection, connect, keep_json
-from dagmaster.store.instances import Instance, beat_worker, register_worker, stop_worker, this_instance
-from dagmaster.store.progress import tell_progress
-from dagmaster.store.signals import Notifier
-from dagmaster.worker.execute import Bench, execute
-from dagmaster.worker.telling import Teller
+from dagmaster.queues.contract import (
+    Link,
+    Offer,
+    SavedCheckpoint,
+    Standing,
+    TaskMessage,
+    TaskReport,
+    Transport,
+    Wanted,
+)
+from dagmaster.tasklogs.contract import TaskLogs
+from dagmaster.worker.execute import TIMED_OUT, Bench, execute
+from dagmaster.worker.logbook import Logbook
+from dagmaster.worker.processes.children import Children
+from dagmaster.worker.slots import Held, Slots
+from dagmaster.worker.spool import Spool
+from dagmaster.worker.standing import standing_stats
+from dagmaster.worker.telling import Teller, Unsaved
 
 log = logging.getLogger(__name__)
 
 MAX_RECONNECT_SECONDS = 5.0
 CLEANUP_SECONDS = 5.0
-# A thread cannot be stopped: one that outlived its task must not stand in the way of the next.
-STUCK_THREADS = 256
+# How soon a worker sees that a task was withdrawn from it, or that it should drain.
+WATCH_SECONDS = 1.0
+# An answer that took longer may be out of date: the job may have been cancelled since. It is asked for again.
+FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,53 +51,89 @@ class WorkerOptions:
     heartbeat_interval_seconds: float = 30.0
     progress_interval_seconds: float = 1.0
     shutdown_grace_seconds: float = 30.0
+    stop_within_seconds: float = 2.0
     max_output_bytes: int = 16 * 1024 * 1024
+    max_log_bytes: int = 10 * 1024 * 1024
+    handler_specs: tuple[str, ...] = ()
 
 
 class Worker:
-    """`deliver` is the short way of a worker in its orchestrator's process: True when the report was taken."""
+    """`deliver` is the short way of a worker in its orchestrator's process: True when the report was taken. `mailed`
+    tells the same orchestrator of what it is to read first.
+
+    `spool` keeps reports on disk until they are taken, for a worker whose server may be away for long.
+    """
 
     def __init__(
         self,
-        dsn: str,
+        transport: Transport,
         registry: Registry,
         options: WorkerOptions,
-        notifier: Notifier,
+        logs: TaskLogs,
         *,
         deliver: Callable[[TaskReport], bool] | None = None,
+        mailed: Callable[[], None] | None = None,
+        spool: Spool | None = None,
     ) -> None:
-        self.me: Instance = this_instance()
+        self.worker_id = ""
         self.options = options
         self.completed = self.failed = 0
-        self._dsn = dsn
-        self._registry = registry
+        self.wanted: Wanted = "run"
+        self.is_connected = False
+        self.slots = Slots(options.concurrency, self._slot_freed)
+        self._transport = transport
         self._handlers = frozenset(registry.names())
-        self._notifier = notifier
         self._deliver = deliver
-        self._executor = ThreadPoolExecutor(options.concurrency + STUCK_THREADS, thread_name_prefix="dagmaster-task")
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._mailed = mailed
+        self._spool = spool
+        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="dagmaster-task")
+        self._children = Children(
+            registry,
+            options.handler_specs,
+            kill_after_seconds=options.stop_within_seconds,
+            max_output_bytes=options.max_output_bytes,
+        )
+        self._teller = Teller(options.max_output_bytes)
+        self._logbook = Logbook(logs, options.max_log_bytes)
+        self._bench = Bench(
+            registry,
+            self._threads,
+            self._children,
+            self._teller,
+            self._logbook,
+            options.max_output_bytes,
+            options.stop_within_seconds,
+            self._discard,
+            self._leave_behind,
+        )
+        self._link: Link | None = None
         self._reports: deque[TaskReport] = deque()
-        self._teller = Teller()
-        self._reserved = 0
         self._more_waits = True
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._freed = asyncio.Event()
+        self.is_stopping = False
+        self._stop: asyncio.Event | None = None
+        self._claiming: asyncio.Task[None] | None = None
         self._deadline: float | None = None
+        self._reserved_at = 0.0
         self._unsure: set[str] = set()
+        self._given_up: set[str] = set()
+        self._doubt = asyncio.Event()
 
     @property
-    def worker_id(self) -> str:
-        return self.me.instance_id
+    def is_taking(self) -> bool:
+        return not self.is_stopping and self.wanted == "run"
 
     @property
     def free_slots(self) -> int:
-        if self._stopping:
-            return 0
-        return max(0, self.options.concurrency - len(self._running) - self._reserved)
+        return max(0, self.slots.free - len(self._unsure)) if self.is_taking else 0
+
+    def standing(self) -> Standing:
+        return Standing(self.completed, self.failed, standing_stats(self.slots, self._children))
 
     def _is_done(self) -> bool:
         """After the signal to stop: nothing is left to finish, or its time is over."""
-        if not self._running and not self._reports:
+        if not self.slots.held and not self._reports:
             return True
         return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
 
@@ -96,21 +147,22 @@ class Worker:
     # For an orchestrator in the same process.
 
     def reserve(self, queue: str, handler: str) -> bool:
-        if self._stopping or self._more_waits or not self.free_slots:
+        if self._more_waits or not self.free_slots:
             return False
         if queue not in self.options.queues or handler not in self._handlers:
             return False
-        self._reserved += 1
+        self.slots.reserved += 1
+        self._reserved_at = monotonic()
         return True
 
     def release(self, messages: Sequence[TaskMessage]) -> None:
-        self._reserved -= len(messages)
-        self._unsure.update(message.task_id for message in messages)
+        self.slots.reserved -= len(messages)
+        self._doubt_of(message.task_id for message in messages)
         self._wake.set()
 
     def start(self, message: TaskMessage) -> None:
-        self._reserved -= 1
-        self._begin(message)
+        self.slots.reserved -= 1
+        self._begin(message, self._reserved_at)
 
     def expect_more(self, queues: Collection[str]) -> None:
         if not set(queues).isdisjoint(self.options.queues):
@@ -125,82 +177,95 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then finish or give back what is running."""
-        stopper = asyncio.create_task(self._wake_on(stop))
+        self._stop = stop
+        background = [asyncio.create_task(self._wake_on(stop)), asyncio.create_task(self._logbook.run())]
+        if self._spool is not None:
+            self._reports.extend(self._spool.load())
         delay = 0.1
         try:
+            await self._children.start()
             while not stop.is_set():
                 try:
                     await self._serve(stop)
                     delay = 0.1
-                except* (*LOST, DatabaseUnavailable) as lost:  # In a group: several may have noticed it.
+                except* self._transport.lost as lost:  # In a group: several may have noticed it.
                     reason = _first_line(lost.exceptions[0])
-                    log.warning("worker %s lost the database, trying again: %s", self.worker_id, reason)
+                    log.warning("worker %s lost its connection, trying again: %s", self.worker_id, reason)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(delay):
                             await stop.wait()
                     delay = min(delay * 2, MAX_RECONNECT_SECONDS)
         finally:
-            stopper.cancel()
             await self._leave()
+            for one in background:
+                one.cancel()
+            await self._logbook.flush()
+            await self._children.close()
 
     async def _wake_on(self, stop: asyncio.Event) -> None:
+        """Stop claiming, and tell the handlers: the next checkpoint is their last here."""
         await stop.wait()
         self._deadline = asyncio.get_running_loop().time() + self.options.shutdown_grace_seconds
-        self._stopping = True
+        self.is_stopping = True
+        self._bench.stopping.set()
+        self._children.stop_gently()
+        if self._claiming is not None:
+            self._claiming.cancel()
         self._wake.set()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        """Work on one set of connections until they are lost or `stop` is set."""
-        async with AsyncExitStack() as stack:
-            durable = await stack.enter_async_context(await self._connect(durable=True))
-            quick = await stack.enter_async_context(await self._connect(durable=False))
-            await self._make_known(quick)
-            queue = PostgresQueue(durable, quick, self.worker_id, self.options.queues, self._notifier)
-            for message in await queue.forgotten(self._known()):
-                self._begin(message)
-            async with asyncio.TaskGroup() as group:
-                chores = [
-                    group.create_task(self._beat(quick, queue)),
-                    group.create_task(self._watch(queue)),
-                    group.create_task(self._tell(quick)),
-                ]
-                try:
-                    await self._exchange(queue, stop)
-                finally:
-                    for chore in chores:
-                        chore.cancel()
+        """Work on one connection until it is lost or `stop` is set and all has ended."""
+        async with self._transport.open(self.worker_id or None) as link:
+            await self._make_known(link)
+            await self._recall(link)
+            self._link, self.is_connected = link, True
+            try:
+                async with asyncio.TaskGroup() as group:
+                    work = [self._beat(link), self._watch(link), self._tell(link), self._save(link)]
+                    chores = [group.create_task(one) for one in work]
+                    if self._transport.waits:
+                        chores.append(group.create_task(self._claim(link)))
+                    try:
+                        await self._exchange(link, stop)
+                    finally:
+                        for chore in chores:
+                            chore.cancel()
+            finally:
+                self._link, self.is_connected = None, False
 
-    async def _connect(self, *, durable: bool) -> Connection:
-        conn = await connect(self._dsn, application="dagmaster worker", hot=True, durable=durable)
-        keep_json(conn)
-        return conn
-
-    async def _make_known(self, conn: Connection) -> None:
-        """Register; under a new name if the old one was given up while the database was out of reach."""
-        if await beat_worker(conn, self.me, self.completed, self.failed) is not None:
+    async def _make_known(self, link: Link) -> None:
+        """Register; under a new name if the old one was given up while the connection was lost."""
+        if self.worker_id and await link.beat(self.standing()):
             return
-        if self._running:
-            self._abandon()
-        renamed = replace(self.me, instance_id=str(new_id()))
-        options = self.options
-        await register_worker(conn, renamed, options.queues, options.concurrency, self._handlers)
-        self.me = renamed
+        if self.slots.held:
+            log.warning("worker %s was given up; its %d tasks belong to others", self.worker_id, len(self.slots.held))
+            self._withdraw(list(self.slots.held))
+        offer = Offer(
+            socket.gethostname(),
+            os.getpid(),
+            self.options.queues,
+            tuple(sorted(self._handlers)),
+            self.options.concurrency,
+        )
+        self.worker_id = await link.register(offer)
 
-    def _abandon(self) -> None:
-        log.warning("worker %s was given up; its %d tasks belong to others now", self.worker_id, len(self._running))
-        for task in self._running.values():
-            task.cancel()
+    async def _recall(self, link: Link) -> None:
+        """Begin what was claimed for this worker without its knowing."""
+        asked = monotonic()
+        for message in await link.forgotten(self._known()):
+            self._begin(message, asked)
 
-    async def _exchange(self, queue: Queue, stop: asyncio.Event) -> None:
+    async def _exchange(self, link: Link, stop: asyncio.Event) -> None:
         """The loop: one transaction reports what ended and claims what comes next. It ends when all has ended."""
+        claims = not self._transport.waits
         while not (stop.is_set() and self._is_done()):
             reports = list(self._reports)
-            wanted = self.free_slots if self._more_waits else 0
+            wanted = self.free_slots if claims and self._more_waits else 0
             if reports or wanted:
-                await self._trade(queue, reports, wanted)
+                await self._trade(link, reports, wanted)
                 continue
             self._wake.clear()
-            if self._reports or (self._more_waits and self.free_slots):
+            if self._reports or (claims and self._more_waits and self.free_slots):
                 continue
             try:
                 async with asyncio.timeout(self._patience()):
@@ -208,118 +273,224 @@ class Worker:
             except TimeoutError:
                 self._more_waits = True
 
-    async def _trade(self, queue: Queue, reports: Sequence[TaskReport], wanted: int) -> None:
-        self._reserved += wanted
+    async def _claim(self, link: Link) -> None:
+        """Where a claim waits until there is something to do, it must not hold up the reports."""
+        while not self.is_stopping:
+            self._freed.clear()
+            if not self.free_slots:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.options.poll_interval_seconds):
+                        await self._freed.wait()
+                continue
+            self._claiming = asyncio.ensure_future(self._trade(link, (), self.free_slots))
+            try:
+                await self._claiming
+            except asyncio.CancelledError:
+                if not self.is_stopping:
+                    raise
+            finally:
+                self._claiming = None
+
+    async def _trade(self, link: Link, reports: Sequence[TaskReport], wanted: int) -> None:
+        asked = monotonic()
+        self.slots.reserved += wanted
         try:
             if wanted:
                 self._more_waits = False
-            claimed = await queue.exchange(reports, wanted)
+            claimed = await link.exchange(reports, wanted)
         except BaseException:
             self._more_waits = True
             raise
         finally:
-            self._reserved -= wanted
-        for _ in reports:
-            self._reports.popleft()
+            self.slots.reserved -= wanted
+        self._forget_reports(reports)
         for message in claimed:
-            self._begin(message)
+            self._begin(message, asked)
         if wanted and len(claimed) == wanted:
             self._more_waits = True
         # Let short tasks end before the next exchange, so that it carries all of them.
         await asyncio.sleep(0)
 
+    def _forget_reports(self, reports: Sequence[TaskReport]) -> None:
+        for _ in reports:
+            self._reports.popleft()
+        if self._spool is not None and reports:
+            self._spool.remove([report.task_id for report in reports])
+
     def _known(self) -> list[str]:
-        return [*self._running, *(report.task_id for report in self._reports)]
+        return [*self.slots.held, *self.slots.stuck, *(report.task_id for report in self._reports)]
 
-    def _begin(self, message: TaskMessage) -> None:
+    def _begin(self, message: TaskMessage, asked: float) -> None:
+        if monotonic() - asked > FRESH_SECONDS:
+            self._doubt_of([message.task_id])
+            return
         self._unsure.discard(message.task_id)
-        if message.task_id not in self._running:
-            task = asyncio.create_task(self._run(message), name=message.task_id)
-            self._running[message.task_id] = task
-            task.add_done_callback(self._clear)
-
-    def _clear(self, task: asyncio.Task[None]) -> None:
-        """Free the slot, also of a task that was cancelled before it ran at all."""
-        if self._running.get(task.get_name()) is task:
-            del self._running[task.get_name()]
-            self._wake.set()
+        if message.task_id not in self.slots.held and message.task_id not in self.slots.stuck:
+            self.slots.take(message, asyncio.create_task(self._run(message), name=message.task_id))
 
     async def _run(self, message: TaskMessage) -> None:
-        bench = Bench(self._registry, self.worker_id, self._executor, self.options.max_output_bytes, self._teller)
-        try:
-            report = await execute(message, bench)
-        except BaseException:
-            self._wake.set()
-            raise
-        finally:
-            self._running.pop(message.task_id, None)
-        if report.kind == "completed":
-            self.completed += 1
-        else:
-            self.failed += 1
+        report = await execute(message, self._bench, self.worker_id)
+        if message.task_id in self._given_up:
+            self._given_up.discard(message.task_id)
+            return  # Its time was over long ago, and so it was reported.
+        self.slots.held.pop(message.task_id, None)
         self._hand_in(report)
 
     def _hand_in(self, report: TaskReport) -> None:
-        """To the orchestrator of this process, or by way of the database."""
+        """To the orchestrator of this process, or by way of the queue."""
+        if report.kind == "completed":
+            self.completed += 1
+        elif report.kind == "failed":
+            self.failed += 1
         if self._deliver is not None and self._deliver(report):
-            if not self._more_waits and not self._stopping:
+            if not self._more_waits and self.is_taking:
                 return  # The orchestrator itself fills the slot.
         else:
+            if self._spool is not None:
+                self._spool.add(report)
             self._reports.append(report)
+        self._slot_freed()
+
+    def _slot_freed(self) -> None:
+        self._freed.set()
         self._wake.set()
 
-    async def _beat(self, conn: Connection, queue: PostgresQueue) -> None:
+    # What goes on beside the tasks.
+
+    async def _beat(self, link: Link) -> None:
         """The lease of everything this worker holds."""
         while True:
             await asyncio.sleep(self.options.heartbeat_interval_seconds)
-            await self._make_known(conn)
-            queue.worker_id = self.worker_id  # One that was given up claims nothing.
+            await self._make_known(link)
 
-    async def _tell(self, conn: Connection) -> None:
+    async def _tell(self, link: Link) -> None:
         """How far the tasks are, one by one: a statement for several could wait for an owner that waits for it."""
         while True:
             await asyncio.sleep(self.options.progress_interval_seconds)
-            for task_id, progress in self._teller.take():
-                if task_id in self._running:
-                    await tell_progress(conn, self.worker_id, task_id, progress)
+            for task_id, progress in self._teller.take_progress():
+                if task_id in self.slots.held:
+                    await link.tell(task_id, progress)
 
-    async def _watch(self, queue: Queue) -> None:
+    async def _save(self, link: Link) -> None:
+        """Checkpoints, as soon as they are made."""
+        while True:
+            await self._teller.has_unsaved.wait()
+            while (unsaved := self._teller.first_unsaved()) is not None:
+                await self._save_one(link, unsaved)
+
+    async def _save_one(self, link: Link, unsaved: Unsaved) -> None:
+        try:
+            await link.save(unsaved.task_id, unsaved.checkpoint)
+        except self._transport.lost:
+            raise
+        except TaskOver as over:
+            self._withdraw([unsaved.task_id])
+            self._teller.settle(unsaved, over)
+        except Exception as error:  # The handler is told; the checkpoints of the others must be saved.
+            log.exception("the checkpoint %s of task %s was refused", unsaved.checkpoint.phase, unsaved.task_id)
+            self._teller.settle(unsaved, error)
+        else:
+            if self._mailed is not None:
+                self._mailed()
+            self._teller.settle(unsaved)
+
+    async def _discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
+        if self._link is None:
+            return None
+        return await self._link.discard(task_id, checkpoint_id, reason)
+
+    async def _watch(self, link: Link) -> None:
         """Stop what is no longer to be done: its job was cancelled or failed, or another attempt has begun."""
         while True:
-            await asyncio.sleep(self.options.poll_interval_seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(WATCH_SECONDS, self.options.poll_interval_seconds)):
+                    await self._doubt.wait()
             if self._unsure:
-                await self._make_sure(queue)
-            if held := list(self._running):
-                self._cancel(await queue.withdrawn(held))
+                await self._make_sure(link)
+            orders = await link.orders(list(self.slots.held))
+            self._withdraw(orders.withdrawn)
+            self._obey(orders.wanted)
+            for held in self.slots.overdue(self.options.stop_within_seconds + WATCH_SECONDS):
+                self._give_up_on(held)
 
-    async def _make_sure(self, queue: Queue) -> None:
-        """Tasks that were claimed after all are begun; those of which the database knows nothing never were."""
-        asked = set(self._unsure)
-        for message in await queue.forgotten(self._known()):
-            if message.task_id in self._unsure:
-                self._begin(message)
+    def _doubt_of(self, task_ids: Iterable[str]) -> None:
+        self._unsure.update(task_ids)
+        self._doubt.set()
+
+    async def _make_sure(self, link: Link) -> None:
+        """Tasks that were claimed after all are begun; those of which nobody knows never were, or are over."""
+        self._doubt.clear()
+        asked, asked_at = set(self._unsure), monotonic()
+        held = await link.forgotten(self._known())
         self._unsure -= asked
+        for message in held:
+            if message.task_id in asked:
+                self._begin(message, asked_at)
 
-    def _cancel(self, task_ids: Collection[str]) -> None:
-        for task_id in task_ids:
-            if (task := self._running.get(task_id)) is not None:
-                log.info("task %s was withdrawn", task_id)
-                task.cancel()
+    def _withdraw(self, task_ids: Collection[str]) -> None:
+        for task_id in self.slots.tell_to_end(task_ids):
+            log.info("task %s was withdrawn", task_id)
+            self._teller.forget(task_id)
+
+    def _obey(self, wanted: Wanted) -> None:
+        if wanted == self.wanted:
+            return
+        log.info("worker %s was asked to %s", self.worker_id, wanted)
+        self.wanted = wanted
+        if wanted == "stop" and self._stop is not None:
+            self._stop.set()
+        self.look()
+
+    def _give_up_on(self, held: Held) -> None:
+        """A coroutine that does not let itself be cancelled: nobody waits for it any longer."""
+        message = held.message
+        self._given_up.add(message.task_id)
+        self._leave_behind(message.task_id, held.runner)
+        if held.told_at is not None:
+            return
+        error = f"timed out after {message.timeout_seconds:g} s and does not end; its worker keeps a slot for it"
+        self._hand_in(
+            TaskReport(message.task_id, message.job_id, message.node_id, "failed", error=error, error_types=TIMED_OUT)
+        )
+
+    def _leave_behind(self, task_id: str, work: Future[Any] | asyncio.Future[Any]) -> None:
+        log.error("task %s is over and its handler does not end; it keeps one of the slots", task_id)
+        self.slots.leave_behind(task_id, work)
+
+    # The end.
 
     async def _leave(self) -> None:
         """Give back what was not finished in time, and say good-bye."""
-        self._stopping = True
-        for task_id, task in list(self._running.items()):
-            job_id, rest = task_id.split("_", 1)
-            task.cancel()
-            self._reports.append(TaskReport(task_id, int(job_id), rest.rpartition("_")[0], "given_back"))
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        with suppress(*LOST, DatabaseUnavailable, TimeoutError):
-            async with asyncio.timeout(CLEANUP_SECONDS), await self._connect(durable=True) as conn:
-                if self._reports:
-                    queue = PostgresQueue(conn, conn, self.worker_id, self.options.queues, self._notifier)
-                    await queue.exchange(list(self._reports), 0)
-                await stop_worker(conn, self.me, self.completed, self.failed)
+        self.is_stopping = True
+        await self._give_back()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if not self.worker_id:
+            return
+        with suppress(*self._transport.lost, TimeoutError):
+            async with asyncio.timeout(CLEANUP_SECONDS), self._transport.open(self.worker_id) as link:
+                while (unsaved := self._teller.first_unsaved()) is not None:
+                    await self._save_one(link, unsaved)
+                unknown = await link.forgotten(self._known())
+                reports = [*self._reports, *(_given_back(message) for message in unknown)]
+                if reports:
+                    await link.exchange(reports, 0)
+                    self._forget_reports(list(self._reports))
+                await link.leave(self.standing())
+
+    async def _give_back(self) -> None:
+        held = list(self.slots.held.values())
+        for one in held:
+            one.runner.cancel()
+        if held:
+            # They may still clean up, and processes are ended.
+            await asyncio.wait([one.runner for one in held], timeout=self.options.stop_within_seconds + 1)
+        for one in held:
+            if not one.runner.done() or one.runner.cancelled():
+                self._reports.append(_given_back(one.message))
+
+
+def _given_back(message: TaskMessage) -> TaskReport:
+    return TaskReport(message.task_id, message.job_id, message.node_id, "given_back")
 
 
 def _first_line(error: BaseException) -> str:

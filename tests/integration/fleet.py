@@ -31,10 +31,13 @@ from dagmaster.model.workflow import (
 from dagmaster.orchestrator import process
 from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.queues.postgres import PostgresTransport
+from dagmaster.settings import load_settings
 from dagmaster.store import jobs
 from dagmaster.store.connect import opened
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
+from dagmaster.tasklogs.opening import open_task_logs
 from dagmaster.worker.worker import Worker, WorkerOptions
 
 assert dagmaster.handlers.basic  # imported for the handlers that it registers
@@ -198,7 +201,10 @@ class WorkerRole(Role):
         self.dsn = dsn
         self.notifier = owner.notifier if owner else Notifier(dsn)
         self._is_local = owner is not None
-        self.it = Worker(dsn, known, options, self.notifier, deliver=owner.it.deliver if owner else None)
+        transport = PostgresTransport(dsn, self.notifier)
+        logs = open_task_logs(load_settings())
+        near = {"deliver": owner.it.deliver, "mailed": owner.it.look} if owner else {}
+        self.it = Worker(transport, known, options, logs, **near)
         if owner is not None:
             owner.it.local = self.it
 
@@ -213,7 +219,7 @@ class WorkerRole(Role):
         self._begin(self.it.run(self._stop), *helpers)
 
     async def kill(self) -> None:
-        held = list(self.it._running.values())
+        held = [one.runner for one in self.it.slots.held.values()]
         with patch.object(self.it, "_leave", _nothing):
             await self._drop()
         for one in held:
@@ -340,6 +346,14 @@ class Fleet:
                       (SELECT count(*) FROM dagapp.dag_tasks_running) = 0 AS running,
                       (SELECT count(*) FROM dagapp.dag_mailbox) = 0 AS mail"""
         )
+
+
+async def wait_until(holds: Callable[[], bool], seconds: float = SOON) -> None:
+    """For what only memory knows."""
+    deadline = monotonic() + seconds
+    while not holds():
+        assert monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -2,15 +2,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from fleet import fan, graph, rows, single, task
+from fleet import NO_RETRY, fan, graph, retry, rows, single, task
 from owning import Owner, owner
 
-from dagmaster.engine.messages import Cancel, Resume
-from dagmaster.queues.contract import TaskMessage, TaskReport
-from dagmaster.queues.postgres import PostgresQueue
+from dagmaster.engine.messages import Cancel, Resume, TaskFailed
+from dagmaster.errors import TaskOver
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
+from dagmaster.queues.postgres import PostgresLink
 from dagmaster.store import instances, tasks
 from dagmaster.store.connect import Connection, connect, keep_json, opened
 from dagmaster.store.instances import this_instance
@@ -27,7 +30,7 @@ async def me(dsn: str) -> AsyncIterator[Owner]:
 class Claimer:
     """A worker's side of the queue, without the worker."""
 
-    queue: PostgresQueue
+    queue: PostgresLink
     worker_id: str
     durable: Connection
 
@@ -51,14 +54,13 @@ async def claimer(dsn: str, *queues: str, is_registered: bool = True) -> AsyncIt
         one = this_instance()
         if is_registered:
             await instances.register_worker(quick, one, queues or ["q"], 4)
-        yield Claimer(
-            PostgresQueue(durable, quick, one.instance_id, queues or ["q"], Notifier(dsn)), one.instance_id, durable
-        )
+        yield Claimer(PostgresLink(durable, quick, one.instance_id, Notifier(dsn)), one.instance_id, durable)
 
 
-async def put(me: Owner, name: str = "work", queue: str = "q", **options: Any) -> int:
+async def put(me: Owner, name: str = "work", queue: str = "q", retry: RetryPolicy = NO_RETRY, **options: Any) -> int:
     """A started job with one task that waits."""
-    await me.submit(graph({name: task("echo", "END", queue=queue, params={"n": name})}, start=name), **options)
+    work = task("echo", "END", queue=queue, params={"n": name}, retry=retry)
+    await me.submit(graph({name: work}, start=name), **options)
     await me.advance(Resume())
     return me.job_id
 
@@ -93,16 +95,44 @@ async def test_a_claimed_task_says_all_that_a_worker_needs(dsn: str, me: Owner) 
     assert mail == {"kind": "started", "task_id": message.task_id, "worker_id": worker.worker_id}
 
 
-async def test_a_task_carries_the_checkpoint_of_its_node(dsn: str, me: Owner) -> None:
-    await put(me)
-    await rows(
-        dsn,
-        """UPDATE dagapp.dag_node_states SET checkpoint_phase = 'two', checkpoint_data = '{"a": 1}'
-           WHERE node_id = 'work'""",
-    )
+SAVED = SavedCheckpoint("two", b'{"a": 1}', b'[{"path": "s3://b/x"}]')
+
+
+async def test_the_next_attempt_carries_the_newest_valid_checkpoint(dsn: str, me: Owner) -> None:
+    await put(me, retry=retry(3))
     async with claimer(dsn) as worker:
         [message] = await worker.claim(1)
-    assert (message.checkpoint_phase, message.checkpoint_data) == ("two", b'{"a": 1}')
+        assert message.checkpoint_phase is None
+        await worker.queue.save(message.task_id, SavedCheckpoint("one", b"{}"))
+        await worker.queue.save(message.task_id, SAVED)
+        # Its owner hears of the failure, and not yet of the checkpoints.
+        await me.advance(TaskFailed("work", message.task_id, worker.worker_id, datetime.now(UTC), "no"))
+        [again] = await worker.claim(1)
+        assert (again.retry_count, again.checkpoint_phase, again.checkpoint_data) == (1, "two", b'{"a": 1}')
+        assert again.checkpoint_artifacts == b'[{"path": "s3://b/x"}]'
+        assert again.checkpoint_id is not None
+        before = await worker.queue.discard(again.task_id, again.checkpoint_id, "the file is gone")
+        assert before is not None and before.checkpoint_id is not None
+        assert (before.phase, before.data, before.artifacts) == ("one", b"{}", None)
+        assert await worker.queue.discard(again.task_id, before.checkpoint_id, "gone too") is None
+    events = await rows(
+        dsn, "SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events WHERE checkpoint_name IS NOT NULL"
+    )
+    assert [event["warning"] for event in events] == [
+        "the checkpoint two was discarded: the file is gone",
+        "the checkpoint one was discarded: gone too",
+    ]
+
+
+async def test_a_checkpoint_of_an_attempt_that_is_over_is_refused(dsn: str, me: Owner) -> None:
+    await put(me, retry=retry(3))
+    async with claimer(dsn) as worker:
+        [message] = await worker.claim(1)
+        await me.advance(TaskFailed("work", message.task_id, worker.worker_id, datetime.now(UTC), "no"))
+        with pytest.raises(TaskOver, match="is over"):
+            await worker.queue.save(message.task_id, SAVED)
+        [again] = await worker.claim(1)
+        assert again.checkpoint_phase is None
 
 
 async def test_higher_priority_comes_first_then_the_oldest_started_job_then_creation(dsn: str, me: Owner) -> None:
@@ -185,7 +215,7 @@ async def test_a_claimer_passes_over_what_another_is_just_claiming(dsn: str, me:
     await put(me, "first", priority=5)
     await put(me, "second")
     async with claimer(dsn) as slow, claimer(dsn) as quick, slow.durable.transaction():
-        cursor = await tasks.start_claim(slow.durable, slow.worker_id, ["q"], 1)
+        cursor = await tasks.start_claim(slow.durable, slow.worker_id, 1)
         assert [row["node_id"] for row in await cursor.fetchall()] == ["first"]
         assert [message.node_id for message in await quick.claim(5)] == ["second"]
 
@@ -251,9 +281,12 @@ async def test_a_task_is_withdrawn_when_its_job_ends(dsn: str, me: Owner) -> Non
     await put(me, "cancelled")
     async with claimer(dsn) as worker:
         ids = {message.node_id: message.task_id for message in await worker.claim(2)}
-        assert await worker.queue.withdrawn(list(ids.values())) == set()
+        assert (await worker.queue.orders(list(ids.values()))).withdrawn == set()
         await me.advance(Cancel())
-        assert await worker.queue.withdrawn([*ids.values(), "no_such_task"]) == {ids["cancelled"], "no_such_task"}
+        assert (await worker.queue.orders([*ids.values(), "no_such_task"])).withdrawn == {
+            ids["cancelled"],
+            "no_such_task",
+        }
 
 
 async def test_a_task_is_withdrawn_from_a_worker_that_was_given_up(dsn: str, me: Owner) -> None:
@@ -262,7 +295,7 @@ async def test_a_task_is_withdrawn_from_a_worker_that_was_given_up(dsn: str, me:
         [message] = await worker.claim(1)
         await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
         assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 1
-        assert await worker.queue.withdrawn([message.task_id]) == {message.task_id}
+        assert (await worker.queue.orders([message.task_id])).withdrawn == {message.task_id}
 
 
 async def test_a_cancelled_job_can_no_longer_be_claimed(dsn: str, me: Owner) -> None:

@@ -12,9 +12,13 @@ import pytest
 from fleet import handlers
 from pydantic import BaseModel
 
-from dagmaster.handlers import HandlerContext, HandlerResult, Permanent, Retry
+from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, Permanent, Registry, Retry
 from dagmaster.queues.contract import TaskMessage, TaskReport
+from dagmaster.settings import load_settings
+from dagmaster.tasklogs.opening import open_task_logs
 from dagmaster.worker.execute import Bench, execute
+from dagmaster.worker.logbook import Logbook
+from dagmaster.worker.processes.children import Children
 from dagmaster.worker.telling import Teller
 
 
@@ -24,6 +28,25 @@ def pool() -> Iterator[Executor]:
         yield executor
 
 
+def a_bench(known: Registry, pool: Executor, **more: Any) -> Bench:
+    async def no_checkpoint(*_: Any) -> None:
+        return None
+
+    limit = more.pop("max_output_bytes", 1_000_000)
+    given = {
+        "registry": known,
+        "threads": pool,
+        "children": Children(known, (), max_output_bytes=limit),
+        "teller": Teller(limit),
+        "logbook": Logbook(open_task_logs(load_settings()), 1_000_000),
+        "max_output_bytes": limit,
+        "stop_within_seconds": 0.2,
+        "discard": no_checkpoint,
+        "leave_behind": lambda *_: None,
+    }
+    return Bench(**{**given, **more})
+
+
 def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
     given = {"timeout_seconds": 10.0, "retry_count": 0, "dispatched_at": datetime.now(UTC), **more}
     return TaskMessage("7_work_0", 7, "work", handler, "q", params, **given)
@@ -31,8 +54,19 @@ def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
 
 async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}", **more: Any) -> TaskReport:
     limit = more.pop("max_output_bytes", 1_000_000)
-    bench = Bench(handlers(it=function), "worker-1", pool, limit, Teller())
-    return await execute(message("it", params, **more), bench)
+    bench = a_bench(handlers(it=function), pool, max_output_bytes=limit)
+    saver = asyncio.create_task(save_all(bench.teller))
+    try:
+        return await execute(message("it", params, **more), bench, "worker-1")
+    finally:
+        saver.cancel()
+
+
+async def save_all(teller: Teller) -> None:
+    while True:
+        await teller.has_unsaved.wait()
+        while (unsaved := teller.first_unsaved()) is not None:
+            teller.settle(unsaved)
 
 
 async def test_a_handler_is_given_its_task(pool: Executor) -> None:
@@ -47,28 +81,28 @@ async def test_a_handler_is_given_its_task(pool: Executor) -> None:
     [ctx] = seen
     assert (ctx.task_id, ctx.job_id, ctx.node_id, ctx.handler) == ("7_work_0", 7, "work", "it")
     assert (ctx.params, ctx.retry_count, ctx.timeout_seconds, ctx.worker_id) == ({"a": 1}, 3, 10.0, "worker-1")
-    assert (ctx.correlation_id, ctx.checkpoint) == ("c", {"phase": "two", "data": {"n": 1}})
+    assert (ctx.correlation_id, ctx.resumed_from) == ("c", Checkpoint("two", {"n": 1}))
     assert (report.task_id, report.job_id, report.node_id, report.kind) == ("7_work_0", 7, "work", "completed")
     assert report.output == b"{}"
     assert report.duration_ms is not None and report.duration_ms < 5000
 
 
 async def test_an_unknown_handler_fails_for_good(pool: Executor) -> None:
-    report = await execute(message("ecko"), Bench(handlers(), "w", pool, 1000, Teller()))
+    report = await execute(message("ecko"), a_bench(handlers(), pool), "w")
     assert (report.kind, report.permanent) == ("failed", True)
     assert report.error is not None and "'ecko'" in report.error and "'echo'" in report.error
 
 
 @pytest.mark.parametrize("params", [b"[1, 2]", b"null", b'"text"', b"{", b"", b"\xff"])
 async def test_malformed_params_fail_for_good(pool: Executor, params: bytes) -> None:
-    report = await execute(message("echo", params), Bench(handlers(), "w", pool, 1000, Teller()))
+    report = await execute(message("echo", params), a_bench(handlers(), pool), "w")
     assert (report.kind, report.permanent) == ("failed", True)
     assert "malformed" in (report.error or "")
 
 
 async def test_a_malformed_checkpoint_is_reported_and_does_not_hang_the_task(pool: Executor) -> None:
     bad = message("echo", checkpoint_phase="x", checkpoint_data=b"{")
-    report = await execute(bad, Bench(handlers(), "w", pool, 1000, Teller()))
+    report = await execute(bad, a_bench(handlers(), pool), "w")
     assert report.kind == "failed"
 
 
@@ -190,7 +224,7 @@ async def test_each_way_to_fail_is_reported_as_it_was_meant(pool: Executor) -> N
         raise Permanent("never")
 
     async def later(ctx: HandlerContext) -> None:
-        raise Retry(2.5, "not yet")
+        raise Retry("not yet", after=2.5)
 
     def result(ctx: HandlerContext) -> HandlerResult:
         return HandlerResult.failed("no", permanent=True)

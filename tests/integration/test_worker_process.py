@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -273,8 +274,8 @@ async def test_a_task_that_is_withdrawn_before_it_began_frees_its_slot_too(dsn: 
     async with fleet(dsn) as running:
         worker = await running.worker(concurrency=2, shutdown_grace_seconds=60)
         message = TaskMessage("1_work_0", 1, "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
-        worker.it._begin(message)
-        worker.it._cancel([message.task_id])  # before the loop came to it
+        worker.it._begin(message, monotonic())
+        worker.it._withdraw([message.task_id])  # before the loop came to it
         await asyncio.sleep(0.05)
         assert worker.it.free_slots == 2
         await asyncio.wait_for(worker.stop(), 10)

@@ -96,14 +96,19 @@ VALUES (:instance_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, 
 -- beat_worker --
 -- Still here; no row comes back when the worker was given up.
 UPDATE dagapp.dag_workers
-SET last_heartbeat = clock_timestamp(), tasks_completed = :tasks_completed, tasks_failed = :tasks_failed
+SET last_heartbeat = clock_timestamp(), tasks_completed = :tasks_completed, tasks_failed = :tasks_failed,
+    stats = :stats::jsonb
 WHERE worker_id = :instance_id AND status = 'active'
 RETURNING clock_timestamp() AS now;
 
 -- stop_worker --
 UPDATE dagapp.dag_workers
-SET status = 'stopped', tasks_completed = :tasks_completed, tasks_failed = :tasks_failed
+SET status = 'stopped', tasks_completed = :tasks_completed, tasks_failed = :tasks_failed, stats = :stats::jsonb
 WHERE worker_id = :instance_id AND status = 'active';
+
+-- want_worker --
+-- What an operator wants of it: run, drain or stop.
+UPDATE dagapp.dag_workers SET wanted = :wanted WHERE worker_id = :worker_id AND status = 'active' RETURNING worker_id;
 
 -- give_up_workers --
 -- Workers that have not beaten for too long are lost.

@@ -77,6 +77,27 @@ SELECT job_id, 'checkpoint', node_id, task_id, :worker_id::text, :state_data::js
 FROM node
 RETURNING mail_id;
 
+-- discard_checkpoint --
+-- It cannot be taken up: noted in the timeline; the newest valid one of the same node is used instead.
+WITH bad AS (
+    UPDATE dagapp.dag_checkpoints c SET is_valid = false
+    FROM dagapp.dag_tasks_running t
+    WHERE t.task_id = :task_id AND t.worker_id = :worker_id AND c.job_id = t.job_id AND c.node_id = t.node_id
+        AND c.checkpoint_id = :checkpoint_id AND c.is_valid
+    RETURNING c.job_id, c.node_id, c.phase_name
+), noted AS (
+    INSERT INTO dagapp.dag_job_events (
+        job_id, node_id, task_id, event_type, event_status, checkpoint_name, event_data, created_at, source_app
+    )
+    SELECT job_id, node_id, :task_id, 'node_warning', 'warning', phase_name, jsonb_build_object(
+        'warning', 'the checkpoint ' || phase_name || ' was discarded: ' || :reason::text, 'worker_id', :worker_id::text
+    ), clock_timestamp(), 'worker'
+    FROM bad
+)
+SELECT checkpoint_id, phase_name, state_data, artifacts_completed FROM dagapp.dag_checkpoints
+WHERE job_id = :job_id AND node_id = :node_id AND is_valid AND checkpoint_id <> :checkpoint_id
+ORDER BY created_at DESC, checkpoint_id DESC LIMIT 1;
+
 -- current_tasks --
 -- What is being done for a job at this moment, with how far it is.
 SELECT n.node_id, n.task_id, n.status, r.progress_current, r.progress_total, r.progress_percent, r.progress_message

@@ -1,13 +1,13 @@
 -- claim_tasks --
--- Take up to :limit waiting tasks of these queues: highest priority first, then the oldest started job, then in order
+-- Take up to :limit waiting tasks of the worker's queues: highest priority first, then the oldest started job, then in order
 -- of creation. Only for handlers that the worker has, and nothing for one that was given up. Mail tells the owners
 -- that they have started.
 WITH me AS MATERIALIZED (
-    SELECT handlers FROM dagapp.dag_workers
+    SELECT queues, handlers FROM dagapp.dag_workers
     WHERE worker_id = :worker_id AND status = 'active' AND wanted = 'run'
 ), picked AS MATERIALIZED (
     SELECT w.task_id
-    FROM me CROSS JOIN unnest(:queues::text[]) AS q(name)
+    FROM me CROSS JOIN unnest(me.queues) AS q(name)
     CROSS JOIN LATERAL (
         SELECT t.task_id, t.priority, t.job_started_at, t.seq FROM dagapp.dag_tasks_waiting t
         WHERE t.queue = q.name AND NOT t.held AND (me.handlers IS NULL OR t.handler = ANY(me.handlers))
@@ -71,12 +71,16 @@ LEFT JOIN LATERAL ( -- The first attempt has none; a later one goes on behind wh
 ) c ON t.retry_count > 0
 WHERE t.worker_id = :worker_id AND NOT t.task_id = ANY(:known);
 
--- withdrawn_tasks --
--- Which of these this worker no longer holds: their job has ended or another attempt has begun.
-SELECT task_id FROM unnest(:task_ids::text[]) AS mine(task_id)
-WHERE NOT EXISTS (
-    SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = mine.task_id AND t.worker_id = :worker_id
-);
+-- worker_orders --
+-- What is wanted of a worker, and which of these tasks it no longer holds: their job has ended or another attempt has
+-- begun.
+SELECT w.wanted, ARRAY(
+    SELECT task_id FROM unnest(:task_ids::text[]) AS mine(task_id)
+    WHERE NOT EXISTS (
+        SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = mine.task_id AND t.worker_id = :worker_id
+    )
+) AS withdrawn
+FROM dagapp.dag_workers w WHERE w.worker_id = :worker_id;
 
 -- rescue_tasks --
 -- Take the tasks of workers that no longer beat away from them, and tell the owners.

@@ -1,0 +1,72 @@
+"""The logs of the tasks at work: kept in memory for a moment, stored about twice a second and when a task ends."""
+
+import asyncio
+import logging
+from collections import deque
+
+from dagmaster.tasklogs.contract import LogUnavailable, TaskLogs
+from dagmaster.worker.capture import TaskLog
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.5
+BACKLOG_CHUNKS = 1000
+
+
+class Logbook:
+    """What cannot be stored now is tried again; it never fails a task, and never grows without bounds."""
+
+    def __init__(self, logs: TaskLogs, max_bytes: int) -> None:
+        self._logs, self._max_bytes = logs, max_bytes
+        self._open: dict[str, TaskLog] = {}
+        self._backlog: deque[tuple[str, bytes]] = deque(maxlen=BACKLOG_CHUNKS)
+        self._storing = asyncio.Lock()
+        self._complained = False
+
+    def open(self, task_id: str) -> TaskLog:
+        opened = self._open[task_id] = TaskLog(self._max_bytes)
+        return opened
+
+    async def close(self, task_id: str) -> str | None:
+        """Store the rest. Where the log is; None when nothing was written."""
+        closing = self._open.pop(task_id)
+        closing.finish()
+        self._put(task_id, closing)
+        if not closing.total_bytes:
+            return None
+        if self._backlog:
+            await self._store()
+        return self._logs.path_of(task_id)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            await self.flush()
+
+    async def flush(self) -> None:
+        for task_id, opened in list(self._open.items()):
+            self._put(task_id, opened)
+        if self._backlog:
+            await self._store()
+
+    def _put(self, task_id: str, opened: TaskLog) -> None:
+        if chunk := opened.take():
+            self._backlog.append((task_id, chunk))
+
+    async def _store(self) -> None:
+        async with self._storing:  # In order, and each piece once.
+            while self._backlog:
+                task_id, chunk = self._backlog[0]
+                try:
+                    await self._logs.append(task_id, chunk)
+                except LogUnavailable as error:
+                    self._complain(error)
+                    return
+                self._backlog.popleft()
+                self._complained = False
+
+    def _complain(self, error: LogUnavailable) -> None:
+        if not self._complained:
+            log.warning("the logs of tasks cannot be stored, trying again: %s", error)
+        self._complained = True

@@ -1,0 +1,151 @@
+"""Results on disk: a worker whose server is away keeps them, and so does the machine if the worker dies meanwhile."""
+
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import Misconfigured
+from dagmaster.ids import new_id
+from dagmaster.queues.contract import TaskReport
+
+log = logging.getLogger(__name__)
+
+LOCK = ".lock"
+KEPT, UNREADABLE, UNFINISHED = ".json", ".unreadable", ".new"
+
+
+def spool_folder(data_dir: Path, url: str, key: str | None) -> Path:
+    """One for each server and key: what was done for one server means nothing to another."""
+    return data_dir / "spool" / sha256(f"{url}\n{key or ''}".encode()).hexdigest()[:16]
+
+
+class Spool:
+    """One file for each report, until it was taken. Each process has a folder of its own below the one given, which
+    is locked as long as it lives; what dead processes left is adopted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._parent = folder
+        self._own = folder / str(new_id())
+        self._has_complained = False
+        try:
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            with self._adopting():
+                self._own.mkdir(0o700)
+                self._lock = _locked(self._own / LOCK)
+        except OSError as error:
+            raise Misconfigured(
+                f"results cannot be kept in {folder}: {error.strerror}; choose another folder with DAGMASTER_DATA_DIR"
+            ) from error
+
+    def add(self, report: TaskReport) -> None:
+        """On disk when this returns. A full disk is no reason to lose a result that is in memory."""
+        try:
+            self._write(self._path(report.task_id), _encode(report))
+            self._has_complained = False
+        except OSError as error:
+            if not self._has_complained:
+                log.warning("results cannot be kept on disk, only in memory: %s", error)
+            self._has_complained = True
+
+    def remove(self, task_ids: Sequence[str]) -> None:
+        for task_id in task_ids:
+            self._path(task_id).unlink(missing_ok=True)
+
+    def load(self) -> list[TaskReport]:
+        """What this process and those that have died have not got rid of."""
+        with self._adopting():
+            for folder in self._parent.iterdir():
+                if folder.is_dir() and folder != self._own:
+                    self._adopt(folder)
+        return [report for path in sorted(self._own.glob(f"*{KEPT}")) if (report := _read(path)) is not None]
+
+    def close(self) -> None:
+        """What is left is for the next process."""
+        os.close(self._lock)
+
+    def _path(self, task_id: str) -> Path:
+        """A task's id may hold anything, at any length."""
+        return self._own / (sha256(task_id.encode()).hexdigest()[:32] + KEPT)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        unfinished = path.with_suffix(UNFINISHED)
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(path)
+        _sync(self._own)
+
+    @contextmanager
+    def _adopting(self) -> Iterator[None]:
+        """One at a time: a folder is either being made or being adopted."""
+        descriptor = os.open(self._parent / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _adopt(self, folder: Path) -> None:
+        try:
+            lock = _locked(folder / LOCK)
+        except BlockingIOError:
+            return  # Its process lives.
+        try:
+            for path in (*folder.glob(f"*{KEPT}"), *folder.glob(f"*{UNREADABLE}")):
+                path.rename(self._own / path.name)
+            _sync(self._own)
+            shutil.rmtree(folder)
+        finally:
+            os.close(lock)
+
+
+def _locked(path: Path) -> int:
+    """Held as long as the descriptor is open. Raises BlockingIOError when somebody else has it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _sync(folder: Path) -> None:
+    """A new name is as safe as the folder that holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _encode(report: TaskReport) -> bytes:
+    """The output as text: JSON that goes through here comes out as it was."""
+    output = report.output.decode() if report.output is not None else None
+    return orjson.dumps({**asdict(report), "output": output}, default=str, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _read(path: Path) -> TaskReport | None:
+    try:
+        return _decode(orjson.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        aside = path.with_suffix(UNREADABLE)
+        log.warning("a kept result cannot be read, it is put aside as %s: %s", aside, error)
+        path.rename(aside)
+        return None
+
+
+def _decode(kept: dict[str, Any]) -> TaskReport:
+    output = kept["output"].encode() if kept["output"] is not None else None
+    return TaskReport(**{**kept, "output": output, "error_types": tuple(kept["error_types"])})

@@ -1,0 +1,18 @@
+"""How a worker is: what its heartbeat tells, and what it answers when it is asked for its health."""
+
+import resource
+from typing import Any
+
+from dagmaster.worker.processes.children import Children
+from dagmaster.worker.slots import Slots
+
+KIB = 1024
+
+
+def standing_stats(slots: Slots, children: Children) -> dict[str, Any]:
+    return {
+        "running": len(slots.held),
+        "stuck": sorted(slots.stuck),
+        "processes": len(children.pids),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+    }

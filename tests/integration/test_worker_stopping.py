@@ -1,0 +1,204 @@
+"""What is to end, ends: tasks of cancelled jobs, tasks whose time is over, and workers that are asked to."""
+
+import asyncio
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from fleet import NEVER, fleet, retry, rows, single, wait_until
+
+from dagmaster.handlers import HandlerContext
+from dagmaster.store.connect import opened
+from dagmaster.store.instances import want_worker
+
+
+async def test_a_cancelled_job_s_coroutine_is_told_and_its_slot_is_free_within_three_seconds(dsn: str) -> None:
+    told, entered = asyncio.Event(), asyncio.Event()
+
+    async def wait(ctx: HandlerContext) -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            told.set()
+            raise
+
+    async with fleet(dsn, wait=wait) as running:
+        await running.orchestrator()
+        worker = await running.worker(concurrency=1, poll_interval_seconds=1.0)
+        job_id = await running.submit(single("wait"))
+        await asyncio.wait_for(entered.wait(), 20)
+        began = time.monotonic()
+        await running.cancel(job_id)
+        await asyncio.wait_for(told.wait(), 3)
+        await wait_until(lambda: worker.it.free_slots > 0)
+        assert time.monotonic() - began < 3
+        [job] = await running.ended(job_id)
+        assert job["status"] == "cancelled"
+        await running.is_clean()
+
+
+async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_shown(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    def stubborn(ctx: HandlerContext) -> None:
+        go_on.wait(30)
+
+    async with fleet(dsn, stubborn=stubborn) as running:
+        await running.orchestrator()
+        worker = await running.worker(concurrency=2, stop_within_seconds=0.1)
+        with caplog.at_level(logging.ERROR):
+            job_id = await running.submit(single("stubborn", timeout_seconds=1))
+            [job] = await running.ended(job_id)
+        assert "timed out after 1 s" in job["error_message"]
+        assert f"task {job_id}_work_0 is over and its handler does not end" in caplog.text
+        assert (worker.it.free_slots, list(worker.it.slots.stuck)) == (1, [f"{job_id}_work_0"])
+        await running.until(f"SELECT (stats -> 'stuck') @> '[\"{job_id}_work_0\"]' AS ok FROM dagapp.dag_workers")
+        go_on.set()
+        await wait_until(lambda: worker.it.free_slots == 2)
+        await running.until("SELECT stats -> 'stuck' = '[]' AS ok FROM dagapp.dag_workers")
+
+
+async def test_a_coroutine_that_will_not_be_cancelled_fails_its_task_and_keeps_its_slot(dsn: str) -> None:
+    go_on = asyncio.Event()
+
+    async def stubborn(ctx: HandlerContext) -> dict[str, str]:
+        while not go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await go_on.wait()
+        return {"too": "late"}
+
+    async with fleet(dsn, stubborn=stubborn) as running:
+        await running.orchestrator()
+        worker = await running.worker(concurrency=2, stop_within_seconds=0.1)
+        job_id = await running.submit(single("stubborn", timeout_seconds=1))
+        [job] = await running.ended(job_id)
+        assert "timed out after 1 s" in job["error_message"]
+        await wait_until(lambda: bool(worker.it.slots.stuck))
+        assert worker.it.free_slots == 1
+        go_on.set()
+        await wait_until(lambda: worker.it.free_slots == 2)
+        [row] = await rows(dsn, "SELECT status FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
+        assert row["status"] == "failed"
+
+
+async def test_a_task_whose_job_was_cancelled_while_its_worker_stood_still_is_never_started(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim was answered, and then the process was stopped for longer than its job lived."""
+    started: list[int] = []
+
+    async def work(ctx: HandlerContext) -> None:
+        started.append(ctx.job_id)
+
+    async with fleet(dsn, work=work) as running:
+        await running.orchestrator()
+        worker = await running.worker(poll_interval_seconds=NEVER)
+        begin = worker.it._begin
+
+        def frozen(message: Any, asked: float) -> None:
+            monkeypatch.setattr(worker.it, "_begin", begin)
+            late.append((message, asked))
+
+        late: list[tuple[Any, float]] = []
+        monkeypatch.setattr(worker.it, "_begin", frozen)
+        job_id = await running.submit(single("work"))
+        await wait_until(lambda: bool(late))
+        await running.cancel(job_id)
+        await running.ended(job_id)
+        await asyncio.sleep(1.0)
+        begin(*late[0])
+        await running.completed(await running.submit(single("work")))
+        assert job_id not in started
+        assert worker.it.free_slots == worker.it.options.concurrency
+
+
+async def test_a_late_answer_is_asked_for_again_and_then_begun(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        worker = await running.worker()
+        begin, seen = worker.it._begin, []
+
+        def late(message: Any, asked: float) -> None:
+            seen.append(message.task_id)
+            begin(message, asked - 10 if len(seen) == 1 else asked)
+
+        monkeypatch.setattr(worker.it, "_begin", late)
+        await running.completed(await running.submit(single()))
+        assert len(seen) == 2
+
+
+async def want(dsn: str, worker_id: str, wanted: str) -> bool:
+    async with opened(dsn, application="test") as conn:
+        return await want_worker(conn, worker_id, wanted)
+
+
+async def test_a_drained_worker_finishes_what_it_has_and_takes_nothing_more(dsn: str) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(ctx: HandlerContext) -> dict[str, str]:
+        entered.set()
+        await go_on.wait()
+        return {"by": ctx.worker_id}
+
+    async with fleet(dsn, wait=wait) as running:
+        owner = await running.orchestrator()
+        first = await running.worker(owner=owner)
+        held = await running.submit(single("wait"))
+        await asyncio.wait_for(entered.wait(), 20)
+        assert await want(dsn, first.id, "drain")
+        await wait_until(lambda: not first.it.is_taking)
+        waits = await running.submit(single("wait"))
+        go_on.set()
+        [job] = await running.completed(held)
+        assert job["result_data"]["work"] == {"by": first.id}
+        assert (await running.statuses(waits))["work"] == "dispatched"
+        second = await running.worker()
+        [job] = await running.completed(waits)
+        assert job["result_data"]["work"] == {"by": second.id}
+        await want(dsn, second.id, "drain")
+        await want(dsn, first.id, "run")
+        [job] = await running.completed(await running.submit(single("wait")))
+        assert job["result_data"]["work"] == {"by": first.id}
+
+
+async def test_a_worker_stops_when_it_is_asked_to(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        worker = await running.worker()
+        assert await want(dsn, worker.id, "stop")
+        assert worker._main is not None
+        await asyncio.wait_for(worker._main, 10)
+        [row] = await rows(dsn, "SELECT status FROM dagapp.dag_workers")
+        assert row["status"] == "stopped"
+        assert not await want(dsn, worker.id, "run")
+
+
+async def test_when_the_time_to_stop_is_over_handlers_may_clean_up(dsn: str) -> None:
+    cleaned, entered = asyncio.Event(), asyncio.Event()
+
+    async def work(ctx: HandlerContext) -> dict[str, int]:
+        if ctx.retry_count:
+            return {"attempt": ctx.retry_count}
+        entered.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            cleaned.set()
+        return {}
+
+    async with fleet(dsn, work=work) as running:
+        await running.orchestrator()
+        worker = await running.worker(shutdown_grace_seconds=0.1)
+        job_id = await running.submit(single("work", retry=retry(0)))
+        await asyncio.wait_for(entered.wait(), 20)
+        await asyncio.wait_for(worker.stop(), 5)
+        assert cleaned.is_set()
+        await running.worker()
+        [job] = await running.completed(job_id)
+        assert job["result_data"]["work"] == {"attempt": 1}
