@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from dagmaster.errors import Misconfigured
 
@@ -65,7 +65,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def served(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+async def served(app: Starlette, listener: socket.socket) -> AsyncIterator[None]:
     """Answering as long as the block runs; streams are told to end."""
     config = uvicorn.Config(
         app,

@@ -73,8 +73,9 @@ class Teller:
 
     async def all_saved(self, task_id: str) -> None:
         """What a task saved must be stored before it is known how the task ended."""
-        waiting = [asyncio.wrap_future(one.stored) for one in self._unsaved if one.task_id == task_id]
-        if waiting:
+        if not self._unsaved:
+            return
+        if waiting := [asyncio.wrap_future(one.stored) for one in self._unsaved if one.task_id == task_id]:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def forget(self, task_id: str) -> None:

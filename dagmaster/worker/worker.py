@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from dagmaster.errors import TaskOver
 from dagmaster.handlers import Registry
 from dagmaster.queues.contract import (
     Link,
@@ -26,12 +24,15 @@ from dagmaster.queues.contract import (
 )
 from dagmaster.tasklogs.contract import TaskLogs
 from dagmaster.worker.execute import TIMED_OUT, Bench, execute
+from dagmaster.worker.lag import LoopWatch
 from dagmaster.worker.logbook import Logbook
+from dagmaster.worker.outbox import Outbox
 from dagmaster.worker.processes.children import Children
+from dagmaster.worker.saving import Saver
 from dagmaster.worker.slots import Held, Slots
 from dagmaster.worker.spool import Spool
 from dagmaster.worker.standing import standing_stats
-from dagmaster.worker.telling import Teller, Unsaved
+from dagmaster.worker.telling import Teller
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +83,9 @@ class Worker:
         self.is_connected = False
         self.slots = Slots(options.concurrency, self._slot_freed)
         self._transport = transport
-        self._handlers = frozenset(registry.names())
+        self.handlers = frozenset(registry.names())
         self._deliver = deliver
-        self._mailed = mailed
-        self._spool = spool
+        self._outbox = Outbox(spool)
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="dagmaster-task")
         self._children = Children(
             registry,
@@ -94,6 +94,7 @@ class Worker:
             max_output_bytes=options.max_output_bytes,
         )
         self._teller = Teller(options.max_output_bytes)
+        self._saver = Saver(self._teller, transport.lost, self._withdraw, mailed)
         self._logbook = Logbook(logs, options.max_log_bytes)
         self._bench = Bench(
             registry,
@@ -107,7 +108,6 @@ class Worker:
             self._leave_behind,
         )
         self._link: Link | None = None
-        self._reports: deque[TaskReport] = deque()
         self._more_waits = True
         self._wake = asyncio.Event()
         self._freed = asyncio.Event()
@@ -133,7 +133,7 @@ class Worker:
 
     def _is_done(self) -> bool:
         """After the signal to stop: nothing is left to finish, or its time is over."""
-        if not self.slots.held and not self._reports:
+        if not self.slots.held and not self._outbox:
             return True
         return self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
 
@@ -149,7 +149,7 @@ class Worker:
     def reserve(self, queue: str, handler: str) -> bool:
         if self._more_waits or not self.free_slots:
             return False
-        if queue not in self.options.queues or handler not in self._handlers:
+        if queue not in self.options.queues or handler not in self.handlers:
             return False
         self.slots.reserved += 1
         self._reserved_at = monotonic()
@@ -179,28 +179,31 @@ class Worker:
         """Until `stop`; then finish or give back what is running."""
         self._stop = stop
         background = [asyncio.create_task(self._wake_on(stop)), asyncio.create_task(self._logbook.run())]
-        if self._spool is not None:
-            self._reports.extend(self._spool.load())
-        delay = 0.1
+        self._outbox.recover()
         try:
-            await self._children.start()
-            while not stop.is_set():
-                try:
-                    await self._serve(stop)
-                    delay = 0.1
-                except* self._transport.lost as lost:  # In a group: several may have noticed it.
-                    reason = _first_line(lost.exceptions[0])
-                    log.warning("worker %s lost its connection, trying again: %s", self.worker_id, reason)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(delay):
-                            await stop.wait()
-                    delay = min(delay * 2, MAX_RECONNECT_SECONDS)
+            with LoopWatch().running():
+                await self._children.start()
+                await self._serve_until(stop)
         finally:
             await self._leave()
             for one in background:
                 one.cancel()
             await self._logbook.flush()
             await self._children.close()
+
+    async def _serve_until(self, stop: asyncio.Event) -> None:
+        delay = 0.1
+        while not stop.is_set():
+            try:
+                await self._serve(stop)
+                delay = 0.1
+            except* self._transport.lost as lost:  # In a group: several may have noticed it.
+                reason = _first_line(lost.exceptions[0])
+                log.warning("worker %s lost its connection, trying again: %s", self.worker_id, reason)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await stop.wait()
+                delay = min(delay * 2, MAX_RECONNECT_SECONDS)
 
     async def _wake_on(self, stop: asyncio.Event) -> None:
         """Stop claiming, and tell the handlers: the next checkpoint is their last here."""
@@ -221,7 +224,7 @@ class Worker:
             self._link, self.is_connected = link, True
             try:
                 async with asyncio.TaskGroup() as group:
-                    work = [self._beat(link), self._watch(link), self._tell(link), self._save(link)]
+                    work = [self._beat(link), self._watch(link), self._tell(link), self._saver.run(link)]
                     chores = [group.create_task(one) for one in work]
                     if self._transport.waits:
                         chores.append(group.create_task(self._claim(link)))
@@ -244,7 +247,7 @@ class Worker:
             socket.gethostname(),
             os.getpid(),
             self.options.queues,
-            tuple(sorted(self._handlers)),
+            tuple(sorted(self.handlers)),
             self.options.concurrency,
         )
         self.worker_id = await link.register(offer)
@@ -259,13 +262,13 @@ class Worker:
         """The loop: one transaction reports what ended and claims what comes next. It ends when all has ended."""
         claims = not self._transport.waits
         while not (stop.is_set() and self._is_done()):
-            reports = list(self._reports)
+            reports = self._outbox.all()
             wanted = self.free_slots if claims and self._more_waits else 0
             if reports or wanted:
                 await self._trade(link, reports, wanted)
                 continue
             self._wake.clear()
-            if self._reports or (claims and self._more_waits and self.free_slots):
+            if self._outbox or (claims and self._more_waits and self.free_slots):
                 continue
             try:
                 async with asyncio.timeout(self._patience()):
@@ -303,7 +306,7 @@ class Worker:
             raise
         finally:
             self.slots.reserved -= wanted
-        self._forget_reports(reports)
+        self._outbox.remove_first(reports)
         for message in claimed:
             self._begin(message, asked)
         if wanted and len(claimed) == wanted:
@@ -311,14 +314,8 @@ class Worker:
         # Let short tasks end before the next exchange, so that it carries all of them.
         await asyncio.sleep(0)
 
-    def _forget_reports(self, reports: Sequence[TaskReport]) -> None:
-        for _ in reports:
-            self._reports.popleft()
-        if self._spool is not None and reports:
-            self._spool.remove([report.task_id for report in reports])
-
     def _known(self) -> list[str]:
-        return [*self.slots.held, *self.slots.stuck, *(report.task_id for report in self._reports)]
+        return [*self.slots.held, *self.slots.stuck, *self._outbox.task_ids()]
 
     def _begin(self, message: TaskMessage, asked: float) -> None:
         if monotonic() - asked > FRESH_SECONDS:
@@ -346,9 +343,7 @@ class Worker:
             if not self._more_waits and self.is_taking:
                 return  # The orchestrator itself fills the slot.
         else:
-            if self._spool is not None:
-                self._spool.add(report)
-            self._reports.append(report)
+            self._outbox.add(report)
         self._slot_freed()
 
     def _slot_freed(self) -> None:
@@ -370,29 +365,6 @@ class Worker:
             for task_id, progress in self._teller.take_progress():
                 if task_id in self.slots.held:
                     await link.tell(task_id, progress)
-
-    async def _save(self, link: Link) -> None:
-        """Checkpoints, as soon as they are made."""
-        while True:
-            await self._teller.has_unsaved.wait()
-            while (unsaved := self._teller.first_unsaved()) is not None:
-                await self._save_one(link, unsaved)
-
-    async def _save_one(self, link: Link, unsaved: Unsaved) -> None:
-        try:
-            await link.save(unsaved.task_id, unsaved.checkpoint)
-        except self._transport.lost:
-            raise
-        except TaskOver as over:
-            self._withdraw([unsaved.task_id])
-            self._teller.settle(unsaved, over)
-        except Exception as error:  # The handler is told; the checkpoints of the others must be saved.
-            log.exception("the checkpoint %s of task %s was refused", unsaved.checkpoint.phase, unsaved.task_id)
-            self._teller.settle(unsaved, error)
-        else:
-            if self._mailed is not None:
-                self._mailed()
-            self._teller.settle(unsaved)
 
     async def _discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         if self._link is None:
@@ -468,13 +440,12 @@ class Worker:
             return
         with suppress(*self._transport.lost, TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS), self._transport.open(self.worker_id) as link:
-                while (unsaved := self._teller.first_unsaved()) is not None:
-                    await self._save_one(link, unsaved)
+                await self._saver.save_all(link)
                 unknown = await link.forgotten(self._known())
-                reports = [*self._reports, *(_given_back(message) for message in unknown)]
-                if reports:
-                    await link.exchange(reports, 0)
-                    self._forget_reports(list(self._reports))
+                reports = self._outbox.all()
+                if reports or unknown:
+                    await link.exchange([*reports, *map(_given_back, unknown)], 0)
+                    self._outbox.remove_first(reports)
                 await link.leave(self.standing())
 
     async def _give_back(self) -> None:
@@ -486,7 +457,7 @@ class Worker:
             await asyncio.wait([one.runner for one in held], timeout=self.options.stop_within_seconds + 1)
         for one in held:
             if not one.runner.done() or one.runner.cancelled():
-                self._reports.append(_given_back(one.message))
+                self._outbox.add(_given_back(one.message))
 
 
 def _given_back(message: TaskMessage) -> TaskReport:

@@ -1,0 +1,25 @@
+"""A worker's health, answered over HTTP beside its work."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from dagmaster.settings import Settings
+from dagmaster.web.serving import bind, served
+from dagmaster.worker.health import health_app
+from dagmaster.worker.worker import Worker
+
+
+def open_health(settings: Settings, port: int | None) -> socket.socket | None:
+    """None when nobody asked for it."""
+    chosen = settings.worker_health_port if port is None else port
+    return None if chosen is None else bind(settings.worker_health_host, chosen)
+
+
+@asynccontextmanager
+async def answering(worker: Worker | None, listener: socket.socket | None) -> AsyncIterator[None]:
+    if worker is None or listener is None:
+        yield
+        return
+    async with served(health_app(worker), listener):
+        yield

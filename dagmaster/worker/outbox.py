@@ -1,0 +1,41 @@
+"""Reports that nobody has taken yet."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from dagmaster.queues.contract import TaskReport
+from dagmaster.worker.spool import Spool
+
+
+class Outbox:
+    """In the order of their coming. With a spool they outlive the process."""
+
+    def __init__(self, spool: Spool | None = None) -> None:
+        self._spool = spool
+        self._reports: deque[TaskReport] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._reports)
+
+    def all(self) -> list[TaskReport]:
+        return list(self._reports)
+
+    def task_ids(self) -> Iterable[str]:
+        return (report.task_id for report in self._reports)
+
+    def recover(self) -> None:
+        """What former processes left."""
+        if self._spool is not None:
+            self._reports.extend(self._spool.load())
+
+    def add(self, report: TaskReport) -> None:
+        if self._spool is not None:
+            self._spool.add(report)
+        self._reports.append(report)
+
+    def remove_first(self, reports: Sequence[TaskReport]) -> None:
+        """They were taken."""
+        for _ in reports:
+            self._reports.popleft()
+        if self._spool is not None and reports:
+            self._spool.remove([report.task_id for report in reports])

@@ -1,0 +1,95 @@
+"""A task of four phases loses its worker in the third, or has it stopped: what was done is not done again."""
+
+import signal
+import time
+
+import pytest
+from processes import ORCHESTRATOR, Stage
+from shapes import Outcome, Shape
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+WORKER = ("worker",)
+PHASES = ["phase_1", "phase_2", "phase_3", "phase_4"]
+SAVED = "SELECT count(*) = %s FROM dagapp.dag_checkpoints WHERE job_id = %s"
+
+
+def phases(seconds: float, retries: int) -> Shape:
+    return Shape(
+        "phases",
+        f"""
+workflow_id: phases
+nodes:
+  START: {{type: start, next: work}}
+  work:
+    type: task
+    handler: multi_phase
+    queue: work
+    params: {{phases: 4, phase_seconds: {seconds}}}
+    retry: {{max_attempts: {retries}, initial_delay_seconds: 0}}
+    next: END
+  END: {{type: end}}
+""",
+        lambda _: Outcome("completed", {}, {}),
+    )
+
+
+def executed(stage: Stage, job_id: int) -> dict[str, object]:
+    found = stage.database.row("SELECT status, result_data FROM dagapp.dag_jobs WHERE job_id = %s", job_id)
+    assert found["status"] == "completed"
+    return found["result_data"]["work"]
+
+
+def attempts_of_phases(stage: Stage, job_id: int) -> list[tuple[str, str]]:
+    """Which attempt did which phase: each row is one that was really done."""
+    rows = stage.database.rows(
+        "SELECT phase_name, task_id FROM dagapp.dag_checkpoints WHERE job_id = %s ORDER BY created_at", job_id
+    )
+    return [(row["phase_name"], row["task_id"].rpartition("_")[2]) for row in rows]
+
+
+def test_a_worker_is_killed_after_the_second_of_four_phases(stage: Stage) -> None:
+    _, worker = stage.launch(ORCHESTRATOR, WORKER)
+    job_id = stage.submit(phases(0.5, retries=2))
+    stage.until(SAVED, 2, job_id)
+    stage.kill(worker)
+    stage.launch(WORKER)
+    stage.until_ended(job_id)
+    assert executed(stage, job_id) == {
+        "phases_completed": PHASES,
+        "executed": ["phase_3", "phase_4"],
+        "resumed_after": "phase_2",
+    }
+    assert attempts_of_phases(stage, job_id) == [
+        *((name, "0") for name in PHASES[:2]),
+        *((name, "1") for name in PHASES[2:]),
+    ]
+
+
+def test_a_worker_that_is_told_to_stop_ends_at_the_next_checkpoint_and_another_goes_on(stage: Stage) -> None:
+    _, worker = stage.launch(ORCHESTRATOR, WORKER)
+    job_id = stage.submit(phases(1.0, retries=0))  # To be given back costs no retry.
+    stage.until(SAVED, 1, job_id)
+    worker.terminate()
+    assert worker.wait(10) == 0
+    assert [phase for phase, _ in attempts_of_phases(stage, job_id)] == PHASES[:2]
+    stage.launch(WORKER)
+    stage.until_ended(job_id)
+    assert executed(stage, job_id)["resumed_after"] == "phase_2"
+    assert [attempt for _, attempt in attempts_of_phases(stage, job_id)] == ["0", "0", "1", "1"]
+
+
+def test_a_second_signal_ends_a_worker_at_once_and_its_task_goes_on_elsewhere(stage: Stage) -> None:
+    _, worker = stage.launch(ORCHESTRATOR, WORKER)
+    job_id = stage.submit(phases(3.0, retries=2))
+    stage.until(SAVED, 1, job_id)
+    worker.terminate()
+    deadline = time.monotonic() + 10
+    while "once more to stop at once" not in worker.last_words():  # Two signals at the same moment are one.
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    worker.popen.send_signal(signal.SIGTERM)
+    assert worker.wait(2) == 128 + signal.SIGTERM
+    stage.launch(WORKER)
+    stage.until_ended(job_id)
+    assert executed(stage, job_id)["resumed_after"] == "phase_1"

@@ -1,0 +1,79 @@
+"""A worker answers for its health, and says which handler blocks its loop."""
+
+import asyncio
+import logging
+import threading
+import time
+
+import httpx
+import pytest
+from fleet import fleet, single, wait_until
+
+from dagmaster.handlers import HandlerContext
+from dagmaster.worker.health import health_app
+from dagmaster.worker.lag import LoopWatch
+
+
+async def test_a_worker_says_how_it_is_and_what_it_takes(dsn: str) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(ctx: HandlerContext) -> None:
+        entered.set()
+        await go_on.wait()
+
+    async with fleet(dsn, wait=wait) as running:
+        await running.orchestrator()
+        worker = await running.worker(concurrency=3)
+        transport = httpx.ASGITransport(health_app(worker.it))
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
+            await wait_until(lambda: worker.it.is_connected)
+            job_id = await running.submit(single("wait"))
+            await asyncio.wait_for(entered.wait(), 20)
+            said = (await http.get("/health")).json()
+            assert (said["status"], said["worker_id"], said["is_connected"]) == ("healthy", worker.id, True)
+            assert (said["queues"], said["concurrency"], said["free_slots"]) == (["q"], 3, 2)
+            assert said["running"] == [f"{job_id}_work_0"]
+            assert "wait" in said["handlers"]
+            assert [(await http.get(path)).status_code for path in ("/livez", "/readyz")] == [200, 200]
+            go_on.set()
+            await running.completed(job_id)
+            await worker.stop()
+            said = (await http.get("/health")).json()
+            assert (said["status"], said["is_connected"], said["wanted"]) == ("degraded", False, "stop")
+            assert [(await http.get(path)).status_code for path in ("/livez", "/readyz")] == [200, 503]
+
+
+async def test_a_worker_without_a_slot_that_will_be_free_again_should_be_started_anew(dsn: str) -> None:
+    go_on = threading.Event()
+
+    def stubborn(ctx: HandlerContext) -> None:
+        go_on.wait(30)
+
+    async with fleet(dsn, stubborn=stubborn) as running:
+        await running.orchestrator()
+        worker = await running.worker(concurrency=1, stop_within_seconds=0.1)
+        transport = httpx.ASGITransport(health_app(worker.it))
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
+            job_id = await running.submit(single("stubborn", timeout_seconds=1))
+            await running.ended(job_id)
+            answer = await http.get("/health")
+            assert (answer.status_code, answer.json()["status"]) == (503, "unhealthy")
+            assert answer.json()["stuck"] == [f"{job_id}_work_0"]
+            assert (await http.get("/livez")).status_code == 503
+            go_on.set()
+            await wait_until(lambda: worker.it.free_slots == 1)
+            assert (await http.get("/livez")).status_code == 200
+
+
+async def test_a_handler_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    def compute_for_long() -> None:
+        time.sleep(0.6)
+
+    with caplog.at_level(logging.WARNING), LoopWatch(blocked_seconds=0.2).running():
+        await asyncio.sleep(0.1)
+        assert caplog.records == []
+        compute_for_long()
+        await asyncio.sleep(0)
+    [record] = caplog.records
+    assert "the loop has stood still" in record.getMessage()
+    assert "compute_for_long" in record.getMessage()
