@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 RUNS ?= 5000
+SECONDS ?= 120
 
-.PHONY: help demo test check bench simulate format clean
+.PHONY: help demo test check bench simulate chaos format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -29,6 +30,9 @@ bench: $(READY) ## Measure speed against a floor on the same database
 
 simulate: $(READY) ## Run the engine through RUNS random worlds full of faults
 	@$(BIN)/dagmaster simulate --runs $(RUNS) $(ARGS)
+
+chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, partitions; SEED=... repeats one
+	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_storm.py -s $(ARGS)
 
 format: $(READY) ## Format the code
 	@$(BIN)/ruff format .

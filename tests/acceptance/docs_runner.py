@@ -398,6 +398,7 @@ class Reader:
             with psycopg.connect(server.dsn, autocommit=True) as conn:
                 conn.execute("CREATE DATABASE fleet")
             self._dsn = self._env["DAGMASTER_DATABASE_URL"] = server.dsn_of("fleet")
+            self._env["DAGMASTER_LOG_DIR"] = str(self._folder.parent / "logs")  # not those of this machine
 
     def hold(self, data_dir: Path) -> EmbeddedServer:
         self._held[data_dir] = self._stack.enter_context(EmbeddedServer.start(data_dir))

@@ -1,27 +1,43 @@
 """Handlers with a ledger of their own, so that executions can be counted without asking the engine."""
 
+import asyncio
 import os
 import threading
 import time
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 from pydantic import BaseModel
 
-from dagmaster.handlers import HandlerContext, handler
+from dagmaster.handlers import HandlerContext, Permanent, handler
 
 LEDGER = "ACCEPTANCE_LEDGER"  # the variable that holds its address
 PATIENCE_SECONDS = 60.0
+# `at` is the clock of this machine, which is the server's too: while PostgreSQL is away a row waits, its time does not.
 MAKE_LEDGER = """
     CREATE TABLE acceptance_ledger (
-        task_id text NOT NULL,
-        node_id text NOT NULL,
+        execution_id text NOT NULL,
         event text NOT NULL,
+        task_id text NOT NULL,
+        job_id bigint NOT NULL,
+        node_id text NOT NULL,
+        attempt int NOT NULL,
         pid int NOT NULL,
-        at timestamptz NOT NULL DEFAULT clock_timestamp()
-    )
+        at timestamptz NOT NULL,
+        PRIMARY KEY (execution_id, event)
+    );
+    CREATE INDEX ON acceptance_ledger (task_id)
 """
-WRITE = "INSERT INTO acceptance_ledger (task_id, node_id, event, pid) VALUES (%s, %s, %s, %s)"
+# Said again after a lost answer, it is there once.
+WRITE = """
+    INSERT INTO acceptance_ledger (execution_id, event, task_id, job_id, node_id, attempt, pid, at)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
+"""
+PRESENT = "SELECT count(DISTINCT node_id) FROM acceptance_ledger WHERE job_id = %s AND event = 'start'"
+
+Row = tuple[Any, ...]
 
 
 class Ledger:
@@ -31,25 +47,38 @@ class Ledger:
         self._lock = threading.Lock()
         self._conn: psycopg.Connection | None = None
 
-    def write(self, ctx: HandlerContext, event: str) -> None:
+    def ask(self, query: str, *values: Any) -> Row | None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         with self._lock:
-            while not self._try(ctx, event):
-                assert time.monotonic() < deadline, "the ledger cannot be reached"
-                time.sleep(0.05)
+            while True:
+                try:
+                    return self._try(query, values)
+                except psycopg.OperationalError:
+                    self._conn = None
+                    assert time.monotonic() < deadline, "the ledger cannot be reached"
+                    time.sleep(0.05)
 
-    def _try(self, ctx: HandlerContext, event: str) -> bool:
-        try:
-            if self._conn is None or self._conn.closed:
-                self._conn = psycopg.connect(os.environ[LEDGER], autocommit=True, connect_timeout=5)
-            self._conn.execute(WRITE, [ctx.task_id, ctx.node_id, event, os.getpid()])
-        except psycopg.OperationalError:
-            self._conn = None
-            return False
-        return True
+    def _try(self, query: str, values: Row) -> Row | None:
+        if self._conn is None or self._conn.closed:
+            self._conn = psycopg.connect(os.environ[LEDGER], autocommit=True, connect_timeout=5)
+        cursor = self._conn.execute(query, values)
+        return cursor.fetchone() if cursor.description else None
 
 
 ledger = Ledger()
+
+
+class Execution:
+    """One run of a handler. Make it first of all: its time of birth is when the handler started."""
+
+    def __init__(self, ctx: HandlerContext) -> None:
+        self._ctx, self._id = ctx, uuid4().hex
+        self._began_at = datetime.now(UTC)
+
+    def write(self, event: str) -> None:
+        ctx, at = self._ctx, self._began_at if event == "start" else datetime.now(UTC)
+        task = (ctx.task_id, ctx.job_id, ctx.node_id, ctx.retry_count)
+        ledger.ask(WRITE, self._id, event, *task, os.getpid(), at)
 
 
 class Work(BaseModel):
@@ -59,15 +88,65 @@ class Work(BaseModel):
     seconds: float = 0.02
     first_seconds: float | None = None
     fail_attempts: int = 0
+    permanent: bool = False
+
+    def seconds_of(self, ctx: HandlerContext) -> float:
+        is_first = ctx.retry_count == 0 and self.first_seconds is not None
+        return self.first_seconds if is_first else self.seconds
+
+    def fails(self, ctx: HandlerContext) -> bool:
+        return self.permanent or ctx.retry_count < self.fail_attempts
+
+    @property
+    def ending(self) -> str:
+        return "fail for good" if self.permanent else "fail"
+
+    def error(self) -> Exception:
+        return (Permanent if self.permanent else RuntimeError)("failed, as it was asked to")
 
 
 @handler("ledger.work", queue="work", params=Work)
 def work(ctx: HandlerContext, params: Work) -> dict[str, Any]:
-    ledger.write(ctx, "start")
-    is_first = ctx.retry_count == 0 and params.first_seconds is not None
-    time.sleep(params.first_seconds if is_first else params.seconds)
-    if ctx.retry_count < params.fail_attempts:
-        ledger.write(ctx, "fail")
-        raise RuntimeError("failed, as it was asked to")
-    ledger.write(ctx, "end")
+    """In a thread, which goes on when its task is withdrawn."""
+    execution = Execution(ctx)
+    execution.write("start")
+    time.sleep(params.seconds_of(ctx))
+    if params.fails(ctx):
+        execution.write(params.ending)
+        raise params.error()
+    execution.write("end")
     return {"value": params.value}
+
+
+@handler("ledger.wait", queue="work", params=Work)
+async def wait(ctx: HandlerContext, params: Work) -> dict[str, Any]:
+    """In the worker's loop: nothing lies between its decision to start and the start."""
+    execution = Execution(ctx)
+    await asyncio.to_thread(execution.write, "start")
+    await asyncio.sleep(params.seconds_of(ctx))
+    if params.fails(ctx):
+        await asyncio.to_thread(execution.write, params.ending)
+        raise params.error()
+    await asyncio.to_thread(execution.write, "end")
+    return {"value": params.value}
+
+
+class Meeting(BaseModel):
+    """`seconds` is how long one waits for the others."""
+
+    people: int
+    seconds: float
+
+
+@handler("ledger.meet", queue="work", params=Meeting)
+async def meet(ctx: HandlerContext, params: Meeting) -> dict[str, Any]:
+    """Ends when so many nodes of the job run at the same time, and so needs as many free slots."""
+    execution = Execution(ctx)
+    await asyncio.to_thread(execution.write, "start")
+    deadline = time.monotonic() + params.seconds
+    while (await asyncio.to_thread(ledger.ask, PRESENT, ctx.job_id))[0] < params.people:
+        if time.monotonic() > deadline:
+            raise Permanent("the others did not come: a slot is held")
+        await asyncio.sleep(0.2)
+    await asyncio.to_thread(execution.write, "end")
+    return {"value": params.people}

@@ -145,6 +145,7 @@ class Stage:
         options = quote("-c synchronous_commit=off")
         self._environment = {
             **{name: value for name, value in os.environ.items() if not FOREIGN.match(name)},
+            "DAGMASTER_LOG_DIR": str(folder / "logs"),
             ledger.LEDGER: f"{dsn}&options={options}" if forgetful else dsn,
             **({"DAGMASTER_DATA_DIR": str(in_folder)} if in_folder else {"DATABASE_URL": dsn}),
         }
@@ -223,7 +224,7 @@ class Stage:
         while not all(self.database.row(question, *values).values()):
             waited = time.monotonic() - began
             self._assert_alive()
-            assert waited < seconds, f"waited {waited:.0f} s in vain for {question} {values}: {self._summary()}"
+            assert waited < seconds, f"waited {waited:.0f} s in vain for {question} {values}: {self.summary()}"
             time.sleep(POLL_SECONDS)
         return time.monotonic() - began
 
@@ -240,7 +241,7 @@ class Stage:
         for process in self.processes:
             assert not (process.should_live and process.has_ended()), f"it died:\n{process.last_words()}"
 
-    def _summary(self) -> list[Row]:
+    def summary(self) -> list[Row]:
         return self.database.rows(
             "SELECT j.job_id, j.workflow_id, j.status, j.owner_id, array_agg(DISTINCT n.status::text) AS nodes "
             "FROM dagapp.dag_jobs j LEFT JOIN dagapp.dag_node_states n USING (job_id) "

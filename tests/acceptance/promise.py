@@ -2,12 +2,13 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
-from shapes import SHAPES
+from shapes import SHAPES, Outcome, Shape
 
 SWEEP_SECONDS = 30.0
 
@@ -16,15 +17,16 @@ CLAIMS: Mapping[str, str] = {
     "every job has ended and nobody owns it": """
         SELECT job_id, status, owner_id, started_at, completed_at FROM dagapp.dag_jobs
         WHERE status NOT IN ('completed', 'failed', 'cancelled')
-            OR owner_id IS NOT NULL OR started_at IS NULL OR completed_at IS NULL
+            OR owner_id IS NOT NULL OR completed_at IS NULL OR (started_at IS NULL AND status <> 'cancelled')
     """,
     "a job is created, started and ended once": """
         SELECT j.job_id, j.status, array_agg(e.event_type::text ORDER BY e.event_id) AS timeline
         FROM dagapp.dag_jobs j LEFT JOIN dagapp.dag_job_events e ON e.job_id = j.job_id
             AND e.event_type IN ('job_created', 'job_started', 'job_completed', 'job_failed', 'job_cancelled')
         GROUP BY j.job_id
-        HAVING array_agg(e.event_type::text ORDER BY e.event_id)
-            IS DISTINCT FROM ARRAY['job_created', 'job_started', 'job_' || j.status]
+        HAVING array_agg(e.event_type::text ORDER BY e.event_id) IS DISTINCT FROM CASE
+            WHEN j.started_at IS NULL THEN ARRAY['job_created', 'job_' || j.status]
+            ELSE ARRAY['job_created', 'job_started', 'job_' || j.status] END
     """,
     "each completed node has one node_completed, and no other node has one": """
         SELECT n.job_id, n.node_id, n.status, count(e.event_id) AS completions
@@ -71,7 +73,9 @@ CLAIMS: Mapping[str, str] = {
             ON w.worker_id = substring(e.error_message FROM '^worker (\\w+) ')
         WHERE e.event_type = 'node_failed' AND NOT coalesce(
             e.error_message LIKE '%%as it was asked to' OR e.error_message LIKE 'withdrawn: job_%%'
-            OR (e.error_message LIKE '%% was lost' AND w.status = 'lost' AND w.pid = ANY(%(killed)s))
+            OR e.error_message = 'timed out after 1 s' -- Only what is meant to has so little time.
+            OR (e.error_message LIKE '%% was lost' AND w.status = 'lost'
+                AND (%(killed)s::int[] IS NULL OR w.pid = ANY(%(killed)s::int[])))
             OR (e.error_message LIKE '%% gave it back' AND w.status = 'stopped'), false)
     """,
     "what was accepted was executed to its end": """
@@ -83,6 +87,34 @@ CLAIMS: Mapping[str, str] = {
         SELECT * FROM acceptance_ledger l WHERE NOT EXISTS (
             SELECT FROM dagapp.dag_job_events e WHERE e.task_id = l.task_id AND e.event_type = 'node_dispatched'
         )
+    """,
+    "no attempt was executed that the policy does not allow": """
+        SELECT l.*, n.retry_count, n.max_retries
+        FROM acceptance_ledger l LEFT JOIN dagapp.dag_node_states n USING (job_id, node_id)
+        WHERE n.job_id IS NULL OR l.attempt > n.retry_count OR l.attempt > n.max_retries
+    """,
+    "nothing starts after its job was cancelled": """
+        SELECT l.task_id, l.pid, l.at AS started_at, j.completed_at AS cancelled_at, l.at - j.completed_at AS late
+        FROM acceptance_ledger l JOIN dagapp.dag_jobs j USING (job_id)
+        WHERE l.event = 'start' AND j.status = 'cancelled' AND l.at > j.completed_at + interval '1 second'
+    """,
+    "what failed permanently was not tried again": """
+        SELECT l.job_id, l.node_id, r.task_id AS failed, l.task_id AS executed
+        FROM dagapp.dag_task_results r JOIN acceptance_ledger p
+            ON p.task_id = r.task_id AND p.event = 'fail for good'
+        JOIN acceptance_ledger l ON l.job_id = p.job_id AND l.node_id = p.node_id AND l.attempt > p.attempt
+        WHERE r.status = 'failed' AND NOT EXISTS (
+            SELECT FROM dagapp.dag_job_events e
+            WHERE e.job_id = r.job_id AND e.event_type = 'result_ignored'
+                AND coalesce(e.event_data ->> 'reported_task_id', e.task_id) = r.task_id
+        )
+    """,
+    "what was saved was not done again by a later attempt": """
+        SELECT s.task_id AS saved_by, s.event, l.task_id AS begun_by, s.at AS saved_at, l.at AS begun_at
+        FROM acceptance_ledger s JOIN acceptance_ledger l
+            ON l.job_id = s.job_id AND l.node_id = s.node_id AND l.attempt > s.attempt
+                AND l.event = replace(s.event, 'saved ', 'begin ')
+        WHERE s.event LIKE 'saved %%'
     """,
     "every result was taken in": "SELECT task_id FROM dagapp.dag_task_results WHERE NOT processed",
 }
@@ -108,29 +140,40 @@ MOVES = {
 Connection = psycopg.Connection[dict[str, Any]]
 
 
-def assert_promise_kept(
-    dsn: str, *, killed: Collection[int] = (), poisoned: Collection[int] = (), may_repeat: bool = False
-) -> None:
-    """For all jobs of the database, which have ended. `killed` are the pids of workers that were killed or stopped,
-    `poisoned` are jobs that were made unreadable; `may_repeat` allows that a task was executed more than once."""
+@dataclass(frozen=True)
+class Fates:
+    """What was done to the jobs and their processes, and so explains what else would be wrong.
+
+    `killed` are the pids of workers that were killed or stopped, None when any may have been given up; `poisoned` are
+    jobs that were made unreadable, `cancelled` those that somebody wanted to be cancelled. `may_repeat` allows that a
+    task was executed more than once.
+    """
+
+    killed: Collection[int] | None = ()
+    poisoned: Collection[int] = ()
+    cancelled: Collection[int] = ()
+    may_repeat: bool = False
+
+
+def assert_promise_kept(dsn: str, *, shapes: Mapping[str, Shape] = SHAPES, **fates: Any) -> None:
+    """For all jobs of the database, which have ended."""
     with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
         await_sweep(conn)
-        assert_records_agree(conn, killed=killed, poisoned=poisoned, may_repeat=may_repeat)
+        assert_records_agree(conn, Fates(**fates), shapes)
 
 
-def assert_records_agree(
-    conn: Connection, *, killed: Collection[int] = (), poisoned: Collection[int] = (), may_repeat: bool = False
-) -> None:
+def assert_records_agree(conn: Connection, fates: Fates, shapes: Mapping[str, Shape] = SHAPES) -> None:
+    killed = None if fates.killed is None else list(fates.killed)
     for claim, query in CLAIMS.items():
-        _assert_none(conn, claim, query, killed=list(killed))
-    if not may_repeat:
+        _assert_none(conn, claim, query, killed=killed)
+    if not fates.may_repeat:
         _assert_none(conn, "no task was executed twice", NO_TASK_TWICE)
     _assert_timelines(conn)
     for job in conn.execute("SELECT * FROM dagapp.dag_jobs").fetchall():
-        if job["job_id"] in poisoned:
+        if job["job_id"] in fates.poisoned:
             assert job["status"] == "failed" and job["error_message"], job
         else:
-            _assert_outcome(conn, job)
+            _assert_outcome(conn, job, shapes[job["workflow_id"]], may_be_cancelled=job["job_id"] in fates.cancelled)
 
 
 def await_sweep(conn: Connection) -> None:
@@ -162,20 +205,32 @@ def _assert_timelines(conn: Connection) -> None:
         assert state == node["status"], f"the timeline leads to {state}: {node}"
 
 
-def _assert_outcome(conn: Connection, job: Mapping[str, Any]) -> None:
-    """The job has ended as its definition demands, with every node and every item."""
-    shape = SHAPES[job["workflow_id"]]
+def _assert_outcome(conn: Connection, job: Mapping[str, Any], shape: Shape, *, may_be_cancelled: bool) -> None:
+    """The job has ended as its definition demands, with every node and every item, or as far as it came."""
     expected = shape.outcome(job["input_params"])
-    assert job["status"] == expected.status, f"{job['workflow_id']} {job['job_id']}: {job['error_message']}"
     nodes = conn.execute("SELECT * FROM dagapp.dag_node_states WHERE job_id = %s", [job["job_id"]]).fetchall()
-    assert {node["node_id"]: node["status"] for node in nodes} == expected.nodes, "not the nodes of the definition"
-    results = job["result_data"] or {}
-    assert {name: results.get(name) for name in expected.results} == expected.results, "not the result"
+    if job["status"] == "cancelled" and may_be_cancelled:
+        _assert_part(nodes, expected)
+    else:
+        assert job["status"] == expected.status, f"{job['workflow_id']} {job['job_id']}: {job['error_message']}"
+        assert {node["node_id"]: node["status"] for node in nodes} == expected.nodes, "not the nodes of the definition"
+        results = job["result_data"] or {}
+        assert {name: results.get(name) for name in expected.results} == expected.results, "not the result"
     given_back = _count_given_back(conn, job["job_id"])
     for node in nodes:
         if node["input_params"] is not None:
             allowed = shape.max_retries + given_back.get(node["node_id"], 0)
             assert node["max_retries"] == allowed, f"not the policy of the definition: {node}"
+
+
+def _assert_part(nodes: Sequence[Mapping[str, Any]], expected: Outcome) -> None:
+    """What was completed before the job was cancelled is what would have been; nothing is left open."""
+    for node in nodes:
+        assert node["status"] in ("completed", "failed", "skipped"), f"left open in a cancelled job: {node}"
+        if node["status"] == "completed":
+            assert expected.nodes.get(node["node_id"]) == "completed", f"not in the definition: {node}"
+            output = expected.results.get(node["node_id"], node["output"])
+            assert node["output"] == output, f"not the result that it would have: {node}"
 
 
 def _count_given_back(conn: Connection, job_id: int) -> dict[str, int]:

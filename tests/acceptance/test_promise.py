@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 from processes import BOTH, Stage
-from promise import assert_promise_kept, assert_records_agree, await_sweep
+from promise import Fates, assert_promise_kept, assert_records_agree, await_sweep
 from psycopg.rows import dict_row
 from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK
 
@@ -46,8 +46,12 @@ DAMAGES = [
     ),
     ("UPDATE dagapp.dag_task_results SET processed = false", "result"),
     ("DELETE FROM acceptance_ledger WHERE event = 'end'", "executed to its end"),
-    ("INSERT INTO acceptance_ledger VALUES ('1_a_0', 'a', 'start', 1)", "was dispatched"),
-    ("INSERT INTO acceptance_ledger SELECT * FROM acceptance_ledger WHERE task_id LIKE '%_a_0'", "executed twice"),
+    ("INSERT INTO acceptance_ledger VALUES ('x', 'start', '1_a_0', 1, 'a', 0, 1, now())", "was dispatched"),
+    (
+        "INSERT INTO acceptance_ledger SELECT execution_id || 'x', event, task_id, job_id, node_id, attempt, pid, at "
+        "FROM acceptance_ledger WHERE task_id LIKE '%_a_0'",
+        "executed twice",
+    ),
     ("DELETE FROM dagapp.dag_node_states WHERE node_id = 'gather'", "not the nodes"),
     (
         """UPDATE dagapp.dag_jobs SET result_data = jsonb_set(result_data, '{gather,results,0}', '{"value": 1}')
@@ -75,7 +79,7 @@ def test_each_damage_is_seen(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> N
         for damage, claim in DAMAGES:
             conn.execute(damage)
             with pytest.raises(AssertionError, match=claim):
-                assert_records_agree(conn)
+                assert_records_agree(conn, Fates())
                 pytest.fail(f"not seen: {damage}")
             conn.rollback()
         for damage in LEFTOVERS:

@@ -1,0 +1,56 @@
+"""What must be true after a storm, beside the promise: nothing is missing, nothing is held, nothing is wrong."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+
+import psutil
+from kinds import MEETING
+from ledger import LEDGER
+from plans import PlannedJob
+from processes import Stage
+
+JOBS = "SELECT job_id, workflow_id FROM dagapp.dag_jobs"
+LEAVE_SECONDS = 30.0
+OUTCOME = "SELECT status::text, error_message FROM dagapp.dag_jobs WHERE job_id = %s"
+
+
+def assert_all_are_there(stage: Stage, planned: Sequence[PlannedJob], job_ids: Mapping[int, int]) -> None:
+    """Each job that people were given is there, as what they asked for, and no other is. Ids are by plan."""
+    expected = {job_ids[job.number]: job.shape.workflow_id for job in planned if job.number in job_ids}
+    assert len(expected) == len(planned), f"{len(planned) - len(expected)} plans have no job of their own"
+    found = {row["job_id"]: row["workflow_id"] for row in stage.database.rows(JOBS)}
+    lost = {job_id: kind for job_id, kind in expected.items() if found.get(job_id) != kind}
+    assert not lost, f"jobs were lost or changed: {lost}"
+    assert found.keys() == expected.keys(), f"nobody asked for these: {found.keys() - expected.keys()}"
+
+
+def assert_all_slots_are_free(stage: Stage, slots: int, *, seconds: float) -> None:
+    """As many tasks as all workers have slots run at the same moment."""
+    job_id = stage.submit(MEETING, people=list(range(slots)), seconds=seconds)
+    stage.until_ended(job_id, seconds=2 * seconds + 60)
+    outcome = stage.database.row(OUTCOME, job_id)
+    assert outcome["status"] == "completed", f"a slot is held: {outcome}"
+
+
+def assert_doctor_finds_nothing(stage: Stage) -> None:
+    doctor = stage.start("doctor", "--json")
+    code = doctor.wait()
+    said = doctor.out.read_text()
+    assert code == 0 and json.loads(said)["findings"] == [], f"the doctor found: {said}{doctor.last_words()}"
+
+
+def assert_nobody_is_left_behind(dsn: str) -> None:
+    """The processes of this stage were killed, and no child of theirs outlives them."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while left := [process for process in psutil.process_iter() if _writes_to(process, dsn)]:
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        time.sleep(0.05)
+
+
+def _writes_to(process: psutil.Process, dsn: str) -> bool:
+    """A process shows the environment that it was started with."""
+    try:
+        return process.environ().get(LEDGER) == dsn
+    except psutil.Error:  # It is somebody else's, or gone.
+        return False

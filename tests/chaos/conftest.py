@@ -1,0 +1,14 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import Stage
+
+
+@pytest.fixture
+def stage(dsn: str, tmp_path: Path) -> Iterator[Stage]:
+    """Processes on a fresh database. What they wrote is shown if the test fails."""
+    stage = Stage(dsn, tmp_path)
+    yield stage
+    sys.stderr.write(stage.close())

@@ -1,0 +1,36 @@
+"""A worker that learns too late what it has claimed starts nothing that nobody wants any more."""
+
+import pytest
+from doors import Doors
+from kinds import KINDS, PATIENT_CHAIN
+from people import People
+from plans import PlannedJob
+from processes import ORCHESTRATOR, WORKER, Stage
+from promise import assert_promise_kept
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+CLAIMED = "SELECT count(*) = 1 FROM dagapp.dag_tasks_running WHERE job_id = %s"
+CANCELLED_LONG_AGO = """
+    SELECT status = 'cancelled' AND completed_at < clock_timestamp() - interval '1.5 seconds' AS is_over
+    FROM dagapp.dag_jobs WHERE job_id = %s
+"""
+ANSWER_SECONDS = 1.0
+
+
+def test_a_claim_whose_answer_comes_after_the_cancellation_is_not_started(stage: Stage) -> None:
+    people = People(stage.dsn, "late")
+    with Doors(stage.dsn) as doors:
+        door = doors.add()
+        stage.launch(ORCHESTRATOR)
+        stage.launch(WORKER, database_url=door.dsn)
+        door.slow_down(ANSWER_SECONDS)
+        job_id = people.submit(PlannedJob(0, 0, PATIENT_CHAIN, {"n": 1, "seconds": 0.02}))
+        stage.until(CLAIMED, job_id)
+        door.withhold()  # The answer is on its way.
+        people.cancel(job_id)
+        stage.until(CANCELLED_LONG_AGO, job_id)
+        door.open()
+        later = people.submit(PlannedJob(1, 0, PATIENT_CHAIN, {"n": 1, "seconds": 0.02}))
+        stage.until_ended(later)  # So the worker has its answers, and works.
+        assert_promise_kept(stage.dsn, shapes=KINDS, cancelled=people.cancelled)

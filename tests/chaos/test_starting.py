@@ -1,0 +1,31 @@
+"""A process that loses the database in the middle of its start goes on starting."""
+
+import psycopg
+import pytest
+from doors import Doors
+from processes import BOTH, Stage
+from promise import assert_promise_kept
+from shapes import CHAIN
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
+
+# It is known then, and looks for jobs that nobody holds.
+IS_ADOPTING = """
+    SELECT count(*) > 0 FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'dagmaster orchestrator' AND wait_event = 'relation'
+"""
+
+
+def test_an_orchestrator_whose_connection_is_reset_as_it_starts_does_its_work(stage: Stage) -> None:
+    with Doors(stage.dsn) as doors:
+        door = doors.add()
+        with psycopg.connect(stage.dsn) as conn:
+            conn.execute("LOCK TABLE dagapp.dag_jobs IN ACCESS EXCLUSIVE MODE")
+            both = stage.start(*BOTH, database_url=door.dsn)
+            stage.until(IS_ADOPTING)
+            door.reset()
+        stage.await_role(both)
+        stage.submit(CHAIN, n=1)
+        stage.until_ended()
+        assert not both.has_ended()
+        assert_promise_kept(stage.dsn)

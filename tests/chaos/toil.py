@@ -1,0 +1,29 @@
+"""More handlers for a storm: one in a process of its own, and one that goes on where an earlier attempt got to."""
+
+import asyncio
+from typing import Any
+
+from ledger import Execution, Work, work
+
+from dagmaster.handlers import HandlerContext, handler
+
+PHASES = ("north", "east", "south", "west")
+
+
+@handler("ledger.toil", queue="work", params=Work, isolation="process")
+def toil(ctx: HandlerContext, params: Work) -> dict[str, Any]:
+    return work(ctx, params)
+
+
+@handler("ledger.travel", queue="work", params=Work)
+async def travel(ctx: HandlerContext, params: Work) -> dict[str, Any]:
+    """The ledger says which phases were begun, and which were saved before it was told so."""
+    execution = Execution(ctx)
+    await asyncio.to_thread(execution.write, "start")
+    for phase in ctx.remaining(PHASES):
+        await asyncio.to_thread(execution.write, f"begin {phase}")
+        await asyncio.sleep(params.seconds)
+        await ctx.checkpoint(phase)
+        await asyncio.to_thread(execution.write, f"saved {phase}")
+    await asyncio.to_thread(execution.write, "end")
+    return {"value": params.value}
