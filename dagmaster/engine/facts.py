@@ -40,16 +40,21 @@ class OwnerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A worker that consumes a queue; None stands for every handler."""
+    """A worker that consumes a queue; None stands for every handler.
+
+    One that is drained takes nothing more. `stuck` slots are kept by handlers that do not end.
+    """
 
     worker_id: str
     handlers: frozenset[str] | None
     concurrency: int
     running: int
+    stuck: int = 0
+    is_taking: bool = True
 
     @property
     def is_free(self) -> bool:
-        return self.running < self.concurrency
+        return self.running + self.stuck < self.concurrency
 
     def has(self, handler: str) -> bool:
         return self.handlers is None or handler in self.handlers

@@ -182,26 +182,30 @@ def _retry(node: NodeState, facts: Facts, now: datetime) -> Words:
 def _queued(node: NodeState, facts: Facts) -> Words:
     task, name, ahead = node.task, node.task_queue, facts.ahead[node.node_id]
     queue = facts.queues.get(name, QueueFacts())
-    able = [one for one in queue.consumers if one.has(task.handler)]
+    taking = [one for one in queue.consumers if one.is_taking]
+    able = [one for one in taking if one.has(task.handler)]
     free = [one for one in able if one.is_free]
     data = {
         "queue": name,
         "handler": task.handler,
         "ahead": ahead,
         "depth": queue.depth,
-        "consumers": len(queue.consumers),
+        "consumers": len(taking),
+        "drained": len(queue.consumers) - len(taking),
         "able": len(able),
         "free": len(free),
         "workers": [one.worker_id for one in able[:LISTED]],
     }
     place = f"waits in queue `{name}` behind {count(ahead, 'task')}" if ahead else f"is next in queue `{name}`"
-    return Words(f"{place}; {_service(queue, len(able), len(free), task.handler)}", data)
+    return Words(f"{place}; {_service(queue, len(taking), len(able), len(free), task.handler)}", data)
 
 
-def _service(queue: QueueFacts, able: int, free: int, handler: str) -> str:
-    everyone = len(queue.consumers)
-    if not everyone:
+def _service(queue: QueueFacts, everyone: int, able: int, free: int, handler: str) -> str:
+    if not queue.consumers:
         return "no worker consumes this queue"
+    if not everyone:
+        drained = len(queue.consumers)
+        return "its only worker takes no more tasks" if drained == 1 else f"all {drained} workers take no more tasks"
     if not able:
         consume = "its only worker does not have" if everyone == 1 else f"none of its {everyone} workers has"
         return f"{consume} the handler `{handler}`"

@@ -148,7 +148,7 @@ def _queue(row: Row, workers: Iterable[Row]) -> _Queue:
 
 def _consumer(row: Row) -> Consumer:
     handlers = frozenset(row["handlers"]) if row["handlers"] is not None else None
-    return Consumer(row["worker_id"], handlers, row["concurrency"], row["running"])
+    return Consumer(row["worker_id"], handlers, row["concurrency"], row["running"], row["stuck"], row["is_taking"])
 
 
 async def _errors(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, str]:

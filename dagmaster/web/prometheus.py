@@ -117,6 +117,8 @@ class Fleet(Collector):
         yield _gauge("worker_heartbeat_age_seconds", "Since a worker's last heartbeat.", "worker", ages)
         slots = [(one["worker_id"], one["concurrency"]) for one in active]
         yield _gauge("worker_slots", "How many tasks a worker runs at once.", "worker", slots)
+        stuck = [(one["worker_id"], one["stuck"]) for one in active]
+        yield _gauge("worker_stuck_slots", "Slots that are kept by handlers that do not end.", "worker", stuck)
 
     def _queues(self) -> Iterator[Metric]:
         queues = self._measures["queues"]

@@ -41,7 +41,7 @@ CLEANUP_SECONDS = 5.0
 # How soon a worker sees that a task was withdrawn from it, or that it should drain.
 WATCH_SECONDS = 1.0
 # An answer that took longer may be out of date: the job may have been cancelled since. It is asked for again.
-FRESH_SECONDS = 1.0
+FRESH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)

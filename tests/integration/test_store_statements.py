@@ -74,7 +74,7 @@ def test_every_statement_is_used() -> None:
 
 async def test_the_hot_statements_are_planned_by_index(dsn: str) -> None:
     async with await connect(dsn, application="test", hot=True) as conn:
-        for name in ("a whole batch", "claim_tasks", "report_tasks", "withdrawn_tasks", "load_jobs", "load_nodes"):
+        for name in ("a whole batch", "claim_tasks", "report_tasks", "worker_orders", "load_jobs", "load_nodes"):
             cursor = await conn.execute(b"EXPLAIN (GENERIC_PLAN) " + every_statement()[name].text, prepare=False)
             plan = "\n".join(row["QUERY PLAN"] for row in await cursor.fetchall())
             assert not re.findall(r"Seq Scan on \w+", plan), f"{name}:\n{plan}"
@@ -114,7 +114,7 @@ async def test_a_whole_step_reads_no_table_from_end_to_end(dsn: str, is_analysed
             await me.advance(Resume())
             worker = this_instance()
             await register_worker(conn, worker, ["q"], 4)
-            claimed = await (await tasks.start_claim(conn, worker.instance_id, ["q"], 10)).fetchall()
+            claimed = await (await tasks.start_claim(conn, worker.instance_id, 10)).fetchall()
             assert len(claimed) == 10
             await tasks.report(conn, worker.instance_id, [completed(row) for row in claimed])
             assert len(await read_mail(conn, me.id, 1000)) == 1 + 10 + 10

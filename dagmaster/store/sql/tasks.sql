@@ -113,7 +113,8 @@ SELECT t.queue, t.handler, count(*) AS tasks
 FROM dagapp.dag_tasks_waiting t
 WHERE t.job_id = :job_id AND NOT t.held AND NOT EXISTS (
     SELECT FROM dagapp.dag_workers w
-    WHERE w.status = 'active' AND t.queue = ANY(w.queues) AND (w.handlers IS NULL OR t.handler = ANY(w.handlers))
+    WHERE w.status = 'active' AND w.wanted = 'run' AND t.queue = ANY(w.queues)
+        AND (w.handlers IS NULL OR t.handler = ANY(w.handlers))
 )
 GROUP BY t.queue, t.handler ORDER BY t.queue, t.handler;
 

@@ -11,10 +11,10 @@ SELECT t.job_id, t.node_id, t.task_id, 'node_warning', 'warning', jsonb_build_ob
     'warning', 'no worker has taken it', 'queue', t.queue, 'handler', t.handler,
     'waited_seconds', round(extract(epoch FROM clock_timestamp() - t.dispatched_at)),
     'queue_is_consumed', EXISTS (
-        SELECT FROM dagapp.dag_workers w WHERE w.status = 'active' AND t.queue = ANY(w.queues)
+        SELECT FROM dagapp.dag_workers w WHERE w.status = 'active' AND w.wanted = 'run' AND t.queue = ANY(w.queues)
     ),
     'handler_is_known', EXISTS (
-        SELECT FROM dagapp.dag_workers w WHERE w.status = 'active' AND t.queue = ANY(w.queues)
+        SELECT FROM dagapp.dag_workers w WHERE w.status = 'active' AND w.wanted = 'run' AND t.queue = ANY(w.queues)
             AND (w.handlers IS NULL OR t.handler = ANY(w.handlers))
     )
 ), clock_timestamp(), 'orchestrator'
