@@ -44,6 +44,10 @@ class UnknownTask(NotFound):
     """No task has this id."""
 
 
+class UnknownWorker(NotFound):
+    """No worker has this id."""
+
+
 class UnknownKey(NotFound):
     """There is no such API key."""
 
@@ -62,6 +66,10 @@ class Forbidden(DagmasterError):
 
 class TooLarge(DagmasterError):
     """That is more than is allowed."""
+
+
+class WorkerGone(DagmasterError):
+    """The worker has left or was given up; it has to register anew."""
 
 
 class TaskOver(Conflict):

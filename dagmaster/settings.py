@@ -95,6 +95,8 @@ class Settings(BaseSettings):
     worker_queue: str | None = None
     worker_queues: Names = []
     worker_concurrency: PositiveInt = 16
+    worker_health_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    worker_health_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
 
     poll_interval_seconds: Seconds = 1.0
     heartbeat_interval_seconds: Seconds = 30
@@ -110,6 +112,7 @@ class Settings(BaseSettings):
     timeout_grace_seconds: Grace = 5
     default_max_retries: NonNegativeInt = 3
     shutdown_grace_seconds: Grace = 30
+    stop_within_seconds: Seconds = 2
 
     url: str | None = None
     api_key: SecretStr | None = None
@@ -144,6 +147,8 @@ class Settings(BaseSettings):
     log_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], Lowercase] = "info"
     log_format: Annotated[Literal["text", "json"], Lowercase] = "text"
     log_dir: Folder = Field(default_factory=_default_log_dir)
+    log_url: str | None = None
+    log_max_bytes: PositiveInt = 10 * 1024 * 1024
 
     @classmethod
     def settings_customise_sources(

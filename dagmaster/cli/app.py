@@ -35,6 +35,7 @@ SHARED = {
     "--database-url": True,
     "--url": True,
     "--api-key": True,
+    "--key": True,
     "--log-level": True,
     "--debug": False,
 }
@@ -57,6 +58,7 @@ COMMANDS: Mapping[str, Outline] = {
     "jobs": Outline("jobs", LOOK, "List the newest jobs."),
     "show": Outline("jobs", LOOK, "Show one job with its nodes and its result."),
     "timeline": Outline("timeline", LOOK, "Show everything that happened to a job."),
+    "logs": Outline("logs", LOOK, "Show what a task has printed and logged."),
     "explain": Outline("explain", LOOK, "Say why a job, or a node of it, does not run."),
     "cancel": Outline("steering", LOOK, "Cancel a job."),
     "pause": Outline("steering", LOOK, "Start nothing more of a job; what runs may end."),
@@ -66,7 +68,7 @@ COMMANDS: Mapping[str, Outline] = {
     "orchestrator": Outline("roles", SERVE, "Run an orchestrator until it is stopped."),
     "api": Outline("roles", SERVE, "Serve the HTTP API until it is stopped."),
     "worker": Outline("roles", SERVE, "Run a worker until it is stopped."),
-    "workers": Outline("instances", CARE, "List the workers and orchestrators."),
+    "workers": Outline("instances", CARE, "List the workers and orchestrators; drain or stop workers."),
     "queues": Outline("instances", CARE, "Show how much waits in each queue."),
     "doctor": Outline("doctor", CARE, "Check the rules that must hold for all jobs, and the health of the database."),
     "migrate": Outline("migrate", CARE, "Bring the database's schema to the version of this program, or back."),
@@ -153,6 +155,8 @@ def root(
     api_key: Annotated[
         str | None,
         typer.Option(
+            "--api-key",
+            "--key",
             metavar="KEY",
             help="For the server. Others on this machine can see it in the list of processes: better set "
             "DAGMASTER_API_KEY.",

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import typer
 
-from dagmaster.cli.progress import JobView, Show
+from dagmaster.cli.progress import JobView, Outlook, Show
 from dagmaster.engine.facts import Explanation
 from dagmaster.settings import Settings
+from dagmaster.tasklogs.reading import Wanted
 
 Row = Mapping[str, Any]
 
@@ -34,10 +35,11 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """One job with its nodes, and those of its tasks that nobody would take."""
+    """One job with its nodes, how far it is, and those of its tasks that nobody would take."""
 
     job: Row
     nodes: Sequence[Row]
+    outlook: Outlook
     unserved: Sequence[Row] = ()
 
 
@@ -74,6 +76,12 @@ class Backend(Protocol):
         self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
     ) -> None: ...
 
+    def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
+        """Nodes that may have a log: what failed first, then what runs."""
+
+    def logs(self, job_id: int, node: str, wanted: Wanted, each: Callable[[str], None]) -> None:
+        """Piece by piece; raises NotFound when there is none."""
+
     def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered: ...
 
     def pause(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered: ...
@@ -86,6 +94,9 @@ class Backend(Protocol):
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         """Orchestrators and workers."""
+
+    def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
+        """What is wanted of it now."""
 
     def queues(self) -> Sequence[Row]: ...
 

@@ -9,22 +9,32 @@ from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_records, between, console, in_seconds, print_json, table
+from dagmaster.errors import Invalid
 
 app = typer.Typer(add_completion=False)
+fleet = typer.Typer(name="workers", add_completion=False)
+app.add_typer(fleet)
+
+Workers = Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="The workers' ids.")]
+Everyone = Annotated[bool, typer.Option("--all", help="All that are at work.")]
+Who = Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who asks for it, for the audit.")]
 
 
-@app.command()
+@fleet.callback(invoke_without_command=True)
 def workers(
     ctx: typer.Context,
     everyone: Annotated[bool, typer.Option("--all", help="Those too that have stopped or were lost.")] = False,
     as_json: JsonOutput = False,
 ) -> None:
-    """List the workers and orchestrators.
+    """List the workers and orchestrators; drain or stop workers.
 
     \b
     For example:
       dagmaster workers --all
+      dagmaster workers drain 247932566985999695
     """
+    if ctx.invoked_subcommand is not None:
+        return
     orchestrators, found = backend_of(ctx, begin(ctx)).instances()
     if not everyone:
         orchestrators = [one for one in orchestrators if one["status"] == "running"]
@@ -47,7 +57,81 @@ def workers(
 
 def _common(one: Row, name: str, beat: str) -> list[str]:
     ago = f"{in_seconds(between(one[beat], None))} ago" if one[beat] else ""
-    return [one[name], one["status"], escape(one["hostname"]), str(one["pid"]), ago]
+    is_asked = one["status"] == "active" and one["wanted"] != "run"
+    status = f"{one['status']}, to {one['wanted']}" if is_asked else one["status"]
+    return [one[name], status, escape(one["hostname"]), str(one["pid"]), ago]
+
+
+@fleet.command()
+def drain(
+    ctx: typer.Context,
+    workers: Workers = None,
+    everyone: Everyone = False,
+    actor: Who = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Give workers no more tasks; what they run may end.
+
+    \b
+    For example:
+      dagmaster workers drain 247932566985999695
+      dagmaster workers drain --all
+    """
+    _steer(ctx, "drain", workers, actor, everyone=everyone, as_json=as_json)
+
+
+@fleet.command()
+def stop(
+    ctx: typer.Context,
+    workers: Workers = None,
+    everyone: Everyone = False,
+    actor: Who = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Let workers end as after SIGTERM.
+
+    They finish what they can in time, and give back the rest.
+
+    \b
+    For example:
+      dagmaster workers stop 247932566985999695
+    """
+    _steer(ctx, "stop", workers, actor, everyone=everyone, as_json=as_json)
+
+
+@fleet.command()
+def resume(
+    ctx: typer.Context,
+    workers: Workers = None,
+    everyone: Everyone = False,
+    actor: Who = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Give drained workers tasks again.
+
+    \b
+    For example:
+      dagmaster workers resume --all
+    """
+    _steer(ctx, "resume", workers, actor, everyone=everyone, as_json=as_json)
+
+
+def _steer(
+    ctx: typer.Context, command: str, named: list[str] | None, actor: str | None, *, everyone: bool, as_json: bool
+) -> None:
+    if bool(named) is everyone:
+        raise Invalid("name the workers, or all of them with --all; `dagmaster workers` lists them")
+    backend = backend_of(ctx, begin(ctx))
+    if everyone:
+        named = [one["worker_id"] for one in backend.instances()[1] if one["status"] == "active"]
+    wanted = {worker_id: backend.steer_worker(worker_id, command, actor=actor) for worker_id in named or ()}
+    if as_json:
+        print_json([{"worker_id": worker_id, "wanted": wish} for worker_id, wish in wanted.items()])
+        return
+    if not wanted:
+        tell("no worker is at work")
+    for worker_id, wish in wanted.items():
+        typer.echo(f"worker {worker_id} is to {wish}")
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """The commands on the database itself."""
 
 import asyncio
+from codecs import getincrementaldecoder
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,13 +22,14 @@ from dagmaster.cli.definitions import (
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.sessions import ask, session
-from dagmaster.cli.watching import follow, steps_of
+from dagmaster.cli.watching import follow, outlook_of, steps_of
 from dagmaster.engine.facts import Explanation
+from dagmaster.errors import NotFound
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.model.workflow import Workflow
 from dagmaster.outbound import check_url, policy_of
 from dagmaster.settings import Settings
-from dagmaster.store import steering
+from dagmaster.store import steering, viewing
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import list_events
 from dagmaster.store.explaining import explain_job, explain_node
@@ -35,7 +37,10 @@ from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_
 from dagmaster.store.jobs import NewJob, Submitted, get_job, list_jobs, list_nodes
 from dagmaster.store.jobs import submit as store_job
 from dagmaster.store.signals import MAIL
+from dagmaster.store.standing import Histories, standing_of
 from dagmaster.store.tasks import queue_depths, unserved
+from dagmaster.tasklogs import open_task_logs
+from dagmaster.tasklogs.reading import NodeLog, NodeState, Wanted, why_none
 from dagmaster.tracing import current_trace_parent, describe, span
 
 PAGE = 1000
@@ -90,8 +95,9 @@ class Local:
 
     def job(self, job_id: int, *, children: bool) -> Whole:
         async def look(conn: Connection) -> Whole:
-            nodes = await list_nodes(conn, job_id, with_children=children)
-            return Whole(await get_job(conn, job_id), nodes, await unserved(conn, job_id))
+            job, nodes = await get_job(conn, job_id), await list_nodes(conn, job_id, with_children=children)
+            outlook = await outlook_of(conn, await standing_of(conn, job_id), Histories())
+            return Whole(job, nodes, outlook, await unserved(conn, job_id))
 
         return ask(self.settings, look)
 
@@ -112,6 +118,35 @@ class Local:
                 if has_ended or not follow:
                     return
                 await asyncio.sleep(LOOK_SECONDS)
+
+        ask(self.settings, read)
+
+    def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
+        async def look(conn: Connection) -> Sequence[Row]:
+            await get_job(conn, job_id)
+            return await viewing.view_logged(conn, job_id, limit=limit)
+
+        return ask(self.settings, look)
+
+    def logs(self, job_id: int, node: str, wanted: Wanted, each: Callable[[str], None]) -> None:
+        log = NodeLog(open_task_logs(self.settings), job_id, node)
+        decode = getincrementaldecoder("utf-8")("replace").decode
+
+        async def read(conn: Connection) -> None:
+            async def look() -> NodeState:
+                return NodeState.of(await viewing.node_standing(conn, job_id, node))
+
+            await get_job(conn, job_id)
+            state = await look()
+            found = await log.find(wanted, state)
+            if found is None:
+                place = await viewing.find_log_place(conn, log.task_id(wanted.attempt or state.newest_begun))
+                raise NotFound(why_none(log, wanted, state, place))
+            pieces = log.pieces(found.attempt, found.start, found.size)
+            if wanted.follow:
+                pieces = log.follow(found.attempt, found.start, look, goes_on=wanted.attempt is None)
+            async for piece in pieces:
+                each(decode(piece))
 
         ask(self.settings, read)
 
@@ -179,6 +214,9 @@ class Local:
             return await list_orchestrators(conn), await list_workers(conn)
 
         return ask(self.settings, look)
+
+    def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
+        return ask(self.settings, lambda conn: steering.steer_worker(conn, worker_id, command, actor=actor))
 
     def queues(self) -> Sequence[Row]:
         return ask(self.settings, queue_depths)

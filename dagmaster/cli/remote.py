@@ -11,16 +11,18 @@ from typing import Any
 from dagmaster.cli.backend import Listed, Order, Receipt, Row, Steered, Whole
 from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
-from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Show
+from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
 from dagmaster.engine.facts import Explanation, Kind
 from dagmaster.errors import Invalid, Unavailable
 from dagmaster.model.states import JOB_TERMINAL, NodeStatus
 from dagmaster.model.workflow import InputType
 from dagmaster.schemas.jobs import JobReply, JobSteered, NodeReply
+from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.timeline import GraphNode, TimelineEntry
 from dagmaster.schemas.workflows import WorkflowReply
 from dagmaster.settings import Settings
+from dagmaster.tasklogs.reading import Wanted
 from dagmaster.tracing import describe, span
 
 PAGE = 1000
@@ -59,7 +61,8 @@ class Remote:
         while True:
             began = perf_counter()
             try:
-                view = view_of(self.client.job(job_id), self.client.graph(job_id).nodes)
+                job, nodes = self.client.job(job_id), self.client.graph(job_id).nodes
+                view = view_of(job, nodes, self.client.progress(job_id))
             except Unavailable:
                 time.sleep(RECONNECT_SECONDS)
                 continue
@@ -80,7 +83,8 @@ class Remote:
 
     def job(self, job_id: int, *, children: bool) -> Whole:
         whole = _row(self.client.job(job_id, children=children))
-        return Whole({name: value for name, value in whole.items() if name != "nodes"}, whole["nodes"])
+        job = {name: value for name, value in whole.items() if name != "nodes"}
+        return Whole(job, whole["nodes"], _outlook(self.client.progress(job_id), datetime.now(UTC)))
 
     def events(
         self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
@@ -103,6 +107,13 @@ class Remote:
             if not reply.has_more:
                 return
             after = reply.next_after
+
+    def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
+        return [_row(node) for node in self.client.logged(job_id, limit=limit).items]
+
+    def logs(self, job_id: int, node: str, wanted: Wanted, each: Callable[[str], None]) -> None:
+        for piece in self.client.logs(job_id, node, attempt=wanted.attempt, tail=wanted.tail, follow=wanted.follow):
+            each(piece)
 
     def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered:
         _check_actor(actor)
@@ -141,6 +152,15 @@ class Remote:
             for one in orchestrators
         ]
         return renamed, [_row(worker) for worker in self.client.workers(limit=100).items]
+
+    def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
+        _check_actor(actor)
+        steer = {
+            "drain": self.client.drain_worker,
+            "stop": self.client.stop_worker,
+            "resume": self.client.resume_worker,
+        }
+        return steer[command](worker_id).wanted
 
     def queues(self) -> Sequence[Row]:
         now = datetime.now(UTC)
@@ -220,7 +240,11 @@ def _listed(workflow: WorkflowReply) -> Listed:
     )
 
 
-def view_of(job: JobReply, order: Sequence[GraphNode]) -> JobView:
+def _outlook(told: JobProgress, now: datetime) -> Outlook:
+    return Outlook(told.overall_percent, now, told.estimated_completion, told.estimate_basis)
+
+
+def view_of(job: JobReply, order: Sequence[GraphNode], told: JobProgress) -> JobView:
     nodes = {node.node_id: node for node in job.nodes}
     now = datetime.now(UTC)
     return JobView(
@@ -231,6 +255,7 @@ def view_of(job: JobReply, order: Sequence[GraphNode]) -> JobView:
         job.error_message,
         job.result_data,
         between(job.created_at, job.completed_at or now) or 0.0,
+        _outlook(told, now),
     )
 
 
@@ -245,5 +270,10 @@ def _node(node: NodeReply, children: Mapping[str, int], now: datetime) -> NodeVi
         node.started_at,
         node.completed_at,
         now,
-        FanView({NodeStatus(status): count for status, count in children.items()}) if children else None,
+        _fan(node, children) if children else None,
     )
+
+
+def _fan(node: NodeReply, children: Mapping[str, int]) -> FanView:
+    items = node.output["fan_out_count"] if node.output else 0
+    return FanView({NodeStatus(status): count for status, count in children.items()}, items=items)

@@ -14,6 +14,8 @@ from dagmaster.authoring.preparing import queues_of
 from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.databases import database
 from dagmaster.cli.definitions import default_queue, load_catalog, load_registry, own_queue
+from dagmaster.cli.far import is_far, work_far
+from dagmaster.cli.health import answering, open_health
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 from dagmaster.cli.output import count_of, listed
 from dagmaster.cli.runtime import fleet, stop_on_signals, until_stopped, worker_options
@@ -25,6 +27,11 @@ from dagmaster.worker.worker import WorkerOptions
 
 Queues = Annotated[
     str | None, typer.Option("--queues", metavar="A,B", help="The queues to take tasks from; else of the settings.")
+]
+
+HealthPort = Annotated[
+    int | None,
+    typer.Option("--health-port", metavar="PORT", help="Answer /health, /livez and /readyz there.", min=0, max=65535),
 ]
 
 log = logging.getLogger(__name__)
@@ -57,7 +64,7 @@ def dev(
     catalog = load_catalog(settings, QueueRules(registry.queues(), queue))
     named = {name for workflow in catalog.workflows.values() for name in queues_of(workflow)}
     queues = sorted({queue, *settings.worker_queues, *named})
-    options = worker_options(settings, queues, concurrency)
+    options = worker_options(settings, queues, concurrency, handlers=handlers)
     listener = open_door(settings, host, port)
     with database(settings) as dsn:
         place = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
@@ -101,7 +108,9 @@ def orchestrator(
       dagmaster orchestrator --with-api --port 8080
     """
     settings = begin(ctx, quiet=False)
-    options = worker_options(settings, chosen_queues(settings, queues), concurrency) if with_worker else None
+    options = None
+    if with_worker:
+        options = worker_options(settings, chosen_queues(settings, queues), concurrency, handlers=handlers)
     registry = load_registry(settings, handlers) if with_worker or with_api else None
     door = make_door(settings, handlers, host, port) if with_api else None
     with database(settings) as dsn:
@@ -131,24 +140,36 @@ def api(ctx: typer.Context, host: Host = None, port: Port = None, handlers: Hand
 
 @app.command()
 def worker(
-    ctx: typer.Context, queues: Queues = None, concurrency: Concurrency = None, handlers: Handlers = None
+    ctx: typer.Context,
+    queues: Queues = None,
+    concurrency: Concurrency = None,
+    handlers: Handlers = None,
+    health_port: HealthPort = None,
 ) -> None:
     """Run a worker until it is stopped.
 
     On SIGTERM it takes no more tasks, finishes what it can, and gives back the
-    rest.
+    rest. With --url it needs no database, only a server and a key of the role
+    worker.
 
     \b
     For example:
       dagmaster worker --queues default,heavy --handlers my_package.handlers
+      dagmaster worker --url https://dagmaster.example.com --queues default
     """
     settings = begin(ctx, quiet=False)
     registry = load_registry(settings, handlers)
-    options = worker_options(settings, chosen_queues(settings, queues), concurrency)
+    options = worker_options(settings, chosen_queues(settings, queues), concurrency, handlers=handlers)
+    listener = open_health(settings, health_port)
+    if listener is not None:
+        typer.echo(f"health      {url_of(listener)}/health")
+    if is_far(settings, ctx.obj):
+        work_far(settings, options, registry, listener)
+        return
     with database(settings) as dsn:
         names = ", ".join(options.queues)
         log.info("the worker is starting: queues %s, %s at once", names, count_of(options.concurrency, "task"))
-        serve(dsn, settings, work=options, registry=registry)
+        serve(dsn, settings, work=options, registry=registry, health=listener)
 
 
 def chosen_queues(settings: Settings, given: str | None) -> Sequence[str]:
@@ -179,6 +200,7 @@ def serve(
     work: WorkerOptions | None = None,
     registry: Registry | None = None,
     door: Door | None = None,
+    health: socket.socket | None = None,
     greeting: str = "",
 ) -> None:
     """Until a signal, or until a role fails."""
@@ -190,6 +212,7 @@ def serve(
             running = await stack.enter_async_context(roles)
             if door is not None and registry is not None:
                 await stack.enter_async_context(serving(dsn, settings, running, door, registry))
+            await stack.enter_async_context(answering(running.worker, health))
             if greeting:
                 typer.echo(greeting)
             await until_stopped(running, stop)

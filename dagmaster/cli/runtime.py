@@ -19,8 +19,11 @@ from dagmaster.orchestrator.process import run_orchestrator
 from dagmaster.orchestrator.retention import RetentionOptions
 from dagmaster.orchestrator.watch import WatchOptions
 from dagmaster.outbound import policy_of
+from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import Settings
 from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
+from dagmaster.tasklogs.opening import open_task_logs
+from dagmaster.tasklogs.removing import remover
 from dagmaster.worker.worker import Worker, WorkerOptions
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,7 @@ def intervals_of(settings: Settings) -> Intervals:
         orphan_threshold_seconds=settings.orphan_threshold_seconds,
         worker_lost_after_seconds=settings.worker_lost_after_seconds,
         callbacks=callback_options(settings),
-        retention=RetentionOptions(settings.retention_days, settings.archive_dir),
+        retention=RetentionOptions(settings.retention_days, settings.archive_dir, remover(settings)),
         watch=watch_options(settings),
     )
 
@@ -68,9 +71,16 @@ def callback_options(settings: Settings) -> CallbackOptions:
 
 
 def worker_options(
-    settings: Settings, queues: Sequence[str], concurrency: int | None, *, grace_seconds: float | None = None
+    settings: Settings,
+    queues: Sequence[str],
+    concurrency: int | None,
+    *,
+    handlers: Sequence[str] | None = None,
+    grace_seconds: float | None = None,
 ) -> WorkerOptions:
-    """`grace_seconds` is how long it may take to stop, unless the settings say it."""
+    """`handlers` are loaded beside those of the settings; `grace_seconds` is how long it may take to stop, unless the
+    settings say it.
+    """
     if grace_seconds is None or "shutdown_grace_seconds" in settings.model_fields_set:
         grace_seconds = settings.shutdown_grace_seconds
     if not queues:
@@ -84,7 +94,10 @@ def worker_options(
         poll_interval_seconds=settings.poll_interval_seconds,
         heartbeat_interval_seconds=settings.worker_heartbeat_interval_seconds,
         shutdown_grace_seconds=grace_seconds,
+        stop_within_seconds=settings.stop_within_seconds,
         max_output_bytes=settings.max_output_bytes,
+        max_log_bytes=settings.log_max_bytes,
+        handler_specs=(*settings.handlers, *(handlers or ())),
     )
 
 
@@ -120,8 +133,14 @@ async def fleet(
         orchestrator = Orchestrator(rules_of(settings), notifier, poll_interval_seconds=settings.poll_interval_seconds)
     worker = None
     if work is not None and registry is not None:
-        deliver = orchestrator.deliver if orchestrator is not None else None
-        worker = Worker(dsn, registry, work, notifier, deliver=deliver)
+        worker = Worker(
+            PostgresTransport(dsn, notifier),
+            registry,
+            work,
+            open_task_logs(settings),
+            deliver=orchestrator.deliver if orchestrator is not None else None,
+            mailed=orchestrator.look if orchestrator is not None else None,
+        )
         if orchestrator is not None:
             orchestrator.local = worker
     calls = {}

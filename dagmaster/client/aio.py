@@ -11,14 +11,17 @@ from httpx_sse import aconnect_sse
 
 from dagmaster.client import calls, plans
 from dagmaster.client.calls import Call
-from dagmaster.client.connecting import connection_options, headers_of
+from dagmaster.client.connecting import connection_options, headers_of, log_timeout
+from dagmaster.client.errors import error_of, unreachable
 from dagmaster.client.plans import Listen, Pause, Plan, Send, Stream
 from dagmaster.errors import DagmasterError
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, QueueReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
+from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.system import Explanation
-from dagmaster.schemas.timeline import GraphReply, TimelineEntry, TimelineReply
+from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineEntry, TimelineReply
+from dagmaster.schemas.workers import WorkerWanted
 from dagmaster.schemas.workflows import WorkflowList, WorkflowReply
 
 T = TypeVar("T")
@@ -131,9 +134,41 @@ class AsyncClient:
     async def graph(self, job_id: int | str) -> GraphReply:
         return await self._ask(calls.graph(job_id))
 
+    async def progress(self, job_id: int | str) -> JobProgress:
+        """How much of it is done, and when it may be over."""
+        return await self._ask(calls.progress(job_id))
+
     async def explain(self, job_id: int | str, node_id: str | None = None) -> Explanation:
         """Why it does not go on."""
         return await self._ask(calls.explain(job_id, node_id))
+
+    async def logged(self, job_id: int | str, *, limit: int = 50, offset: int = 0) -> Page[LoggedNode]:
+        """Which nodes may have a log: what failed first, then what runs."""
+        return await self._ask(calls.logged(job_id, limit=limit, offset=offset))
+
+    async def logs(
+        self,
+        job_id: int | str,
+        node_id: str,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[str]:
+        """What an attempt at a node, or else the newest, has printed and logged, in pieces.
+
+        With `follow` it goes on while it is written; without an attempt also with those after it.
+        """
+        path, params = calls.logs(job_id, node_id, attempt=attempt, tail=tail, follow=follow)
+        try:
+            async with self._http.stream("GET", path, params=params, timeout=log_timeout(self._http, follow)) as answer:
+                if not answer.is_success:
+                    await answer.aread()
+                    raise error_of(answer)
+                async for piece in answer.aiter_text():
+                    yield piece
+        except httpx.TransportError as error:
+            raise unreachable(error.request.url, error) from error
 
     # What there is.
 
@@ -145,6 +180,18 @@ class AsyncClient:
 
     async def workers(self, *, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
         return await self._ask(calls.workers(limit=limit, offset=offset))
+
+    async def drain_worker(self, worker_id: str) -> WorkerWanted:
+        """Give it no more tasks; what it runs may end."""
+        return await self._ask(calls.steer_worker(worker_id, "drain"))
+
+    async def stop_worker(self, worker_id: str) -> WorkerWanted:
+        """Let it end as after SIGTERM."""
+        return await self._ask(calls.steer_worker(worker_id, "stop"))
+
+    async def resume_worker(self, worker_id: str) -> WorkerWanted:
+        """Give a drained worker tasks again."""
+        return await self._ask(calls.steer_worker(worker_id, "resume"))
 
     async def orchestrators(self) -> FleetStatus:
         return await self._ask(calls.orchestrators())

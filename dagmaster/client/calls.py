@@ -13,8 +13,10 @@ from dagmaster.errors import Invalid
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, QueueReply, QueuesReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
+from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.system import Explanation
-from dagmaster.schemas.timeline import GraphReply, TimelineReply
+from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineReply
+from dagmaster.schemas.workers import WorkerWanted
 from dagmaster.schemas.workflows import WorkflowList, WorkflowReply
 
 T = TypeVar("T")
@@ -84,6 +86,10 @@ def explain(job_id: int | str, node_id: str | None) -> Call[Explanation]:
     return _get(Explanation, f"{_job(job_id)}{node}/explain")
 
 
+def progress(job_id: int | str) -> Call[JobProgress]:
+    return _get(JobProgress, f"{_job(job_id)}/progress")
+
+
 def graph(job_id: int | str) -> Call[GraphReply]:
     return _get(GraphReply, f"{_job(job_id)}/graph")
 
@@ -100,12 +106,30 @@ def workers(**page: Any) -> Call[Page[WorkerReply]]:
     return _get(Page[WorkerReply], f"{PREFIX}/workers", **page)
 
 
+def steer_worker(worker_id: str, command: str) -> Call[WorkerWanted]:
+    path = f"{PREFIX}/workers/{_quoted(worker_id)}/{command}"
+    return Call("POST", path, _reader(WorkerWanted), is_safe=True)
+
+
 def orchestrators() -> Call[FleetStatus]:
     return _get(FleetStatus, f"{PREFIX}/orchestrator/status")
 
 
 def queues() -> Call[list[QueueReply]]:
     return Call("GET", f"{PREFIX}/queues/status", lambda data: _read(QueuesReply, data).queues, is_safe=True)
+
+
+def logged(job_id: int | str, **page: Any) -> Call[Page[LoggedNode]]:
+    return _get(Page[LoggedNode], f"{_job(job_id)}/logs", **page)
+
+
+def logs(
+    job_id: int | str, node_id: str, *, attempt: int | None, tail: int | None, follow: bool
+) -> tuple[str, dict[str, Any]]:
+    """The path and its parameters: what is answered is read piece by piece."""
+    given = {"attempt": attempt, "tail": tail, "follow": follow or None}
+    params = {name: value for name, value in given.items() if value is not None}
+    return f"{_job(job_id)}/nodes/{_quoted(node_id)}/logs", params
 
 
 def stream_path(job_id: int | str) -> str:

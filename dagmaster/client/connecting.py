@@ -27,3 +27,9 @@ def headers_of(call: Call[Any]) -> dict[str, str]:
     if (trace_parent := current_trace_parent()) is not None:
         headers["traceparent"] = trace_parent
     return headers
+
+
+def log_timeout(http: httpx.Client | httpx.AsyncClient, follow: bool) -> httpx.Timeout:
+    """A task may be silent for as long as it likes."""
+    usual = http.timeout
+    return httpx.Timeout(None, connect=usual.connect, write=usual.write, pool=usual.pool) if follow else usual

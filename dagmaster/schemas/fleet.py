@@ -22,10 +22,13 @@ class QueuesReply(Reply):
 
 
 class WorkerReply(Reply):
+    """`wanted` is what operators want of it: run, drain or stop."""
+
     worker_id: str
     hostname: str
     pid: int
     status: str
+    wanted: str
     queues: list[str]
     handlers: list[str] | None
     concurrency: int

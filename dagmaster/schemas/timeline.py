@@ -91,13 +91,33 @@ class AttemptReply(Reply):
     task_id: str
     status: str
     worker_id: str | None
+    error_type: str | None
     error_message: str | None
     execution_duration_ms: int | None
+    peak_memory_bytes: int | None
+    cpu_seconds: float | None
+    log_path: str | None
     progress_current: float | None
     progress_total: float | None
     progress_percent: float | None
     progress_message: str | None
     reported_at: Time
+
+
+class AttemptOfNode(AttemptReply):
+    """Attempts are counted from 1. `log_bytes` is None where there is no log, or none that the server can read."""
+
+    attempt: int | None
+    log_bytes: int | None
+
+
+class LoggedNode(Reply):
+    """A node that a worker has or had; `attempt` is its newest."""
+
+    node_id: str
+    status: str
+    attempt: int
+    error_message: str | None
 
 
 class CheckpointReply(Reply):

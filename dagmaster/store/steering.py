@@ -1,4 +1,4 @@
-"""What people ask of a job: cancel, pause, go on, try again. The job's owner is told, and does it."""
+"""What people ask of a job: cancel, pause, go on, try again. Its owner is told, and does it. And what of a worker."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,15 +6,19 @@ from typing import Any
 
 import orjson
 
-from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownNode
+from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownNode, UnknownWorker
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
+from dagmaster.store.instances import want_worker
 from dagmaster.store.jobs import get_job
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.signals import MAIL
 from dagmaster.store.statements import run
+from dagmaster.store.viewing import note_command
 
 LOOK_SECONDS = 0.03
+# By command.
+WANTED = {"drain": "drain", "stop": "stop", "resume": "run"}
 
 Row = dict[str, Any]
 
@@ -105,3 +109,16 @@ async def until(conn: Connection, job_id: int, holds: Callable[[Row], bool], *, 
         if holds(job) or asyncio.get_running_loop().time() > deadline:
             return job
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def steer_worker(conn: Connection, worker_id: str, command: str, *, actor: str | None) -> str:
+    """What is wanted of it now; it hears of it within seconds, and the audit has it. Raises UnknownWorker, and
+    Conflict for one that is gone.
+    """
+    wanted = WANTED[command]
+    if not await want_worker(conn, worker_id, wanted):
+        if await (await run(conn, "find_worker", {"worker_id": worker_id})).fetchone() is None:
+            raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; `dagmaster workers` lists them")
+        raise Conflict(f"worker {worker_id} has stopped or was lost")
+    await note_command(conn, {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id})
+    return wanted

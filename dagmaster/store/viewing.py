@@ -71,6 +71,23 @@ async def get_node(conn: Connection, job_id: int, node_id: str) -> Row:
     return row
 
 
+async def node_standing(conn: Connection, job_id: int, node_id: str) -> Row:
+    row = await (await run(conn, "node_standing", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if row is None:
+        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+    return row
+
+
+async def view_logged(conn: Connection, job_id: int, *, limit: int, offset: int = 0) -> list[Row]:
+    """Nodes that may have a log."""
+    return await _rows(conn, "view_logged", {"job_id": job_id, "limit": limit, "offset": offset})
+
+
+async def find_log_place(conn: Connection, task_id: str) -> Row | None:
+    """None while the attempt has not ended, and when it wrote nothing."""
+    return await (await run(conn, "log_place", {"task_id": task_id})).fetchone()
+
+
 async def view_attempts(conn: Connection, job_id: int, node_id: str) -> list[Row]:
     return await _rows(conn, "view_attempts", {"job_id": job_id, "node_id": node_id})
 

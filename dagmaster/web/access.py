@@ -35,6 +35,7 @@ class Caller:
     name: str
     role: Role
     token: str | None = None
+    key_id: str | None = None
 
     @property
     def is_partner(self) -> bool:
@@ -60,7 +61,7 @@ class Keyring:
             return None
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        caller = Caller(key.name, key.role)
+        caller = Caller(key.name, key.role, key_id=key.key_id)
         self._known[digest] = (monotonic() + TRUST_SECONDS, caller)
         return caller
 

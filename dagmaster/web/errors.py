@@ -21,6 +21,7 @@ from dagmaster.errors import (
     TooLarge,
     Unauthorized,
     Unavailable,
+    WorkerGone,
 )
 from dagmaster.logs import known_id
 from dagmaster.model.redact import redact_text
@@ -34,6 +35,7 @@ STATUS: dict[type[Exception], int] = {
     Invalid: 422,
     Unauthorized: 401,
     Forbidden: 403,
+    WorkerGone: 410,
     TooLarge: 413,
     Unavailable: 503,
     Misconfigured: 503,

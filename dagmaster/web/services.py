@@ -1,11 +1,13 @@
 """What the routes work with: one set for the whole server."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Annotated, Any, Protocol
+from weakref import WeakValueDictionary
 
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
@@ -19,6 +21,9 @@ from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
 from dagmaster.store.instances import Instance, is_orchestrated, list_workers
 from dagmaster.store.signals import MAIL, Notifier
+from dagmaster.store.standing import Histories
+from dagmaster.tasklogs import TaskLogs, open_task_logs
+from dagmaster.web.bell import Bell
 
 STATEMENT_SECONDS = 30.0
 FLEET_SECONDS = 1.0
@@ -60,8 +65,22 @@ class Services:
     is_local: bool
     orchestrator: LocalOrchestrator | None = None
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _task_logs: TaskLogs | None = None
+    histories: Histories = field(default_factory=Histories)
+    bell: Bell = field(init=False)
+    log_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _graphs: dict[str, Graph] = field(default_factory=dict)
     _fleet: tuple[float, "KnownFleet"] | None = None
+
+    def __post_init__(self) -> None:
+        self.bell = Bell(self.dsn)
+
+    @property
+    def task_logs(self) -> TaskLogs:
+        """Opened when somebody asks for a log."""
+        if self._task_logs is None:
+            self._task_logs = open_task_logs(self.settings)
+        return self._task_logs
 
     def graph_of(self, workflow: Workflow) -> Graph:
         """Ready to be run; compiled once."""
@@ -109,9 +128,11 @@ async def opened_services(
         size=settings.api_pool_size,
         statement_timeout_seconds=STATEMENT_SECONDS,
     )
+    services = Services(dsn, settings, pool, notifier, catalog, registry, is_local, orchestrator)
     try:
-        yield Services(dsn, settings, pool, notifier, catalog, registry, is_local, orchestrator)
+        yield services
     finally:
+        await services.bell.close()
         await pool.close()
 
 

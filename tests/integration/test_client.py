@@ -143,6 +143,14 @@ def test_why_a_job_does_not_go_on_is_explained(client: Client) -> None:
     assert client.explain(job_id, "gate").node_id == "gate"
 
 
+def test_how_far_a_job_is_can_be_asked(client: Client) -> None:
+    job_id = client.submit("gated").job_id
+    progress = client.progress(job_id)
+    assert progress.job_id == job_id
+    assert progress.overall_percent < 100.0
+    assert (progress.nodes.total, progress.estimate_basis) == (4, None)
+
+
 def test_waiting_has_an_end(client: Client) -> None:
     job_id = client.submit("gated").job_id
     with pytest.raises(TimedOut, match=f"job {job_id} is (pending|running) after 0.3 s"):

@@ -42,7 +42,15 @@ READS = [
     Asked(
         "GET /api/v1/jobs/{job_id}/progress",
         "/api/v1/jobs/{waits}/progress",
-        {"overall_percent", "current_tasks", "job_status", "workflow_id", "nodes"},
+        {
+            "overall_percent",
+            "current_tasks",
+            "job_status",
+            "workflow_id",
+            "nodes",
+            "estimated_completion",
+            "estimate_basis",
+        },
     ),
     Asked("GET /api/v1/jobs/{job_id}/progress", "/api/v1/jobs/{done}/progress", BUCKETS, within="nodes"),
     Asked(

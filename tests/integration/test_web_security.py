@@ -43,6 +43,9 @@ DECIDED: dict[str, Any] = {
     "GET /api/v1/jobs/{job_id}/nodes": OWN,
     "GET /api/v1/jobs/{job_id}/nodes/{node_id}": OWN,
     "GET /api/v1/jobs/{job_id}/nodes/{node_id}/checkpoints": OWN,
+    "GET /api/v1/jobs/{job_id}/logs": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/logs": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/attempts": OWN,
     "GET /api/v1/jobs/{job_id}/timeline": OWN,
     "GET /api/v1/jobs/{job_id}/nodes/{node_id}/timeline": OWN,
     "GET /api/v1/jobs/{job_id}/nodes/{node_id}/events": OWN,
@@ -57,6 +60,19 @@ DECIDED: dict[str, Any] = {
     "POST /api/v1/workflows/reload": OPERATE,
     "GET /api/v1/queues/status": READ,
     "GET /api/v1/workers": READ,
+    "POST /api/v1/workers": REPORT,
+    "POST /api/v1/workers/{worker_id}/heartbeat": REPORT,
+    "POST /api/v1/workers/{worker_id}/claim": REPORT,
+    "GET /api/v1/workers/{worker_id}/tasks": REPORT,
+    "POST /api/v1/workers/{worker_id}/results": REPORT,
+    "POST /api/v1/workers/{worker_id}/progress": REPORT,
+    "POST /api/v1/workers/{worker_id}/checkpoints": REPORT,
+    "POST /api/v1/workers/{worker_id}/checkpoints/{checkpoint_id}/discard": REPORT,
+    "POST /api/v1/workers/{worker_id}/logs": REPORT,
+    "DELETE /api/v1/workers/{worker_id}": REPORT,
+    "POST /api/v1/workers/{worker_id}/drain": OPERATE,
+    "POST /api/v1/workers/{worker_id}/stop": OPERATE,
+    "POST /api/v1/workers/{worker_id}/resume": OPERATE,
     "GET /api/v1/orchestrator/status": READ,
     "GET /api/v1/orchestrator/stats": READ,
     "GET /api/v1/orchestrator/activity": READ,
@@ -126,7 +142,17 @@ async def test_the_openapi_document_says_whom_each_operation_allows(dsn: str) ->
 async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
     """Status and code of the answer to a request that has nothing in it."""
     method, path = name.split(" ")
-    for parameter in ("job_id", "node_id", "workflow_id", "task_id", "key_id", "name", "check"):
+    for parameter in (
+        "job_id",
+        "node_id",
+        "workflow_id",
+        "task_id",
+        "key_id",
+        "name",
+        "check",
+        "worker_id",
+        "checkpoint_id",
+    ):
         path = path.replace(f"{{{parameter}}}", "1")
     body = {} if method == "POST" else None
     answer = await it.client.request(method, path, headers=headers, json=body)

@@ -53,10 +53,31 @@ WHERE n.job_id = :job_id AND n.node_id = :node_id;
 
 -- view_attempts --
 -- What was reported of a node, attempt by attempt.
-SELECT task_id, status, worker_id, error_message, execution_duration_ms, progress_current, progress_total,
-    progress_percent, progress_message, reported_at
+SELECT task_id, status, worker_id, error_type, error_message, execution_duration_ms, peak_memory_bytes, cpu_seconds,
+    log_path, progress_current, progress_total, progress_percent, progress_message, reported_at
 FROM dagapp.dag_task_results WHERE job_id = :job_id AND node_id = :node_id
 ORDER BY reported_at, task_id LIMIT 1000;
+
+-- node_standing --
+-- How far a node is, and nothing of what it holds.
+SELECT status, retry_count FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = :node_id;
+
+-- view_logged --
+-- Nodes that a worker has or had: what failed first, then what runs.
+SELECT n.node_id, n.status, n.retry_count + 1 AS attempt, n.error_message
+FROM dagapp.dag_node_states n
+WHERE n.job_id = :job_id AND (
+    EXISTS (SELECT FROM dagapp.dag_task_results r WHERE r.job_id = n.job_id AND r.node_id = n.node_id)
+    OR EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = n.task_id)
+)
+ORDER BY n.status <> 'failed', n.status <> 'running', n.started_at, n.node_id
+LIMIT :limit OFFSET :offset;
+
+-- log_place --
+-- Where an attempt's log is, and on which machine it was written.
+SELECT r.log_path, w.hostname
+FROM dagapp.dag_task_results r LEFT JOIN dagapp.dag_workers w ON w.worker_id = r.worker_id
+WHERE r.task_id = :task_id AND r.log_path IS NOT NULL;
 
 -- view_checkpoints --
 -- The newest first.
@@ -105,13 +126,14 @@ FROM (
     SELECT queue, 0, 0, count(*), 0, NULL FROM dagapp.dag_tasks_running GROUP BY queue
     UNION ALL
     SELECT queue, 0, 0, 0, count(*), NULL FROM dagapp.dag_workers w CROSS JOIN unnest(w.queues) AS queue
-    WHERE w.status = 'active' AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
+    WHERE w.status = 'active' AND w.wanted = 'run'
+        AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
     GROUP BY queue
 ) q GROUP BY queue ORDER BY queue;
 
 -- view_workers --
 -- Those at work first, then the newest.
-SELECT w.worker_id, w.hostname, w.pid, w.status, w.queues, w.handlers, w.concurrency, w.tasks_completed,
+SELECT w.worker_id, w.hostname, w.pid, w.status, w.wanted, w.queues, w.handlers, w.concurrency, w.tasks_completed,
     w.tasks_failed, w.started_at, w.last_heartbeat,
     (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks
 FROM dagapp.dag_workers w

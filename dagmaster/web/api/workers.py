@@ -1,17 +1,45 @@
-"""Workers: who is there, and what they take."""
+"""Workers: who is there, what they take, and how one works that has nothing but HTTP."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Body, Path, Request, Response
 
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import WorkerReply
+from dagmaster.schemas.workers import (
+    MAX_BATCH,
+    CheckpointBefore,
+    CheckpointStored,
+    ClaimTasks,
+    DiscardCheckpoint,
+    HeldTasks,
+    LogChunk,
+    LogsTaken,
+    ProgressCreate,
+    RegisterWorker,
+    Reports,
+    ReportsTaken,
+    TasksClaimed,
+    WorkerCheckpoint,
+    WorkerHeartbeat,
+    WorkerOrders,
+    WorkerRegistered,
+    WorkerWanted,
+)
+from dagmaster.store.remote import leave_remote
+from dagmaster.store.steering import steer_worker
 from dagmaster.store.viewing import view_workers
-from dagmaster.web.access import READERS
+from dagmaster.web import working
+from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
+from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
-from dagmaster.web.services import Conn
+from dagmaster.web.services import Conn, Given
+from dagmaster.web.working import Own
 
 router = APIRouter(prefix="/api/v1/workers", tags=["fleet"])
+
+OWN = documented(404, 410)
+STEERED = documented(404, 409)
 
 
 @router.get("", dependencies=[READERS])
@@ -24,3 +52,103 @@ async def list_workers(
     """Those at work first, then the newest."""
     rows = await view_workers(conn, status=status, limit=limit + 1, offset=offset)
     return cut([WorkerReply(**row) for row in rows], limit, offset)
+
+
+@router.post("", status_code=201, dependencies=[WORKERS])
+async def register_worker(body: RegisterWorker, caller: Admitted, services: Given, conn: Conn) -> WorkerRegistered:
+    """Come as a worker. The answer has its id and all that it has to keep to; only this key may speak for it."""
+    return await working.register(conn, services, caller, body)
+
+
+@router.post("/{worker_id}/heartbeat", responses=OWN, dependencies=[WORKERS])
+async def beat_worker(worker: Own, body: WorkerHeartbeat, conn: Conn) -> WorkerOrders:
+    """Keep what the worker holds, and hear what of it is no longer to be done. 410 when it was given up."""
+    return await working.beat(conn, worker, body)
+
+
+@router.post("/{worker_id}/claim", responses=OWN, dependencies=[WORKERS])
+async def claim_tasks(
+    worker_id: str, body: ClaimTasks, caller: Admitted, services: Given, request: Request
+) -> TasksClaimed:
+    """Report what ended and take tasks, in one transaction. Without reports it stays open until there is a task."""
+
+    async def is_given_up() -> bool:
+        return request.app.state.is_stopping or await request.is_disconnected()
+
+    return await working.claim(services, caller, worker_id, body, is_given_up=is_given_up)
+
+
+@router.get("/{worker_id}/tasks", responses=OWN, dependencies=[WORKERS])
+async def list_held_tasks(worker: Own, conn: Conn) -> HeldTasks:
+    """What the worker holds: also what was claimed for it while the answer got lost."""
+    return HeldTasks(tasks=await working.held(conn, worker))
+
+
+@router.post("/{worker_id}/results", responses=OWN, dependencies=[WORKERS])
+async def report_results(worker: Own, body: Reports, caller: Admitted, services: Given, conn: Conn) -> ReportsTaken:
+    """How attempts ended. Sending a report again does no harm; each is answered for itself."""
+    return ReportsTaken(outcomes=await working.take_reports(conn, services, caller, worker, body))
+
+
+@router.post("/{worker_id}/progress", status_code=204, response_class=Response, responses=OWN, dependencies=[WORKERS])
+async def report_worker_progress(
+    worker: Own, body: Annotated[list[ProgressCreate], Body(max_length=MAX_BATCH)], conn: Conn
+) -> None:
+    """How far tasks are that the worker holds; of any other it is not kept."""
+    await working.tell(conn, worker, body)
+
+
+@router.post(
+    "/{worker_id}/checkpoints", status_code=201, responses=documented(404, 409, 410, 413), dependencies=[WORKERS]
+)
+async def save_checkpoint(worker: Own, body: WorkerCheckpoint, services: Given, conn: Conn) -> CheckpointStored:
+    """A phase is done. When this is answered the next attempt goes on behind it, whatever happens."""
+    return CheckpointStored(checkpoint_id=str(await working.save(conn, services, worker, body)))
+
+
+@router.post(
+    "/{worker_id}/checkpoints/{checkpoint_id}/discard", responses=documented(404, 409, 410), dependencies=[WORKERS]
+)
+async def discard_checkpoint(
+    worker: Own, checkpoint_id: Annotated[int, Path(ge=0, lt=2**63)], body: DiscardCheckpoint, conn: Conn
+) -> CheckpointBefore:
+    """The checkpoint cannot be taken up, for instance because a file is gone. The answer is the one before it."""
+    return CheckpointBefore(checkpoint=await working.discard(conn, worker, checkpoint_id, body))
+
+
+@router.post("/{worker_id}/logs", responses=OWN, dependencies=[WORKERS])
+async def write_logs(
+    worker: Own, body: Annotated[list[LogChunk], Body(max_length=MAX_BATCH)], services: Given, conn: Conn
+) -> LogsTaken:
+    """What tasks print, in pieces. Each says where it belongs, so that one that is sent twice is kept once."""
+    return LogsTaken(logs=await working.take_logs(conn, services, worker, body))
+
+
+@router.delete("/{worker_id}", status_code=204, response_class=Response, responses=OWN, dependencies=[WORKERS])
+async def leave_worker(worker: Own, services: Given, conn: Conn) -> None:
+    """Good-bye. What the worker still held is given back, which costs no attempt."""
+    await leave_remote(conn, worker)
+    services.wake()
+
+
+@router.post("/{worker_id}/drain", responses=STEERED, dependencies=[OPERATORS])
+async def drain_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
+    """Give it no more tasks; what it runs may end."""
+    return await _steer(conn, caller, worker_id, "drain")
+
+
+@router.post("/{worker_id}/stop", responses=STEERED, dependencies=[OPERATORS])
+async def stop_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
+    """Let the worker end as after SIGTERM: it finishes what it can in time, and gives back the rest."""
+    return await _steer(conn, caller, worker_id, "stop")
+
+
+@router.post("/{worker_id}/resume", responses=STEERED, dependencies=[OPERATORS])
+async def resume_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
+    """Give a drained worker tasks again."""
+    return await _steer(conn, caller, worker_id, "resume")
+
+
+async def _steer(conn: Conn, caller: Admitted, worker_id: str, command: str) -> WorkerWanted:
+    wanted = await steer_worker(conn, worker_id, command, actor=caller.name or None)
+    return WorkerWanted.model_validate({"worker_id": worker_id, "wanted": wanted})

@@ -1,0 +1,53 @@
+"""A worker at a server, over HTTP."""
+
+import logging
+import socket
+
+import uvloop
+
+from dagmaster.cli.app import Shared
+from dagmaster.cli.health import answering
+from dagmaster.cli.runtime import stop_on_signals
+from dagmaster.handlers import Registry
+from dagmaster.queues.http import HttpTransport
+from dagmaster.queues.httplogs import HttpLogs
+from dagmaster.settings import Settings
+from dagmaster.worker.spool import Spool, spool_folder
+from dagmaster.worker.worker import Worker, WorkerOptions
+
+log = logging.getLogger(__name__)
+
+
+def is_far(settings: Settings, shared: Shared) -> bool:
+    """Who has a database works on it, unless a server was named on the command line."""
+    return settings.url is not None and (shared.url is not None or settings.database_dsn() is None)
+
+
+def work_far(settings: Settings, options: WorkerOptions, registry: Registry, health: socket.socket | None) -> None:
+    """Until a signal. Results that the server has not taken by then are kept for the next worker of this folder."""
+    assert settings.url is not None
+    url, key = settings.url, settings.api_key.get_secret_value() if settings.api_key else None
+
+    async def run() -> None:
+        stop = stop_on_signals()
+        spool = Spool(spool_folder(settings.data_dir, url, key))
+        transport = HttpTransport(url, key)
+        worker = Worker(transport, registry, options, HttpLogs(transport), spool=spool)
+        try:
+            async with answering(worker, health):
+                await worker.run(stop)
+        except ExceptionGroup as group:  # Of the chores that a worker has beside its tasks.
+            raise _first(group) from group
+        finally:
+            await transport.close()
+            spool.close()
+
+    log.info("the worker is starting at %s: queues %s", url, ", ".join(options.queues))
+    uvloop.run(run())
+    log.info("stopped")
+
+
+def _first(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,229 @@
+"""The way to work for those who have nothing but an HTTPS address and a key."""
+
+import logging
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import Any
+
+import httpx
+import orjson
+
+from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, TooLarge, Unavailable
+from dagmaster.queues.contract import Offer, Orders, SavedCheckpoint, Standing, TaskMessage, TaskReport, Told
+from dagmaster.queues.httpbodies import Limits, batches, checkpoint_of, message_of, report_body
+from dagmaster.schemas.workers import PROTOCOL
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/api/v1/workers"
+CONNECT_SECONDS = 5.0
+SHOWN = 200
+PASSING = frozenset({408, 425, 429})
+
+
+class ServerUnavailable(Unavailable):
+    """The server cannot be reached, or has no time; the same may succeed later."""
+
+
+class GivenUp(ServerUnavailable):
+    """The server knows this worker no more."""
+
+
+class HttpTransport:
+    """To a dagmaster server. Closed by whoever made it."""
+
+    lost: tuple[type[Exception], ...] = (ServerUnavailable,)
+    waits = True
+
+    def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 30.0) -> None:
+        self.url = url.rstrip("/")
+        self.worker_id = ""
+        self.limits = Limits()
+        _check(self.url, key)
+        headers = {"Content-Type": "application/json", "User-Agent": "dagmaster-worker"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        self._timeout_seconds = timeout_seconds
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds)),
+        )
+
+    @asynccontextmanager
+    async def open(self, worker_id: str | None) -> AsyncIterator["HttpLink"]:
+        self.worker_id = worker_id or ""
+        yield HttpLink(self)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def ask(self, method: str, path: str, body: Any = None, *, wait_seconds: float = 0) -> Any:
+        """The answer's JSON. Raises ServerUnavailable, or what the server has against it."""
+        content = orjson.dumps(body) if body is not None else None
+        timeout = httpx.Timeout(self._timeout_seconds + wait_seconds, connect=self._http.timeout.connect)
+        try:
+            answer = await self._http.request(method, PREFIX + path, content=content, timeout=timeout)
+        except httpx.TransportError as error:
+            reason = str(error) or type(error).__name__
+            raise ServerUnavailable(f"{self.url} cannot be reached: {reason}") from error
+        if not answer.is_success:
+            raise self._error(answer)
+        return self._read(answer)
+
+    def _read(self, answer: httpx.Response) -> Any:
+        if answer.status_code == 204:
+            return None
+        try:
+            return orjson.loads(answer.content)
+        except ValueError as error:  # some proxy's page
+            shown = answer.text[:SHOWN].strip()
+            raise ServerUnavailable(f"{self.url} does not answer as dagmaster does: {shown}") from error
+
+    def _error(self, answer: httpx.Response) -> DagmasterError:
+        status, (code, message) = answer.status_code, _said(answer)
+        if status == 410 or code == "unknown_worker":
+            return GivenUp(message)
+        if status >= 500 or status in PASSING:
+            return ServerUnavailable(f"{self.url} answered {status}: {message}")
+        if status in (401, 403):
+            return Misconfigured(
+                f"{self.url} refuses this worker: {message}. It takes an API key of the role worker: "
+                "`dagmaster keys create --name NAME --role worker` makes one, DAGMASTER_API_KEY names it"
+            )
+        if answer.is_redirect:
+            return Misconfigured(f"{self.url} has moved to {answer.headers.get('Location')}; use that address")
+        if status in (404, 405):
+            return Misconfigured(
+                f"{self.url} takes no workers over HTTP ({status}: {message}); is it a dagmaster server?"
+            )
+        if status == 409:
+            return TaskOver(message)
+        return TooLarge(message) if status == 413 else Invalid(message)
+
+
+def _check(url: str, key: str | None) -> None:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise Misconfigured(f"{url!r} is no address: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise Misconfigured(f"the url should look like https://dagmaster.example.com, not {url!r}")
+    if key and parsed.scheme == "http" and not _is_near(parsed.host):
+        log.warning("%s has no TLS: everybody between here and there can read the key", url)
+
+
+def _is_near(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _said(answer: httpx.Response) -> tuple[str, str]:
+    """Code and message of dagmaster's own errors; else what is there."""
+    try:
+        error = orjson.loads(answer.content)["error"]
+        return str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        return "", answer.text[:SHOWN].strip() or answer.reason_phrase
+
+
+class HttpLink:
+    """One worker at the server."""
+
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+        self._standing = Standing()
+
+    async def register(self, offer: Offer) -> str:
+        body = {
+            "hostname": offer.hostname,
+            "pid": offer.pid,
+            "queues": offer.queues,
+            "handlers": offer.handlers,
+            "concurrency": offer.concurrency,
+        }
+        said = await self._transport.ask("POST", "", body)
+        if said["protocol"] != PROTOCOL:
+            raise Misconfigured(
+                f"{self._transport.url} (dagmaster {said['version']}) speaks protocol {said['protocol']} with workers, "
+                f"this worker speaks {PROTOCOL}; install the same version on both sides"
+            )
+        self._transport.limits = Limits.of(said)
+        self._transport.worker_id = str(said["worker_id"])
+        return self._transport.worker_id
+
+    async def beat(self, standing: Standing) -> bool:
+        self._standing = standing
+        try:
+            await self.orders([])
+        except GivenUp:
+            return False
+        return True
+
+    async def orders(self, task_ids: Sequence[str]) -> Orders:
+        """A heartbeat too."""
+        standing = self._standing
+        body = {"completed": standing.completed, "failed": standing.failed, "stats": standing.stats}
+        said = await self._ask("POST", "/heartbeat", {**body, "running": list(task_ids)})
+        return Orders(frozenset(said["withdrawn"]), said["wanted"])
+
+    async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
+        """What was taken stays so if the claim fails: sending it again does no harm."""
+        for batch in batches(reports, self._transport.limits):
+            await self._report(batch)
+        if not limit:
+            return []
+        wait = 0.0 if reports else self._transport.limits.claim_wait_seconds
+        said = await self._ask("POST", "/claim", {"limit": limit, "wait_seconds": wait}, wait_seconds=wait)
+        return [message_of(task) for task in said["tasks"]]
+
+    async def forgotten(self, known: Collection[str]) -> list[TaskMessage]:
+        said = await self._ask("GET", "/tasks")
+        return [message_of(task) for task in said["tasks"] if task["task_id"] not in set(known)]
+
+    async def tell(self, task_id: str, progress: Told) -> None:
+        body = {"task_id": task_id, "current": progress.current, "total": progress.total}
+        await self._ask("POST", "/progress", [{**body, "message": progress.message or None}])
+
+    async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
+        artifacts = orjson.Fragment(checkpoint.artifacts) if checkpoint.artifacts is not None else None
+        body = {"task_id": task_id, "phase": checkpoint.phase, "data": orjson.Fragment(checkpoint.data)}
+        await self._ask("POST", "/checkpoints", {**body, "artifacts": artifacts})
+
+    async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
+        body = {"task_id": task_id, "reason": reason}
+        said = await self._ask("POST", f"/checkpoints/{checkpoint_id}/discard", body)
+        return checkpoint_of(said["checkpoint"]) if said["checkpoint"] is not None else None
+
+    async def leave(self, standing: Standing) -> None:
+        if await self.beat(standing):
+            await self._ask("DELETE", "")
+
+    async def _ask(self, method: str, path: str, body: Any = None, *, wait_seconds: float = 0) -> Any:
+        return await self._transport.ask(method, f"/{self._transport.worker_id}{path}", body, wait_seconds=wait_seconds)
+
+    async def _report(self, reports: Sequence[TaskReport]) -> None:
+        """One that the server does not take as it is must not stand in the way of the others."""
+        try:
+            said = await self._ask("POST", "/results", [report_body(report) for report in reports])
+        except (Invalid, TooLarge) as error:
+            if len(reports) > 1:
+                for report in reports:
+                    await self._report([report])
+                return
+            said = {"outcomes": [{"outcome": "refused", "reason": str(error)}]}
+        for report, outcome in zip(reports, said["outcomes"], strict=True):
+            if outcome["outcome"] == "refused":
+                await self._report_refusal(report, outcome["reason"])
+
+    async def _report_refusal(self, report: TaskReport, reason: str) -> None:
+        log.error("the server does not take the result of task %s: %s", report.task_id, reason)
+        error = f"the result was refused: {reason}"
+        failed = TaskReport(report.task_id, report.job_id, report.node_id, "failed", error=error, permanent=True)
+        try:
+            await self._ask("POST", "/results", [report_body(failed)])
+        except (Invalid, TooLarge) as refused:  # Nothing that it could say of this task would be taken.
+            log.error("task %s cannot be reported at all: %s", report.task_id, refused)

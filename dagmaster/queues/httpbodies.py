@@ -1,0 +1,87 @@
+"""What goes over the line between a worker and its server, and how it is read. No I/O."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
+from dagmaster.schemas.workers import MAX_BATCH
+
+# Of a report without its output.
+REPORT_BYTES = 8 * 1024
+DETAILS = ("peak_memory_bytes", "cpu_seconds", "metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the server has told; until then what any server takes."""
+
+    claim_wait_seconds: float = 10.0
+    max_body_bytes: int = 1024 * 1024
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> "Limits":
+        return cls(said["claim_wait_seconds"], said["max_body_bytes"])
+
+
+def batches(reports: Sequence[TaskReport], limits: Limits) -> Iterator[list[TaskReport]]:
+    """As many at once as fit in a body."""
+    batch: list[TaskReport] = []
+    room = limits.max_body_bytes
+    for report in reports:
+        size = REPORT_BYTES + len(report.output or b"") + len((report.error or "").encode())
+        if batch and (size > room or len(batch) == MAX_BATCH):
+            yield batch
+            batch, room = [], limits.max_body_bytes
+        batch.append(report)
+        room -= size
+    if batch:
+        yield batch
+
+
+def report_body(report: TaskReport) -> dict[str, Any]:
+    given = report.details or {}
+    details = {name: given[name] for name in DETAILS if given.get(name) is not None}
+    if given.get("log_path"):  # Where it is, the server knows better.
+        details["has_log"] = True
+    return {
+        "task_id": report.task_id,
+        "kind": report.kind,
+        "output": orjson.Fragment(report.output) if report.output is not None else None,
+        "error": report.error,
+        "permanent": report.permanent,
+        "retry_after_seconds": report.retry_after_seconds,
+        "duration_ms": report.duration_ms,
+        "error_types": report.error_types,
+        "details": details or None,
+    }
+
+
+def message_of(task: Mapping[str, Any]) -> TaskMessage:
+    found = task["checkpoint"]
+    checkpoint = checkpoint_of(found) if found is not None else None
+    return TaskMessage(
+        task_id=task["task_id"],
+        job_id=int(task["job_id"]),
+        node_id=task["node_id"],
+        handler=task["handler"],
+        queue=task["queue"],
+        params=orjson.dumps(task["params"]),
+        timeout_seconds=task["timeout_seconds"],
+        retry_count=task["retry_count"],
+        dispatched_at=datetime.fromisoformat(task["dispatched_at"]),
+        correlation_id=task["correlation_id"],
+        trace_parent=task["trace_parent"],
+        checkpoint_id=checkpoint.checkpoint_id if checkpoint else None,
+        checkpoint_phase=checkpoint.phase if checkpoint else None,
+        checkpoint_data=checkpoint.data if checkpoint else None,
+        checkpoint_artifacts=checkpoint.artifacts if checkpoint else None,
+    )
+
+
+def checkpoint_of(said: Mapping[str, Any]) -> SavedCheckpoint:
+    artifacts = orjson.dumps(said["artifacts"]) if said["artifacts"] is not None else None
+    return SavedCheckpoint(said["phase"], orjson.dumps(said["data"]), artifacts, int(said["checkpoint_id"]))

@@ -1,0 +1,66 @@
+"""The logs of a worker that has no place for them: its server keeps them."""
+
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from urllib.parse import quote
+
+from dagmaster.errors import DagmasterError
+from dagmaster.queues.http import HttpTransport
+from dagmaster.tasklogs.contract import READ_BYTES, LogUnavailable
+
+PIECE_BYTES = 512 * 1024
+KEEP_OFFSETS = 10_000
+
+
+class HttpLogs:
+    """Written only; they are read from the server. Each piece says where it belongs, so that it may be sent again."""
+
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+        self._offsets: OrderedDict[str, int] = OrderedDict()
+
+    async def append(self, task_id: str, chunk: bytes) -> None:
+        """What the server has no more use for is dropped."""
+        size = max(min(PIECE_BYTES, self._transport.limits.max_body_bytes // 2), 1)
+        began = self._offsets.setdefault(task_id, 0)
+        self._offsets.move_to_end(task_id)
+        if len(self._offsets) > KEEP_OFFSETS:
+            self._offsets.popitem(last=False)
+        for start in range(0, len(chunk), size):
+            if not await self._send(task_id, began + start, chunk[start : start + size]):
+                break
+        self._offsets[task_id] = began + len(chunk)
+
+    async def _send(self, task_id: str, offset: int, piece: bytes) -> bool:
+        body = [{"task_id": task_id, "offset": offset, "data": b64encode(piece).decode()}]
+        try:
+            said = await self._transport.ask("POST", f"/{self._transport.worker_id}/logs", body)
+        except DagmasterError as error:  # Whatever it is, no task fails because of it.
+            raise LogUnavailable(f"the server does not take logs: {error}") from error
+        return bool(said["logs"][0]["outcome"] == "accepted")
+
+    def path_of(self, task_id: str) -> str:
+        job_id, _, rest = task_id.partition("_")
+        node_id = quote(rest.rpartition("_")[0], safe="")
+        return f"{self._transport.url}/api/v1/jobs/{job_id}/nodes/{node_id}/logs"
+
+    async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:
+        raise self._elsewhere(task_id)
+
+    async def size(self, task_id: str) -> int | None:
+        raise self._elsewhere(task_id)
+
+    async def remove(self, task_ids: Sequence[str]) -> None:
+        raise self._elsewhere(*task_ids[:1])
+
+    async def remove_jobs(self, job_ids: Collection[int]) -> None:
+        raise self._elsewhere()
+
+    def _elsewhere(self, task_id: str = "") -> LogUnavailable:
+        return LogUnavailable(
+            f"logs are kept by the server: {self.path_of(task_id) if task_id else self._transport.url}"
+        )
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,87 @@
+"""Workers that have no database: they come over HTTP, each with the key that speaks for it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import Forbidden, UnknownWorker, WorkerGone
+from dagmaster.ids import new_id
+from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.statements import run
+
+HOST_PREFIX = "http-"
+
+Row = dict[str, Any]
+
+
+async def register_remote(
+    conn: Connection,
+    *,
+    hostname: str,
+    pid: int,
+    queues: Sequence[str],
+    handlers: Collection[str],
+    concurrency: int,
+    key_id: str | None,
+) -> str:
+    """Its id. No machine has this host key: nobody but the worker itself can tell whether its process lives."""
+    worker_id = str(new_id())
+    values = {
+        "worker_id": worker_id,
+        "hostname": hostname,
+        "pid": pid,
+        "host_key": HOST_PREFIX + worker_id,
+        "queues": list(queues),
+        "handlers": sorted(handlers),
+        "concurrency": concurrency,
+        "key_id": key_id,
+    }
+    await run(conn, "register_remote_worker", values)
+    return worker_id
+
+
+async def get_remote(conn: Connection, worker_id: str, key_id: str | None) -> Row:
+    """Raises UnknownWorker, Forbidden for a worker that came with another key, WorkerGone for one that is no more."""
+    row = await (await run(conn, "find_worker", {"worker_id": worker_id})).fetchone()
+    if row is None:
+        raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; register one with POST /api/v1/workers")
+    if not row["host_key"].startswith(HOST_PREFIX):
+        raise Forbidden(f"worker {worker_id} works on the database; nobody can speak for it here")
+    if row["key_id"] != key_id:
+        raise Forbidden(f"worker {worker_id} came with another key, and only that one speaks for it")
+    if row["status"] != "active":
+        raise gone(worker_id)
+    return row
+
+
+def gone(worker_id: str) -> WorkerGone:
+    return WorkerGone(f"worker {worker_id} has left or was given up; register anew and go on under the new id")
+
+
+async def beat_remote(
+    conn: Connection, worker_id: str, *, completed: int | None, failed: int | None, stats: Mapping[str, Any] | None
+) -> str:
+    """What is wanted of it. Raises WorkerGone."""
+    encoded = orjson.dumps(stats).decode() if stats is not None else None
+    values = {"worker_id": worker_id, "completed": completed, "failed": failed, "stats": encoded}
+    row = await (await run(conn, "beat_remote_worker", values)).fetchone()
+    if row is None:
+        raise gone(worker_id)
+    return str(row["wanted"])
+
+
+async def take_reports(conn: Connection, worker_id: str, key_id: str | None, rows: Sequence[Row]) -> set[str]:
+    """Mail them to the owners; the tasks whose attempt was still to be reported."""
+    values = {"worker_id": worker_id, "key_id": key_id, "reports": encode_rows(rows)}
+    return {row["task_id"] for row in await (await run(conn, "take_reports", values)).fetchall()}
+
+
+async def leave_remote(conn: Connection, worker_id: str) -> int:
+    """How many tasks it gave back, which costs them no attempt."""
+    return len(await (await run(conn, "leave_remote_worker", {"worker_id": worker_id})).fetchall())
+
+
+async def own_tasks(conn: Connection, worker_id: str, task_ids: Sequence[str], *, seconds: float) -> set[str]:
+    values = {"worker_id": worker_id, "task_ids": list(task_ids), "seconds": seconds}
+    return {row["task_id"] for row in await (await run(conn, "own_tasks", values)).fetchall()}

@@ -1,0 +1,82 @@
+"""Workers are drained, stopped and resumed, on the database and at a server."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import call
+from fleet import rows
+from serving import server
+
+from dagmaster.store.connect import opened
+from dagmaster.store.remote import leave_remote, register_remote
+
+
+@pytest.fixture(params=["database", "server"])
+def place(
+    request: pytest.FixtureRequest, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[str]]:
+    """The options that name it."""
+    monkeypatch.chdir(tmp_path)
+    if request.param == "database":
+        yield ["--database-url", dsn]
+        return
+    with server(dsn, tmp_path, works=False) as one:
+        yield ["--url", one.url]
+
+
+def add_worker(dsn: str, *, leaves: bool = False) -> str:
+    async def add() -> str:
+        async with opened(dsn, application="test") as conn:
+            worker_id = await register_remote(
+                conn, hostname="far", pid=1, queues=["q"], handlers=["echo"], concurrency=1, key_id=None
+            )
+            if leaves:
+                await leave_remote(conn, worker_id)
+            return worker_id
+
+    return asyncio.run(add())
+
+
+def wanted(dsn: str) -> dict[str, str]:
+    found = asyncio.run(rows(dsn, "SELECT worker_id, wanted FROM dagapp.dag_workers"))
+    return {row["worker_id"]: row["wanted"] for row in found}
+
+
+def test_a_worker_is_drained_and_resumed(dsn: str, place: list[str]) -> None:
+    first, second = add_worker(dsn), add_worker(dsn)
+    done = call("workers", "drain", first, *place)
+    assert (done.code, done.out) == (0, f"worker {first} is to drain\n")
+    assert wanted(dsn) == {first: "drain", second: "run"}
+    assert "active, to drain" in call("workers", *place).out
+    assert call("workers", "resume", first, second, "--json", *place).json == [
+        {"worker_id": first, "wanted": "run"},
+        {"worker_id": second, "wanted": "run"},
+    ]
+
+
+def test_all_workers_are_stopped(dsn: str, place: list[str]) -> None:
+    assert call("workers", "stop", "--all", *place).err == "no worker is at work\n"
+    first, second, gone = add_worker(dsn), add_worker(dsn), add_worker(dsn, leaves=True)
+    assert call("workers", "stop", "--all", *place).code == 0
+    assert wanted(dsn) == {first: "stop", second: "stop", gone: "run"}
+
+
+def test_a_worker_that_is_not_there_is_said(dsn: str, place: list[str]) -> None:
+    assert "there is no worker '17'" in call("workers", "drain", "17", *place).err
+    assert "has stopped or was lost" in call("workers", "drain", add_worker(dsn, leaves=True), *place).err
+
+
+@pytest.mark.parametrize("words", [[], ["17", "--all"]])
+def test_workers_are_named_or_all(dsn: str, place: list[str], words: list[str]) -> None:
+    refused = call("workers", "drain", *words, *place)
+    assert refused.code == 2
+    assert "--all" in refused.err
+
+
+def test_who_asked_is_in_the_audit(dsn: str) -> None:
+    call("workers", "drain", add_worker(dsn), "--by", "ada", "--database-url", dsn)
+    query = "SELECT event_data FROM dagapp.dag_job_events WHERE event_type = 'command'"
+    [noted] = asyncio.run(rows(dsn, query))
+    assert (noted["event_data"]["command"], noted["event_data"]["actor"]) == ("workers.drain", "ada")
