@@ -5,16 +5,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dagmaster.client import AsyncClient, Client
-    from dagmaster.handlers import Context, HandlerContext, HandlerResult, Permanent, Retry, handler, register_handler
+    from dagmaster.handlers import (
+        Checkpoint,
+        Context,
+        HandlerContext,
+        HandlerResult,
+        Interrupted,
+        Permanent,
+        Retry,
+        handler,
+        register_handler,
+    )
 
     __version__: str
 
 __all__ = [
     "AsyncClient",
+    "Checkpoint",
     "Client",
     "Context",
     "HandlerContext",
     "HandlerResult",
+    "Interrupted",
     "Permanent",
     "Retry",
     "handler",

@@ -50,9 +50,16 @@ def workers(
         work = f"{one['jobs_owned']} jobs"
         listing.add_row("orchestrator", *_common(one, "orchestrator_id", "heartbeat_at"), work)
     for one in found:
-        work = f"{one['tasks_completed']} completed, {one['tasks_failed']} failed of {', '.join(one['queues'])}"
+        work = _work_of(one)
         listing.add_row("worker", *_common(one, "worker_id", "last_heartbeat"), escape(work))
     console().print(listing)
+
+
+def _work_of(one: Row) -> str:
+    slots = f"{one['running_tasks']} of {one['concurrency']} running"
+    stuck = f" ({len(one['stuck_tasks'])} stuck)" if one["stuck_tasks"] else ""
+    done = f"{one['tasks_completed']} completed, {one['tasks_failed']} failed"
+    return f"{slots}{stuck}, {done} of {', '.join(one['queues'])}"
 
 
 def _common(one: Row, name: str, beat: str) -> list[str]:

@@ -33,6 +33,7 @@ class WorkerReply(Reply):
     handlers: list[str] | None
     concurrency: int
     running_tasks: int
+    stuck_tasks: list[str] = Field(default_factory=list)
     tasks_completed: int
     tasks_failed: int
     started_at: Time

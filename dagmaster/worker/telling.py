@@ -55,6 +55,10 @@ class Teller:
         for task_id in list(self._latest):
             yield task_id, self._latest.pop(task_id)
 
+    def take_last(self, task_id: str) -> Progress | None:
+        """Of a task that has ended: what was not told yet."""
+        return self._latest.pop(task_id, None)
+
     def first_unsaved(self) -> Unsaved | None:
         if not self._unsaved:
             self.has_unsaved.clear()

@@ -40,6 +40,8 @@ MAX_RECONNECT_SECONDS = 5.0
 CLEANUP_SECONDS = 5.0
 # How soon a worker sees that a task was withdrawn from it, or that it should drain.
 WATCH_SECONDS = 1.0
+# However seldom a worker must beat, people want to know how it is.
+TELL_SECONDS = 10.0
 # An answer that took longer may be out of date: the job may have been cancelled since. It is asked for again.
 FRESH_SECONDS = 0.5
 
@@ -330,6 +332,7 @@ class Worker:
         if message.task_id in self._given_up:
             self._given_up.discard(message.task_id)
             return  # Its time was over long ago, and so it was reported.
+        await self._tell_last(message.task_id)
         self.slots.held.pop(message.task_id, None)
         self._hand_in(report)
 
@@ -355,7 +358,7 @@ class Worker:
     async def _beat(self, link: Link) -> None:
         """The lease of everything this worker holds."""
         while True:
-            await asyncio.sleep(self.options.heartbeat_interval_seconds)
+            await asyncio.sleep(min(self.options.heartbeat_interval_seconds, TELL_SECONDS))
             await self._make_known(link)
 
     async def _tell(self, link: Link) -> None:
@@ -365,6 +368,13 @@ class Worker:
             for task_id, progress in self._teller.take_progress():
                 if task_id in self.slots.held:
                     await link.tell(task_id, progress)
+
+    async def _tell_last(self, task_id: str) -> None:
+        """How far it was in the end; when nobody can be told, that is no reason to keep the result."""
+        last = self._teller.take_last(task_id)
+        if last is not None and self._link is not None:
+            with suppress(*self._transport.lost):
+                await self._link.tell(task_id, last)
 
     async def _discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         if self._link is None:

@@ -117,7 +117,10 @@ WHERE status = 'active' AND last_heartbeat < clock_timestamp() - make_interval(s
 RETURNING worker_id;
 
 -- list_workers --
-SELECT * FROM dagapp.dag_workers ORDER BY status, started_at DESC LIMIT 100;
+SELECT w.*, (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks,
+    CASE jsonb_typeof(w.stats -> 'stuck') WHEN 'array'
+        THEN ARRAY(SELECT jsonb_array_elements_text(w.stats -> 'stuck')) ELSE '{}' END AS stuck_tasks
+FROM dagapp.dag_workers w ORDER BY w.status, w.started_at DESC LIMIT 100;
 
 -- forget_instances --
 -- Instances that stopped long ago need not be listed any more.

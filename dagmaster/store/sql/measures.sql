@@ -98,7 +98,7 @@ FROM dagapp.dag_orchestrators ORDER BY orchestrator_id;
 
 -- fleet_workers --
 SELECT worker_id, status, concurrency, tasks_completed, tasks_failed,
-    coalesce(jsonb_array_length(stats -> 'stuck'), 0) AS stuck,
+    CASE jsonb_typeof(stats -> 'stuck') WHEN 'array' THEN jsonb_array_length(stats -> 'stuck') ELSE 0 END AS stuck,
     extract(epoch FROM clock_timestamp() - last_heartbeat)::float AS heartbeat_age_seconds
 FROM dagapp.dag_workers ORDER BY worker_id;
 

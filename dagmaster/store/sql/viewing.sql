@@ -135,6 +135,8 @@ FROM (
 -- Those at work first, then the newest.
 SELECT w.worker_id, w.hostname, w.pid, w.status, w.wanted, w.queues, w.handlers, w.concurrency, w.tasks_completed,
     w.tasks_failed, w.started_at, w.last_heartbeat,
+    CASE jsonb_typeof(w.stats -> 'stuck') WHEN 'array' -- What a worker over HTTP says of itself may be anything.
+        THEN ARRAY(SELECT jsonb_array_elements_text(w.stats -> 'stuck')) ELSE '{}' END AS stuck_tasks,
     (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks
 FROM dagapp.dag_workers w
 WHERE :status::text IS NULL OR w.status = :status
