@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from dagmaster.store.progress import Told
+
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
@@ -91,19 +93,6 @@ class SavedCheckpoint:
     data: bytes
     artifacts: bytes | None = None
     checkpoint_id: int | None = None
-
-
-class Told(Protocol):
-    """Progress as a handler reports it."""
-
-    @property
-    def current(self) -> float: ...
-    @property
-    def total(self) -> float | None: ...
-    @property
-    def percent(self) -> float | None: ...
-    @property
-    def message(self) -> str: ...
 
 
 class Link(Protocol):

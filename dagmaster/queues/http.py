@@ -10,9 +10,10 @@ import httpx
 import orjson
 
 from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, TooLarge, Unavailable
-from dagmaster.queues.contract import Offer, Orders, SavedCheckpoint, Standing, TaskMessage, TaskReport, Told
+from dagmaster.queues.contract import Offer, Orders, SavedCheckpoint, Standing, TaskMessage, TaskReport
 from dagmaster.queues.httpbodies import Limits, batches, checkpoint_of, message_of, report_body
 from dagmaster.schemas.workers import PROTOCOL
+from dagmaster.store.progress import Told
 
 log = logging.getLogger(__name__)
 

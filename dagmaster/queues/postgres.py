@@ -10,9 +10,10 @@ from psycopg.rows import DictRow
 
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.ids import new_id
-from dagmaster.queues.contract import Offer, Orders, SavedCheckpoint, Standing, TaskMessage, TaskReport, Told
+from dagmaster.queues.contract import Offer, Orders, SavedCheckpoint, Standing, TaskMessage, TaskReport
 from dagmaster.store import instances, progress, tasks
 from dagmaster.store.connect import LOST, Connection, connect, keep_json
+from dagmaster.store.progress import Told
 from dagmaster.store.signals import MAIL, Notifier
 
 
