@@ -114,7 +114,8 @@ def set_up_logs(level: str, style: str) -> None:
     )
     logging.basicConfig(level=level.upper(), handlers=[stderr], force=True)
     if logging.getLogger().level > logging.DEBUG:
-        logging.getLogger("alembic").setLevel(logging.WARNING)
+        for talkative in ("alembic", "httpx"):  # A line for each migration, a line for each request.
+            logging.getLogger(talkative).setLevel(logging.WARNING)
 
 
 def _about(record: logging.LogRecord) -> dict[str, str]:

@@ -220,12 +220,15 @@ def _end(running: Fleet, task: "asyncio.Task[None]") -> None:
 def stop_on_signals() -> asyncio.Event:
     """Set by the first SIGINT or SIGTERM; the second one ends the process at once."""
     stop = asyncio.Event()
+    was_signalled = False
 
     def on_signal(number: int) -> None:
-        if stop.is_set():
+        nonlocal was_signalled
+        if was_signalled:
             log.warning("stopping at once")
             os._exit(128 + number)
         log.info("stopping; once more to stop at once")
+        was_signalled = True  # Not `stop.is_set()`: a worker may have been asked to stop by command before.
         stop.set()
 
     loop = asyncio.get_running_loop()

@@ -94,6 +94,16 @@ class RetryPolicy(BaseModel):
         written: dict[str, Any] = serialize(self)
         return {key: value for key, value in written.items() if value or key not in ("on", "never", "on_oom")}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _let_max_follow(cls, given: Any) -> Any:
+        """A first pause above the default limit raises it; written down, it would be taken for a limit that was set."""
+        if not isinstance(given, dict) or "max_delay_seconds" in given:
+            return given
+        first, limit = given.get("initial_delay_seconds"), cls.model_fields["max_delay_seconds"].default
+        is_above = isinstance(first, int | float) and first > limit
+        return {**given, "max_delay_seconds": first} if is_above else given
+
     @model_validator(mode="after")
     def _initial_within_max(self) -> "RetryPolicy":
         if self.initial_delay_seconds > self.max_delay_seconds and "max_delay_seconds" in self.model_fields_set:

@@ -11,6 +11,7 @@ from fleet import NEVER, Fleet, OrchestratorRole, fan, fleet, retry, rows, singl
 
 from dagmaster.orchestrator.watch import BackPressure, CycleReport, Stall, WatchOptions
 from dagmaster.store.connect import Connection, opened
+from dagmaster.store.jobs import NewJob
 from dagmaster.store.watch import warn_of_stuck_tasks
 
 SOON = WatchOptions(stall_after_seconds=0.2, stuck_after_seconds=NEVER)
@@ -45,7 +46,7 @@ async def until_it_waits(running: Fleet, tasks: int = 1) -> None:
 async def test_a_stall_is_said_once_until_something_moves(dsn: str) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(watch=SOON)
-        job_ids = [await running.submit(single()) for _ in range(2)]
+        job_ids = await running.submit_all([NewJob(single(), {}) for _ in range(2)])  # Both before the first look.
         stalls = "SELECT count(*) = %s AS ok FROM dagapp.dag_job_events WHERE event_type = 'orchestrator_stall'"
         await running.until(stalls, lambda: [1])
         [data] = await said(dsn, "orchestrator_stall")

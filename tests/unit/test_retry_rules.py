@@ -1,5 +1,7 @@
 """Which errors are tried again: what a policy may say, and what it means."""
 
+from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ from pydantic import ValidationError
 
 from dagmaster.handlers.calling import error_types
 from dagmaster.handlers.contract import Retry
-from dagmaster.model.retry import ASKED_FOR, OUT_OF_MEMORY, TIMED_OUT, OnOom, RetryPolicy
+from dagmaster.model.retry import ASKED_FOR, OUT_OF_MEMORY, TIMED_OUT, OnOom, RetryPolicy, retry_delay
 from dagmaster.model.retry import find_queue_after as queue_after
 from dagmaster.model.retry import find_rule_against as rule_against
 from dagmaster.model.workflow import EndNode, StartNode, TaskNode, Workflow
@@ -121,3 +123,11 @@ def test_rules_are_pinned_with_the_definition(rules: dict[str, Any]) -> None:
     pinned = workflow(RetryPolicy(**rules))
     assert pinned.content_hash != workflow(RetryPolicy()).content_hash
     assert Workflow.model_validate_json(pinned.to_json()) == pinned
+
+
+def test_a_first_pause_above_the_default_limit_can_be_written_down_and_read_again():
+    policy = RetryPolicy(initial_delay_seconds=3600)
+    assert RetryPolicy.model_validate_json(policy.model_dump_json()) == policy
+    assert retry_delay(policy, 1, Random(1)) == timedelta(hours=1)
+    with pytest.raises(ValidationError, match="larger than"):
+        RetryPolicy(initial_delay_seconds=3600, max_delay_seconds=300)
