@@ -116,9 +116,10 @@ async def steer_worker(conn: Connection, worker_id: str, command: str, *, actor:
     Conflict for one that is gone.
     """
     wanted = WANTED[command]
-    if not await want_worker(conn, worker_id, wanted):
-        if await (await run(conn, "find_worker", {"worker_id": worker_id})).fetchone() is None:
-            raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; `dagmaster workers` lists them")
-        raise Conflict(f"worker {worker_id} has stopped or was lost")
-    await note_command(conn, {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id})
+    async with conn.transaction():  # What is done is in the audit, and nothing else is.
+        if not await want_worker(conn, worker_id, wanted):
+            if await (await run(conn, "find_worker", {"worker_id": worker_id})).fetchone() is None:
+                raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; `dagmaster workers` lists them")
+            raise Conflict(f"worker {worker_id} has stopped or was lost")
+        await note_command(conn, {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id})
     return wanted

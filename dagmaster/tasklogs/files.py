@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -71,12 +72,16 @@ class FileLogs:
             raise self._unavailable("written", error) from error
 
     def _write(self, path: Path, chunk: bytes) -> None:
-        # Unbuffered, and all or an error: what a full disk has no room for is not lost unnoticed.
+        """All or nothing: what a full disk has no room for is tried again, and must not be there twice then."""
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            rest = memoryview(chunk)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            before = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, chunk)
+            except OSError:
+                with suppress(OSError):  # What went wrong first is what people must know.
+                    os.ftruncate(descriptor, before)
+                raise
         finally:
             os.close(descriptor)
 
@@ -120,6 +125,12 @@ class FileLogs:
             f"logs of tasks cannot be {verb} in {self._folder}: {error.strerror or error}; DAGMASTER_LOG_DIR names "
             "another folder"
         )
+
+
+def _write_all(descriptor: int, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _is_log_of(name: str, job_ids: Collection[str]) -> bool:

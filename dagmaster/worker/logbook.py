@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 
 from dagmaster.tasklogs.contract import LogUnavailable, TaskLogs
 from dagmaster.worker.capture import TaskLog
@@ -10,16 +10,20 @@ from dagmaster.worker.capture import TaskLog
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.5
-BACKLOG_CHUNKS = 1000
+BACKLOG_BYTES = 64 * 1024 * 1024
 
 
 class Logbook:
-    """What cannot be stored now is tried again; it never fails a task, and never grows without bounds."""
+    """What cannot be stored now is tried again. It never fails a task, and never takes more memory than it may: what
+    there is no room for is left out, and the log says so.
+    """
 
-    def __init__(self, logs: TaskLogs, max_bytes: int) -> None:
+    def __init__(self, logs: TaskLogs, max_bytes: int, *, backlog_bytes: int = BACKLOG_BYTES) -> None:
         self._logs, self._max_bytes = logs, max_bytes
         self._open: dict[str, TaskLog] = {}
-        self._backlog: deque[tuple[str, bytes]] = deque(maxlen=BACKLOG_CHUNKS)
+        self._backlog: deque[tuple[str, bytes]] = deque()
+        self._room = backlog_bytes
+        self._left_out: Counter[str] = Counter()
         self._storing = asyncio.Lock()
         self._complained = False
 
@@ -52,8 +56,17 @@ class Logbook:
             await self._store()
 
     def _put(self, task_id: str, opened: TaskLog) -> None:
-        if chunk := opened.take():
-            self._backlog.append((task_id, chunk))
+        chunk = opened.take()
+        if not chunk:
+            return
+        if len(chunk) > self._room:
+            self._left_out[task_id] += len(chunk)
+            return
+        if left_out := self._left_out.pop(task_id, 0):
+            note = f"[dagmaster: {left_out:,} bytes left out; they could not be stored for too long]\n"
+            chunk = note.encode() + chunk
+        self._backlog.append((task_id, chunk))
+        self._room -= len(chunk)
 
     async def _store(self) -> None:
         async with self._storing:  # In order, and each piece once.
@@ -65,6 +78,7 @@ class Logbook:
                     self._complain(error)
                     return
                 self._backlog.popleft()
+                self._room += len(chunk)
                 self._complained = False
 
     def _complain(self, error: LogUnavailable) -> None:

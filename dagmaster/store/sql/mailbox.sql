@@ -39,10 +39,11 @@ WITH late AS MATERIALIZED (
     ORDER BY task_id, mail_id
 ), kept AS (
     INSERT INTO dagapp.dag_task_results AS t (
-        task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
+        task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at,
+        processed, error_type, log_path
     )
     SELECT task_id, job_id, node_id, kind::dagapp.task_status, dagapp.as_jsonb(output), left(error, 2000), worker_id,
-        duration_ms, created_at, true
+        duration_ms, created_at, true, left(data -> 'error_types' ->> 0, 128), data -> 'details' ->> 'log_path'
     FROM reports
     ON CONFLICT (task_id) DO UPDATE SET processed = true
     RETURNING task_id, xmax = 0 AS is_new
