@@ -12,8 +12,9 @@ from dagmaster.handlers import Registry
 from dagmaster.queues.http import HttpTransport
 from dagmaster.queues.httplogs import HttpLogs
 from dagmaster.settings import Settings
+from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.spool import Spool, spool_folder
-from dagmaster.worker.worker import Worker, WorkerOptions
+from dagmaster.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 

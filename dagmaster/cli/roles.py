@@ -23,7 +23,7 @@ from dagmaster.cli.serving import Door, serving
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
 from dagmaster.web.serving import bind, url_of
-from dagmaster.worker.worker import WorkerOptions
+from dagmaster.worker.options import WorkerOptions
 
 Queues = Annotated[
     str | None, typer.Option("--queues", metavar="A,B", help="The queues to take tasks from; else of the settings.")

@@ -25,7 +25,7 @@ from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.jobs import NewJob, submit
 from dagmaster.tracing import current_trace_parent, span
-from dagmaster.worker.worker import WorkerOptions
+from dagmaster.worker.options import WorkerOptions
 
 # Who waits at a terminal does not wait for long; what is given back is run again.
 STOP_SECONDS = 3.0

@@ -24,7 +24,8 @@ from dagmaster.settings import Settings
 from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
 from dagmaster.tasklogs.opening import open_task_logs
 from dagmaster.tasklogs.removing import remover
-from dagmaster.worker.worker import Worker, WorkerOptions
+from dagmaster.worker.options import WorkerOptions
+from dagmaster.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 

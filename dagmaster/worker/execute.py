@@ -20,13 +20,12 @@ from dagmaster.handlers.calling import call, encode_output
 from dagmaster.handlers.contract import clean_text
 from dagmaster.logs import about
 from dagmaster.model.redact import redact_text
+from dagmaster.model.retry import TIMED_OUT
 from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.worker.capture import TaskLog, capturing
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.processes.children import Children
 from dagmaster.worker.telling import Teller
-
-TIMED_OUT = ("TimeoutError", "OSError", "Exception")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class Bench:
     max_output_bytes: int
     stop_within_seconds: float
     discard: Callable[[str, int, str], Awaitable[SavedCheckpoint | None]]
+    handler_ended: Callable[[str], None]
     leave_behind: Callable[[str, Future[Any]], None]
     stopping: Event = field(default_factory=Event)
 
@@ -59,21 +59,19 @@ class _Attempt:
 
 async def execute(message: TaskMessage, bench: Bench, worker_id: str) -> TaskReport:
     ids = about(job_id=message.job_id, node_id=message.node_id, task_id=message.task_id)
-    log = bench.logbook.open(message.task_id)
-    log_path = None
-    attempt = _Attempt(message, bench, worker_id, log)
+    attempt = _Attempt(message, bench, worker_id, bench.logbook.open(message.task_id))
     with ids, _traced(message, worker_id) as span:
         try:
-            with capturing(log):
+            with capturing(attempt.log):
                 report = await _report_of(attempt)
+            bench.handler_ended(message.task_id)
             # Whatever the task said is stored before it is known how it ended.
             await bench.teller.all_saved(message.task_id)
         finally:
-            log_path = await bench.logbook.close(message.task_id)
+            if (log_path := await bench.logbook.close(message.task_id)) is not None:
+                attempt.details["log_path"] = log_path
         if report.error is not None:
             tracing.fail(span, report.error)
-    if log_path is not None:
-        attempt.details["log_path"] = log_path
     return report
 
 

@@ -11,12 +11,13 @@ from dagmaster.queues.contract import TaskMessage
 
 @dataclass(slots=True)
 class Held:
-    """A task at work. `told_at` is when it was told to end."""
+    """A task at work. `told_at` is when it was told to end; its handler may have ended while what it said is stored."""
 
     message: TaskMessage
     runner: asyncio.Task[None]
     began_at: float
     told_at: float | None = None
+    has_ended: bool = False
 
 
 class Slots:
@@ -53,10 +54,15 @@ class Slots:
             held.runner.cancel()
         return told
 
+    def finish(self, task_id: str) -> None:
+        """Its handler has ended; no time limit holds for what is left to do."""
+        if (held := self.held.get(task_id)) is not None:
+            held.has_ended = True
+
     def overdue(self, grace_seconds: float) -> list[Held]:
         """Those that go on although their time is over, or although they were told to end."""
         now = self._loop.time()
-        return [held for held in self.held.values() if now > _end_of(held) + grace_seconds]
+        return [one for one in self.held.values() if not one.has_ended and now > _end_of(one) + grace_seconds]
 
     def leave_behind(self, task_id: str, work: Future[Any] | asyncio.Future[Any]) -> None:
         """The task is over and what ran it goes on: its slot stays taken until it ends."""

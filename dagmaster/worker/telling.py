@@ -1,6 +1,7 @@
 """What handlers say while they work: how far they are, and which phases are done."""
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -34,6 +35,8 @@ class Teller:
         self._max_bytes = max_bytes
         self._latest: dict[str, Progress] = {}
         self._unsaved: deque[Unsaved] = deque()
+        # A deque may not grow while somebody looks through it, and handlers add to it from their threads.
+        self._looking = threading.Lock()
         self._loop = asyncio.get_running_loop()
 
     def progress_sink(self, task_id: str) -> Callable[[Progress], None]:
@@ -46,30 +49,35 @@ class Teller:
         data = encode_output(checkpoint.data, self._max_bytes)
         artifacts = orjson.dumps([dict(one) for one in checkpoint.artifacts]) if checkpoint.artifacts else None
         unsaved = Unsaved(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts), Future())
-        self._unsaved.append(unsaved)
+        with self._looking:
+            self._unsaved.append(unsaved)
         self._loop.call_soon_threadsafe(self.has_unsaved.set)
         return unsaved.stored
 
     def take_progress(self) -> Iterator[tuple[str, Progress]]:
         """What is new since the last time."""
         for task_id in list(self._latest):
-            yield task_id, self._latest.pop(task_id)
+            if (last := self.take_last(task_id)) is not None:
+                yield task_id, last
 
     def take_last(self, task_id: str) -> Progress | None:
-        """Of a task that has ended: what was not told yet."""
+        """What a task said last, if that was not told yet."""
         return self._latest.pop(task_id, None)
 
     def first_unsaved(self) -> Unsaved | None:
-        if not self._unsaved:
+        with self._looking:
+            if self._unsaved:
+                return self._unsaved[0]
+            # Inside: what is added next sets it again.
             self.has_unsaved.clear()
             return None
-        return self._unsaved[0]
 
     def settle(self, unsaved: Unsaved, error: Exception | None = None) -> None:
         """It is stored, or refused for good."""
-        if unsaved not in self._unsaved:
-            return  # Forgotten meanwhile.
-        self._unsaved.remove(unsaved)
+        with self._looking:
+            if unsaved not in self._unsaved:
+                return  # Forgotten meanwhile.
+            self._unsaved.remove(unsaved)
         if error is not None:
             unsaved.stored.set_exception(error)
         else:
@@ -77,13 +85,15 @@ class Teller:
 
     async def all_saved(self, task_id: str) -> None:
         """What a task saved must be stored before it is known how the task ended."""
-        if not self._unsaved:
-            return
-        if waiting := [asyncio.wrap_future(one.stored) for one in self._unsaved if one.task_id == task_id]:
+        if waiting := [asyncio.wrap_future(one.stored) for one in self._of(task_id)]:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def forget(self, task_id: str) -> None:
         """Of a task that is no longer this worker's nothing is kept."""
         self._latest.pop(task_id, None)
-        for unsaved in [one for one in self._unsaved if one.task_id == task_id]:
+        for unsaved in self._of(task_id):
             self.settle(unsaved, TaskOver(f"task {task_id} was withdrawn"))
+
+    def _of(self, task_id: str) -> list[Unsaved]:
+        with self._looking:
+            return [one for one in self._unsaved if one.task_id == task_id]

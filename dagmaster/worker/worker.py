@@ -4,14 +4,16 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from dagmaster.handlers import Registry
+from dagmaster.handlers.contract import clean_text
+from dagmaster.model.redact import redact_text
+from dagmaster.model.retry import TIMED_OUT
 from dagmaster.queues.contract import (
     Link,
     Offer,
@@ -23,13 +25,15 @@ from dagmaster.queues.contract import (
     Wanted,
 )
 from dagmaster.tasklogs.contract import TaskLogs
-from dagmaster.worker.execute import TIMED_OUT, Bench, execute
+from dagmaster.worker.doubts import Doubts, is_stale
+from dagmaster.worker.execute import Bench, execute
 from dagmaster.worker.lag import LoopWatch
 from dagmaster.worker.logbook import Logbook
+from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.outbox import Outbox
 from dagmaster.worker.processes.children import Children
-from dagmaster.worker.saving import Saver
 from dagmaster.worker.slots import Held, Slots
+from dagmaster.worker.speaking import Speaker
 from dagmaster.worker.spool import Spool
 from dagmaster.worker.standing import standing_stats
 from dagmaster.worker.telling import Teller
@@ -42,22 +46,6 @@ CLEANUP_SECONDS = 5.0
 WATCH_SECONDS = 1.0
 # However seldom a worker must beat, people want to know how it is.
 TELL_SECONDS = 10.0
-# An answer that took longer may be out of date: the job may have been cancelled since. It is asked for again.
-FRESH_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    queues: tuple[str, ...]
-    concurrency: int = 16
-    poll_interval_seconds: float = 1.0
-    heartbeat_interval_seconds: float = 30.0
-    progress_interval_seconds: float = 1.0
-    shutdown_grace_seconds: float = 30.0
-    stop_within_seconds: float = 2.0
-    max_output_bytes: int = 16 * 1024 * 1024
-    max_log_bytes: int = 10 * 1024 * 1024
-    handler_specs: tuple[str, ...] = ()
 
 
 class Worker:
@@ -96,7 +84,7 @@ class Worker:
             max_output_bytes=options.max_output_bytes,
         )
         self._teller = Teller(options.max_output_bytes)
-        self._saver = Saver(self._teller, transport.lost, self._withdraw, mailed)
+        self._speaker = Speaker(self._teller, self.slots, transport.lost, self._withdraw, mailed)
         self._logbook = Logbook(logs, options.max_log_bytes)
         self._bench = Bench(
             registry,
@@ -107,6 +95,7 @@ class Worker:
             options.max_output_bytes,
             options.stop_within_seconds,
             self._discard,
+            self.slots.finish,
             self._leave_behind,
         )
         self._link: Link | None = None
@@ -118,9 +107,8 @@ class Worker:
         self._claiming: asyncio.Task[None] | None = None
         self._deadline: float | None = None
         self._reserved_at = 0.0
-        self._unsure: set[str] = set()
+        self._doubts = Doubts()
         self._given_up: set[str] = set()
-        self._doubt = asyncio.Event()
 
     @property
     def is_taking(self) -> bool:
@@ -128,7 +116,7 @@ class Worker:
 
     @property
     def free_slots(self) -> int:
-        return max(0, self.slots.free - len(self._unsure)) if self.is_taking else 0
+        return max(0, self.slots.free - len(self._doubts)) if self.is_taking else 0
 
     def standing(self) -> Standing:
         return Standing(self.completed, self.failed, standing_stats(self.slots, self._children))
@@ -159,7 +147,7 @@ class Worker:
 
     def release(self, messages: Sequence[TaskMessage]) -> None:
         self.slots.reserved -= len(messages)
-        self._doubt_of(message.task_id for message in messages)
+        self._doubts.about(message.task_id for message in messages)
         self._wake.set()
 
     def start(self, message: TaskMessage) -> None:
@@ -226,10 +214,7 @@ class Worker:
             self._link, self.is_connected = link, True
             try:
                 async with asyncio.TaskGroup() as group:
-                    work = [self._beat(link), self._watch(link), self._tell(link), self._saver.run(link)]
-                    chores = [group.create_task(one) for one in work]
-                    if self._transport.waits:
-                        chores.append(group.create_task(self._claim(link)))
+                    chores = [group.create_task(one) for one in self._chores(link)]
                     try:
                         await self._exchange(link, stop)
                     finally:
@@ -237,6 +222,15 @@ class Worker:
                             chore.cancel()
             finally:
                 self._link, self.is_connected = None, False
+
+    def _chores(self, link: Link) -> Iterator[Coroutine[Any, Any, None]]:
+        """What goes on beside the tasks."""
+        yield self._beat(link)
+        yield self._watch(link)
+        yield self._speaker.tell_progress(link, self.options.progress_interval_seconds)
+        yield self._speaker.save_checkpoints(link)
+        if self._transport.waits:
+            yield self._claim(link)
 
     async def _make_known(self, link: Link) -> None:
         """Register; under a new name if the old one was given up while the connection was lost."""
@@ -320,19 +314,23 @@ class Worker:
         return [*self.slots.held, *self.slots.stuck, *self._outbox.task_ids()]
 
     def _begin(self, message: TaskMessage, asked: float) -> None:
-        if monotonic() - asked > FRESH_SECONDS:
-            self._doubt_of([message.task_id])
+        if is_stale(asked):
+            self._doubts.about([message.task_id])
             return
-        self._unsure.discard(message.task_id)
+        self._doubts.dispel(message.task_id)
         if message.task_id not in self.slots.held and message.task_id not in self.slots.stuck:
             self.slots.take(message, asyncio.create_task(self._run(message), name=message.task_id))
 
     async def _run(self, message: TaskMessage) -> None:
-        report = await execute(message, self._bench, self.worker_id)
+        try:
+            report = await execute(message, self._bench, self.worker_id)
+            await self._speaker.tell_last(self._link, message.task_id)
+        except Exception as error:  # What is not reported stands still until its time is over.
+            log.exception("task %s cannot be executed", message.task_id)
+            report = _failed(message, f"cannot be executed: {type(error).__name__}: {error}")
         if message.task_id in self._given_up:
             self._given_up.discard(message.task_id)
             return  # Its time was over long ago, and so it was reported.
-        await self._tell_last(message.task_id)
         self.slots.held.pop(message.task_id, None)
         self._hand_in(report)
 
@@ -361,21 +359,6 @@ class Worker:
             await asyncio.sleep(min(self.options.heartbeat_interval_seconds, TELL_SECONDS))
             await self._make_known(link)
 
-    async def _tell(self, link: Link) -> None:
-        """How far the tasks are, one by one: a statement for several could wait for an owner that waits for it."""
-        while True:
-            await asyncio.sleep(self.options.progress_interval_seconds)
-            for task_id, progress in self._teller.take_progress():
-                if task_id in self.slots.held:
-                    await link.tell(task_id, progress)
-
-    async def _tell_last(self, task_id: str) -> None:
-        """How far it was in the end; when nobody can be told, that is no reason to keep the result."""
-        last = self._teller.take_last(task_id)
-        if last is not None and self._link is not None:
-            with suppress(*self._transport.lost):
-                await self._link.tell(task_id, last)
-
     async def _discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         if self._link is None:
             return None
@@ -386,28 +369,15 @@ class Worker:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(WATCH_SECONDS, self.options.poll_interval_seconds)):
-                    await self._doubt.wait()
-            if self._unsure:
-                await self._make_sure(link)
+                    await self._doubts.raised.wait()
+            claimed, asked = await self._doubts.settle(link, self._known())
+            for message in claimed:
+                self._begin(message, asked)
             orders = await link.orders(list(self.slots.held))
             self._withdraw(orders.withdrawn)
             self._obey(orders.wanted)
             for held in self.slots.overdue(self.options.stop_within_seconds + WATCH_SECONDS):
                 self._give_up_on(held)
-
-    def _doubt_of(self, task_ids: Iterable[str]) -> None:
-        self._unsure.update(task_ids)
-        self._doubt.set()
-
-    async def _make_sure(self, link: Link) -> None:
-        """Tasks that were claimed after all are begun; those of which nobody knows never were, or are over."""
-        self._doubt.clear()
-        asked, asked_at = set(self._unsure), monotonic()
-        held = await link.forgotten(self._known())
-        self._unsure -= asked
-        for message in held:
-            if message.task_id in asked:
-                self._begin(message, asked_at)
 
     def _withdraw(self, task_ids: Collection[str]) -> None:
         for task_id in self.slots.tell_to_end(task_ids):
@@ -431,9 +401,7 @@ class Worker:
         if held.told_at is not None:
             return
         error = f"timed out after {message.timeout_seconds:g} s and does not end; its worker keeps a slot for it"
-        self._hand_in(
-            TaskReport(message.task_id, message.job_id, message.node_id, "failed", error=error, error_types=TIMED_OUT)
-        )
+        self._hand_in(_failed(message, error, TIMED_OUT))
 
     def _leave_behind(self, task_id: str, work: Future[Any] | asyncio.Future[Any]) -> None:
         log.error("task %s is over and its handler does not end; it keeps one of the slots", task_id)
@@ -450,7 +418,7 @@ class Worker:
             return
         with suppress(*self._transport.lost, TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS), self._transport.open(self.worker_id) as link:
-                await self._saver.save_all(link)
+                await self._speaker.save_all(link)
                 unknown = await link.forgotten(self._known())
                 reports = self._outbox.all()
                 if reports or unknown:
@@ -466,12 +434,17 @@ class Worker:
             # They may still clean up, and processes are ended.
             await asyncio.wait([one.runner for one in held], timeout=self.options.stop_within_seconds + 1)
         for one in held:
-            if not one.runner.done() or one.runner.cancelled():
+            if not one.runner.done() or one.runner.cancelled():  # The others were reported.
                 self._outbox.add(_given_back(one.message))
 
 
 def _given_back(message: TaskMessage) -> TaskReport:
     return TaskReport(message.task_id, message.job_id, message.node_id, "given_back")
+
+
+def _failed(message: TaskMessage, error: str, error_types: tuple[str, ...] = ()) -> TaskReport:
+    told = redact_text(clean_text(error))
+    return TaskReport(message.task_id, message.job_id, message.node_id, "failed", error=told, error_types=error_types)
 
 
 def _first_line(error: BaseException) -> str:

@@ -38,7 +38,8 @@ from dagmaster.store.connect import opened
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
 from dagmaster.tasklogs.opening import open_task_logs
-from dagmaster.worker.worker import Worker, WorkerOptions
+from dagmaster.worker.options import WorkerOptions
+from dagmaster.worker.worker import Worker
 
 assert dagmaster.handlers.basic  # imported for the handlers that it registers
 

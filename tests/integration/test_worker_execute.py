@@ -42,6 +42,7 @@ def a_bench(known: Registry, pool: Executor, **more: Any) -> Bench:
         "max_output_bytes": limit,
         "stop_within_seconds": 0.2,
         "discard": no_checkpoint,
+        "handler_ended": lambda _: None,
         "leave_behind": lambda *_: None,
     }
     return Bench(**{**given, **more})

@@ -383,3 +383,18 @@ async def test_an_orchestrator_can_stop_while_the_database_is_away(dsn: str) -> 
         role = await running.orchestrator()
         async with closed(dsn):
             await asyncio.wait_for(role.stop(), 20)
+
+
+async def test_a_task_that_cannot_be_executed_is_reported_not_left_standing(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise MemoryError("no room for a log")
+
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        monkeypatch.setattr("dagmaster.worker.logbook.Logbook.open", broken)
+        await running.worker()
+        job = await running.run(single())
+        assert job["status"] == "failed"
+        assert "cannot be executed: MemoryError: no room for a log" in job["error_message"]

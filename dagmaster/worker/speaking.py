@@ -1,29 +1,48 @@
-"""Store checkpoints as soon as they are made, one after the other, until they are stored or refused."""
+"""Pass on what handlers say: checkpoints as soon as they are made, progress now and then."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from dagmaster.errors import TaskOver
 from dagmaster.queues.contract import Link
+from dagmaster.worker.slots import Slots
 from dagmaster.worker.telling import Teller, Unsaved
 
 log = logging.getLogger(__name__)
 
 
-class Saver:
+class Speaker:
     """`withdraw` is told of tasks that are no longer the worker's, `saved` of each checkpoint that is stored."""
 
     def __init__(
         self,
         teller: Teller,
+        slots: Slots,
         lost: tuple[type[Exception], ...],
         withdraw: Callable[[Collection[str]], None],
         saved: Callable[[], None] | None,
     ) -> None:
-        self._teller, self._lost = teller, lost
+        self._teller, self._slots, self._lost = teller, slots, lost
         self._withdraw, self._saved = withdraw, saved
 
-    async def run(self, link: Link) -> None:
+    async def tell_progress(self, link: Link, every_seconds: float) -> None:
+        """One by one: a statement for several could wait for an owner that waits for it."""
+        while True:
+            await asyncio.sleep(every_seconds)
+            for task_id, progress in self._teller.take_progress():
+                if task_id in self._slots.held:
+                    await link.tell(task_id, progress)
+
+    async def tell_last(self, link: Link | None, task_id: str) -> None:
+        """How far it was in the end; when nobody can be told, that is no reason to keep the result."""
+        last = self._teller.take_last(task_id)
+        if last is not None and link is not None:
+            with suppress(*self._lost):
+                await link.tell(task_id, last)
+
+    async def save_checkpoints(self, link: Link) -> None:
         """Until cancelled, or until the connection is lost."""
         while True:
             await self._teller.has_unsaved.wait()

@@ -1,0 +1,96 @@
+"""Parts of a worker by themselves: what handlers say, the logs they write, the slots they hold."""
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dagmaster.handlers.contract import Checkpoint
+from dagmaster.queues.contract import TaskMessage
+from dagmaster.tasklogs.contract import LogUnavailable
+from dagmaster.tasklogs.files import FileLogs
+from dagmaster.worker.logbook import Logbook
+from dagmaster.worker.slots import Slots
+from dagmaster.worker.telling import Teller
+
+
+class Away(FileLogs):
+    """Logs that cannot be stored until they are back."""
+
+    is_back = False
+
+    async def append(self, task_id: str, chunk: bytes) -> None:
+        if not self.is_back:
+            raise LogUnavailable("away")
+        await super().append(task_id, chunk)
+
+
+async def test_a_log_that_cannot_be_stored_takes_no_more_memory_than_it_may(tmp_path: Path) -> None:
+    logs = Away(tmp_path)
+    book = Logbook(logs, 1_000_000, backlog_bytes=100)
+    opened = book.open("1_a_0")
+    for line in (b"first\n" * 10, b"second\n" * 10):  # There is no room for the second ...
+        opened.write(line)
+        await book.flush()
+    logs.is_back = True
+    await book.flush()
+    opened.write(b"third\n")
+    await book.close("1_a_0")
+    told = await logs.read("1_a_0")
+    assert told.startswith(b"first\n") and told.endswith(b"third\n") and b"second" not in told
+    assert b"70 bytes left out" in told  # ... and the log says so.
+
+
+async def test_what_was_written_in_part_is_not_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = FileLogs(tmp_path)
+    await logs.append("1_a_0", b"before ")
+
+    def half(descriptor: int, chunk: bytes) -> None:
+        with open(descriptor, "wb", buffering=0, closefd=False) as file:
+            file.write(chunk[:3])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dagmaster.tasklogs.files._write_all", half)
+        with pytest.raises(LogUnavailable, match="No space left"):
+            await logs.append("1_a_0", b"after")
+    await logs.append("1_a_0", b"after")
+    assert await logs.read("1_a_0") == b"before after"
+
+
+async def test_handlers_save_from_many_threads_while_their_worker_looks() -> None:
+    teller = Teller(1000)
+
+    def save_many(task_id: str) -> None:
+        save = teller.checkpoint_sink(task_id)
+        for number in range(500):
+            save(Checkpoint("phase", {"n": number}))
+
+    threads = [threading.Thread(target=save_many, args=(f"1_{name}_0",)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    settled = 0
+    while settled < 2000:
+        await teller.has_unsaved.wait()
+        while (unsaved := teller.first_unsaved()) is not None:
+            teller._of("1_a_0")  # What a task that ends looks for.
+            teller.settle(unsaved)
+            settled += 1
+            if settled % 50 == 0:
+                await asyncio.sleep(0)
+    for thread in threads:
+        thread.join()
+    assert teller.first_unsaved() is None
+
+
+async def test_a_handler_that_has_ended_is_not_overdue_while_its_checkpoint_is_stored() -> None:
+    slots = Slots(2, lambda: None)
+    message = TaskMessage("1_a_0", 1, "a", "h", "q", b"{}", 0.0, 0, datetime.now(UTC))
+    runner = asyncio.create_task(asyncio.Event().wait(), name="1_a_0")
+    slots.take(message, runner)  # type: ignore[arg-type]
+    assert [held.message for held in slots.overdue(-1)] == [message]
+    slots.finish("1_a_0")
+    assert slots.overdue(-1) == []
+    runner.cancel()
