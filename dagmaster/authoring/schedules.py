@@ -1,0 +1,42 @@
+"""Read the `schedule` of a workflow file."""
+
+from typing import Final
+
+from pydantic import ValidationError
+
+from dagmaster.authoring.fields import Notes, read_fields
+from dagmaster.authoring.positions import Located
+from dagmaster.model.schedule import Schedule
+
+_KEYS: Final = ("cron", "every", "timezone", "catchup", "inputs", "time_input")
+_VALUE_ERROR: Final = "Value error, "
+
+
+def read_schedule(located: Located | None, notes: Notes) -> Schedule | None:
+    """A text alone is a cron expression. None where there is no schedule, or none that can be used."""
+    if located is None or located.value is None:
+        return None
+    notes.place(("schedule",), located)
+    if not isinstance(located.value, dict | str):
+        notes.report(
+            "'schedule' must be a cron expression in quotes, or a mapping with 'cron' or 'every'", located.mark
+        )
+        return None
+    parts = {"cron": located}
+    if isinstance(located.value, dict):
+        parts = read_fields(located, _KEYS, "'schedule'", notes)
+    given = {key: part.plain for key, part in parts.items() if part.value is not None}
+    try:
+        return Schedule.model_validate(given)
+    except ValidationError as error:
+        for fault in error.errors():
+            key = str(fault["loc"][0]) if fault["loc"] else "every" if "every" in given else ""
+            place = parts.get(key, located)
+            name = f"'{key}' of the schedule" if fault["loc"] else "the schedule"
+            notes.report(f"{name}: {_said(fault['msg'])}", place.mark)
+        return None
+
+
+def _said(message: str) -> str:
+    text = message.removeprefix(_VALUE_ERROR)
+    return f"{text[:1].lower()}{text[1:]}"

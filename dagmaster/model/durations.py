@@ -1,0 +1,17 @@
+"""Spans of time as people write them: `90s`, `15m`, `1h30m`, `2d`."""
+
+import re
+from typing import Final
+
+_FORM: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
+_UNITS: Final = (86_400, 3_600, 60, 1)
+MAX_DURATION_CHARS: Final = 32
+
+
+def read_duration(text: str) -> float:
+    """Seconds. Raise ValueError where the text is none."""
+    written = text.replace(" ", "").lower()
+    found = _FORM.fullmatch(written) if len(written) <= MAX_DURATION_CHARS else None
+    if not written or found is None:
+        raise ValueError(f"{text[:MAX_DURATION_CHARS]!r} is no duration; such as 90s, 15m, 1h30m or 2d")
+    return sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS, strict=True) if part)

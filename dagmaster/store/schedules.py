@@ -1,0 +1,168 @@
+"""Schedules: kept as the workflows have them, listed, paused and resumed."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from dagmaster.errors import Conflict, UnknownSchedule
+from dagmaster.model.graph import Graph
+from dagmaster.model.schedule import Schedule, next_time, times_after
+from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.jobs import workflow_row
+from dagmaster.store.statements import run
+
+LATE_SECONDS = 60.0
+SHOWN_TIMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The ids of schedules that are new, have changed, or are gone."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.added or self.changed or self.removed)
+
+
+async def sync_schedules(
+    conn: Connection,
+    graphs: Sequence[Graph],
+    *,
+    ended: Collection[str] = (),
+    unready: Collection[str] = (),
+    prune: bool = False,
+    actor: str | None = None,
+    source_app: str = "cli",
+) -> Synced:
+    """Make the schedules what these workflows say; those of `ended` workflows are removed, of `unready` ones kept.
+
+    Of others nothing is known: they may belong to another server with another folder. Only `prune` removes them.
+    """
+    now = await database_now(conn)
+    kept = [*(graph.workflow.workflow_id for graph in graphs), *unready]
+    values = {
+        "schedules": encode_rows([_row(graph, now) for graph in graphs]) or "[]",
+        "workflows": encode_rows([workflow_row(one) for graph in graphs for one in (*graph.called, graph)]) or "[]",
+    }
+    async with conn.transaction():
+        stored = await (await run(conn, "sync_schedules", values)).fetchall()
+        gone = {"ended": list(ended), "kept": kept, "prune": prune}
+        removed = await (await run(conn, "remove_schedules", gone)).fetchall()
+        synced = Synced(
+            tuple(row["schedule_id"] for row in stored if row["is_new"]),
+            tuple(row["schedule_id"] for row in stored if not row["is_new"]),
+            tuple(row["schedule_id"] for row in removed),
+        )
+        if not synced.is_nothing:
+            said = {"added": synced.added, "changed": synced.changed, "removed": synced.removed}
+            await _note(conn, "schedules.sync", actor, source_app, **said)
+    return synced
+
+
+def _row(graph: Graph, now: datetime) -> dict[str, Any]:
+    workflow, schedule = graph.workflow, graph.workflow.schedule
+    assert schedule is not None
+    return {
+        "schedule_id": workflow.workflow_id,
+        "workflow_id": workflow.workflow_id,
+        "workflow_hash": workflow.content_hash,
+        "cron": schedule.cron,
+        "interval_seconds": schedule.every_seconds,
+        "timezone": schedule.timezone,
+        "catchup": schedule.catchup,
+        "input_params": dict(schedule.inputs),
+        "next_at": next_time(schedule, now),
+    }
+
+
+def rule_of(row: Mapping[str, Any]) -> Schedule:
+    """When it is due, as its row has it. Raise Conflict for what this version, or this machine, cannot read."""
+    seconds = row["interval_seconds"]
+    try:
+        return Schedule(
+            cron=row["cron"], every_seconds=None if seconds is None else round(seconds), timezone=row["timezone"]
+        )
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise Conflict(
+            f"the schedule {row['schedule_id']!r} cannot be read: {why}; mend its workflow and run "
+            "`dagmaster schedules sync`"
+        ) from error
+
+
+async def list_schedules(conn: Connection) -> list[dict[str, Any]]:
+    """By their ids; `next_times` are the next at which each starts a job."""
+    rows = await (await run(conn, "list_schedules", {"schedule_id": None})).fetchall()
+    return [_viewed(row) for row in rows]
+
+
+async def get_schedule(conn: Connection, schedule_id: str) -> dict[str, Any]:
+    row = await (await run(conn, "list_schedules", {"schedule_id": schedule_id})).fetchone()
+    if row is None:
+        raise UnknownSchedule(
+            f"there is no schedule {schedule_id!r}; `dagmaster schedules` lists them, `dagmaster schedules sync` reads "
+            "them from the workflows"
+        )
+    return _viewed(row)
+
+
+def _viewed(row: dict[str, Any]) -> dict[str, Any]:
+    now, is_paused = row["now"], row["paused_at"] is not None
+    next_at = row["next_at"] or now
+    is_late = not is_paused and next_at < now - timedelta(seconds=LATE_SECONDS)
+    try:
+        schedule = rule_of(row)
+    except Conflict:  # The others must be seen.
+        return {**row, "rule": row["cron"] or "unknown", "next_times": [], "is_late": is_late}
+    upcoming = islice(times_after(schedule, max(now, next_at - timedelta(microseconds=1))), SHOWN_TIMES)
+    return {**row, "rule": schedule.rule, "next_times": [] if is_paused else list(upcoming), "is_late": is_late}
+
+
+async def pause_schedule(
+    conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli"
+) -> dict[str, Any]:
+    """It starts nothing more, until somebody resumes it."""
+    await get_schedule(conn, schedule_id)
+    async with conn.transaction():
+        await run(conn, "pause_schedule", {"schedule_id": schedule_id, "actor": actor})
+        await _note(conn, "schedules.pause", actor, source_app, schedule_id=schedule_id)
+    return await get_schedule(conn, schedule_id)
+
+
+async def resume_schedule(
+    conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli"
+) -> dict[str, Any]:
+    """It goes on with the next time that is still to come."""
+    row = await get_schedule(conn, schedule_id)
+    async with conn.transaction():
+        values = {"schedule_id": schedule_id, "next_at": next_time(rule_of(row), row["now"])}
+        await run(conn, "resume_schedule", values)
+        await _note(conn, "schedules.resume", actor, source_app, schedule_id=schedule_id)
+    return await get_schedule(conn, schedule_id)
+
+
+async def schedule_counts(conn: Connection) -> dict[str, Any]:
+    row = await (await run(conn, "schedule_counts", {"late_seconds": LATE_SECONDS})).fetchone()
+    assert row is not None
+    return row
+
+
+async def database_now(conn: Connection) -> datetime:
+    row = await (await run(conn, "database_now")).fetchone()
+    assert row is not None
+    now: datetime = row["now"]
+    return now
+
+
+async def _note(conn: Connection, command: str, actor: str | None, source_app: str, **data: Any) -> None:
+    said = orjson.dumps({"command": command, "actor": actor, **data}).decode()
+    await run(conn, "note_schedules", {"data": storable(said), "source_app": source_app})

@@ -1,0 +1,122 @@
+-- sync_schedules --
+-- Store schedules with their definitions. What is paused stays so; the next time stays unless the rule has changed.
+WITH incoming AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(:schedules::json) AS r(
+        schedule_id text, workflow_id text, workflow_hash text, cron text, interval_seconds float8, timezone text,
+        catchup text, input_params jsonb, next_at timestamptz
+    )
+), pinned AS (
+    INSERT INTO dagapp.dag_workflows (workflow_hash, workflow_id, version, definition)
+    SELECT r.workflow_hash, r.workflow_id, r.version, r.definition
+    FROM json_to_recordset(:workflows::json) AS r(workflow_hash text, workflow_id text, version int, definition jsonb)
+    ORDER BY r.workflow_hash
+    ON CONFLICT (workflow_hash) DO NOTHING
+)
+INSERT INTO dagapp.dag_schedules AS s (
+    schedule_id, workflow_id, workflow_hash, cron, interval_seconds, timezone, catchup, input_params, next_at
+)
+SELECT schedule_id, workflow_id, workflow_hash, cron, interval_seconds, timezone, catchup, input_params, next_at
+FROM incoming ORDER BY schedule_id
+ON CONFLICT (schedule_id) DO UPDATE SET
+    workflow_hash = excluded.workflow_hash, cron = excluded.cron, interval_seconds = excluded.interval_seconds,
+    timezone = excluded.timezone, catchup = excluded.catchup, input_params = excluded.input_params,
+    next_at = CASE
+        WHEN (s.cron, s.interval_seconds, s.timezone)
+            IS NOT DISTINCT FROM (excluded.cron, excluded.interval_seconds, excluded.timezone)
+        THEN coalesce(s.next_at, excluded.next_at) ELSE excluded.next_at
+    END,
+    updated_at = clock_timestamp()
+WHERE s.workflow_hash <> excluded.workflow_hash OR s.next_at IS NULL
+RETURNING schedule_id, xmax = 0 AS is_new;
+
+-- remove_schedules --
+-- Those of these workflows, which have none any more; and all but the kept ones, if somebody wants that.
+DELETE FROM dagapp.dag_schedules
+WHERE schedule_id = ANY(:ended::text[]) OR (:prune::boolean AND schedule_id <> ALL(:kept::text[]))
+RETURNING schedule_id;
+
+-- note_schedules --
+-- Somebody changed schedules, in the system's own timeline.
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+VALUES (0, 'command', 'info', :data::jsonb, clock_timestamp(), :source_app);
+
+-- database_now --
+SELECT clock_timestamp() AS now;
+
+-- list_schedules --
+-- Schedules with the newest job that each has started.
+SELECT s.*, j.job_id AS last_job_id, j.status AS last_job_status, clock_timestamp() AS now
+FROM dagapp.dag_schedules s
+LEFT JOIN LATERAL (
+    SELECT job_id, status FROM dagapp.dag_jobs
+    WHERE schedule_id = s.schedule_id ORDER BY scheduled_for DESC, job_id DESC LIMIT 1
+) j ON true
+WHERE :schedule_id::text IS NULL OR s.schedule_id = :schedule_id
+ORDER BY s.schedule_id;
+
+-- pause_schedule --
+-- It starts nothing more. Who paused it first is kept.
+UPDATE dagapp.dag_schedules
+SET paused_at = coalesce(paused_at, clock_timestamp()),
+    paused_by = CASE WHEN paused_at IS NULL THEN :actor::text ELSE paused_by END, updated_at = clock_timestamp()
+WHERE schedule_id = :schedule_id;
+
+-- resume_schedule --
+-- It goes on with the next time that is still to come: what fell into the pause is not made up for.
+UPDATE dagapp.dag_schedules
+SET paused_at = NULL, paused_by = NULL, next_at = :next_at, updated_at = clock_timestamp()
+WHERE schedule_id = :schedule_id AND paused_at IS NOT NULL;
+
+-- claim_due_schedule --
+-- One schedule that is due, locked until the transaction ends; others look for another one.
+SELECT s.schedule_id, s.workflow_hash, s.cron, s.interval_seconds, s.timezone, s.next_at, clock_timestamp() AS now,
+    (SELECT w.definition::text FROM dagapp.dag_workflows w WHERE w.workflow_hash = s.workflow_hash) AS definition
+FROM dagapp.dag_schedules s
+WHERE s.paused_at IS NULL AND s.next_at <= now() AND s.schedule_id <> ALL(:seen::text[])
+ORDER BY s.next_at LIMIT 1
+FOR UPDATE OF s SKIP LOCKED;
+
+-- schedule_definition --
+SELECT definition::text AS definition FROM dagapp.dag_workflows WHERE workflow_hash = :workflow_hash;
+
+-- seconds_to_next_schedule --
+SELECT extract(epoch FROM min(next_at) - clock_timestamp())::float8 AS seconds
+FROM dagapp.dag_schedules WHERE paused_at IS NULL;
+
+-- move_schedule --
+-- It is done for now. Without a next time nobody can tell when to go on: it is paused.
+UPDATE dagapp.dag_schedules
+SET next_at = coalesce(:next_at::timestamptz, next_at), last_at = coalesce(:last_at::timestamptz, last_at),
+    paused_at = CASE WHEN :next_at::timestamptz IS NULL THEN clock_timestamp() END,
+    paused_by = CASE WHEN :next_at::timestamptz IS NULL THEN 'dagmaster' END,
+    updated_at = clock_timestamp()
+WHERE schedule_id = :schedule_id;
+
+-- note_fired --
+-- Why these jobs are there, in their own timelines.
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+SELECT r.job_id, 'schedule_fired', 'info', r.data, clock_timestamp(), :source_app
+FROM json_to_recordset(:events::json) AS r(job_id bigint, data jsonb);
+
+-- note_missed --
+-- Times for which no job was started, in the system's own timeline.
+INSERT INTO dagapp.dag_job_events (
+    job_id, event_type, event_status, event_data, error_message, created_at, source_app
+)
+VALUES (0, 'schedule_missed', CASE WHEN :error::text IS NULL THEN 'warning' ELSE 'failure' END::dagapp.event_status,
+    :data::jsonb, left(:error, 2000), clock_timestamp(), 'orchestrator');
+
+-- find_scheduled --
+-- Times of a schedule that have a job.
+SELECT idempotency_key FROM dagapp.dag_jobs
+WHERE submitted_by = :submitted_by AND idempotency_key = ANY(:keys::text[]);
+
+-- schedule_counts --
+-- How many schedules there are, and how many of them should have started a job a while ago.
+SELECT count(*) FILTER (WHERE paused_at IS NULL)::int AS active,
+    count(*) FILTER (WHERE paused_at IS NOT NULL)::int AS paused,
+    count(*) FILTER (WHERE paused_at IS NULL AND next_at <= clock_timestamp())::int AS due,
+    count(*) FILTER (
+        WHERE paused_at IS NULL AND next_at < clock_timestamp() - make_interval(secs => :late_seconds)
+    )::int AS late
+FROM dagapp.dag_schedules;

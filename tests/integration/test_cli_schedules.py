@@ -1,0 +1,130 @@
+"""Schedules on the command line, on the database and at a server."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import call, write_workflow
+from fleet import rows
+from serving import server
+
+WORKFLOW = """\
+workflow_id: {name}
+schedule: {schedule}
+nodes:
+  work: {{type: task, handler: echo, queue: q}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "workflows"
+    made.mkdir()
+    write(made, "nightly", '"0 6 * * *"')
+    return made
+
+
+def write(folder: Path, name: str, schedule: str) -> None:
+    write_workflow(folder, WORKFLOW.format(name=name, schedule=schedule), f"{name}.yaml")
+
+
+@pytest.fixture(params=["database", "server"])
+def place(request: pytest.FixtureRequest, dsn: str, folder: Path) -> Iterator[list[str]]:
+    """The options that name it."""
+    if request.param == "database":
+        assert call("schedules", "sync", "--database-url", dsn).out == "added nightly\n"
+        yield ["--database-url", dsn]
+        return
+    with server(dsn, folder, works=False) as one:
+        yield ["--url", one.url]
+
+
+def scheduled_jobs(dsn: str) -> list[str]:
+    found = asyncio.run(rows(dsn, "SELECT job_id FROM dagapp.dag_jobs WHERE schedule_id = 'nightly' ORDER BY job_id"))
+    return [str(row["job_id"]) for row in found]
+
+
+def test_schedules_are_listed(place: list[str]) -> None:
+    shown = call("schedules", *place)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.splitlines()[1].split()[:8] == ["nightly", "0", "6", "*", "*", "*", "UTC", "last"]
+    [record] = call("schedules", "list", "--json", *place).json
+    assert (record["schedule_id"], record["rule"], len(record["next_times"])) == ("nightly", "0 6 * * *", 5)
+
+
+def test_a_schedule_is_paused_resumed_and_triggered(dsn: str, place: list[str]) -> None:
+    assert call("schedules", "pause", "nightly", *place).out == "schedule nightly is paused\n"
+    assert "paused" in call("schedules", *place).out
+    assert call("schedules", "resume", "nightly", *place).out.startswith("schedule nightly goes on at 20")
+    done = call("schedules", "trigger", "nightly", *place)
+    assert [done.out.strip()] == scheduled_jobs(dsn)
+    unknown = call("schedules", "pause", "nigtly", *place)
+    assert unknown.code == 2
+    assert "there is no schedule 'nigtly'" in unknown.err
+
+
+def test_a_backfill_says_what_it_has_done(dsn: str, place: list[str]) -> None:
+    january = ["backfill", "nightly", "--from", "2026-01-01", "--to", "2026-02-01"]
+    assert call(*january, "--dry-run", *place).out == "31 jobs would be submitted, 0 were there\n"
+    assert call(*january, "--max", 1, *place).out == "1 job submitted, 0 were there, 30 are left\n"
+    assert call(*january, *place).out == "30 jobs submitted, 1 were there\n"
+    again = call(*january, "--json", *place).json
+    assert (again["times"], again["submitted"], again["existing"], again["job_ids"]) == (31, 0, 31, [])
+    assert len(scheduled_jobs(dsn)) == 31
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (["--from", "soon", "--to", "2026-01-01"], "--from is a day or a time such as 2026-01-31"),
+        (["--from", "2026-02-01", "--to", "2026-01-01"], "it must begin after 1970, and end behind its beginning"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(place: list[str], times: list[str], said: str) -> None:
+    refused = call("backfill", "nightly", *times, *place)
+    assert refused.code == 2
+    assert said in refused.err
+
+
+def test_the_folder_says_what_the_schedules_are(folder: Path, place: list[str]) -> None:
+    assert call("schedules", "sync", *place).out == "nothing has changed\n"
+    write(folder, "nightly", "{every: 15m}")
+    write(folder, "weekly", "'0 0 * * 0'")
+    assert call("schedules", "sync", *place).out == "added weekly\nchanged nightly\n"
+    (folder / "weekly.yaml").unlink()
+    assert call("schedules", "sync", *place).out == "nothing has changed\n"
+    assert call("schedules", "sync", "--prune", "--json", *place).json["removed"] == ["weekly"]
+
+
+def test_the_schedule_of_a_workflow_that_is_broken_goes_on_as_it_was(folder: Path, place: list[str]) -> None:
+    """Also when others are pruned: what it was called cannot be read from it any more."""
+    write(folder, "nightly", '"61 6 * * *"')
+    assert call("schedules", "sync", *place).out == "nothing has changed\n"
+    refused = call("schedules", "sync", "--prune", *place)
+    assert refused.code != 0
+    assert "nightly.yaml" in refused.err
+    assert "0 6 * * *" in call("schedules", *place).out
+
+
+def test_the_schedule_of_what_calls_something_unknown_goes_on_as_it_was(folder: Path, place: list[str]) -> None:
+    text = "workflow_id: nightly\nschedule: '0 7 * * *'\nnodes:\n  sub: {type: workflow, workflow: gone}\n"
+    write_workflow(folder, text, "nightly.yaml")
+    assert call("schedules", "sync", "--prune", *place).out == "nothing has changed\n"
+    assert "0 6 * * *" in call("schedules", *place).out
+
+
+def test_who_does_it_is_known_by_the_key_at_a_server(dsn: str, folder: Path) -> None:
+    with server(dsn, folder, works=False) as one:
+        for command in (["pause", "nightly"], ["trigger", "nightly"], ["sync"]):
+            refused = call("schedules", *command, "--by", "ada", "--url", one.url)
+            assert refused.code == 2
+            assert "--by is not for a server" in refused.err
+
+
+def test_without_schedules_it_is_said_how_to_have_one(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "give one a `schedule:`" in call("schedules", "--database-url", dsn).err

@@ -1,0 +1,256 @@
+"""When schedules are due: never twice, never out of order, whatever the clocks do."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dagmaster.model.durations import read_duration
+from dagmaster.model.schedule import Schedule, newest_time, next_time, show_interval, times_after, times_between
+from dagmaster.model.scheduling import MAX_AT_ONCE, find_due, find_schedule_problems, inputs_at
+from dagmaster.model.workflow import EndNode, InputSpec, InputType, StartNode, Workflow
+
+BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
+
+ZONES = st.sampled_from(["UTC", BERLIN, NEW_YORK, LORD_HOWE, "Asia/Kathmandu", "America/St_Johns"])
+CRONS = st.builds(
+    "{} {} {} {} {}".format,
+    st.sampled_from(["0", "30", "*/7", "15,45", "*", "59"]),
+    st.sampled_from(["*", "0", "1", "2", "3", "*/6", "1-3"]),
+    st.sampled_from(["*", "1", "29", "*/10", "L"]),
+    st.sampled_from(["*", "*", "3", "10", "2"]),
+    st.sampled_from(["*", "*", "0", "1-5", "7"]),
+)
+SCHEDULES = st.one_of(
+    st.builds(lambda cron, zone: Schedule(cron=cron, timezone=zone), CRONS, ZONES),
+    st.builds(lambda seconds: Schedule(every_seconds=seconds), st.integers(1, 10_000_000)),
+)
+TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC))
+# The hours around a change of the clocks of Berlin, where mistakes live.
+CHANGES = st.builds(
+    lambda day, minutes: day + timedelta(minutes=minutes),
+    st.sampled_from([datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)]),
+    st.floats(-120, 240),
+)
+
+
+def utc(*parts: int) -> datetime:
+    return datetime(*parts, tzinfo=UTC)
+
+
+def local(zone: str, schedule: Schedule, start: datetime, days: int) -> list[str]:
+    times = times_between(schedule, start, start + timedelta(days=days), 100)
+    return [at.astimezone(ZoneInfo(zone)).strftime("%d %H:%M") for at in times]
+
+
+@given(SCHEDULES, TIMES | CHANGES)
+def test_the_next_time_is_behind_and_nothing_lies_between(schedule: Schedule, after: datetime) -> None:
+    following = next_time(schedule, after)
+    assert following > after
+    assert following.tzinfo is UTC
+    for part in (0.001, 0.3, 0.9, 0.999):
+        between = after + (following - after) * part
+        if between < following:
+            assert next_time(schedule, between) == following
+
+
+@given(SCHEDULES, TIMES | CHANGES)
+def test_times_are_the_same_wherever_one_begins_to_count(schedule: Schedule, after: datetime) -> None:
+    times = times_after(schedule, after)
+    counted = [next(times) for _ in range(6)]
+    assert counted == sorted(set(counted))
+    asked = [after]
+    for _ in counted:
+        asked.append(next_time(schedule, asked[-1]))
+    assert asked[1:] == counted
+
+
+@given(SCHEDULES, TIMES | CHANGES)
+def test_the_newest_time_is_the_one_whose_next_is_still_to_come(schedule: Schedule, until: datetime) -> None:
+    newest = newest_time(schedule, until)
+    assert newest is not None
+    assert newest <= until < next_time(schedule, newest)
+    assert newest_time(schedule, newest) == newest
+
+
+@given(SCHEDULES, TIMES, st.integers(0, 5))
+def test_a_range_has_its_start_and_not_its_end(schedule: Schedule, after: datetime, number: int) -> None:
+    start = next_time(schedule, after)
+    times = [start]
+    for _ in range(number):
+        times.append(next_time(schedule, times[-1]))
+    assert times_between(schedule, start, times[-1], 100) == times[:-1]
+    assert times_between(schedule, start, times[-1] + timedelta(microseconds=1), 100) == times
+    assert times_between(schedule, start, times[-1], 2) == times[:-1][:2]
+
+
+def test_a_time_that_the_spring_leaves_out_comes_when_the_clocks_have_changed() -> None:
+    schedule = Schedule(cron="30 2 * * *", timezone=BERLIN)
+    assert local(BERLIN, schedule, utc(2026, 3, 28), 3) == ["28 02:30", "29 03:00", "30 02:30"]
+
+
+def test_a_time_that_the_autumn_has_twice_comes_once() -> None:
+    schedule = Schedule(cron="30 2 * * *", timezone=BERLIN)
+    assert local(BERLIN, schedule, utc(2026, 10, 24), 3) == ["24 02:30", "25 02:30", "26 02:30"]
+    assert next_time(schedule, utc(2026, 10, 25, 0, 30)) == utc(2026, 10, 26, 1, 30)
+    assert next_time(schedule, utc(2026, 10, 25, 1, 10)) == utc(2026, 10, 26, 1, 30)  # 02:10 for the second time
+
+
+def test_every_hour_stays_every_hour_when_the_clocks_change() -> None:
+    schedule = Schedule(cron="0 * * * *", timezone=BERLIN)
+    for day in (utc(2026, 3, 29), utc(2026, 10, 25)):
+        assert times_between(schedule, day, day + timedelta(hours=6), 10) == [
+            day + timedelta(hours=hour) for hour in range(6)
+        ]
+
+
+def test_a_schedule_of_the_day_follows_its_timezone() -> None:
+    schedule = Schedule(cron="0 6 * * *", timezone=NEW_YORK)
+    assert next_time(schedule, utc(2026, 1, 10)) == utc(2026, 1, 10, 11)
+    assert next_time(schedule, utc(2026, 7, 10)) == utc(2026, 7, 10, 10)
+
+
+def test_intervals_are_counted_from_1970() -> None:
+    assert next_time(Schedule(every="15m"), utc(2026, 1, 1, 10, 7)) == utc(2026, 1, 1, 10, 15)
+    assert next_time(Schedule(every_seconds=900), utc(2026, 1, 1, 10, 15)) == utc(2026, 1, 1, 10, 30)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("1h30m", 5400), ("2d", 172_800), ("1d 2h 3m 4.5s", 93_784.5)]
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert read_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", " ", "m", "15", "15x", "30m1h", "-5m", "1.5h", "٣m", "9" * 40 + "s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        read_duration(text)
+
+
+@given(st.integers(1, 10_000_000))
+def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
+    assert read_duration(show_interval(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("61 * * * *", "bad minute"),
+        ("0 6 * *", "it has five fields"),
+        ("0 0 6 * * *", "it has five fields"),
+        ("0 0 31 2 *", "bad day-of-month"),
+        ({"cron": "0 6 * * *", "timezone": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
+        ({"cron": "0 6 * * *", "timezone": "../etc/passwd"}, "there is no timezone"),
+        ({"cron": "0 6 * * *", "timezone": ""}, "there is no timezone"),
+        ({"cron": "0 6 * * *", "timezone": "Europe"}, "there is no timezone"),
+        ({"cron": "0 6 * * *", "every": "1h"}, "either 'cron' or 'every'"),
+        ({}, "either 'cron' or 'every'"),
+        ({"every": "1h", "timezone": BERLIN}, "'timezone' is for 'cron'"),
+        ({"every": "0s"}, "at least one"),
+        ({"every": 0.5}, "whole seconds"),
+        ({"every": True}, "must be a duration"),
+        ({"every": "400d"}, "less than or equal"),
+        ({"every": "1h", "every_seconds": 60}, "say the same"),
+        ({"every": "1h", "inputs": {"a": 1}, "time_input": "a"}, "by both"),
+        ({"every": "1h", "catchup": "some"}, "'none', 'last' or 'all'"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_with_the_reason(given: Any, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Schedule.model_validate(given)
+
+
+def test_nicknames_are_spelt_out() -> None:
+    assert Schedule.model_validate("@daily").cron == "0 0 * * *"
+    assert Schedule.model_validate("@Hourly") == Schedule(cron="0 * * * *")
+
+
+# What is due.
+
+HOURLY = {"cron": "0 * * * *"}
+DOWN_SINCE = utc(2026, 1, 1, 7)
+
+
+def test_what_is_a_little_late_is_started_whatever_the_catchup() -> None:
+    for catchup in ("none", "last", "all"):
+        due = find_due(Schedule(**HOURLY, catchup=catchup), DOWN_SINCE, utc(2026, 1, 1, 7, 0, 59))
+        assert (due.times, due.missed, due.next_at) == ((DOWN_SINCE,), (), utc(2026, 1, 1, 8))
+
+
+@pytest.mark.parametrize(
+    ("catchup", "hours", "missed"), [("none", [], [7, 8, 9]), ("last", [9], [7, 8]), ("all", [7, 8, 9], [])]
+)
+def test_what_was_missed_is_made_up_for_as_catchup_says(catchup: str, hours: list[int], missed: list[int]) -> None:
+    due = find_due(Schedule(**HOURLY, catchup=catchup), DOWN_SINCE, utc(2026, 1, 1, 9, 30))
+    assert [at.hour for at in due.times] == hours
+    assert [at.hour for at in due.missed] == missed
+    assert due.next_at == utc(2026, 1, 1, 10)
+
+
+def test_with_none_the_newest_still_counts_if_it_is_only_late() -> None:
+    due = find_due(Schedule(**HOURLY, catchup="none"), DOWN_SINCE, utc(2026, 1, 1, 9, 0, 30))
+    assert [at.hour for at in due.times] == [9]
+    assert [at.hour for at in due.missed] == [7, 8]
+
+
+def test_all_are_made_up_for_a_thousand_at_a_time() -> None:
+    schedule, now = Schedule(every="1m", catchup="all"), utc(2026, 1, 3)
+    next_at, times = utc(2026, 1, 1), list[datetime]()
+    while next_at <= now:
+        due = find_due(schedule, next_at, now)
+        assert len(due.times) <= MAX_AT_ONCE
+        times += due.times
+        next_at = due.next_at
+    assert times == times_between(schedule, utc(2026, 1, 1), now + timedelta(seconds=1), 10_000)
+
+
+def test_years_of_downtime_are_counted_up_to_a_limit() -> None:
+    due = find_due(Schedule(every="1s"), utc(2020, 1, 1), utc(2026, 1, 1))
+    assert (due.times, len(due.missed), due.is_more) == ((utc(2026, 1, 1),), MAX_AT_ONCE, True)
+
+
+def test_a_time_that_was_taken_back_starts_nothing() -> None:
+    """The rule has changed since the row was written, and the old time is none of the new ones."""
+    due = find_due(Schedule(cron="0 0 1 1 *"), utc(2026, 5, 5), utc(2026, 5, 6))
+    assert (due.times, due.missed, due.next_at) == ((), (), utc(2027, 1, 1))
+
+
+# The workflow.
+
+
+def workflow(schedule: Any, **inputs: InputSpec) -> Workflow:
+    nodes = {"START": StartNode(next=("END",)), "END": EndNode()}
+    return Workflow(workflow_id="w", name="w", inputs=inputs, nodes=nodes, schedule=schedule)
+
+
+def test_a_workflow_without_a_schedule_keeps_the_hash_it_had() -> None:
+    assert b"schedule" not in workflow(None).to_json()
+    assert workflow(None).content_hash != workflow("0 6 * * *").content_hash
+
+
+def test_a_schedule_survives_being_pinned() -> None:
+    pinned = workflow({"every": "15m", "inputs": {"a": 1}, "catchup": "all"}, a=InputSpec(type=InputType.INTEGER))
+    assert Workflow.model_validate_json(pinned.to_json()) == pinned
+
+
+def test_a_job_is_given_the_inputs_of_the_schedule_and_its_time() -> None:
+    spec = {"a": InputSpec(), "day": InputSpec(), "b": InputSpec(required=False, default="x")}
+    scheduled = workflow({"every": "15m", "inputs": {"a": "1"}, "time_input": "day"}, **spec)
+    assert inputs_at(scheduled, utc(2026, 1, 2, 3)) == {"a": "1", "day": "2026-01-02T03:00:00Z", "b": "x"}
+    assert list(find_schedule_problems(scheduled)) == []
+
+
+def test_a_schedule_that_does_not_give_what_is_required_is_a_problem() -> None:
+    [problem] = find_schedule_problems(workflow("@daily", a=InputSpec()))
+    assert problem.message == "a job of the schedule could not start: input 'a' is required (string)"
+    [problem] = find_schedule_problems(
+        workflow({"cron": "@daily", "time_input": "a"}, a=InputSpec(type=InputType.INTEGER))
+    )
+    assert problem.message == "the time_input 'a' must be a string, not integer"
+    [problem] = find_schedule_problems(workflow({"cron": "@daily", "time_input": "a"}))
+    assert "input 'a' is unknown" in problem.message
