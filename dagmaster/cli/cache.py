@@ -1,0 +1,46 @@
+"""Results of tasks that are kept for others."""
+
+from typing import Annotated
+
+import typer
+
+from dagmaster.cli.backend import backend_of
+from dagmaster.cli.options import JsonOutput, begin
+from dagmaster.cli.output import count_of, print_json
+
+app = typer.Typer(name="cache", add_completion=False)
+
+
+@app.callback()
+def cache() -> None:
+    """Forget results of tasks that are kept for others.
+
+    \b
+    For example:
+      dagmaster cache clear --handler tasks:clean
+    """
+
+
+@app.command()
+def clear(
+    ctx: typer.Context,
+    handler: Annotated[
+        str | None, typer.Option("--handler", metavar="NAME", help="Only results of this handler.")
+    ] = None,
+    actor: Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who asks for it, for the audit.")] = None,
+    as_json: JsonOutput = False,
+) -> None:
+    """Forget the results that are kept: the next tasks are done anew.
+
+    What completed jobs have taken stays as it is.
+
+    \b
+    For example:
+      dagmaster cache clear
+      dagmaster cache clear --handler tasks:clean
+    """
+    removed = backend_of(ctx, begin(ctx)).clear_cache(handler, actor=actor)
+    if as_json:
+        print_json({"handler": handler, "removed": removed})
+    else:
+        typer.echo(f"{count_of(removed, 'result')} removed")

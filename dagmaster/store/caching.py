@@ -1,0 +1,43 @@
+"""Results of tasks that stand for other tasks: by handler, version and parameters."""
+
+from typing import Any
+
+import psycopg
+
+from dagmaster.errors import Invalid
+from dagmaster.store.connect import Connection, storable
+from dagmaster.store.statements import run
+
+Row = dict[str, Any]
+
+
+async def recall_result(conn: Connection, worker_id: str, task_id: str, version: str) -> Row | None:
+    """Output, job and time of what counts for this task, which the worker must hold."""
+    values = {"worker_id": worker_id, "task_id": task_id, "version": version}
+    return await (await run(conn, "recall_result", values)).fetchone()
+
+
+async def remember_result(
+    conn: Connection, worker_id: str, task_id: str, version: str, output: bytes, seconds: float | None
+) -> None:
+    """None for ever. Of a task that the worker does not hold nothing is kept."""
+    values = {
+        "worker_id": worker_id,
+        "task_id": task_id,
+        "version": version,
+        "output": output.decode(),
+        "seconds": seconds,
+    }
+    try:
+        await run(conn, "remember_result", values)
+    except psycopg.DataError as error:
+        raise Invalid(f"the result cannot be kept: {error.diag.message_primary}") from error
+
+
+async def clear_results(conn: Connection, handler: str | None, *, actor: str | None, source_app: str) -> int:
+    """How many there were, of this handler or of all."""
+    name = storable(handler) if handler is not None else None
+    values = {"handler": name, "actor": actor, "source_app": source_app}
+    row = await (await run(conn, "clear_results", values)).fetchone()
+    assert row is not None
+    return int(row["removed"])
