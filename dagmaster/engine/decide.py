@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import assert_never
 
+from dagmaster.engine.adding import accept_added
 from dagmaster.engine.ending import cancel, complete_if_done
+from dagmaster.engine.last import begin_last
 from dagmaster.engine.messages import (
     Cancel,
+    Decision,
     Expand,
     Message,
     Pause,
@@ -17,10 +20,12 @@ from dagmaster.engine.messages import (
     Report,
     Resume,
     RetryByHand,
+    SignalSent,
     TaskCheckpoint,
     TaskCompleted,
     TaskFailed,
     TaskLost,
+    TasksAdded,
     TaskStarted,
     TimerDue,
     Unpause,
@@ -36,10 +41,12 @@ from dagmaster.engine.reports import (
     begin,
     ignore,
 )
+from dagmaster.engine.results import pass_results
 from dagmaster.engine.running import expand, resume, run_ready
 from dagmaster.engine.state import JobState
 from dagmaster.engine.timers import fire
 from dagmaster.engine.turn import Dispatch, Rules, Turn
+from dagmaster.engine.waking import accept_decision, accept_signal
 
 
 def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rules) -> Turn:
@@ -51,9 +58,18 @@ def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rul
                 ignore(turn, message, "the job has ended")
             continue
         _apply(turn, message)
-        run_ready(turn)
+        _go_on(turn)
+        while begin_last(turn):
+            _go_on(turn)
         complete_if_done(turn)
     return turn
+
+
+def _go_on(turn: Turn) -> None:
+    run_ready(turn)
+    while turn.given:
+        pass_results(turn)
+        run_ready(turn)
 
 
 def _apply(turn: Turn, message: Message) -> None:
@@ -80,8 +96,14 @@ def _apply(turn: Turn, message: Message) -> None:
             _obey(turn, message)
 
 
-def _obey(turn: Turn, order: Cancel | Pause | Unpause | RetryByHand) -> None:
+def _obey(turn: Turn, order: Cancel | Pause | Unpause | RetryByHand | TasksAdded | SignalSent | Decision) -> None:
     match order:
+        case TasksAdded():
+            accept_added(turn, order)
+        case SignalSent():
+            accept_signal(turn, order)
+        case Decision():
+            accept_decision(turn, order)
         case Cancel():
             cancel(turn, order)
         case Pause():

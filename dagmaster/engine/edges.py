@@ -6,17 +6,31 @@ which edges live; joins, `any_of`, optional steps and nested branches need no fu
 
 from collections import deque
 
-from dagmaster.engine.state import NodeState, count_edge, is_live
+from dagmaster.engine.state import NodeState, count_edge, is_live, is_settled, targets_of
 from dagmaster.engine.turn import Turn
 from dagmaster.model.states import NODE_READY, NODE_SKIPPED, NodeStatus
+
+
+def pass_on(turn: Turn, ended: NodeState) -> None:
+    """What follows from the end of a node. The last child to end decides the edges that leave its fan-out."""
+    if ended.is_child:
+        parent = turn.job.nodes[ended.parent or ""]
+        if is_settled(turn.job, parent):
+            settle(turn, parent)
+        if not ended.followers:
+            return
+    if is_settled(turn.job, ended):
+        settle(turn, ended)
 
 
 def settle(turn: Turn, ended: NodeState) -> None:
     """Decide the edges out of a node that ended, and of every node that is skipped because of it."""
     settled = deque([ended])
+    has_broken_off = ended.status is NodeStatus.FAILED and not ended.spec.allow_failure
+    reason = "step_before_failed" if has_broken_off else "conditional_branch_not_taken"
     while settled:
         source = settled.popleft()
-        for target_id in source.spec.targets:
+        for target_id in targets_of(source):
             target = turn.job.nodes[target_id]
             count_edge(target, source, live=is_live(source, target_id))
             if target.status is not NodeStatus.PENDING:
@@ -24,7 +38,7 @@ def settle(turn: Turn, ended: NodeState) -> None:
             if is_ready(target):
                 make_ready(turn, target)
             elif is_dead(target):
-                skip(turn, target, "conditional_branch_not_taken")
+                skip(turn, target, reason)
                 settled.append(target)
 
 

@@ -1,13 +1,12 @@
 """How a job ends: completed, failed or cancelled, once."""
 
-from collections.abc import Sequence
-
 import orjson
 
 from dagmaster.engine.edges import skip
 from dagmaster.engine.messages import Cancel
-from dagmaster.engine.state import JobState, NodeState
+from dagmaster.engine.state import JobState, NodeState, failed_nodes
 from dagmaster.engine.turn import MAX_ERROR_LENGTH, Turn
+from dagmaster.model.last import Phase
 from dagmaster.model.states import (
     JOB_CANCELLED,
     JOB_COMPLETED,
@@ -25,13 +24,15 @@ def complete_if_done(turn: Turn) -> None:
     job = turn.job
     if job.open or job.status is not JobStatus.RUNNING or turn.ready:
         return
-    failed = [node.node_id for node in job.nodes.values() if node.status is NodeStatus.FAILED]
-    if failed:  # Whoever held it before has failed the node, and not the job.
-        fail_job(turn, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed=failed)
+    if job.error is not None:  # The last chains have run.
+        _end_failed(turn)
+        return
+    if failed := failed_nodes(job):  # Whoever held it before has failed the node, and not the job.
+        fail_job(turn, f"node {failed[0]} failed: {job.nodes[failed[0]].error}")
         return
     job.completed_at = turn.now
     job.result = _result(job)
-    keys = [node.node_id for node in job.nodes.values() if node.output is not None and not node.is_child]
+    keys = [node.node_id for node in job.nodes.values() if node.output is not None and node.node_id in job.graph.nodes]
     turn.move_job(
         JOB_COMPLETED,
         duration_seconds=job.duration_seconds,
@@ -45,15 +46,37 @@ def start_job(turn: Turn, first_node: str | None) -> None:
     turn.move_job(JOB_STARTED, first_node=first_node)
 
 
-def fail_job(turn: Turn, error: str, *, failed: Sequence[str]) -> None:
-    """Fail fast: nothing more is dispatched, what runs is withdrawn (rulings C-08, D-01)."""
+def fail_job(turn: Turn, error: str) -> None:
+    """Fail fast: nothing more is dispatched, what runs is withdrawn (rulings C-08, D-01).
+
+    With chains that run last the job is failing from now on, and has failed when they have ended.
+    """
     job = turn.job
     if job.status is JobStatus.PENDING:
         start_job(turn, None)
     job.error = error[:MAX_ERROR_LENGTH]
-    job.completed_at = turn.now
+    turn.job_touched = True
+    _close_nodes(turn, "job_failed", with_last=False)
+    if not job.open:
+        _end_failed(turn)
+
+
+def give_up(turn: Turn, error: str) -> None:
+    """It does not move any more; if the last chains do not, there is nothing left to wait for."""
+    job = turn.job
+    if not job.last_open or job.main_open:
+        fail_job(turn, error)
+        return
+    job.error = job.error or error[:MAX_ERROR_LENGTH]
     _close_nodes(turn, "job_failed")
-    turn.move_job(JOB_FAILED, error=error, failed_nodes=list(failed), duration_seconds=job.duration_seconds)
+    _end_failed(turn)
+
+
+def _end_failed(turn: Turn) -> None:
+    job = turn.job
+    job.completed_at = turn.now
+    failed = failed_nodes(job)
+    turn.move_job(JOB_FAILED, error=job.error, failed_nodes=failed[:100], duration_seconds=job.duration_seconds)
 
 
 def cancel(turn: Turn, message: Cancel) -> None:
@@ -64,7 +87,7 @@ def cancel(turn: Turn, message: Cancel) -> None:
     turn.move_job(JOB_CANCELLED, actor=message.actor, reason=message.reason)
 
 
-def _close_nodes(turn: Turn, reason: str) -> None:
+def _close_nodes(turn: Turn, reason: str, *, with_last: bool = True) -> None:
     """Nothing is left open: what had not begun is skipped, what was under way is withdrawn from its worker."""
     turn.ready.clear()
     turn.job.held.clear()
@@ -73,6 +96,8 @@ def _close_nodes(turn: Turn, reason: str) -> None:
         fan.waiting.clear()
         fan.items = None
     for node in list(turn.job.nodes.values()):
+        if not with_last and node.spec.phase is not Phase.MAIN:
+            continue
         if node.status in (NodeStatus.PENDING, NodeStatus.READY):
             skip(turn, node, reason)
         elif node.status in NODE_IN_FLIGHT:

@@ -8,12 +8,14 @@ from math import ceil
 from statistics import fmean
 
 from dagmaster.model.graph import Graph, GraphNode, NodeType
+from dagmaster.model.last import Phase
 from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding
 from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 
 # What takes longer than usual is taken to go on for a fifth of the time that it has taken already.
 OVERTIME = 0.2
-TIMED = (NodeType.TASK, NodeType.FAN_OUT)  # the rest is done by the engine, at once
+# The rest is done by the engine, at once.
+TIMED = (NodeType.TASK, NodeType.FAN_OUT, NodeType.WAIT, NodeType.APPROVAL, NodeType.WORKFLOW)
 
 
 class Basis(StrEnum):
@@ -52,6 +54,8 @@ class _UnknownLength(Exception):
 def estimate(graph: Graph, job: JobStanding, usual: Mapping[str, Usual]) -> Estimate | None:
     """From the history of the workflow, or else from what was done of this job. None when neither tells enough."""
     if job.status is not JobStatus.RUNNING or job.paused_at is not None:
+        return None
+    if any(node.open_added for node in job.nodes.values()):  # Of these nothing is known.
         return None
     left = time_left(graph, job, usual)
     if left is not None:
@@ -111,11 +115,17 @@ def _end(node: GraphNode, job: JobStanding, usual: Usual | None, ends: Mapping[s
     if standing.status in NODE_TERMINAL and (standing.fan is None or standing.fan.left <= 0):
         return 0.0
     begins = max((ends[source] for source in node.all_of), default=0.0)
+    if node.phase is Phase.FINALLY:
+        begins = max(ends.values(), default=0.0)
+    if node.phase is Phase.ON_FAILURE and standing.status is NodeStatus.PENDING:
+        return 0.0  # Nobody expects it to be needed.
     choices = [ends[one] for one in node.any_of if job.nodes[one].status is not NodeStatus.SKIPPED]
     if choices:
         begins = max(begins, min(choices))
     if node.type not in TIMED:
         return begins
+    if (length := _wait_length(node, standing, job.now)) is not None:
+        return begins + length
     if usual is None:
         raise _UnknownLength
     if standing.status is NodeStatus.PENDING and usual.is_skipped:
@@ -123,6 +133,16 @@ def _end(node: GraphNode, job: JobStanding, usual: Usual | None, ends: Mapping[s
     if node.type is NodeType.FAN_OUT:
         return begins + _fan_length(node, standing, usual, job.now)
     return begins + _task_length(standing, usual, job.now)
+
+
+def _wait_length(node: GraphNode, standing: NodeStanding, now: datetime) -> float | None:
+    """Of a wait for a time that is known; all else takes as long as usual."""
+    if node.wait is None or node.wait.signal is not None:
+        return None
+    if standing.status is NodeStatus.RUNNING and standing.not_before is not None:
+        return max((standing.not_before - now).total_seconds(), 0.0)
+    seconds = node.wait.seconds.raw if node.wait.seconds is not None else None
+    return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def _task_length(standing: NodeStanding, usual: Usual, now: datetime) -> float:

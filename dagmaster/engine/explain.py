@@ -10,16 +10,21 @@ from dagmaster.engine.reasons import culprits, reasons
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.engine.turn import Rules
 from dagmaster.engine.wording import Words, clock, describe, names, no_owner, paused, span
+from dagmaster.model.added import OUTSIDE
 from dagmaster.model.states import NODE_TERMINAL, JobStatus
 
 LISTED = 100
 # What waits for another node, or for a sibling's place, does not stand still by itself.
-FOLLOWERS = (Kind.WAITING_FOR_NODES, Kind.HELD_BY_MAX_PARALLEL)
+FOLLOWERS = (Kind.WAITING_FOR_NODES, Kind.HELD_BY_MAX_PARALLEL, Kind.GIVING_RESULT, Kind.WAITING_FOR_END)
 # What is told of a job first: what needs somebody's help before what helps itself.
 ORDER = (
     Kind.NO_OWNER,
     Kind.PAUSED,
+    Kind.WAITING_FOR_APPROVAL,
+    Kind.WAITING_FOR_SIGNAL,
     Kind.RUNNING,
+    Kind.WAITING_FOR_JOB,
+    Kind.WAITING_FOR_TIME,
     Kind.BACK_PRESSURE,
     Kind.RETRY,
     Kind.QUEUED,
@@ -30,7 +35,7 @@ ORDER = (
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes that stand still for the same reason: one node, or children of one fan-out."""
+    """Nodes that stand still for the same reason: one node, children of one fan-out, or what one task has added."""
 
     kind: Kind
     name: str
@@ -101,14 +106,14 @@ def _explain_ended(job: JobState, facts: Facts) -> Explanation:
 
 
 def _standing(job: JobState, facts: Facts, now: datetime, rules: Rules) -> list[_Group]:
-    groups: dict[tuple[str, Kind], _Group] = {}
+    groups: dict[tuple[str, Kind, bool], _Group] = {}
     for node in job.nodes.values():
         if node.status in NODE_TERMINAL:
             continue
         kind = reasons(job, node, facts, now, rules)[0]
         if kind not in FOLLOWERS:
-            name = node.parent or node.node_id
-            groups.setdefault((name, kind), _Group(kind, name)).nodes.append(node)
+            name = node.parent or (node.added_by or OUTSIDE if node.is_added else node.node_id)
+            groups.setdefault((name, kind, node.is_added), _Group(kind, name)).nodes.append(node)
     return sorted(groups.values(), key=lambda group: _rank(group, facts))
 
 
@@ -137,6 +142,10 @@ def _entry_of(group: _Group, job: JobState, facts: Facts, now: datetime) -> dict
 def _of_group(group: _Group, job: JobState, facts: Facts, now: datetime) -> str:
     shown = group.nodes[0]
     text = describe(group.kind, job, shown, facts, now).text
+    if shown.is_added:
+        others = f" and {len(group.nodes) - 1:,} more" if len(group.nodes) > 1 else ""
+        by = f"that `{shown.added_by}` has added" if shown.added_by else "that was added from outside"
+        return f"Job {job.job_id} waits for `{shown.node_id}`{others} {by}: `{shown.node_id}` {text}."
     if shown.parent is None:
         return f"Job {job.job_id} waits for `{group.name}`, which {text}."
     children = f"{len(group.nodes):,} of {job.fans[shown.parent].total:,} children"

@@ -12,7 +12,13 @@ class Kind(StrEnum):
     ENDED = "ended"
     RUNNING = "running"
     EXPANDING = "expanding"
+    GIVING_RESULT = "giving_result"
     WAITING_FOR_NODES = "waiting_for_nodes"
+    WAITING_FOR_TIME = "waiting_for_time"
+    WAITING_FOR_SIGNAL = "waiting_for_signal"
+    WAITING_FOR_APPROVAL = "waiting_for_approval"
+    WAITING_FOR_JOB = "waiting_for_job"
+    WAITING_FOR_END = "waiting_for_end"
     RETRY = "retry"
     QUEUED = "queued"
     HELD_BY_MAX_PARALLEL = "held_by_max_parallel"
@@ -87,3 +93,4 @@ class Facts:
     holders: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     progress: Mapping[str, Progress] = field(default_factory=dict)
+    children: Mapping[str, int] = field(default_factory=dict)

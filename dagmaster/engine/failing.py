@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from dagmaster.engine.edges import pass_on
 from dagmaster.engine.ending import fail_job
 from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.state import NodeState, is_executed
-from dagmaster.engine.turn import Turn
+from dagmaster.engine.turn import MAX_ERROR_LENGTH, Turn
 from dagmaster.model.graph import NodeType
+from dagmaster.model.last import Phase
 from dagmaster.model.retry import ASKED_FOR, RetryPolicy, find_queue_after, find_rule_against, retry_delay
 from dagmaster.model.states import NODE_RETRYING
 
@@ -36,13 +38,28 @@ def fail_attempt(
     if is_executed(node):
         node.queue = find_queue_after(policy_of(node), error_types or ()) or node.queue
     if not will_retry:
-        fail_job(turn, f"node {node.node_id} failed: {error}", failed=[node.node_id])
+        _give_up(turn, node, f"node {node.node_id} failed: {error}")
         return
     if delay_seconds is None:
         delay = retry_delay(policy_of(node), node.attempt + 1, turn.rules.rng)
     else:
         delay = timedelta(seconds=delay_seconds)
     retry(turn, node, delay)
+
+
+def _give_up(turn: Turn, node: NodeState, error: str) -> None:
+    """The job fails with it, unless the node may fail. The chains that run last go on as far as they can."""
+    job, is_last = turn.job, turn.job.phase_of(node) is not Phase.MAIN
+    if not is_last and not node.spec.allow_failure:
+        fail_job(turn, error)
+        return
+    if is_last and not node.spec.allow_failure and job.error is None:
+        job.error = error[:MAX_ERROR_LENGTH]
+        turn.job_touched = True
+    for name in job.awaited.pop(node.node_id, ()):
+        if job.nodes[name].result_of == node.node_id:
+            fail_attempt(turn, job.nodes[name], f"it gives the result of {node.node_id}, which failed", permanent=True)
+    pass_on(turn, node)
 
 
 def _rule_against(node: NodeState, error_types: Sequence[str] | None, *, is_asked_for: bool) -> str | None:

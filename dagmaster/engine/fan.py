@@ -11,7 +11,7 @@ from dagmaster.engine.state import FanState, JobState, NodeState, child_id
 from dagmaster.engine.turn import Turn
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import FanInSpec, FanOutSpec
-from dagmaster.model.states import NODE_READY
+from dagmaster.model.states import NODE_READY, NodeStatus
 from dagmaster.model.workflow import Aggregation
 
 MAX_LISTED_CHILDREN = 1000
@@ -93,7 +93,10 @@ def _fan_out(node: NodeState) -> FanOutSpec:
 
 def aggregate(job: JobState, spec: FanInSpec) -> bytes:
     """The children's outputs as one, in the order of the list (ruling C-24)."""
-    outputs = [child.output or b"null" for child in job.children(spec.fan_out)] if spec.fan_out in job.fans else []
+    children = list(job.children(spec.fan_out)) if spec.fan_out in job.fans else []
+    if spec.aggregation is not Aggregation.COLLECT:  # Only there has each item its place, also one that failed.
+        children = [child for child in children if child.status is not NodeStatus.FAILED]
+    outputs = [child.output or b"null" for child in children]
     count = len(outputs)
     match spec.aggregation:
         case Aggregation.COLLECT:

@@ -6,12 +6,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
+
 
 class TimerKind(StrEnum):
     RETRY = "retry"
     DISPATCH = "dispatch"
     TIMEOUT = "timeout"
     ZOMBIE = "zombie"
+    WAKE = "wake"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,48 @@ class TaskCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class TasksAdded:
+    """A running task adds a slice of nodes to its own job; without `node_id` they come from outside."""
+
+    node_id: str | None
+    task_id: str | None
+    worker_id: str | None
+    at: datetime
+    nodes: tuple[AddedNode, ...]
+    groups: tuple[AddedGroup, ...] = ()
+    dependencies: tuple[AddedDependency, ...] = ()
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TimerDue:
     """`node_id` is empty for a timer of the job itself."""
 
     kind: TimerKind
     node_id: str = ""
     attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSent:
+    """Somebody tells the job what its nodes may wait for. `data` is any JSON."""
+
+    name: str
+    data: Any
+    at: datetime
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Somebody approves or rejects what an approval node asks for; `task_id` is of the attempt that asked."""
+
+    node_id: str
+    task_id: str
+    approved: bool
+    at: datetime
+    actor: str | None = None
+    comment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +176,10 @@ Message = (
     | TaskFailed
     | TaskLost
     | TaskCheckpoint
+    | TasksAdded
     | TimerDue
+    | SignalSent
+    | Decision
     | Cancel
     | Pause
     | Unpause

@@ -9,7 +9,8 @@ import orjson
 from dagmaster.engine.edges import is_dead
 from dagmaster.engine.facts import Facts, Kind
 from dagmaster.engine.fan import has_slot
-from dagmaster.engine.state import JobState, NodeState, is_executed, is_live, is_settled
+from dagmaster.engine.patience import find_patience
+from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_executed, is_live, is_settled
 from dagmaster.engine.turn import Rules
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_IN_FLIGHT, JobStatus, NodeStatus
@@ -33,6 +34,8 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: 
     """All that hold, never none; the one to be named first comes first."""
     orphaned = [] if facts.owner.is_alive else [Kind.NO_OWNER]
     paused = [Kind.PAUSED] if job.is_paused else []
+    if (patience := find_patience(job, node)) is not None:
+        return [patience, *orphaned]
     match node.status:
         case NodeStatus.COMPLETED | NodeStatus.FAILED | NodeStatus.SKIPPED:
             return [Kind.ENDED]
@@ -45,6 +48,8 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: 
             return [*paused, Kind.QUEUED, *orphaned]
         case NodeStatus.DISPATCHED:  # A worker has taken it; only its owner has not heard of it.
             return _or_soon(orphaned)
+        case NodeStatus.RUNNING if node.result_of is not None:
+            return [Kind.GIVING_RESULT, *orphaned]
         case NodeStatus.RUNNING if is_executed(node):
             return [Kind.RUNNING, *orphaned]
         case NodeStatus.RUNNING:
@@ -112,9 +117,4 @@ def culprits(job: JobState) -> list[str]:
     """The nodes that failed by themselves, not because their job did."""
     if job.status is not JobStatus.FAILED:
         return []
-    failed = [node for node in job.nodes.values() if node.status is NodeStatus.FAILED]
-    return [node.node_id for node in failed if not is_withdrawn(node)]
-
-
-def is_withdrawn(node: NodeState) -> bool:
-    return (node.error or "").startswith("withdrawn: ")
+    return failed_nodes(job)

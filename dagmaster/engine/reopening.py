@@ -1,13 +1,16 @@
 """An operator has a node tried again; a failed job goes on where it stood."""
 
+from collections.abc import Iterable
 from datetime import timedelta
+from graphlib import TopologicalSorter
 
 from dagmaster.engine.edges import is_dead, is_ready, make_ready
 from dagmaster.engine.failing import policy_of, retry
 from dagmaster.engine.messages import Message, RetryByHand, TimerKind
 from dagmaster.engine.running import is_backing_off
-from dagmaster.engine.state import NodeState, count_edge, is_live, is_settled
+from dagmaster.engine.state import JobState, NodeState, count_edge, is_live, is_settled, is_withdrawn, targets_of
 from dagmaster.engine.turn import Turn
+from dagmaster.model.last import Phase
 from dagmaster.model.states import JOB_REOPENED, NODE_READY, NODE_REOPENED, EventStatus, JobStatus, NodeStatus
 
 
@@ -41,22 +44,37 @@ def _reopen(turn: Turn, message: RetryByHand) -> None:
     failed = [node.node_id for node in job.nodes.values() if node.status is NodeStatus.FAILED]
     turn.move_job(JOB_REOPENED, actor=message.actor, wanted=message.node_id, failed_nodes=failed[:100])
     turn.arm(TimerKind.ZOMBIE, turn.now + timedelta(seconds=turn.rules.zombie_after_seconds))
-    own = [job.nodes[node_id] for node_id in job.graph.nodes]
+    own = [job.nodes[node_id] for node_id in (*job.graph.nodes, *_added(job))]
     for node in own:
         node.all_open, node.any_open = len(node.spec.all_of), len(node.spec.any_of)
         node.any_live = node.live = 0
     for node in own:  # In topological order: what leads to a node is decided before it.
         _reopen_node(turn, node)
-        if is_settled(job, node):
-            for target in node.spec.targets:
-                count_edge(job.nodes[target], node, live=is_live(node, target))
+        _count_edges(job, node)
+
+
+def _added(job: JobState) -> Iterable[str]:
+    """In topological order, behind those of the definition, which never wait for them."""
+    added = {node.node_id: node.spec.all_of for node in job.nodes.values() if node.is_added}
+    inner = {node_id: [one for one in sources if one in added] for node_id, sources in added.items()}
+    return TopologicalSorter(inner).static_order()
+
+
+def _count_edges(job: JobState, node: NodeState) -> None:
+    if is_settled(job, node):
+        for target in targets_of(node):
+            count_edge(job.nodes[target], node, live=is_live(node, target))
 
 
 def _reopen_node(turn: Turn, node: NodeState) -> None:
+    if turn.job.phase_of(node) is not Phase.MAIN:
+        _run_last_again(turn, node)
+        return
     if node.node_id in turn.job.fans:
         for child in list(turn.job.children(node.node_id)):
             _reopen_child(turn, child)
-    if node.status is NodeStatus.FAILED:
+            _count_edges(turn.job, child)
+    if _is_to_be_tried(node):
         _retry(turn, node)
     elif node.status is NodeStatus.SKIPPED and not _is_bypassed(node):
         _unskip(turn, node)
@@ -65,12 +83,28 @@ def _reopen_node(turn: Turn, node: NodeState) -> None:
 
 
 def _reopen_child(turn: Turn, child: NodeState) -> None:
-    if child.status is NodeStatus.FAILED:
+    if _is_to_be_tried(child):
         _retry(turn, child)
     elif child.status is NodeStatus.SKIPPED:
         _unskip(turn, child)
         turn.move_node(child, NODE_READY, dependencies=[child.parent])
         turn.ready.append(child)
+
+
+def _is_to_be_tried(node: NodeState) -> bool:
+    """What was allowed to fail has nothing to do with the failure."""
+    return node.status is NodeStatus.FAILED and (not node.spec.allow_failure or is_withdrawn(node))
+
+
+def _run_last_again(turn: Turn, node: NodeState) -> None:
+    """The job will end once more, and its last chains run then, whatever they did the first time."""
+    if node.is_added or node.status is NodeStatus.PENDING:
+        return
+    if node.status is not NodeStatus.SKIPPED:
+        node.attempt += 1
+        node.max_retries = node.attempt + policy_of(node).max_attempts
+    node.dispatched_at = node.started_at = node.output = node.error = None
+    _unskip(turn, node)
 
 
 def _is_bypassed(node: NodeState) -> bool:

@@ -2,14 +2,16 @@
 
 from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.results import await_result, find_named
 from dagmaster.engine.running import arm_timeout, complete
-from dagmaster.engine.state import Checkpoint, NodeState, is_executed
+from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_withdrawn
 from dagmaster.engine.turn import Result, Turn
+from dagmaster.engine.waking import find_caller
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_STARTED, EventStatus, NodeStatus, TaskStatus
 
 
 def accept_started(turn: Turn, message: TaskStarted) -> None:
-    node = _current(turn, message.node_id, message.task_id)
+    node = find_current(turn, message.node_id, message.task_id)
     if node is not None and node.status is NodeStatus.DISPATCHED:
         begin(turn, node, message.worker_id)
 
@@ -25,7 +27,11 @@ def accept_completed(turn: Turn, message: TaskCompleted) -> None:
     if node is None:
         return
     turn.results.setdefault(message.task_id, _result(turn, message))
-    turn.close_task(node)
+    if is_executed(node):
+        turn.close_task(node)
+    if (other := find_named(message.output)) is not None:
+        await_result(turn, node, other, message.duration_ms)
+        return
     complete(turn, node, message.output, message.duration_ms)
 
 
@@ -48,8 +54,8 @@ def accept_failed(turn: Turn, message: TaskFailed) -> None:
 
 def accept_lost(turn: Turn, message: TaskLost) -> None:
     """Another worker gets it at once; the attempt counts, unless the worker gave it back."""
-    node = _current(turn, message.node_id, message.task_id)
-    if node is None or node.status not in NODE_IN_FLIGHT:
+    node = find_current(turn, message.node_id, message.task_id)
+    if node is None or not _is_under_way(node):
         return
     if message.given_back:
         node.max_retries += 1
@@ -58,8 +64,8 @@ def accept_lost(turn: Turn, message: TaskLost) -> None:
 
 
 def accept_checkpoint(turn: Turn, message: TaskCheckpoint) -> None:
-    node = _current(turn, message.node_id, message.task_id)
-    if node is None or node.status not in NODE_IN_FLIGHT:
+    node = find_current(turn, message.node_id, message.task_id)
+    if node is None or not _is_under_way(node):
         return
     node.checkpoint = Checkpoint(message.phase, message.data, message.at)
     turn.touched[node.node_id] = node
@@ -101,18 +107,25 @@ def _existed(turn: Turn, message: Report) -> bool:
 
 def _open(turn: Turn, message: TaskCompleted | TaskFailed) -> NodeState | None:
     """The node that waits for this report, running; a report for a dispatched one proves that it ran (ruling C-10)."""
-    node = _current(turn, message.node_id, message.task_id)
+    node = find_current(turn, message.node_id, message.task_id) or find_caller(turn, message)
     if node is None:
         ignore(turn, message, "the attempt was superseded")
         return None
-    if node.status not in NODE_IN_FLIGHT:
-        return None  # The same report again: the first one counted.
+    if not _is_under_way(node):
+        if node.status is NodeStatus.FAILED and getattr(message, "error", None) != node.error:
+            ignore(turn, message, "the attempt was withdrawn" if is_withdrawn(node) else "the attempt was given up")
+        return None  # Otherwise it is the same report again: the first one counted.
     if node.status is NodeStatus.DISPATCHED:
         begin(turn, node, message.worker_id)
     return node
 
 
-def _current(turn: Turn, node_id: str, task_id: str) -> NodeState | None:
+def _is_under_way(node: NodeState) -> bool:
+    """Not when it only waits for the result of another node: its worker has done its part."""
+    return node.status in NODE_IN_FLIGHT and node.result_of is None
+
+
+def find_current(turn: Turn, node_id: str, task_id: str) -> NodeState | None:
     node = turn.job.nodes.get(node_id)
     if node is None or not is_executed(node) or task_id != turn.job.task_id(node):
         return None

@@ -2,11 +2,11 @@
 
 from collections import deque
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 import orjson
 
-from dagmaster.engine.edges import make_ready, settle
+from dagmaster.engine.edges import make_ready, pass_on
 from dagmaster.engine.ending import start_job
 from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.fan import (
@@ -19,15 +19,16 @@ from dagmaster.engine.fan import (
     resolve_items,
 )
 from dagmaster.engine.messages import TimerKind
-from dagmaster.engine.scope import encode, scope_of
+from dagmaster.engine.scope import added_params, encode, scope_of
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.turn import Dispatch, Turn
+from dagmaster.engine.waiting import WAITING, begin_approval, begin_call, begin_wait, take_up_waiting
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import BranchSpec, NodeType
+from dagmaster.model.last import Phase
 from dagmaster.model.states import (
     NODE_COMPLETED,
     NODE_DISPATCHED,
-    NODE_STARTED,
     EventStatus,
     JobStatus,
     NodeStatus,
@@ -62,7 +63,7 @@ def _run(turn: Turn, node: NodeState) -> None:
         dispatch(turn, node)
         return
     match node.spec.type:
-        case NodeType.START | NodeType.END:
+        case NodeType.START | NodeType.END | NodeType.GATE:
             complete_here(turn, node, None)
         case NodeType.CONDITIONAL:
             complete_here(turn, node, route(turn, node))
@@ -72,8 +73,15 @@ def _run(turn: Turn, node: NodeState) -> None:
         case NodeType.FAN_OUT:
             if node.output is None:
                 open_fan(turn, node, resolve_items(turn, node))
-            begin_here(turn, node)
+            turn.begin(node)
             expand(turn, node)
+        case NodeType.WAIT:
+            if (output := begin_wait(turn, node)) is not None:
+                complete(turn, node, output)
+        case NodeType.APPROVAL:
+            begin_approval(turn, node)
+        case NodeType.WORKFLOW:
+            begin_call(turn, node)
         case NodeType.TASK:
             raise AssertionError("a task is executed by a worker")
         case _:
@@ -90,8 +98,8 @@ def dispatch(turn: Turn, node: NodeState) -> None:
     if queue in turn.rules.closed_queues:
         job.held.setdefault(queue, deque()).append(node.node_id)
         return
-    if not node.has_params:
-        params = child_params(turn, node) if node.is_child else task.params.resolve(scope_of(turn))
+    if not node.has_params or node.spec.phase is not Phase.MAIN:  # How the job went may differ from the last time.
+        params = params_of(turn, node)
         node.params = encode(params, f"the parameters of {node.node_id}")
         node.has_params = True
     node.not_before = None
@@ -100,6 +108,12 @@ def dispatch(turn: Turn, node: NodeState) -> None:
     task_id = job.task_id(node)
     turn.dispatches[task_id] = Dispatch(node, task_id, node.attempt, turn.now)
     turn.arm(TimerKind.DISPATCH, dispatch_deadline(turn, node), node)
+
+
+def params_of(turn: Turn, node: NodeState) -> Any:
+    if node.is_child:
+        return child_params(turn, node)
+    return added_params(turn.job, node) if node.is_added else node.task.params.resolve(scope_of(turn))
 
 
 def dispatch_timeout(turn: Turn, node: NodeState) -> timedelta:
@@ -116,16 +130,8 @@ def dispatch_deadline(turn: Turn, node: NodeState) -> datetime:
     return since + dispatch_timeout(turn, node)
 
 
-def begin_here(turn: Turn, node: NodeState) -> None:
-    """The engine itself is the worker of this node."""
-    node.dispatched_at = node.started_at = turn.now
-    node.not_before = None
-    turn.move_node(node, NODE_DISPATCHED)
-    turn.move_node(node, NODE_STARTED)
-
-
 def complete_here(turn: Turn, node: NodeState, output: bytes | None) -> None:
-    begin_here(turn, node)
+    turn.begin(node)
     complete(turn, node, output)
 
 
@@ -136,10 +142,7 @@ def complete(turn: Turn, node: NodeState, output: bytes | None, duration_ms: int
     if duration_ms is None and node.started_at is not None:
         duration_ms = round((turn.now - node.started_at).total_seconds() * 1000)
     turn.move_node(node, NODE_COMPLETED, duration_ms=duration_ms, output_keys=_keys(output))
-    if node.is_child:
-        end_child(turn, node)
-    elif node.spec.type is not NodeType.FAN_OUT or turn.job.fans[node.node_id].open == 0:
-        settle(turn, node)
+    pass_on(turn, node)
 
 
 def _keys(output: bytes | None) -> list[str] | None:
@@ -148,13 +151,6 @@ def _keys(output: bytes | None) -> list[str] | None:
         return None
     value = orjson.loads(output)
     return list(value)[:50] if isinstance(value, dict) else None
-
-
-def end_child(turn: Turn, child: NodeState) -> None:
-    """The last child to end decides the edges that leave its fan-out."""
-    parent = turn.job.nodes[child.parent or ""]
-    if turn.job.fans[parent.node_id].open == 0 and parent.status is NodeStatus.COMPLETED:
-        settle(turn, parent)
 
 
 def expand(turn: Turn, node: NodeState) -> None:
@@ -213,8 +209,12 @@ def take_up(turn: Turn, node: NodeState) -> None:
             turn.ready.append(node)
         case NodeStatus.DISPATCHED:
             turn.arm(TimerKind.DISPATCH, dispatch_deadline(turn, node), node)
+        case NodeStatus.RUNNING if node.result_of is not None:
+            pass
         case NodeStatus.RUNNING if is_executed(node):
             arm_timeout(turn, node)
+        case NodeStatus.RUNNING if node.spec.type in WAITING:
+            take_up_waiting(turn, node)
         case NodeStatus.RUNNING:
             expand(turn, node)
         case _:

@@ -5,9 +5,11 @@ from typing import Any
 
 import orjson
 
-from dagmaster.engine.state import JobState
+from dagmaster.engine.state import JobState, NodeState, failed_nodes
 from dagmaster.engine.turn import Turn
 from dagmaster.errors import ExpressionFailed
+from dagmaster.model.added import fill_in, references
+from dagmaster.model.states import NodeStatus
 
 
 class _NodeView(Mapping[str, Any]):
@@ -25,7 +27,13 @@ class _NodeView(Mapping[str, Any]):
             if self._decoded is None or self._decoded[0] is not node.output:
                 self._decoded = (node.output, orjson.loads(node.output))
             return self._decoded[1]
+        if key == "output" and self._shows_null(node):
+            return None
         raise KeyError(key)
+
+    def _shows_null(self, node: NodeState) -> bool:
+        """Of what failed and was allowed to; and of anything to those that run last."""
+        return node.status is NodeStatus.FAILED or (bool(self._job.last_open) and not self._job.main_open)
 
     def __iter__(self) -> Iterator[str]:
         yield "status"
@@ -58,9 +66,36 @@ class _NodesView(Mapping[str, _NodeView]):
         return len(self._job.graph.nodes)
 
 
+class _JobView(Mapping[str, Any]):
+    """How the job went, for the chains that run last."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+
+    def __getitem__(self, key: str) -> Any:
+        match key:
+            case "status":
+                return "completed" if self._job.error is None else "failed"
+            case "error":
+                return self._job.error
+            case "failed_node":
+                return next(iter(failed_nodes(self._job)), None)
+            case _:
+                raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("status", "error", "failed_node"))
+
+    def __len__(self) -> int:
+        return 3
+
+
 def scope_of(turn: Turn) -> dict[str, Any]:
     if turn.scope is None:
-        turn.scope = {"inputs": turn.job.inputs, "nodes": _NodesView(turn.job), "env": turn.rules.env}
+        job = turn.job
+        turn.scope = {"inputs": job.inputs, "nodes": _NodesView(job), "env": turn.rules.env, "job": _JobView(job)}
     return turn.scope
 
 
@@ -68,6 +103,17 @@ def item_scope(turn: Turn, item: Any, index: int, total: int) -> dict[str, Any]:
     """What a fan-out's child sees besides."""
     fan_out = {"item": item, "index": index, "total": total}
     return {**scope_of(turn), "item": item, "index": index, "fan_out": fan_out}
+
+
+def added_params(job: JobState, node: NodeState) -> Any:
+    """The parameters of an added node, with the results of others that they name; of a skipped one it is null."""
+    raw = node.task.params.raw
+    return fill_in(raw, {name: _result(job.nodes[name]) for name in references(raw)})
+
+
+def _result(node: NodeState) -> Any:
+    output = orjson.loads(node.output) if node.output is not None else None
+    return output["result"] if isinstance(output, dict) and "result" in output else output
 
 
 def encode(value: Any, what: str) -> bytes:

@@ -1,7 +1,7 @@
 """A job in its owner's memory: the graph, where each node stands, and the counters that make each step cheap."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
+from dagmaster.model.last import LAST, Phase
 from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
 
@@ -46,6 +47,12 @@ class NodeState:
     any_open: int = 0
     any_live: int = 0
     live: int = 0
+    is_added: bool = False  # while the job runs, by the task of node `added_by` or by somebody from outside
+    added_by: str | None = None
+    snowflake: int | None = None  # by which the Python API knows it
+    definition: bytes | None = None  # of an added node, when its row is to be written
+    followers: list[str] | None = None  # added nodes that wait for this one
+    result_of: str | None = None  # the node whose output will be this one's; no worker has it any more
 
     @property
     def task(self) -> TaskSpec:
@@ -98,7 +105,25 @@ class JobState:
     nodes: dict[str, NodeState] = field(default_factory=dict)
     fans: dict[str, FanState] = field(default_factory=dict)
     held: dict[str, deque[str]] = field(default_factory=dict)  # ready, but their queue is full; by queue
+    awaited: dict[str, list[str]] = field(default_factory=dict)  # nodes that give the result of this one as theirs
+    signals: list[dict[str, Any]] = field(default_factory=list)  # those that nobody has waited for yet
     open: int = 0
+    last_open: dict[Phase, int] = field(default_factory=dict)  # of those, by chain; empty if there is none
+
+    @property
+    def main_open(self) -> int:
+        return self.open - sum(self.last_open.values())
+
+    def phase_of(self, node: "NodeState") -> Phase:
+        """What a task adds belongs to where it stands itself."""
+        while node.added_by is not None:
+            node = self.nodes[node.added_by]
+        return node.spec.phase
+
+    def count_open(self, node: "NodeState", change: int) -> None:
+        self.open += change
+        if self.last_open and (phase := self.phase_of(node)) is not Phase.MAIN:
+            self.last_open[phase] += change
 
     @property
     def is_paused(self) -> bool:
@@ -153,8 +178,16 @@ def new_job(
             all_open=len(spec.all_of),
             any_open=len(spec.any_of),
         )
-    job.open = len(job.nodes)
+    count_all_open(job)
     return job
+
+
+def count_all_open(job: JobState) -> None:
+    job.open = 0
+    job.last_open = dict.fromkeys(LAST, 0) if any(job.graph.heads.values()) else {}
+    for node in job.nodes.values():
+        if node.status not in NODE_TERMINAL:
+            job.count_open(node, 1)
 
 
 def restore(job: JobState, nodes: Iterable[NodeState]) -> None:
@@ -170,11 +203,34 @@ def restore(job: JobState, nodes: Iterable[NodeState]) -> None:
         if not node.is_child:
             node.all_open, node.any_open = len(node.spec.all_of), len(node.spec.any_of)
             node.any_live = node.live = 0
-    job.open = sum(node.status not in NODE_TERMINAL for node in job.nodes.values())
+    count_all_open(job)
+    _restore_added(job)
     for node in job.nodes.values():
-        if not node.is_child and is_settled(job, node):
-            for target in node.spec.targets:
+        if (node.followers or not node.is_child) and is_settled(job, node):
+            for target in targets_of(node):
                 count_edge(job.nodes[target], node, live=is_live(node, target))
+
+
+def _restore_added(job: JobState) -> None:
+    for node in job.nodes.values():
+        if node.is_added:
+            for source in node.spec.all_of:
+                follow(job.nodes[source], node)
+        if node.result_of is not None:
+            job.awaited.setdefault(node.result_of, []).append(node.node_id)
+
+
+def follow(source: NodeState, target: NodeState) -> None:
+    """An edge that the definition does not have."""
+    if source.followers is None:
+        source.followers = []
+    source.followers.append(target.node_id)
+
+
+def targets_of(node: NodeState) -> Sequence[str]:
+    """Where the edges out of a node lead; a fan-out's child has none of its own, but added nodes may wait for it."""
+    own = () if node.is_child else node.spec.targets
+    return (*own, *node.followers) if node.followers else own
 
 
 def _count_child(fan: FanState, node: NodeState) -> None:
@@ -185,15 +241,32 @@ def _count_child(fan: FanState, node: NodeState) -> None:
 
 def is_settled(job: JobState, node: NodeState) -> bool:
     """Whether its outgoing edges are decided: it ended, and so did its children."""
-    if node.status not in (NodeStatus.COMPLETED, NodeStatus.SKIPPED):
+    if node.status not in (NodeStatus.COMPLETED, NodeStatus.SKIPPED) and not has_passed(job, node):
         return False
     return node.spec.type is not NodeType.FAN_OUT or node.node_id not in job.fans or job.fans[node.node_id].open == 0
+
+
+def has_passed(job: JobState, node: NodeState) -> bool:
+    """It failed for good, and the job goes on: it may fail, or stands in one of the chains that run last."""
+    if node.status is not NodeStatus.FAILED or (job.error is not None and is_withdrawn(node)):
+        return False
+    return node.spec.allow_failure or (bool(job.last_open) and job.phase_of(node) is not Phase.MAIN)
+
+
+def is_withdrawn(node: NodeState) -> bool:
+    return (node.error or "").startswith("withdrawn: ")
+
+
+def failed_nodes(job: JobState) -> list[str]:
+    """Those that failed by themselves and were not allowed to."""
+    failed = (node for node in job.nodes.values() if node.status is NodeStatus.FAILED)
+    return [node.node_id for node in failed if not node.spec.allow_failure and not is_withdrawn(node)]
 
 
 def is_live(node: NodeState, target: str) -> bool:
     """Whether the edge to `target` carries on: a skipped source or an untaken branch makes it dead."""
     if node.status is not NodeStatus.COMPLETED:
-        return False
+        return node.status is NodeStatus.FAILED and node.spec.allow_failure
     if node.spec.type is not NodeType.CONDITIONAL or target not in _routed(node.spec):
         return True
     taken = orjson.loads(node.output or b"{}")["taken_branch"]

@@ -3,12 +3,14 @@
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from dagmaster.engine.ending import fail_job
+from dagmaster.engine.ending import give_up
 from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.engine.running import dispatch_deadline, dispatch_timeout, timeout
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.turn import Turn
+from dagmaster.engine.waiting import WAITING
+from dagmaster.engine.waking import wake
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.model.states import NodeStatus
 
@@ -29,9 +31,11 @@ def fire(turn: Turn, timer: TimerDue) -> None:
             if node.status is NodeStatus.DISPATCHED and not turn.job.is_paused:
                 _time_out_dispatch(turn, node)
         case TimerKind.TIMEOUT:
-            if node.status is NodeStatus.RUNNING:
+            if node.status is NodeStatus.RUNNING and node.result_of is None:
                 error = f"timed out after {node.task.timeout_seconds:g} s"
                 fail_attempt(turn, node, error, error_types=TIMED_OUT, timeout="execution")
+        case TimerKind.WAKE:
+            wake(turn, node)
         case _:
             assert_never(timer.kind)
 
@@ -61,7 +65,7 @@ def end_zombie(turn: Turn) -> None:
         turn.arm(TimerKind.ZOMBIE, until)
         return
     hours = after.total_seconds() / 3600
-    fail_job(turn, f"Timeout: no progress for {hours:g} hours", failed=[])
+    give_up(turn, f"Timeout: no progress for {hours:g} hours")
 
 
 def _deadline(turn: Turn, node: NodeState) -> datetime | None:
@@ -71,7 +75,9 @@ def _deadline(turn: Turn, node: NodeState) -> datetime | None:
             return node.not_before
         case NodeStatus.DISPATCHED:
             return dispatch_deadline(turn, node)
-        case NodeStatus.RUNNING if is_executed(node) and node.started_at is not None:
+        case NodeStatus.RUNNING if node.result_of is None and is_executed(node) and node.started_at is not None:
             return node.started_at + timeout(turn, node)
+        case NodeStatus.RUNNING if node.spec.type in WAITING:  # For as long as it takes.
+            return node.not_before or turn.now + timedelta(seconds=turn.rules.zombie_after_seconds)
         case _:
             return None

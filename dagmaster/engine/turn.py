@@ -10,9 +10,14 @@ from typing import Any
 from dagmaster.engine.messages import Message, TimerKind
 from dagmaster.engine.state import JobState, NodeState, is_executed
 from dagmaster.errors import IllegalMove
+from dagmaster.model.added import AddedDependency, AddedGroup
+from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import (
+    NODE_DISPATCHED,
     NODE_FAILED,
     NODE_IN_FLIGHT,
+    NODE_STARTED,
+    NODE_SUCCESSFUL,
     NODE_TERMINAL,
     EventStatus,
     JobStatus,
@@ -20,6 +25,7 @@ from dagmaster.model.states import (
     NodeStatus,
     TaskStatus,
 )
+from dagmaster.model.workflow import DEFAULT_TIMEOUT_SECONDS
 
 MAX_ERROR_LENGTH = 2000
 
@@ -33,6 +39,8 @@ class Rules:
     zombie_after_seconds: float = 86_400.0
     max_fan_out: int = 1_000_000
     slice_size: int = 2_000
+    default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # of added tasks; definitions say it
+    default_retry: RetryPolicy = field(default_factory=RetryPolicy)
     closed_queues: set[str] = field(default_factory=set)
     env: Mapping[str, str] = field(default_factory=dict)
     rng: Random = field(default_factory=Random)
@@ -64,6 +72,20 @@ class Dispatch:
     attempt: int
     at: datetime
     trace_parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A job that is to be submitted for a node, under the name of its attempt.
+
+    `inputs` is JSON; None when they were written before, as the parameters of the node.
+    """
+
+    node_id: str
+    task_id: str
+    workflow_id: str
+    workflow_hash: str | None
+    inputs: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +129,12 @@ class Turn:
     results: dict[str, Result] = field(default_factory=dict)
     timers: list[Timer] = field(default_factory=list)
     follow_ups: list[Message] = field(default_factory=list)
+    groups: list[AddedGroup] = field(default_factory=list)
+    dependencies: list[AddedDependency] = field(default_factory=list)
+    calls: dict[str, Call] = field(default_factory=dict)
+    called_off: list[str] = field(default_factory=list)  # attempts whose jobs are no longer wanted
     ready: deque[NodeState] = field(default_factory=deque)
+    given: deque[NodeState] = field(default_factory=deque)
     scope: dict[str, Any] | None = None
     job_touched: bool = False
     reopened: bool = False
@@ -168,19 +195,29 @@ class Turn:
         was, node.status = node.status, move.target
         self._count(node, was)
         self.job.last_progress_at = self.now
+        if node.node_id in self.job.awaited and node.status in NODE_SUCCESSFUL:
+            self.given.append(node)
         if node.node_id not in self.created:
             self.touched[node.node_id] = node
         self.note(move.event, status or move.status, node, **event)
 
     def _count(self, node: NodeState, was: NodeStatus) -> None:
         opened = (node.status not in NODE_TERMINAL) - (was not in NODE_TERMINAL)
-        self.job.open += opened
+        if opened:
+            self.job.count_open(node, opened)
         if node.parent is not None:
             fan = self.job.fans[node.parent]
             fan.open += opened
             fan.in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
             if fan.waiting and node.status in NODE_TERMINAL:  # Its place, or the one it failed to take, is free.
                 self.ready.append(self.job.nodes[fan.waiting.popleft()])
+
+    def begin(self, node: NodeState) -> None:
+        """The engine itself is the worker of this node."""
+        node.dispatched_at = node.started_at = self.now
+        node.not_before = None
+        self.move_node(node, NODE_DISPATCHED)
+        self.move_node(node, NODE_STARTED)
 
     def close_task(self, node: NodeState) -> None:
         """Its attempt is over: nothing of it may stay on a queue or count as running."""
@@ -195,9 +232,17 @@ class Turn:
         """End the attempt; whether another follows is for the caller to decide."""
         if node.status in NODE_IN_FLIGHT and is_executed(node):
             self.close_task(node)
+        elif node.status is NodeStatus.RUNNING and node.spec.child_job is not None:
+            self._call_off(node)
         node.error = error[:MAX_ERROR_LENGTH]
         node.completed_at = self.now
+        node.result_of = None
         self.move_node(node, NODE_FAILED, error=error, **event)
+
+    def _call_off(self, node: NodeState) -> None:
+        task_id = self.job.task_id(node)
+        self.calls.pop(task_id, None)
+        self.called_off.append(task_id)
 
     def arm(self, kind: TimerKind, at: datetime, node: NodeState | None = None) -> None:
         self.timers.append(Timer(at, kind, node.node_id if node else "", node.attempt if node else 0))

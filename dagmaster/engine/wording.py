@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple
 
 from dagmaster.engine.facts import Facts, Kind, QueueFacts
-from dagmaster.engine.reasons import bypass, culprits, is_lost, is_withdrawn, slot_holders, undecided
-from dagmaster.engine.state import JobState, NodeState, is_executed
+from dagmaster.engine.patience import describe_patience, find_passed_by
+from dagmaster.engine.reasons import bypass, culprits, is_lost, slot_holders, undecided
+from dagmaster.engine.state import JobState, NodeState, is_executed, is_withdrawn
 from dagmaster.model.states import JobStatus, NodeStatus
 
 NAMED = 4
@@ -36,6 +37,8 @@ def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: date
             return _running(node, facts, now)
         case Kind.EXPANDING:
             return _expanding(job, node)
+        case Kind.GIVING_RESULT:
+            return _giving(job, node)
         case Kind.WAITING_FOR_NODES:
             return _waiting(job, node)
         case Kind.RETRY:
@@ -46,16 +49,20 @@ def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: date
             return _held(job, node)
         case Kind.BACK_PRESSURE:
             return _back_pressure(node, facts)
-        case Kind.PAUSED:
-            words = paused(job, now)
-            return Words(f"stands still: job {job.job_id} {words.text}", words.data)
-        case Kind.NO_OWNER:
-            words = no_owner(job, facts)
-            return Words(f"stands still: {words.text}", words.data)
+        case Kind.PAUSED | Kind.NO_OWNER:
+            return _halted(kind, job, facts, now)
         case Kind.ABOUT_TO_RUN:
             return _about_to_run(node, facts)
         case _:
-            assert_never(kind)
+            return Words(*describe_patience(kind, job, node, facts))
+
+
+def _halted(kind: Kind, job: JobState, facts: Facts, now: datetime) -> Words:
+    if kind is Kind.PAUSED:
+        words = paused(job, now)
+        return Words(f"stands still: job {job.job_id} {words.text}", words.data)
+    words = no_owner(job, facts)
+    return Words(f"stands still: {words.text}", words.data)
 
 
 def paused(job: JobState, now: datetime) -> Words:
@@ -110,6 +117,12 @@ def _expanding(job: JobState, node: NodeState) -> Words:
     fan = job.fans[node.node_id]
     text = f"is being expanded: {fan.created:,} of its {fan.total:,} children are made"
     return Words(text, {"created": fan.created, "total": fan.total})
+
+
+def _giving(job: JobState, node: NodeState) -> Words:
+    assert node.result_of is not None
+    text = f"has done its part and gives the result of `{node.result_of}`, which is {_doing(job, node.result_of)}"
+    return Words(text, {"result_of": _source(job, node.result_of)})
 
 
 def _waiting(job: JobState, node: NodeState) -> Words:
@@ -259,6 +272,8 @@ def _ended(job: JobState, node: NodeState) -> Words:
 
 def _skipped(job: JobState, node: NodeState, data: dict[str, Any]) -> Words:
     found = bypass(job, node)
+    if found is None and (why := find_passed_by(job, node)) is not None:
+        return Words(f"was skipped because {why}", data)
     if found is None:
         return Words(f"was skipped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
     text = f"was skipped because `{found.conditional}` took the branch `{found.taken}`, which does not lead to it"
@@ -266,7 +281,7 @@ def _skipped(job: JobState, node: NodeState, data: dict[str, Any]) -> Words:
 
 
 def _end_of(job: JobState) -> str:
-    failed = job.status is JobStatus.FAILED
+    failed = job.status is not JobStatus.CANCELLED
     why = f" ({_line(job.error)})" if job.error else ""
     return f"job {job.job_id} {'failed' if failed else 'was cancelled'}{why}"
 

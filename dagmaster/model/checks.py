@@ -6,7 +6,9 @@ from typing import Final
 
 from dagmaster.model.edges import Ancestry, find_cycles, find_inbound, find_nearest_fan_outs, find_targets
 from dagmaster.model.inputs import WrongType, fit
+from dagmaster.model.last import ORDER, Phase, find_chain_problems, find_phases
 from dagmaster.model.problems import Path, Problem, did_you_mean
+from dagmaster.model.scheduling import find_schedule_problems
 from dagmaster.model.scopes import find_expression_problems
 from dagmaster.model.workflow import (
     CHILD_SEPARATOR,
@@ -37,9 +39,11 @@ def find_problems(
     structure = _Structure(workflow, has_all_links)
     return [
         *_check_inputs(workflow),
+        *find_schedule_problems(workflow),
         *_check_ids(workflow),
         *_check_ends(structure),
         *structure.dangling,
+        *find_chain_problems(workflow, structure.inbound, structure.phases),
         *_check_cycles(structure),
         *_check_reachability(structure),
         *_check_links(structure),
@@ -57,6 +61,7 @@ class _Structure:
         self.workflow = workflow
         self.nodes = workflow.nodes
         self.inbound = find_inbound(workflow.nodes)
+        self.phases = find_phases(workflow, self.inbound)
         self.dangling = list(_find_dangling(workflow))
         self.cycles = find_cycles(self.inbound)
         self.has_all_links = has_all_links
@@ -67,6 +72,7 @@ class _Structure:
             node_id
             for node_id, edges in self.inbound.items()
             if starts and self.is_sound and not edges.sources and not isinstance(self.nodes[node_id], StartNode)
+            if self.phases[node_id] is Phase.MAIN
         ]
 
     def is_loose(self, node_id: str) -> bool:
@@ -146,7 +152,8 @@ def _check_reachability(structure: _Structure) -> Iterator[Problem]:
     if not structure.is_sound or structure.loose:
         return
     for node_id, targets in find_targets(structure.inbound).items():
-        if not targets and not isinstance(structure.nodes[node_id], EndNode):
+        is_main = structure.phases[node_id] is Phase.MAIN
+        if is_main and not targets and not isinstance(structure.nodes[node_id], EndNode):
             message = f"node {node_id!r} does not lead to an end node"
             yield Problem(message, ("nodes", node_id), severity="warning")
 
@@ -234,8 +241,13 @@ def _check_fan_in(node_id: str, node: FanInNode, structure: _Structure) -> Itera
 
 
 def _check_expressions(structure: _Structure) -> Iterator[Problem]:
+    places = {node_id: ORDER.index(phase) for node_id, phase in structure.phases.items()}
+
     def is_before(ancestor: str, node_id: str) -> bool:
+        if places[ancestor] != places[node_id]:
+            return places[ancestor] < places[node_id]
         guessing = not structure.is_sound or structure.is_loose(node_id) or structure.is_loose(ancestor)
         return guessing or structure.ancestry.is_before(ancestor, node_id)
 
-    return find_expression_problems(structure.workflow, is_before)
+    last = {node_id for node_id, phase in structure.phases.items() if phase is not Phase.MAIN}
+    return find_expression_problems(structure.workflow, is_before, last=last)

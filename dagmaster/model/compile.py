@@ -12,22 +12,41 @@ from dagmaster.model.edges import (
     sort_topologically,
 )
 from dagmaster.model.expressions import compile_template
-from dagmaster.model.graph import BranchSpec, FanInSpec, FanOutSpec, Graph, GraphNode, NodeType, TaskSpec
+from dagmaster.model.graph import (
+    ApprovalSpec,
+    BranchSpec,
+    ChildJobSpec,
+    FanInSpec,
+    FanOutSpec,
+    Graph,
+    GraphNode,
+    NodeType,
+    TaskSpec,
+    WaitSpec,
+)
+from dagmaster.model.last import ORDER, Phase, find_heads, find_phases
 from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import (
     DEFAULT_TIMEOUT_SECONDS,
+    ApprovalNode,
     Branch,
     ChildTask,
     ConditionalNode,
     FanInNode,
     FanOutNode,
+    MayFail,
     Node,
     TaskNode,
+    WaitNode,
     Workflow,
+    WorkflowNode,
 )
 
 __all__ = ["compile_graph", "find_problems"]
+
+# Nobody wants to be asked again, and a job is not done twice, unless its author says so.
+ONCE = RetryPolicy(max_attempts=0)
 
 
 def compile_graph(
@@ -42,14 +61,20 @@ def compile_graph(
     if any(problem.is_error for problem in problems):
         raise InvalidWorkflow(problems)
     compiler = _Compiler(workflow, default_timeout_seconds, default_retry)
-    nodes = {node_id: compiler.compile(node_id) for node_id in sort_topologically(compiler.inbound)}
-    roots = tuple(node_id for node_id, edges in compiler.inbound.items() if not edges.sources)
-    return Graph(workflow, nodes, roots)
+    order = sorted(sort_topologically(compiler.inbound), key=lambda node_id: ORDER.index(compiler.phases[node_id]))
+    nodes = {node_id: compiler.compile(node_id) for node_id in order}
+    roots = tuple(
+        node_id
+        for node_id, edges in compiler.inbound.items()
+        if not edges.sources and compiler.phases[node_id] is Phase.MAIN
+    )
+    return Graph(workflow, nodes, roots, find_heads(workflow))
 
 
 class _Compiler:
     def __init__(self, workflow: Workflow, timeout_seconds: float, retry: RetryPolicy) -> None:
         self.inbound = find_inbound(workflow.nodes)
+        self.phases = find_phases(workflow, self.inbound)
         self._targets = find_targets(self.inbound)
         self._workflow = workflow
         self._timeout_seconds = timeout_seconds
@@ -69,12 +94,21 @@ class _Compiler:
             branches=_branches(node) if isinstance(node, ConditionalNode) else (),
             fan_out=self._fan_out(node, retry) if isinstance(node, FanOutNode) else None,
             fan_in=self._fan_in(node_id, node) if isinstance(node, FanInNode) else None,
+            wait=_wait(node) if isinstance(node, WaitNode) else None,
+            approval=_approval(node) if isinstance(node, ApprovalNode) else None,
+            child_job=_child_job(node) if isinstance(node, WorkflowNode) else None,
+            allow_failure=isinstance(node, MayFail) and node.allow_failure,
+            phase=self.phases[node_id],
         )
 
     def _retry_of(self, node: Node) -> RetryPolicy:
         match node:
             case TaskNode() | ConditionalNode() | FanOutNode() | FanInNode():
                 return node.retry or self._retry
+            case WorkflowNode():
+                return node.retry or ONCE
+            case WaitNode() | ApprovalNode():
+                return ONCE
             case _:
                 return self._retry
 
@@ -95,6 +129,20 @@ class _Compiler:
     def _fan_in(self, node_id: str, node: FanInNode) -> FanInSpec:
         fan_out = node.source_node or find_nearest_fan_outs(node_id, self._workflow.nodes, self.inbound)[0]
         return FanInSpec(fan_out, node.aggregation)
+
+
+def _wait(node: WaitNode) -> WaitSpec:
+    until = None if node.until is None else compile_template(node.until)
+    seconds = None if node.seconds is None else compile_template(node.seconds)
+    return WaitSpec(until, seconds, node.signal, node.timeout_seconds)
+
+
+def _approval(node: ApprovalNode) -> ApprovalSpec:
+    return ApprovalSpec(compile_template(node.message), node.approvers, node.timeout_seconds)
+
+
+def _child_job(node: WorkflowNode) -> ChildJobSpec:
+    return ChildJobSpec(node.workflow, node.workflow_hash, compile_template(node.inputs), node.timeout_seconds)
 
 
 def _branches(node: ConditionalNode) -> tuple[BranchSpec, ...]:

@@ -1,11 +1,12 @@
 """A compiled workflow: what the engine walks. Every reference is resolved, every expression parsed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dagmaster.model.conditions import Condition
 from dagmaster.model.expressions import Template
+from dagmaster.model.last import Phase
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import Aggregation, Workflow
 
@@ -17,6 +18,10 @@ class NodeType(StrEnum):
     CONDITIONAL = "conditional"
     FAN_OUT = "fan_out"
     FAN_IN = "fan_in"
+    GATE = "gate"  # only among added nodes: where the edges of a group meet
+    WAIT = "wait"
+    APPROVAL = "approval"
+    WORKFLOW = "workflow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,33 @@ class FanInSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitSpec:
+    """One of `until`, `seconds` and `signal`."""
+
+    until: Template | None
+    seconds: Template | None
+    signal: str | None
+    timeout_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalSpec:
+    message: Template
+    approvers: tuple[str, ...]
+    timeout_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildJobSpec:
+    """`workflow_hash` is None only in a workflow that was not prepared for a job."""
+
+    workflow_id: str
+    workflow_hash: str | None
+    inputs: Template
+    timeout_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class GraphNode:
     """A node with its edges: one from each member of `all_of` and `any_of`, one to each of `targets`."""
 
@@ -66,12 +98,22 @@ class GraphNode:
     branches: tuple[BranchSpec, ...] = ()
     fan_out: FanOutSpec | None = None
     fan_in: FanInSpec | None = None
+    wait: WaitSpec | None = None
+    approval: ApprovalSpec | None = None
+    child_job: ChildJobSpec | None = None
+    allow_failure: bool = False
+    phase: Phase = Phase.MAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """`nodes` is in topological order. Nodes with no inbound edge are the roots."""
+    """`nodes` is in topological order, the last chains last. Nodes with no inbound edge are the roots.
+
+    `heads` are where the last chains begin. `called` are the graphs of the workflows that its nodes call, theirs too.
+    """
 
     workflow: Workflow
     nodes: Mapping[str, GraphNode]
     roots: tuple[str, ...]
+    heads: Mapping[Phase, tuple[str, ...]] = field(default_factory=dict)
+    called: tuple["Graph", ...] = ()

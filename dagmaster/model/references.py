@@ -10,7 +10,7 @@ from dagmaster.errors import ExpressionFailed
 Key = str | int
 Scope = Mapping[str, Any]
 
-ROOTS: Final = ("inputs", "nodes", "env", "item", "index", "fan_out")
+ROOTS: Final = ("inputs", "nodes", "env", "item", "index", "fan_out", "job")
 
 NOTHING: Final = object()
 

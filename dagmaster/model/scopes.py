@@ -1,6 +1,6 @@
 """What the expressions of a workflow may refer to, each in its place."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -8,20 +8,35 @@ from typing import Any, Final
 from dagmaster.model.conditions import Condition, compile_condition
 from dagmaster.model.expressions import ExpressionSyntax, Reference, Template, compile_template, walk_strings
 from dagmaster.model.problems import Path, Problem, Severity, did_you_mean
-from dagmaster.model.workflow import ConditionalNode, FanOutNode, Node, TaskNode, Workflow
+from dagmaster.model.workflow import (
+    ApprovalNode,
+    ConditionalNode,
+    FanOutNode,
+    Node,
+    TaskNode,
+    WaitNode,
+    Workflow,
+    WorkflowNode,
+)
 
 IsBefore = Callable[[str, str], bool]
 
 _NODE_FIELDS: Final = ("output", "status")
 _FAN_OUT_FIELDS: Final = ("item", "index", "total")
+_JOB_FIELDS: Final = ("status", "error", "failed_node")
 
 
-def find_expression_problems(workflow: Workflow, is_before: IsBefore) -> Iterator[Problem]:
-    """Syntax errors, and references to what will not be there. `is_before(a, b)`: a is an ancestor of b."""
+def find_expression_problems(
+    workflow: Workflow, is_before: IsBefore, *, last: Collection[str] = ()
+) -> Iterator[Problem]:
+    """Syntax errors, and references to what will not be there. `is_before(a, b)`: a is an ancestor of b.
+
+    The nodes that are `last` know how the job went.
+    """
     for found in _find_all(workflow):
         if isinstance(found, Problem):
             yield found
-        elif message := _find_fault(found, workflow, is_before):
+        elif message := _fault_of_job(found, last) or _find_fault(found, workflow, is_before):
             severity: Severity = "warning" if found.is_guarded and found.reference.root == "inputs" else "error"
             yield Problem(message, found.place.path, severity=severity)
 
@@ -66,6 +81,13 @@ def _in_node(node: Node, place: _Place) -> Found:
             yield from _in_value(node.task.params, place.at("task", "params", has_item=True))
         case ConditionalNode():
             yield from _in_conditional(node, place)
+        case WaitNode():
+            yield from _in_value(node.until, place.at("until"))
+            yield from _in_value(node.seconds, place.at("seconds"))
+        case ApprovalNode():
+            yield from _in_value(node.message, place.at("message"))
+        case WorkflowNode():
+            yield from _in_value(node.inputs, place.at("inputs"))
 
 
 def _in_value(raw: Any, place: _Place) -> Found:
@@ -129,6 +151,17 @@ def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore) -> str | Non
             return f"{reference} is unknown: fan_out has {', '.join(_FAN_OUT_FIELDS)}"
         case _:
             return None
+
+
+def _fault_of_job(use: _Use, last: Collection[str]) -> str | None:
+    reference = use.reference
+    if reference.root != "job":
+        return None
+    if use.place.node_id not in last:
+        return f"{reference} is only known in the nodes of on_failure and finally: before them, the job has not ended"
+    if not reference.path or reference.path[0] not in _JOB_FIELDS:
+        return f"{reference} is unknown: job has {', '.join(_JOB_FIELDS)}"
+    return None
 
 
 def _fault_of_input(reference: Reference, workflow: Workflow) -> str | None:

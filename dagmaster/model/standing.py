@@ -1,7 +1,7 @@
 """Where the nodes of a job stand, and how much of the job is done by that."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import fsum
 
@@ -32,7 +32,10 @@ class FanStanding:
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """A node of the definition; `fan` if it is a fan-out that has children."""
+    """A node of the definition; `fan` if it is a fan-out that has children; `added` is what its tasks have added.
+
+    `may_fail` if it has failed, or children of it have, and the job goes on without them.
+    """
 
     status: NodeStatus
     dispatched_at: datetime | None = None
@@ -40,6 +43,12 @@ class NodeStanding:
     completed_at: datetime | None = None
     not_before: datetime | None = None
     fan: FanStanding | None = None
+    added: Mapping[NodeStatus, int] = field(default_factory=dict)
+    may_fail: bool = False
+
+    @property
+    def open_added(self) -> int:
+        return sum(number for status, number in self.added.items() if status not in NODE_TERMINAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +63,12 @@ class JobStanding:
 
 
 def percent_done(job: JobStanding) -> float:
-    """Of the nodes of the definition, those that completed or were skipped; of a fan-out as much as of its children.
+    """Of the nodes of the definition, those that completed or were skipped, or failed and were allowed to; of a
+    fan-out as much as of its children.
 
     Children that appear do not lower it, because the number of items is known before the first of them. What a running
-    task says of itself does not count. A job that failed or was cancelled keeps the value that it had before.
+    task says of itself does not count. What it has added counts with it, one as much as the other: it grows, and the
+    share that is done becomes smaller. A job that failed or was cancelled keeps the value that it had before.
     """
     if job.status is JobStatus.COMPLETED:
         return 100.0
@@ -69,21 +80,28 @@ def percent_done(job: JobStanding) -> float:
 
 
 def _share(node: NodeStanding, job: JobStanding) -> float:
+    own = _own_share(node, job)
+    if not node.added:
+        return own
+    return (own + _done(node.added, job)) / (1 + sum(node.added.values()))
+
+
+def _own_share(node: NodeStanding, job: JobStanding) -> float:
     if node.fan is not None:
-        return _children_done(node.fan, job) / node.fan.items
-    if node.status is NodeStatus.SKIPPED:
+        return _done(node.fan.counts, job, may_fail=node.may_fail) / node.fan.items
+    if node.status is NodeStatus.SKIPPED or (node.status is NodeStatus.FAILED and node.may_fail):
         return float(not _was_closed(node, job))
     return float(node.status is NodeStatus.COMPLETED)
 
 
-def _children_done(fan: FanStanding, job: JobStanding) -> int:
-    """Children are only ever skipped by the end of their job."""
-    skipped = 0 if job.status in JOB_TERMINAL else fan.counts.get(NodeStatus.SKIPPED, 0)
-    return fan.counts.get(NodeStatus.COMPLETED, 0) + skipped
+def _done(counts: Mapping[NodeStatus, int], job: JobStanding, *, may_fail: bool = False) -> int:
+    """Children, and most of what is added, are only ever skipped by the end of their job, which withdraws others."""
+    also = () if job.status in JOB_TERMINAL else (NodeStatus.SKIPPED, NodeStatus.FAILED)[: 1 + may_fail]
+    return counts.get(NodeStatus.COMPLETED, 0) + sum(counts.get(status, 0) for status in also)
 
 
 def _was_closed(node: NodeStanding, job: JobStanding) -> bool:
-    """Whether it was skipped only because its job ended."""
+    """Whether it was skipped or withdrawn only because its job ended."""
     if job.status not in JOB_TERMINAL or job.completed_at is None or node.completed_at is None:
         return False
     return node.completed_at >= job.completed_at

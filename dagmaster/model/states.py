@@ -77,7 +77,10 @@ NODE_FAILED = Move(
 )
 NODE_RETRYING = Move("node_retrying", frozenset({NodeStatus.FAILED}), NodeStatus.READY, EventStatus.WARNING)
 NODE_SKIPPED = Move("node_skipped", frozenset({NodeStatus.PENDING, NodeStatus.READY}), NodeStatus.SKIPPED)
-NODE_REOPENED = Move("node_reopened", frozenset({NodeStatus.SKIPPED}), NodeStatus.PENDING)
+# Of a job that is reopened. Only the chains that run last are done once more although they had ended.
+NODE_REOPENED = Move(
+    "node_reopened", frozenset({NodeStatus.SKIPPED, NodeStatus.COMPLETED, NodeStatus.FAILED}), NodeStatus.PENDING
+)
 
 JOB_MOVES = (JOB_STARTED, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED, JOB_REOPENED)
 NODE_MOVES = (

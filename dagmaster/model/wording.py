@@ -39,6 +39,12 @@ WORDS: Mapping[str, str] = {
     "job_resumed": "the job is resumed[ by {actor}]",
     "job_reopened": "the job is tried again[ by {actor}]",
     "node_reopened": "open again",
+    "tasks_added": "{count} tasks added[ by {added_by}]",
+    "signal_received": "signal {name}[ by {actor}]",
+    "approval_requested": "waits for approval[: {message}]",
+    "approval_decided": "{decision}[ by {by}][: {comment}]",
+    "schedule_fired": "started by schedule {schedule_id} for {scheduled_for}[ because {actor} wanted it]",
+    "schedule_missed": "schedule {schedule_id} has missed {count} times[: {error}]",
     "callback_delivered": "the end of the job was reported[ to {url}]",
     "callback_failed": "the end of the job could not be reported[ to {url}][: {error}]",
 }
@@ -46,6 +52,8 @@ REASONS = {
     "conditional_branch_not_taken": "its branch was not taken",
     "job_failed": "the job failed",
     "job_cancelled": "the job was cancelled",
+    "job_did_not_fail": "the job did not fail",
+    "step_before_failed": "the step before it failed",
 }
 
 
@@ -78,6 +86,8 @@ def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
     if "attempt" in fields:
         fields["next_attempt"] = fields["attempt"] + 1
         fields["attempts"] = fields.get("max_retries", fields["attempt"]) + 1
+    if "approved" in fields:
+        fields["decision"] = "approved" if fields["approved"] else "rejected"
     fields["reason"] = REASONS.get(fields.get("reason", ""), fields.get("reason"))
     return fields
 

@@ -7,14 +7,26 @@ from hashlib import sha256
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.schedule import Schedule
+from dagmaster.model.times import read_time
 
 NODE_ID_PATTERN = r"^[A-Za-z][A-Za-z0-9_-]{0,47}$"  # and no "__", which is kept for fan-out children
 CHILD_SEPARATOR = "__"
+SIGNAL_PATTERN = r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$"
 DEFAULT_TIMEOUT_SECONDS = 3600
 MAX_RETENTION_DAYS = 36_500
+MAX_WAIT_SECONDS = 366 * 86_400
 
 
 class Frozen(BaseModel):
@@ -68,7 +80,19 @@ class ChildTask(Frozen):
     retry: RetryPolicy | None = None
 
 
-class TaskNode(NodeBase, ChildTask):
+class MayFail(Frozen):
+    """With `allow_failure` the job goes on when the node has failed for good, as if it had completed."""
+
+    allow_failure: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_unset_leave(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Definitions that were pinned before there was such a leave keep their hash."""
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if value or key != "allow_failure"}
+
+
+class TaskNode(NodeBase, ChildTask, MayFail):
     type: Literal["task"] = "task"
 
 
@@ -93,7 +117,7 @@ class ConditionalNode(NodeBase):
     retry: RetryPolicy | None = None
 
 
-class FanOutNode(NodeBase):
+class FanOutNode(NodeBase, MayFail):
     """Both dialects end here: a `child_node` template is folded into `task` and leaves the list of nodes."""
 
     type: Literal["fan_out"] = "fan_out"
@@ -119,10 +143,75 @@ class FanInNode(NodeBase):
     retry: RetryPolicy | None = None
 
 
-Node = Annotated[StartNode | EndNode | TaskNode | ConditionalNode | FanOutNode | FanInNode, Field(discriminator="type")]
+class WaitNode(NodeBase, MayFail):
+    """Exactly one of `until`, `seconds` and `signal`; a text in `until` or `seconds` may be a template."""
+
+    type: Literal["wait"] = "wait"
+    until: str | None = Field(default=None, min_length=1)
+    seconds: float | str | None = None
+    signal: str | None = Field(default=None, pattern=SIGNAL_PATTERN)
+    timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_WAIT_SECONDS)
+
+    @field_validator("until")
+    @classmethod
+    def _a_time(cls, value: str | None) -> str | None:
+        if value is not None and "{{" not in value:
+            read_time(value)
+        return value
+
+    @field_validator("seconds")
+    @classmethod
+    def _a_number(cls, value: float | str | None) -> float | str | None:
+        if isinstance(value, str) and "{{" not in value:
+            raise ValueError("it must be a number, or a template that gives one")
+        if isinstance(value, float) and not 0 <= value <= MAX_WAIT_SECONDS:
+            raise ValueError(f"it must be from 0 to {MAX_WAIT_SECONDS}")
+        return value
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> Self:
+        if sum(value is not None for value in (self.until, self.seconds, self.signal)) != 1:
+            raise ValueError("a wait needs exactly one of 'until', 'seconds' and 'signal'")
+        if self.timeout_seconds is not None and self.signal is None:
+            raise ValueError("'timeout_seconds' is only for a wait for a signal")
+        return self
+
+
+class ApprovalNode(NodeBase, MayFail):
+    """Somebody decides; `approvers` are names of API keys, and without them whoever may steer jobs."""
+
+    type: Literal["approval"] = "approval"
+    message: str = Field(default="", max_length=4000)
+    approvers: tuple[str, ...] = ()
+    timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_WAIT_SECONDS)
+
+
+class WorkflowNode(NodeBase, MayFail):
+    """A job of its own. `workflow_hash` is settled when the job is submitted: from then on nothing changes it."""
+
+    type: Literal["workflow"] = "workflow"
+    workflow: str = Field(min_length=1, max_length=64)
+    inputs: dict[str, Any] = {}
+    workflow_hash: str | None = None
+    timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_WAIT_SECONDS)
+    retry: RetryPolicy | None = None
+
+
+Node = Annotated[
+    StartNode | EndNode | TaskNode | ConditionalNode | FanOutNode | FanInNode | WaitNode | ApprovalNode | WorkflowNode,
+    Field(discriminator="type"),
+]
+
+
+# Fields that came after the first definitions were pinned.
+_LATER_FIELDS = ("retention_days", "schedule", "on_failure", "finally_")
 
 
 class Workflow(Frozen):
+    """`on_failure` and `finally` name the first nodes of chains that run when the rest has ended."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
     workflow_id: str = Field(min_length=1, max_length=64)
     name: str = Field(max_length=128)
     version: int = 1
@@ -132,11 +221,14 @@ class Workflow(Frozen):
     is_active: bool = True
     globals: Mapping[str, Any] = {}
     retention_days: float | None = Field(default=None, gt=0, le=MAX_RETENTION_DAYS)
+    schedule: Schedule | None = None
+    on_failure: tuple[str, ...] = ()
+    finally_: tuple[str, ...] = Field(default=(), alias="finally")
     nodes: Mapping[str, Node]
 
     def to_json(self) -> bytes:
-        # Left out where it is not set: definitions that were pinned before it existed keep their hash.
-        unset = {"retention_days"} if self.retention_days is None else None
+        # Left out where they are not set: definitions that were pinned before they existed keep their hash.
+        unset = {name for name in _LATER_FIELDS if not getattr(self, name)}
         return orjson.dumps(self.model_dump(mode="json", exclude=unset), option=orjson.OPT_SORT_KEYS)
 
     @cached_property

@@ -1,14 +1,25 @@
 """A case: a workflow, its inputs, and what workers will make of each of its tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
+from dagmaster.model.added import AddedNode
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.workflow import CHILD_SEPARATOR, Aggregation, FanInNode, FanOutNode, TaskNode
+from dagmaster.model.workflow import (
+    CHILD_SEPARATOR,
+    Aggregation,
+    ApprovalNode,
+    FanInNode,
+    FanOutNode,
+    TaskNode,
+    WaitNode,
+)
+from dagmaster.simulation.adding import Addition, adder_of, by_id, random_additions
 from dagmaster.simulation.forgiving import ERRORS, forgives
 from dagmaster.simulation.graphs import Blueprint, Shape
+from dagmaster.simulation.leaves import is_doomed, random_answers
 
 ENDLESS = 1_000
 """More failures than any policy forgives."""
@@ -33,13 +44,19 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`plans` are by task and by child, `items` by fan-out. `broken` nodes fail before they reach a worker."""
+    """`plans` are by task, by child and by added node, `items` by fan-out, `additions` by the node that adds.
+
+    `broken` nodes fail before they reach a worker. `answers` are by step: how many attempts are turned down.
+    """
 
     blueprint: Blueprint
     inputs: Mapping[str, Any]
     items: Mapping[str, list[Any]]
     plans: Mapping[str, Plan]
     broken: frozenset[str]
+    additions: Mapping[str, Addition] = field(default_factory=dict)
+    added: Mapping[str, AddedNode] = field(default_factory=dict)
+    answers: Mapping[str, int] = field(default_factory=dict)
 
 
 def random_case(blueprint: Blueprint, rng: Random) -> Case:
@@ -58,7 +75,14 @@ def random_case(blueprint: Blueprint, rng: Random) -> Case:
         for node_id, plan in _plans(blueprint, items, rng)
     }
     broken = {node_id for node_id in blueprint.workflow.nodes if _is_broken(node_id, blueprint, items)}
-    return Case(blueprint, inputs, items, plans, frozenset(broken))
+    additions = random_additions(blueprint, items, rng)
+    added = by_id(additions)
+    for node in added.values():
+        if node.type == "task" and node.retry:
+            plans[node.node_id] = _with_error(_plan("object", node.retry.max_attempts, rng), node.retry, rng)
+    answers = random_answers(blueprint.workflow, rng)
+    broken |= {node_id for node_id in answers if is_doomed(node_id, blueprint.workflow, answers)}
+    return Case(blueprint, inputs, items, plans, frozenset(broken), additions, added, answers)
 
 
 def _plans(blueprint: Blueprint, items: Mapping[str, list[Any]], rng: Random) -> Iterator[tuple[str, Plan]]:
@@ -126,12 +150,15 @@ def output_of(plan: Plan, params: Any) -> Any:
 
 
 def parent_of(node_id: str) -> str | None:
+    """Of a fan-out's child; what a child has added is none."""
     parent, separator, _ = node_id.rpartition(CHILD_SEPARATOR)
-    return parent if separator else None
+    return parent if separator and adder_of(node_id) is None else None
 
 
 def policy_of(node_id: str, blueprint: Blueprint) -> RetryPolicy:
     node = blueprint.workflow.nodes[parent_of(node_id) or node_id]
     if isinstance(node, FanOutNode) and parent_of(node_id):
         return node.task.retry or RetryPolicy()
+    if isinstance(node, WaitNode | ApprovalNode):
+        return RetryPolicy(max_attempts=0)
     return getattr(node, "retry", None) or RetryPolicy()

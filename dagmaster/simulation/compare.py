@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dagmaster.engine.state import FanState, JobState
+from dagmaster.engine.state import FanState, JobState, NodeState
 from dagmaster.model.states import NodeStatus
 
 NODE_FIELDS = (
@@ -20,12 +20,25 @@ NODE_FIELDS = (
     "not_before",
     "queue",
     "version",
-    "all_open",
-    "any_open",
-    "any_live",
-    "live",
+    "is_added",
+    "added_by",
+    "snowflake",
+    "result_of",
 )
-JOB_FIELDS = ("status", "started_at", "version", "open", "paused_at", "paused_by", "resumed_at")
+# They only matter for what may still become ready.
+EDGE_FIELDS = ("all_open", "any_open", "any_live", "live")
+JOB_FIELDS = (
+    "status",
+    "started_at",
+    "version",
+    "open",
+    "paused_at",
+    "paused_by",
+    "resumed_at",
+    "error",
+    "signals",
+    "last_open",
+)
 FAN_FIELDS = ("total", "created", "open", "in_flight")
 
 
@@ -39,12 +52,22 @@ def _differences(kept: JobState, read: JobState) -> Iterator[str]:
     if kept.nodes.keys() != read.nodes.keys():
         yield f"the nodes {sorted(kept.nodes.keys() ^ read.nodes.keys())} are only in one of them"
     for node_id in kept.nodes.keys() & read.nodes.keys():
-        yield from _fields(node_id, NODE_FIELDS, kept.nodes[node_id], read.nodes[node_id])
+        edges = EDGE_FIELDS if kept.nodes[node_id].status is NodeStatus.PENDING else ()
+        yield from _fields(node_id, (*NODE_FIELDS, *edges), kept.nodes[node_id], read.nodes[node_id])
+        yield from _edges(kept.nodes[node_id], read.nodes[node_id])
     for node_id in kept.fans.keys() | read.fans.keys():
         fans = kept.fans.get(node_id, FanState()), read.fans.get(node_id, FanState())
         yield from _fields(f"the fan of {node_id}", FAN_FIELDS, *fans)
         yield from _queued_twice(kept, node_id)
     yield from _forgotten(kept)
+
+
+def _edges(kept: NodeState, read: NodeState) -> Iterator[str]:
+    """Those that the definition does not have, in any order."""
+    if sorted(kept.followers or ()) != sorted(read.followers or ()):
+        yield f"{kept.node_id} is followed by {kept.followers} in memory and by {read.followers} in the rows"
+    if kept.spec.all_of != read.spec.all_of:
+        yield f"{kept.node_id} waits for {kept.spec.all_of} in memory and for {read.spec.all_of} in the rows"
 
 
 def _fields(what: str, names: tuple[str, ...], kept: object, read: object) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from dagmaster.model.added import AddedNode, awaited
 from dagmaster.model.workflow import ConditionalNode, FanInNode, FanOutNode, Node
 from dagmaster.simulation.cases import Case
 from dagmaster.simulation.ground import Violation
@@ -31,7 +32,16 @@ def describe_case(case: Case) -> Iterator[str]:
     """One line for each node, with what its workers will make of it; then the inputs."""
     for node_id, node in case.blueprint.workflow.nodes.items():
         yield " ".join([f"{node_id}: {node.type}", *_details(node), *_plans(case, node_id)])
+    for adder, addition in case.additions.items():
+        for part in addition.slices:
+            yield f"{adder} adds {', '.join(_added(node) for node in part)}"
+        if addition.result_of is not None:
+            yield f"{adder} gives the result of {addition.result_of}"
     yield f"inputs: {_shorten(str(dict(case.inputs)))}"
+
+
+def _added(node: AddedNode) -> str:
+    return f"{node.node_id} ({node.type}){' after ' + ' and '.join(awaited(node)) if awaited(node) else ''}"
 
 
 def _details(node: Node) -> Iterator[str]:

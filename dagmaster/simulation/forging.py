@@ -1,6 +1,7 @@
 """Reports that nobody should believe."""
 
-from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TasksAdded, TaskStarted
+from dagmaster.model.added import AddedNode
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
 from dagmaster.simulation.ground import JOB_ID, Ground
@@ -11,7 +12,7 @@ NEVER = 50
 """An attempt that no node ever reaches."""
 
 
-def forge(ground: Ground) -> TaskCompleted | TaskFailed | TaskLost | TaskStarted:
+def forge(ground: Ground) -> TaskCompleted | TaskFailed | TaskLost | TaskStarted | TasksAdded:
     rng, now = ground.rng, ground.now
     node_id, task_id = _false_name(ground)
     return rng.choice(
@@ -20,6 +21,7 @@ def forge(ground: Ground) -> TaskCompleted | TaskFailed | TaskLost | TaskStarted
             TaskFailed(node_id, task_id, FORGER, now, "forged", permanent=True),
             TaskLost(node_id, task_id, FORGER, now, given_back=rng.random() < 0.5),
             TaskStarted(node_id, task_id, FORGER, now),
+            TasksAdded(node_id, task_id, FORGER, now, (AddedNode(f"{node_id}.forged", "work"),)),
         )
     )
 

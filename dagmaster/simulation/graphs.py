@@ -10,6 +10,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.retry import Backoff, RetryPolicy
 from dagmaster.model.workflow import (
     Aggregation,
+    ApprovalNode,
     Branch,
     ChildTask,
     ConditionalNode,
@@ -22,7 +23,9 @@ from dagmaster.model.workflow import (
     Node,
     StartNode,
     TaskNode,
+    WaitNode,
     Workflow,
+    WorkflowNode,
 )
 
 MAX_NODES = 14
@@ -88,7 +91,7 @@ class Hook(NamedTuple):
 class _Draft:
     """A node on paper, before its type is made of it."""
 
-    kind: type[StartNode | EndNode | TaskNode | ConditionalNode | FanOutNode | FanInNode]
+    kind: type[Node]
     fields: dict[str, Any] = field(default_factory=dict)
     next: list[str] = field(default_factory=list)
     all_of: list[str] = field(default_factory=list)
@@ -165,7 +168,7 @@ class _Sketch:
 
     def block(self, hooks: list[Hook], depth: int) -> list[Hook]:
         if depth == 0 or len(self._drafts) >= MAX_NODES:
-            return self.task(hooks)
+            return self.step(hooks) if self._chance(0.2) else self.task(hooks)
         build: Callable[[list[Hook], int], list[Hook]] = self._rng.choice(
             (self.chain, self.chain, self.parallel, self.conditional, self.conditional, self.fan)
         )
@@ -178,6 +181,36 @@ class _Sketch:
         fields["timeout_seconds"] = self._rng.choice((None, 20, 100))
         fields["params"] = self._task_params(node_id)
         return hook
+
+    def step(self, hooks: list[Hook]) -> list[Hook]:
+        """What no worker executes and takes its time; a signal has the name of the node that waits for it."""
+        match self._rng.choice(("time", "signal", "approval", "call")):
+            case "time":
+                return self.add(WaitNode, "w", hooks, seconds=self._rng.choice((0, 2, 5, 50)))
+            case "signal":
+                name = f"w{len(self._drafts)}"
+                return self.add(WaitNode, "w", hooks, signal=name, timeout_seconds=self._rng.choice((None, None, 60)))
+            case "approval":
+                return self.add(ApprovalNode, "p", hooks, message="May it?")
+            case _:
+                return self.add(WorkflowNode, "j", hooks, workflow="other", retry=self._short_policy())
+
+    def last_chain(self) -> str:
+        """A chain that runs last; its head."""
+        hooks: list[Hook] = []
+        head = f"z{len(self._drafts)}"
+        for _ in range(self._rng.randint(1, 3)):
+            self._drafts[f"z{len(self._drafts)}"] = _Draft(TaskNode)
+            node_id = next(reversed(self._drafts))
+            for hook in hooks:
+                self._drafts[hook.node_id].next.append(node_id)
+            fields = self._drafts[node_id].fields
+            fields |= {"handler": "work", "queue": QUEUE, "retry": self._policy(), "timeout_seconds": 100}
+            fields["params"] = {"status": "{{ job.status }}"}
+            fields["allow_failure"] = self._chance(0.3)
+            self._params[node_id] = {}
+            hooks = [Hook(node_id)]
+        return head
 
     def chain(self, hooks: list[Hook], depth: int) -> list[Hook]:
         for _ in range(self._rng.randint(2, 3)):
@@ -323,11 +356,18 @@ class _Sketch:
 
     def blueprint(self) -> Blueprint:
         self._add_rules()
+        self._add_leaves()
+        chains = {
+            key: tuple(self.last_chain() for _ in range(self._rng.randint(1, 2)))
+            for key in ("on_failure", "finally")
+            if self._chance(0.2)
+        }
         workflow = Workflow(
             workflow_id="simulated",
             name="simulated",
             inputs={name: InputSpec(type=kind) for name, kind in self._inputs.items()},
             nodes={node_id: self._node(node_id, draft) for node_id, draft in self._drafts.items()},
+            **chains,
         )
         graph = compile_graph(workflow)
         return Blueprint(workflow, graph, self._switches, self._params, self._fans, frozenset(self._faulty))
@@ -337,6 +377,20 @@ class _Sketch:
         for draft in self._drafts.values():
             if draft.kind in (TaskNode, FanOutNode) and self._chance(0.3):
                 draft.fields |= _with_rules(draft.fields, self._rng.choice(RULES))
+
+    def _add_leaves(self) -> None:
+        """Some nodes may fail: such whose output nobody relies on."""
+        needed = {look.source for looks in self._params.values() for look in looks.values()}
+        needed |= {switch.look.source for switch in self._switches.values()} | self._faulty
+        needed |= {
+            node_id for node_id, looks in self._params.items() if any(name.startswith("list_") for name in looks)
+        }
+        kinds: tuple[type[Node], ...] = (TaskNode, WaitNode, ApprovalNode, WorkflowNode)
+        if not any(draft.kind is FanInNode for draft in self._drafts.values()):
+            kinds = (*kinds, FanOutNode)
+        for node_id, draft in self._drafts.items():
+            if draft.kind in kinds and node_id not in needed and self._chance(0.12):
+                draft.fields["allow_failure"] = True
 
     def _node(self, node_id: str, draft: _Draft) -> Node:
         fields = dict(draft.fields)

@@ -2,13 +2,17 @@
 
 import orjson
 
+from dagmaster.engine.turn import Event
+from dagmaster.model.added import RESULT_OF
 from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus, TaskStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR, FanInNode
+from dagmaster.simulation.adding import adder_of
 from dagmaster.simulation.cases import parent_of
 from dagmaster.simulation.endings import check_end, open_nodes
 from dagmaster.simulation.graphs import QUEUE
 from dagmaster.simulation.ground import JOB_ID, Ground, require
 from dagmaster.simulation.oracle import foresee
+from dagmaster.simulation.steps import check_step
 from dagmaster.simulation.store import NodeRow
 from dagmaster.simulation.timeline import Timeline, max_parallel
 
@@ -27,8 +31,11 @@ class Watch:
     def look(self) -> None:
         store = self._ground.store
         fresh, self._heard = store.events[self._heard :], len(store.events)
+        main = (row for node_id, row in store.nodes.items() if node_id not in self.oracle.chains)
+        self.oracle.is_main_over = bool(self.oracle.chains) and all(row.status in NODE_TERMINAL for row in main)
         self.timeline.begin()
         moved = {self.timeline.follow(event) for event in fresh}
+        moved |= {node_id for event in fresh if event.event_type == "tasks_added" for node_id in _added_ids(event)}
         require(self.timeline.closing is None, "nodes were closed as if the job had ended: {}", self.timeline.closing)
         self._check_job()
         changed = [row for node_id, row in store.nodes.items() if row is not self._rows.get(node_id)]
@@ -57,8 +64,9 @@ class Watch:
     def _check_row(self, row: NodeRow, moved: set[str | None]) -> None:
         node_id, before = row.node_id, self._rows.get(row.node_id)
         self._rows[node_id] = row
-        told = self.timeline.status.get(node_id)
-        require(node_id in moved, "{} changed, its timeline does not say so: {}, now {}", node_id, before, row)
+        told = self.timeline.status.get(node_id, NodeStatus.PENDING if row.added_by is not None else None)
+        told_of = node_id in moved or _is_silent(before, row)
+        require(told_of, "{} changed, its timeline does not say so: {}, now {}", node_id, before, row)
         require(row.status is told, "{} is {}, its timeline says {}", node_id, row.status, told)
         was_open = before is None or before.status not in NODE_TERMINAL
         require(was_open or node_id in self.timeline.revived, "{} had ended: {}, now {}", node_id, before, row)
@@ -73,18 +81,33 @@ class Watch:
         parent = parent_of(row.node_id)
         place = None if parent is None else int(row.node_id.rpartition(CHILD_SEPARATOR)[2])
         require((row.parent, row.place) == (parent, place), "{} is the wrong child", row)
+        require(row.added_by == adder_of(row.node_id), "{} was added by another", row)
+        self._check_added(row)
         task_id = f"{JOB_ID}_{row.node_id}_{row.attempt}"
         require(row.task_id in (None, task_id), "{} has the task {}", row.node_id, row.task_id)
         allowed = self.timeline.allowed(row.node_id)
         require(row.max_retries == allowed, "{} may retry {} times, not {}", row.node_id, row.max_retries, allowed)
 
+    def _check_added(self, row: NodeRow) -> None:
+        case = self._ground.case
+        given = case.additions[row.node_id].result_of if row.node_id in case.additions else None
+        waits = row.result_of is None or (row.result_of == given and row.status is NodeStatus.RUNNING)
+        require(waits, "{} gives the result of {}, not of {}", row.node_id, row.result_of, given)
+        if row.added_by is not None:
+            require(row.node_id in case.added, "{} was added by nobody", row.node_id)
+            adder = self.timeline.status.get(row.added_by, NodeStatus.PENDING)
+            has_run = adder not in (NodeStatus.PENDING, NodeStatus.DISPATCHED) or self.timeline.attempt[row.added_by]
+            require(bool(has_run), "{} was added by {}, which has not run", row.node_id, row.added_by)
+
     def _check_completed(self, row: NodeRow) -> None:
         """Its output is the one that was reported under its task, and the one that was planned."""
         node_id, store = row.node_id, self._ground.store
         output = orjson.loads(row.output or b"null")
+        check_step(self._ground, row)
         if node_id in self._ground.case.plans:
             result = store.results.get(row.task_id or "")
-            accepted = result is not None and result.status is TaskStatus.COMPLETED and result.output == row.output
+            accepted = result is not None and result.status is TaskStatus.COMPLETED
+            accepted = accepted and result is not None and result.output == self._reported(row)
             require(accepted, "{} completed with {}, reported was {}", node_id, row.output, result)
         if node_id in self._ground.case.items:
             made = [one for one in store.nodes if parent_of(one) == node_id]
@@ -93,6 +116,16 @@ class Watch:
         elif node_id in self._ground.case.plans or self._is_fan_in(node_id):
             expected = self.oracle.output(node_id)
             require(output == expected, "{} completed with {}, expected was {}", node_id, output, expected)
+
+    def _reported(self, row: NodeRow) -> bytes | None:
+        """What its worker must have said: its output, or whose output it is."""
+        addition = self._ground.case.additions.get(row.node_id)
+        if addition is None or addition.result_of is None:
+            return row.output
+        other = self._ground.store.nodes[addition.result_of]
+        is_same = other.status is NodeStatus.COMPLETED and other.output == row.output
+        require(is_same, "{} has the output {}, not that of {}", row.node_id, row.output, other)
+        return orjson.dumps({RESULT_OF: addition.result_of})
 
     def _is_fan_in(self, node_id: str) -> bool:
         return isinstance(self._ground.case.blueprint.workflow.nodes.get(node_id), FanInNode)
@@ -135,3 +168,15 @@ class Watch:
 
     def open_nodes(self) -> str:
         return open_nodes(self._ground.store)
+
+
+def _added_ids(event: Event) -> list[str]:
+    ids: list[str] = (event.event_data or {})["node_ids"]
+    return ids
+
+
+def _is_silent(before: NodeRow | None, row: NodeRow) -> bool:
+    """What others wait for, or give as theirs, is no move."""
+    if before is None:
+        return False
+    return row == before._replace(result_of=row.result_of, definition=row.definition, version=row.version)

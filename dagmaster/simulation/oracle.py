@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dagmaster.model.added import awaited
+from dagmaster.model.last import Phase
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import (
     CHILD_SEPARATOR,
@@ -17,6 +19,7 @@ from dagmaster.model.workflow import (
 )
 from dagmaster.simulation.cases import Case, output_of, parent_of, source_of
 from dagmaster.simulation.graphs import Look
+from dagmaster.simulation.leaves import may_fail
 
 Statuses = Mapping[str, NodeStatus]
 
@@ -37,6 +40,10 @@ class Oracle:
     taken: dict[str, frozenset[str]] = field(default_factory=dict)
     routed: dict[str, frozenset[str]] = field(default_factory=dict)
     expected: dict[str, NodeStatus] = field(default_factory=dict)
+    chains: dict[str, Phase] = field(default_factory=dict)
+    is_main_over: bool = False
+    is_failing: bool = False
+    told: dict[str, str] = field(default_factory=dict)
 
     # Rulings C-01, C-02, C-03 and FO-07.
 
@@ -44,7 +51,7 @@ class Oracle:
         """Every edge of `all_of` is decided, one of `any_of` is live if there are any, and so is one of them all."""
         edges = self.edges[node_id]
         if not edges.all_of and not edges.any_of:
-            return True
+            return node_id not in self.chains or self._may_begin(self.chains[node_id], statuses)
         if any(self.verdict(source, node_id, statuses) is None for source in edges.all_of):
             return False
         lives = [source for source in edges.any_of if self.verdict(source, node_id, statuses)]
@@ -63,6 +70,8 @@ class Oracle:
         if self.may_become_ready(node_id, statuses):
             return True
         edges = self.edges[node_id]
+        if node_id in self.chains and not edges.all_of and not edges.any_of:
+            return False
         return all(self.verdict(source, node_id, statuses) is not None for source in (*edges.all_of, *edges.any_of))
 
     def verdict(self, source: str, target: str, statuses: Statuses) -> bool | None:
@@ -72,10 +81,23 @@ class Oracle:
                 return False
             case NodeStatus.COMPLETED if self._has_open_children(source, statuses):
                 return None
+            case NodeStatus.FAILED if may_fail(source, self.case.blueprint.workflow):
+                return True
+            case NodeStatus.FAILED if source in self.chains:
+                return False
             case NodeStatus.COMPLETED:
                 return target not in self.routed.get(source, ()) or target in self.taken[source]
             case _:
                 return None
+
+    def _may_begin(self, phase: Phase, statuses: Statuses) -> bool:
+        """First all that is not in a chain, then what answers a failure, then what cleans up."""
+        if not self.is_main_over:
+            return False
+        if phase is Phase.ON_FAILURE:
+            return self.is_failing
+        before = [node_id for node_id, other in self.chains.items() if other is Phase.ON_FAILURE]
+        return all(statuses.get(node_id, NodeStatus.PENDING) in NODE_TERMINAL for node_id in before)
 
     def _has_open_children(self, node_id: str, statuses: Statuses) -> bool:
         children = self.children(node_id)
@@ -92,30 +114,59 @@ class Oracle:
         """What is bound to fail among all that will be run."""
         doomed = set()
         for node_id, status in self.expected.items():
-            if status is NodeStatus.COMPLETED:
+            is_allowed = may_fail(parent_of(node_id) or node_id, self.case.blueprint.workflow)
+            if status is NodeStatus.COMPLETED and not is_allowed:
                 tasks = [node_id, *self.children(node_id)]
                 plans = [plan for task in tasks if (plan := self.case.plans.get(task)) is not None]
-                if node_id in self.case.broken or any(plan.is_doomed for plan in plans):
+                is_broken = node_id in self.case.broken and not self._gathers_nothing(node_id)
+                if is_broken or any(plan.is_doomed for plan in plans):
                     doomed.add(node_id)
         return doomed
+
+    def _gathers_nothing(self, node_id: str) -> bool:
+        """A fan-in that runs though its fan-out is skipped: nothing is there that could not be merged."""
+        if not isinstance(self.case.blueprint.workflow.nodes.get(node_id), FanInNode):
+            return False
+        return self.expected[source_of(node_id, self.case.blueprint)] is NodeStatus.SKIPPED
 
     def output(self, node_id: str) -> Any:
         """Of a node that a worker executes, or of a fan-in."""
         node = self.case.blueprint.workflow.nodes.get(node_id)
         if isinstance(node, FanInNode):
             return self._aggregated(node_id, node.aggregation)
+        if (giver := self.giver(node_id)) != node_id:
+            return self.output(giver)
         return output_of(self.case.plans[node_id], self.params(node_id))
 
+    def giver(self, node_id: str) -> str:
+        """The node whose output this one gives as its own."""
+        addition = self.case.additions.get(node_id)
+        return node_id if addition is None or addition.result_of is None else self.giver(addition.result_of)
+
     def params(self, node_id: str) -> dict[str, Any]:
+        if node_id in self.case.added:
+            return {key: self._param(value) for key, value in self.case.added[node_id].params.items()}
         if (parent := parent_of(node_id)) is not None:
             index, items = int(node_id.rpartition(CHILD_SEPARATOR)[2]), self.case.items[parent]
             return {"item": items[index], "index": index, "total": len(items)}
+        if node_id in self.chains:
+            return {"status": self.told[node_id]}
         return {key: self.value(look) for key, look in self.case.blueprint.params[node_id].items()}
+
+    def _param(self, value: Any) -> Any:
+        """The whole output of another node: no worker here gives a `result`."""
+        if not isinstance(value, dict):
+            return value
+        [other] = value.values()
+        is_null = self.expected[other] is NodeStatus.SKIPPED or self.case.added[other].type == "gate"
+        return None if is_null else self.output(other)
 
     def value(self, look: Look) -> Any:
         if not look.is_node:
             return self.case.inputs[look.source]
-        return self.case.plans[look.source].value if self.expected[look.source] is NodeStatus.COMPLETED else 0
+        return (
+            self.case.plans[self.giver(look.source)].value if self.expected[look.source] is NodeStatus.COMPLETED else 0
+        )
 
     def _aggregated(self, fan_in: str, aggregation: Aggregation) -> dict[str, Any]:
         fan_out = source_of(fan_in, self.case.blueprint)
@@ -142,14 +193,30 @@ def foresee(case: Case) -> Oracle:
     """Go through the nodes again and again until nothing changes any more."""
     workflow = case.blueprint.workflow
     oracle = Oracle(case, {node_id: _edges_into(node_id, workflow) for node_id in workflow.nodes})
+    oracle.edges |= {node_id: Edges(awaited(node), ()) for node_id, node in case.added.items()}
     for node_id, node in workflow.nodes.items():
         if isinstance(node, ConditionalNode):
             oracle.routed[node_id] = frozenset(target for branch in node.branches for target in branch.next)
-    statuses = dict.fromkeys(workflow.nodes, NodeStatus.PENDING)
+    oracle.chains = _chains(workflow)
+    statuses = {node_id: NodeStatus.PENDING for node_id in workflow.nodes if node_id not in oracle.chains}
     oracle.expected = statuses
     while _foresee_more(oracle, statuses):
         pass
+    ends = {Phase.ON_FAILURE: NodeStatus.SKIPPED, Phase.FINALLY: NodeStatus.COMPLETED}
+    statuses.update({node_id: ends[phase] for node_id, phase in oracle.chains.items()})
     return oracle
+
+
+def _chains(workflow: Workflow) -> dict[str, Phase]:
+    """The nodes that run last: each chain is a line."""
+    found: dict[str, Phase] = {}
+    for phase, heads in ((Phase.ON_FAILURE, workflow.on_failure), (Phase.FINALLY, workflow.finally_)):
+        for head in heads:
+            line: tuple[str, ...] = (head,)
+            while line:
+                found[line[0]] = phase
+                line = workflow.nodes[line[0]].next
+    return found
 
 
 def _foresee_more(oracle: Oracle, statuses: dict[str, NodeStatus]) -> bool:
@@ -167,13 +234,16 @@ def _foresee_more(oracle: Oracle, statuses: dict[str, NodeStatus]) -> bool:
 
 
 def _complete(oracle: Oracle, node_id: str, statuses: dict[str, NodeStatus]) -> None:
-    node = oracle.case.blueprint.workflow.nodes[node_id]
+    node = oracle.case.blueprint.workflow.nodes.get(node_id)
     if isinstance(node, ConditionalNode):
         switch = oracle.case.blueprint.switches[node_id]
         chosen = min(oracle.value(switch.look), switch.branches - 1)
         oracle.taken[node_id] = frozenset(node.branches[chosen].next)
     statuses[node_id] = NodeStatus.COMPLETED
-    statuses.update(dict.fromkeys(oracle.children(node_id), NodeStatus.COMPLETED))
+    for one in (node_id, *oracle.children(node_id)):
+        statuses[one] = NodeStatus.COMPLETED
+        if (addition := oracle.case.additions.get(one)) is not None:
+            statuses.update({node.node_id: NodeStatus.PENDING for part in addition.slices for node in part})
 
 
 def _edges_into(target: str, workflow: Workflow) -> Edges:

@@ -77,10 +77,13 @@ class Owner:
         if self.state is None:
             self._load()
             messages.append(Resume())
-        reports, self._inbox = self._inbox, []
         mail = list(self._some_mail()) if self.owns else []
-        messages += [*reports, *self._some_expansions(), *self._due()]
         messages += [message for _, message in mail if not isinstance(message, Resume)]
+        # What a local task has added was mailed before the task ended, and must be taken in before.
+        is_all = not self.owns or len(mail) == len(self._ground.store.mailbox)
+        kept: list[Message] = [] if is_all else [message for message in self._inbox if isinstance(message, Report)]
+        reports, self._inbox = [message for message in self._inbox if message not in kept], kept
+        messages += [*reports, *self._some_expansions(), *self._due()]
         if not messages and not mail:
             return False
         self._ground.note(f"{self.name} decides on {', '.join(map(_brief, messages)) or 'nothing'}")
@@ -168,6 +171,8 @@ class Owner:
             due = TimerDue(timer.kind, timer.node_id, timer.attempt)
             heapq.heappush(self._timers, (timer.at, self._armed, due))
         self._expansions += [message for message in turn.follow_ups if isinstance(message, Expand)]
+        for call in turn.calls.values():
+            self._ground.store.call(call)
         if self.local is not None:
             for task_id in local:
                 self.local.hold(self._ground.store.running[task_id])

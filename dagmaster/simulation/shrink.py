@@ -50,6 +50,8 @@ def _simpler(trial: Trial) -> Iterator[Trial]:
     plain = {node_id: Plan(plan.value, plan.shape) for node_id, plan in trial.case.plans.items()}
     if plain != trial.case.plans:
         yield replace(trial, case=replace(trial.case, plans=plain))
+    if trial.case.additions:
+        yield replace(trial, case=replace(trial.case, additions={}, added={}))
     for fault in sorted(trial.weather.faults):
         yield replace(trial, weather=replace(trial.weather, faults=trial.weather.faults - {fault}))
     if trial.weather.local_workers:

@@ -9,6 +9,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, NamedTuple
 
+from dagmaster.engine.adding import read_definition
 from dagmaster.engine.messages import (
     Message,
     Resume,
@@ -16,13 +17,14 @@ from dagmaster.engine.messages import (
     TaskCompleted,
     TaskFailed,
     TaskLost,
+    TasksAdded,
     TaskStarted,
 )
 from dagmaster.engine.state import JobState, NodeState, new_job, restore
-from dagmaster.engine.turn import Event, Result, Turn
+from dagmaster.engine.turn import Call, Event, Result, Turn
 from dagmaster.errors import Conflict
 from dagmaster.model.graph import Graph
-from dagmaster.model.states import JOB_TERMINAL, EventStatus, JobStatus, NodeStatus, TaskStatus
+from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, EventStatus, JobStatus, NodeStatus, TaskStatus
 
 
 class OwnershipLost(Conflict):
@@ -47,6 +49,7 @@ class JobRow(NamedTuple):
     paused_at: datetime | None = None
     paused_by: str | None = None
     resumed_at: datetime | None = None
+    signals: tuple[dict[str, Any], ...] = ()
 
 
 class NodeRow(NamedTuple):
@@ -66,6 +69,9 @@ class NodeRow(NamedTuple):
     completed_at: datetime | None = None
     version: int = 0
     queue: str | None = None
+    added_by: str | None = None
+    definition: bytes | None = None  # only of added nodes
+    result_of: str | None = None
 
 
 class TaskRow(NamedTuple):
@@ -95,6 +101,7 @@ class Store:
         self.events: list[Event] = []
         self.sent: list[Message] = []
         self.active_workers: set[str] = set()
+        self.children: dict[str, str] = {}
         self.add_mail(Resume())
 
     @property
@@ -117,6 +124,8 @@ class Store:
         job.status = self.job.status
         job.started_at = self.job.started_at
         job.version = self.job.version
+        job.error = self.job.error
+        job.signals = list(self.job.signals)
         job.paused_at, job.paused_by, job.resumed_at = self.job.paused_at, self.job.paused_by, self.job.resumed_at
         if job.status is JobStatus.PENDING:
             return job
@@ -156,9 +165,23 @@ class Store:
             node = dispatch.node
             row = TaskRow(task_id, node.node_id, dispatch.attempt, local.get(task_id), held, node.task_queue)
             (self.waiting if row.worker_id is None else self.running)[task_id] = row
+        for task_id in turn.called_off:
+            self._call_off(task_id, turn.now)
         self.events += turn.events
         for mail_id in mail:
             self.mailbox.pop(mail_id, None)
+
+    def call(self, call: Call) -> None:
+        """Submit a child for an attempt that still runs, unless that was done before."""
+        row = self.nodes[call.node_id]
+        if row.status is NodeStatus.RUNNING and row.task_id == call.task_id:
+            self.children.setdefault(call.task_id, "running")
+
+    def _call_off(self, task_id: str, now: datetime) -> None:
+        if self.children.get(task_id) == "running":
+            self.children[task_id] = "cancelled"
+            node_id = task_id.partition("_")[2].rpartition("_")[0]
+            self.add_mail(TaskFailed(node_id, task_id, None, now, f"job of {task_id} was cancelled"))
 
     def fence(self, owner_id: str, epoch: int) -> None:
         if self.job.owner_id != owner_id or self.job.owner_epoch != epoch:
@@ -182,6 +205,7 @@ class Store:
             paused_at=job.paused_at,
             paused_by=job.paused_by,
             resumed_at=job.resumed_at,
+            signals=tuple(job.signals),
         )
 
     def _new_node_row(self, turn: Turn, node: NodeState) -> NodeRow:
@@ -189,7 +213,11 @@ class Store:
         if old is None or old.version != node.version:
             raise RowsDiffer(f"node {node.node_id} is {old}, not of version {node.version}")
         row = _node_row(turn.job, node, node.version + 1)
-        return row._replace(params=old.params if row.params is None else row.params, queue=row.queue or old.queue)
+        return row._replace(
+            params=old.params if row.params is None else row.params,
+            queue=row.queue or old.queue,
+            definition=row.definition or old.definition,
+        )
 
     # The workers' side.
 
@@ -208,6 +236,14 @@ class Store:
             del self.running[message.task_id]
         self.add_mail(message)
 
+    def add_nodes(self, message: TasksAdded) -> bool:
+        """False when the attempt is over."""
+        row = self.nodes[message.node_id or ""]
+        if row.task_id != message.task_id or row.status not in NODE_IN_FLIGHT or row.result_of is not None:
+            return False
+        self.add_mail(message)
+        return True
+
     def rescue(self, now: datetime) -> int:
         """Tell the owner of the tasks whose worker is gone."""
         gone = [row for row in self.running.values() if row.worker_id not in self.active_workers]
@@ -225,6 +261,8 @@ class Store:
         for message in self.mailbox.values():
             if not isinstance(message, TaskCompleted | TaskFailed) or message.task_id in self.results:
                 continue
+            if message.task_id in self.children:
+                continue
             if message.task_id.startswith(f"{self.job.job_id}_{message.node_id}_"):
                 self.results[message.task_id] = _late_result(self.job.job_id, message)
                 self.events.append(Event(self.job.job_id, "result_ignored", EventStatus.WARNING, now, message.node_id))
@@ -236,9 +274,9 @@ def settle_versions(turn: Turn) -> None:
     turn.job.version += turn.job_touched
     for node in turn.touched.values():
         node.version += 1
-        node.params = None
+        node.params = node.definition = None
     for node in turn.created.values():
-        node.params = None
+        node.params = node.definition = None
 
 
 def _node_row(job: JobState, node: NodeState, version: int) -> NodeRow:
@@ -259,28 +297,23 @@ def _node_row(job: JobState, node: NodeState, version: int) -> NodeRow:
         node.completed_at,
         version,
         node.queue,
+        node.added_by,
+        node.definition,
+        node.result_of,
     )
 
 
 def _node_state(row: NodeRow, graph: Graph) -> NodeState:
-    return NodeState(
-        row.node_id,
-        graph.nodes[row.parent or row.node_id],
-        row.max_retries,
-        row.status,
-        attempt=row.attempt,
-        parent=row.parent,
-        index=row.place,
-        has_params=row.params is not None,
-        output=row.output,
-        error=row.error,
-        dispatched_at=row.dispatched_at,
-        started_at=row.started_at,
-        completed_at=row.completed_at,
-        not_before=row.not_before,
-        queue=row.queue,
-        version=row.version,
-    )
+    if row.definition is not None:
+        node = read_definition(row.node_id, row.definition, row.added_by)
+    else:
+        spec = graph.nodes[row.parent or row.node_id]
+        node = NodeState(row.node_id, spec, row.max_retries, parent=row.parent, index=row.place)
+    node.max_retries, node.status, node.attempt = row.max_retries, row.status, row.attempt
+    node.has_params, node.output, node.error = row.params is not None, row.output, row.error
+    node.dispatched_at, node.started_at, node.completed_at = row.dispatched_at, row.started_at, row.completed_at
+    node.not_before, node.queue, node.version, node.result_of = row.not_before, row.queue, row.version, row.result_of
+    return node
 
 
 def _late_result(job_id: int, message: TaskCompleted | TaskFailed) -> Result:

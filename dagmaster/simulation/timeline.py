@@ -5,6 +5,7 @@ from datetime import datetime
 
 from dagmaster.engine.messages import TaskLost
 from dagmaster.engine.turn import Event
+from dagmaster.model.last import Phase
 from dagmaster.model.retry import Backoff, RetryPolicy
 from dagmaster.model.states import (
     JOB_MOVES,
@@ -14,18 +15,20 @@ from dagmaster.model.states import (
     JobStatus,
     NodeStatus,
 )
-from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode
+from dagmaster.model.workflow import ApprovalNode, ChildTask, FanOutNode, TaskNode, WaitNode, WorkflowNode
 from dagmaster.simulation.cases import Case, parent_of, policy_of
 from dagmaster.simulation.forging import FORGER
 from dagmaster.simulation.forgiving import LATE, UNRESOLVED, forgives, moves
 from dagmaster.simulation.graphs import HEAVY, QUEUE
-from dagmaster.simulation.ground import JOB_ID, Ground, require
+from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, Ground, require
+from dagmaster.simulation.leaves import may_fail
 from dagmaster.simulation.oracle import Oracle
 from dagmaster.simulation.workers import PLANNED
 
 NODE_MOVE = {move.event: move for move in NODE_MOVES}
 JOB_MOVE = {move.event: move for move in JOB_MOVES}
 LEFT = "worker "
+WITHDRAWN = "withdrawn: "
 SKIPPED_WITH = {"job_failed": JobStatus.FAILED, "job_cancelled": JobStatus.CANCELLED}
 
 
@@ -80,6 +83,9 @@ class Timeline:
         return forgives(self._policy(node_id), LATE if is_late else UNRESOLVED)
 
     def _policy(self, node_id: str) -> RetryPolicy:
+        added = self._ground.case.added.get(node_id)
+        if added is not None:
+            return added.retry or RetryPolicy(max_attempts=0)  # A gate has none.
         return policy_of(node_id, self._ground.case.blueprint)
 
     def follow(self, event: Event) -> str | None:
@@ -107,14 +113,25 @@ class Timeline:
                 self._since.update(dict.fromkeys(waiting, event.created_at))
             case "job_reopened":
                 self.is_reopened = True
-                self._by_hand = {node_id for node_id, status in self.status.items() if status is NodeStatus.FAILED}
+                self._oracle.is_failing = False
+                failed = [node_id for node_id, status in self.status.items() if status is NodeStatus.FAILED]
+                self._by_hand = {node_id for node_id in failed if self._is_tried_by_hand(node_id)}
             case _:
                 pass
+        wrong = event.event_type == "job_completed" and self._oracle.is_failing
+        require(not wrong, "the job completed after {} had failed", self._failure)
         if event.event_type in JOB_MOVE:
             move = JOB_MOVE[event.event_type]
             require(self.job_status in move.sources, "{} while the job is {}", event.event_type, self.job_status)
             require(self.closing in (None, move.target), "{} while it is being {}", event.event_type, self.closing)
             self.job_status, self.closing = move.target, None
+
+    def _is_tried_by_hand(self, node_id: str) -> bool:
+        """Not what was allowed to fail, nor what runs last anyway."""
+        if node_id in self._oracle.chains:
+            return False
+        withdrawn = str(self._failure[node_id].error_message).startswith(WITHDRAWN)
+        return withdrawn or not may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
 
     def _end_back_off(self, node_id: str) -> str:
         ready = self.status[node_id] is NodeStatus.READY
@@ -156,12 +173,33 @@ class Timeline:
             dead = self._oracle.may_be_skipped(node_id, self.status)
             require(dead, "{} is skipped although something may still lead to it", node_id)
             return
+        if reason == "step_before_failed":
+            dead = node_id in self._oracle.chains and self._oracle.may_be_skipped(node_id, self.status)
+            require(dead, "{} is skipped although the step before it did not fail", node_id)
+            return
+        if reason == "job_did_not_fail":
+            is_idle = self._oracle.is_main_over and not self._oracle.is_failing
+            is_idle = is_idle and self._oracle.chains.get(node_id) is Phase.ON_FAILURE
+            require(is_idle, "{} is passed by although the job has failed, or may", node_id)
+            return
         require(reason in SKIPPED_WITH, "{} is skipped for the reason {}", node_id, reason)
+        if reason == "job_failed" and self._oracle.chains and node_id not in self._oracle.chains:
+            is_given_up = self._ground.rules.zombie_after_seconds < PATIENCE_SECONDS
+            require(self._oracle.is_failing or is_given_up, "{} is closed although nothing has failed", node_id)
+            self._oracle.is_failing = True
+            return
         self.closing = SKIPPED_WITH[reason]
 
     def _check_reopened(self, node_id: str) -> None:
         """Only what was skipped because of a failure waits anew."""
         require(self.is_reopened, "{} is reopened, its job is not", node_id)
+        if node_id in self._oracle.chains:
+            if self.status[node_id] is not NodeStatus.SKIPPED:
+                self.attempt[node_id] += 1
+                self._begin_anew(node_id)
+            self._due.pop(node_id, None)
+            self.revived.add(node_id)
+            return
         require(self._reason[node_id] == "job_failed", "{} was skipped for {}", node_id, self._reason[node_id])
         self._due.pop(node_id, None)
         self.revived.add(node_id)
@@ -169,6 +207,9 @@ class Timeline:
     def _check_dispatched(self, node_id: str, event: Event) -> None:
         runs = self.job_status is JobStatus.RUNNING and not self.is_paused
         require(runs, "{} is dispatched while the job does not run", node_id)
+        is_late = self._oracle.is_failing and node_id not in self._oracle.chains
+        require(not is_late, "{} is dispatched after the job has failed", node_id)
+        self._oracle.told[node_id] = "failed" if self._oracle.is_failing else "completed"
         ground = self._ground
         queue = self.queue_of(node_id)
         is_full = queue in ground.rules.closed_queues and ground.decided_at > ground.closed_at
@@ -197,14 +238,22 @@ class Timeline:
         plan = self._ground.case.plans.get(node_id)
         if plan and str(event.error_message).startswith(PLANNED) and moves(self._policy(node_id), plan.error):
             self._moved.add(node_id)
+        self._note_failure(node_id, event)
         if (kind := (event.event_data or {}).get("timeout")) is None:
             return
         self.timeouts += 1
         waited = (event.created_at - self._since[node_id]).total_seconds()
-        limit = task_of(self._ground.case, node_id).timeout_seconds or 3600
+        limit = _timeout(self._ground.case, node_id)
         if kind == "dispatch":
             limit = self._ground.rules.dispatch_timeout_seconds or max(limit, 1800)
         require(waited >= limit, "{} timed out ({}) after {} s of {} s", node_id, kind, waited, limit)
+
+    def _note_failure(self, node_id: str, event: Event) -> None:
+        """With one that is not allowed to fail the job is failing."""
+        is_final = (event.event_data or {}).get("will_retry") is False
+        is_allowed = may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
+        if is_final and not is_allowed and not str(event.error_message).startswith(WITHDRAWN):
+            self._oracle.is_failing = True
 
     def _check_retrying(self, node_id: str, event: Event) -> None:
         data = event.event_data or {}
@@ -253,6 +302,14 @@ class Timeline:
 def max_parallel(case: Case, fan_out: str) -> int | None:
     node = case.blueprint.workflow.nodes[fan_out]
     return node.max_parallel if isinstance(node, FanOutNode) else None
+
+
+def _timeout(case: Case, node_id: str) -> float:
+    added = case.added.get(node_id)
+    node = case.blueprint.workflow.nodes.get(node_id)
+    if isinstance(node, WaitNode | ApprovalNode | WorkflowNode):
+        return node.timeout_seconds or 0.0
+    return (added if added is not None else task_of(case, node_id)).timeout_seconds or 3600
 
 
 def task_of(case: Case, node_id: str) -> ChildTask:

@@ -1,10 +1,13 @@
 """Workers: they claim, do what the plan says, and report late, twice, in any order, or never."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
 
-from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost
+from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TasksAdded
+from dagmaster.model.added import RESULT_OF, AddedNode
 from dagmaster.simulation.cases import output_of
 from dagmaster.simulation.ground import Fault, Ground
 from dagmaster.simulation.store import TaskRow
@@ -19,6 +22,7 @@ class Worker:
     name: str
     held: dict[str, TaskRow] = field(default_factory=dict)
     hung: set[str] = field(default_factory=set)
+    added: Counter[str] = field(default_factory=Counter)  # how many slices of nodes, by task
 
     def hold(self, row: TaskRow) -> None:
         self.held[row.task_id] = row
@@ -26,9 +30,40 @@ class Worker:
     def drop(self, task_id: str) -> None:
         self.held.pop(task_id, None)
         self.hung.discard(task_id)
+        self.added.pop(task_id, None)
 
     def workable(self) -> list[TaskRow]:
         return [row for task_id, row in self.held.items() if task_id not in self.hung]
+
+
+def slices_left(ground: Ground, worker: Worker, row: TaskRow) -> Sequence[tuple[AddedNode, ...]]:
+    """What the attempt still has to add before it may end."""
+    addition = ground.case.additions.get(row.node_id)
+    if addition is None:
+        return ()
+    return addition.due(row.attempt, ground.case.plans[row.node_id].failures)[worker.added[row.task_id] :]
+
+
+def add_slice(ground: Ground, workers: Iterable[Worker]) -> bool:
+    """Some worker stores the next slice of some task, perhaps twice: the answer may get lost."""
+    adding = [(one, row) for one in workers for row in one.workable() if slices_left(ground, one, row)]
+    if not adding:
+        return False
+    worker, row = ground.rng.choice(adding)
+    message = TasksAdded(row.node_id, row.task_id, worker.name, ground.now, slices_left(ground, worker, row)[0])
+    if not ground.store.add_nodes(message):
+        worker.drop(row.task_id)
+        ground.note(f"{worker.name} learns that {row.task_id} is over")
+        return True
+    if ground.strikes(Fault.DUPLICATE):
+        ground.store.add_nodes(message)
+    worker.added[row.task_id] += 1
+    ground.note(f"{worker.name} adds {', '.join(node.node_id for node in message.nodes)}")
+    return True
+
+
+def endable(ground: Ground, worker: Worker) -> list[TaskRow]:
+    return [row for row in worker.workable() if not slices_left(ground, worker, row)]
 
 
 def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
@@ -48,7 +83,9 @@ def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
             plan.error,
         )
     params = orjson.loads(ground.store.nodes[row.node_id].params or b"null")
-    output = orjson.dumps(output_of(plan, params))
+    addition = ground.case.additions.get(row.node_id)
+    given = addition.result_of if addition is not None else None
+    output = orjson.dumps(output_of(plan, params) if given is None else {RESULT_OF: given})
     return TaskCompleted(row.node_id, row.task_id, worker.name, ground.now, output, 5)
 
 
@@ -85,7 +122,8 @@ class Remote:
 
     def work(self) -> bool:
         """Someone ends a task; those that were given up do not know it and go on."""
-        ready = [(worker, row) for worker in (*self.workers, *self.given_up) for row in worker.workable()]
+        everybody = (*self.workers, *self.given_up)
+        ready = [(worker, row) for worker in everybody for row in endable(self._ground, worker)]
         if not ready:
             return False
         worker, row = self._ground.rng.choice(ready)
@@ -102,6 +140,9 @@ class Remote:
             return True
         self.send(report)
         return True
+
+    def add(self) -> bool:
+        return add_slice(self._ground, (*self.workers, *self.given_up))
 
     def send(self, report: Report) -> None:
         self.flights.append(report)

@@ -14,8 +14,9 @@ from dagmaster.simulation.graphs import QUEUE
 from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
 from dagmaster.simulation.invariants import Watch
 from dagmaster.simulation.owners import Owner
+from dagmaster.simulation.steps import Outside
 from dagmaster.simulation.store import NodeRow, Store
-from dagmaster.simulation.workers import Remote, Worker, execute
+from dagmaster.simulation.workers import Remote, Worker, add_slice, endable, execute
 
 MAX_CALM_STEPS = 3_000
 
@@ -51,6 +52,7 @@ class World:
         self.weather = weather
         self.watch = Watch(self.ground)
         self.remote = Remote(self.ground, 2)
+        self.outside = Outside(self.ground)
         self.owners: list[Owner] = []
         self._appointed = 0
         for _ in range(2):
@@ -61,7 +63,12 @@ class World:
             (7, self.remote.claim),
             (7, self.remote.work),
             (4, self._work_locally),
+            (6, self.remote.add),
+            (4, self._add_locally),
             (8, self.remote.arrive),
+            (2, self.outside.signal),
+            (3, self.outside.decide),
+            (3, self.outside.end_child),
             (1, self.remote.watch),
             (2, self.remote.lose_one),
             (2, self.remote.rescue),
@@ -157,7 +164,12 @@ class World:
     # Everybody else.
 
     def _work_locally(self) -> bool:
-        ready = [(owner, owner.local, row) for owner in self.owners if owner.local for row in owner.local.workable()]
+        ready = [
+            (owner, owner.local, row)
+            for owner in self.owners
+            if owner.local
+            for row in endable(self.ground, owner.local)
+        ]
         if not ready:
             return False
         owner, worker, row = self.ground.rng.choice(ready)
@@ -166,6 +178,9 @@ class World:
         if not owner.deliver(report):
             self.remote.send(report)
         return True
+
+    def _add_locally(self) -> bool:
+        return add_slice(self.ground, [owner.local for owner in self.owners if owner.local])
 
     def _forge(self) -> bool:
         if not self.ground.strikes(Fault.FORGERY):
@@ -259,10 +274,15 @@ class World:
             self.remote.rescue,
             self.remote.watch,
             self._watch_locally,
+            self.remote.add,
+            self._add_locally,
             self.remote.arrive,
             self._work_locally,
             self.remote.work,
             self.remote.claim,
+            self.outside.signal,
+            self.outside.decide,
+            self.outside.end_child,
             self._close_mail,
             self._sleep,
         ]

@@ -1,13 +1,30 @@
 """The simulator is worth something only if it finds bugs: each of these is one that an engine like this has had."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from dagmaster.engine import (
+    adding,
+    edges,
+    ending,
+    failing,
+    fan,
+    last,
+    pausing,
+    reopening,
+    reports,
+    running,
+    state,
+    timers,
+    turn,
+    waiting,
+    waking,
+)
 from dagmaster.engine import decide as deciding
-from dagmaster.engine import edges, ending, failing, fan, pausing, reopening, reports, running, state, timers, turn
 from dagmaster.engine.messages import Pause, TaskLost, Unpause
 from dagmaster.engine.scope import item_scope
 from dagmaster.model.graph import NodeType
@@ -33,7 +50,7 @@ def accept_any_attempt(patch: pytest.MonkeyPatch) -> None:
         node = turn.job.nodes.get(node_id)
         return node if node is not None and state.is_executed(node) else None
 
-    patch.setattr(reports, "_current", current)
+    patch.setattr(reports, "find_current", current)
 
 
 @bug
@@ -304,12 +321,58 @@ def leave_waiting_tasks_on_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def go_on_when_a_node_has_failed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failing, "fail_job", lambda turn, error, *, failed: None)
+    patch.setattr(failing, "fail_job", lambda turn, error: None)
 
 
 @bug
 def leave_nodes_open_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ending, "_close_nodes", lambda turn, reason: None)
+    patch.setattr(ending, "_close_nodes", lambda turn, reason, **_: None)
+
+
+@bug
+def clean_up_before_the_rest_has_ended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state.JobState, "main_open", property(lambda self: 0))
+
+
+@bug
+def answer_a_failure_that_never_was(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(last, "_has_failed", lambda turn: True)
+
+
+@bug
+def forget_on_take_over_what_was_allowed_to_fail(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state, "has_passed", lambda job, node: False)
+
+
+@bug
+def fail_with_what_is_allowed_to_fail(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(failing, "_give_up", lambda turn, node, error: ending.fail_job(turn, error))
+
+
+@bug
+def wake_up_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting, "_after", lambda turn, seconds: None if seconds is None else turn.now)
+
+
+@bug
+def forget_to_wake_up_on_take_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(running, "take_up_waiting", lambda turn, node: None)
+
+
+@bug
+def let_children_go_on_without_their_caller(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(turn.Turn, "_call_off", lambda self, node: None)
+
+
+@bug
+def believe_decisions_for_other_attempts(patch: pytest.MonkeyPatch) -> None:
+    original = waking.accept_decision
+
+    def accept_decision(turn: turn.Turn, message: Any) -> None:
+        node = turn.job.nodes[message.node_id]
+        original(turn, replace(message, task_id=turn.job.task_id(node)))
+
+    patch.setattr(deciding, "accept_decision", accept_decision)
 
 
 @bug
@@ -418,6 +481,54 @@ def dispatch_into_a_full_queue(patch: pytest.MonkeyPatch) -> None:
 @bug
 def forget_what_a_full_queue_held_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(owners.Owner, "open_queue", lambda self, queue: None)
+
+
+@bug
+def take_in_what_any_attempt_adds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(adding, "find_current", lambda turn, node_id, task_id: turn.job.nodes.get(node_id))
+
+
+@bug
+def wait_for_what_had_ended_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(adding, "is_settled", lambda job, node: False)
+
+
+@bug
+def leave_out_nodes_when_they_are_added_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(adding, "_wait_for_more", lambda turn, node, given: None)
+
+
+@bug
+def forget_the_edges_of_added_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state, "_restore_added", lambda job: None)
+
+
+@bug
+def pass_on_the_name_instead_of_the_result(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reports, "find_named", lambda output: None)
+
+
+@bug
+def never_pass_results_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deciding, "pass_results", lambda turn: turn.given.clear())
+
+
+@bug
+def leave_references_in_parameters(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(running, "added_params", lambda job, node: node.task.params.raw)
+
+
+@bug
+def reopen_without_added_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reopening, "_added", lambda job: ())
+
+
+@bug
+def settle_no_child_for_what_was_added_behind_it(patch: pytest.MonkeyPatch) -> None:
+    def targets_of(node: state.NodeState) -> Sequence[str]:
+        return () if node.is_child else state.targets_of(node)
+
+    patch.setattr(edges, "targets_of", targets_of)
 
 
 def find(seeds: range) -> int | None:

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.ids import EPOCH_MS, MACHINES, SEQUENCES, SnowflakeGenerator, new_id, process_identity, wall_clock_ms
+from dagmaster.ids import (
+    EPOCH_MS,
+    MACHINES,
+    SEQUENCES,
+    SnowflakeGenerator,
+    new_id,
+    process_identity,
+    repeatable_id,
+    wall_clock_ms,
+)
 
 
 def frozen(*readings_ms: int) -> Callable[[], int]:
@@ -148,3 +157,11 @@ def test_a_child_forked_while_another_thread_holds_the_lock_can_draw():
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert ended == (child, 0)
+
+
+def test_a_repeatable_id_is_the_same_for_the_same_and_near_in_time():
+    job, other = new_id(), new_id() + (1 << 22)
+    ids = {repeatable_id(near, f"entry {n}") for near in (job, other) for n in range(5000)}
+    assert len(ids) == 10_000
+    assert ids == {repeatable_id(near, f"entry {n}") for near in (job, other) for n in range(5000)}
+    assert all(0 <= time_of(one) - time_of(job) <= 20 * 60 * 1000 for one in ids)

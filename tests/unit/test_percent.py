@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -27,7 +27,7 @@ def percent(*nodes: NodeStanding, status: JobStatus = JobStatus.RUNNING, ended_a
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 30, 999])
 def test_without_fan_outs_it_is_the_share_of_nodes_that_completed_or_were_skipped(total: int) -> None:
-    for done in range(total + 1):
+    for done in {*range(0, total, 1 + total // 50), total}:
         ended = [plain(DONE[at % 2]) for at in range(done)]
         nodes = ended + [plain(NodeStatus.RUNNING)] * (total - done)
         assert percent(*nodes) == round(100 * done / total, 1)
@@ -45,6 +45,20 @@ def test_a_fan_out_counts_as_much_as_its_children_have_ended() -> None:
 def test_a_fan_out_without_items_or_that_is_skipped_counts_whole() -> None:
     assert percent(plain(NodeStatus.COMPLETED), plain(NodeStatus.PENDING)) == 50.0
     assert percent(plain(NodeStatus.SKIPPED), plain(NodeStatus.PENDING)) == 50.0
+
+
+def test_what_was_allowed_to_fail_is_done_when_it_has_failed() -> None:
+    rest = plain(NodeStatus.PENDING)
+    failed = replace(plain(NodeStatus.FAILED), may_fail=True)
+    assert percent(failed, rest) == 50.0
+    assert percent(plain(NodeStatus.FAILED), rest) == 0.0
+    assert percent(replace(fan(4, completed=1, failed=1, running=2), may_fail=True), rest) == 25.0
+
+
+def test_what_was_withdrawn_with_its_job_is_not_done_though_it_was_allowed_to_fail() -> None:
+    before, rest = NOW - timedelta(seconds=9), plain(NodeStatus.SKIPPED)
+    nodes = [replace(plain(NodeStatus.FAILED, at), may_fail=True) for at in (before, NOW)]
+    assert percent(*nodes, rest, rest, status=JobStatus.CANCELLED, ended_at=NOW) == 25.0
 
 
 def test_what_is_not_all_is_never_shown_as_all() -> None:

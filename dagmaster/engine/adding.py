@@ -1,0 +1,241 @@
+"""Nodes that a running task adds to its own job, or somebody from outside.
+
+What is there already is kept: an attempt that is repeated adds the same nodes again. An added node waits for any nodes
+of the job; no node of the definition ever waits for an added one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+import orjson
+
+from dagmaster.engine.edges import is_dead, is_ready, make_ready, skip
+from dagmaster.engine.ending import start_job
+from dagmaster.engine.failing import fail_attempt
+from dagmaster.engine.messages import TasksAdded
+from dagmaster.engine.reports import begin, find_current
+from dagmaster.engine.results import REFUSED, waits_for
+from dagmaster.engine.running import start
+from dagmaster.engine.state import JobState, NodeState, count_edge, follow, is_live, is_settled
+from dagmaster.engine.turn import Turn
+from dagmaster.errors import Invalid
+from dagmaster.model.added import AddedDependency, AddedNode, awaited, may_add
+from dagmaster.model.expressions import Template
+from dagmaster.model.graph import GraphNode, NodeType, TaskSpec
+from dagmaster.model.last import Phase
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.slices import node_row, read_node
+from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, EventStatus, JobStatus, NodeStatus
+from dagmaster.model.workflow import DEFAULT_TIMEOUT_SECONDS
+
+SHOWN_IDS = 20
+_NO_PARAMS = Template({})
+_NEVER_TRIED_AGAIN = RetryPolicy(max_attempts=0)
+# What a row means that says nothing else, whatever the operator sets later.
+_USUAL_RETRY = RetryPolicy()
+
+
+def accept_added(turn: Turn, message: TasksAdded) -> None:
+    """Taken in only while the attempt that adds is the current one and under way."""
+    adder = None
+    if message.node_id is not None:
+        adder = find_current(turn, message.node_id, message.task_id or "")
+        if adder is None or adder.status not in NODE_IN_FLIGHT or adder.result_of is not None:
+            return
+        if adder.status is NodeStatus.DISPATCHED:  # That it adds proves that it runs.
+            begin(turn, adder, message.worker_id)
+    try:
+        _check(turn, adder, message)
+    except Invalid as error:
+        _refuse(turn, adder, f"what it added is refused: {error}")
+        return
+    if turn.job.status is JobStatus.PENDING:  # Paused before it began: what is added must find it begun.
+        start(turn)
+        start_job(turn, None)
+    _add(turn, adder, message)
+
+
+def _refuse(turn: Turn, adder: NodeState | None, error: str) -> None:
+    if adder is not None:
+        fail_attempt(turn, adder, error, permanent=True, error_types=REFUSED)
+    else:
+        turn.note("job_warning", EventStatus.WARNING, warning=error.replace("what it added", "what was added", 1))
+
+
+def _check(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:
+    """All of it, before any of it is added."""
+    job, adder_id = turn.job, adder.node_id if adder else None
+    if adder is None and job.error is not None:
+        raise Invalid("the job is failing")
+    phase = job.phase_of(adder) if adder else Phase.MAIN
+    if adder is None and job.last_open and not job.main_open:
+        raise Invalid("the job is over but for what runs last")
+    if len(job.nodes) + len(message.nodes) > turn.rules.max_fan_out:
+        raise Invalid(f"a job may have {turn.rules.max_fan_out} nodes")
+    planned: dict[str, tuple[str, ...]] = {}
+    for node in message.nodes:
+        known = job.nodes.get(node.node_id)
+        if not may_add(adder_id, node.node_id) or (known is not None and not _is_of(known, adder_id)):
+            raise Invalid(f"{adder_id or 'the outside'} cannot add a node of the id {node.node_id}")
+        for source in awaited(node):
+            if source == node.node_id or (source not in job.nodes and source not in planned):
+                raise Invalid(f"{node.node_id} waits for {source}, which the job does not have")
+            if source in job.nodes and job.phase_of(job.nodes[source]) is not phase:
+                raise Invalid(f"{node.node_id} waits for {source}, which has its turn at another time")
+        if known is not None:
+            _check_more(job, known, node, planned)
+        elif node.type == "task" and node.queue is None and adder is None:
+            raise Invalid(f"{node.node_id} needs a queue")
+        planned[node.node_id] = awaited(node)
+
+
+def _is_of(node: NodeState, adder: str | None) -> bool:
+    return node.is_added and node.added_by == adder
+
+
+def _check_more(job: JobState, node: NodeState, given: AddedNode, planned: Mapping[str, tuple[str, ...]]) -> None:
+    """A node that is there may wait for more as long as it has not begun."""
+    for source in _more(node, given):
+        if node.status is not NodeStatus.PENDING:
+            raise Invalid(f"{node.node_id} is {node.status}: it is too late for it to wait for {source}")
+        if waits_for(job, source, node.node_id, planned):
+            raise Invalid(f"{node.node_id} and {source} would wait for each other")
+
+
+def _more(node: NodeState, given: AddedNode) -> tuple[str, ...]:
+    return tuple(one for one in awaited(given) if one not in node.spec.all_of)
+
+
+def _add(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:
+    fresh = list(dict.fromkeys(node.node_id for node in message.nodes if node.node_id not in turn.job.nodes))
+    if fresh or not message.nodes:
+        turn.note(
+            "tasks_added",
+            EventStatus.INFO,
+            adder,
+            source_app="worker" if adder else "orchestrator",
+            added_by=adder.node_id if adder else message.actor,
+            count=len(fresh),
+            node_ids=fresh[:SHOWN_IDS],
+        )
+    for node in message.nodes:
+        known = turn.job.nodes.get(node.node_id)
+        if known is None:
+            _add_node(turn, adder, node)
+        else:
+            _wait_for_more(turn, known, node)
+    turn.groups += message.groups  # Those that are stored already are kept, as nodes are.
+    turn.dependencies += _numbered(turn.job, message.dependencies)
+
+
+def _numbered(job: JobState, dependencies: Iterable[AddedDependency]) -> Iterator[AddedDependency]:
+    """By the snowflake ids of the tasks: a repeated attempt gives new ones, and those of the first stay."""
+    for one in dependencies:
+        previous, following = _number_of(job, one.previous_id), _number_of(job, one.next_id)
+        if previous is not None and following is not None:
+            yield AddedDependency(previous, one.previous_type, following, one.next_type)
+
+
+def _number_of(job: JobState, end: int | str) -> int | None:
+    if isinstance(end, int):
+        return end
+    node = job.nodes.get(end)
+    return node.snowflake if node is not None else None
+
+
+def _add_node(turn: Turn, adder: NodeState | None, given: AddedNode) -> None:
+    job = turn.job
+    queue = given.queue or (adder.task_queue if adder is not None else "")
+    timeout = given.timeout_seconds or turn.rules.default_timeout_seconds
+    retry = given.retry or turn.rules.default_retry
+    node = _state_of(given, adder.node_id if adder else None, queue, timeout, retry)
+    if node.has_params:
+        node.params = orjson.dumps(given.params)
+    node.definition = encode_definition(given, node)
+    job.nodes[node.node_id] = turn.created[node.node_id] = node
+    job.count_open(node, 1)
+    node.all_open = len(node.spec.all_of)
+    _connect(job, node, node.spec.all_of)
+    _set_off(turn, node)
+
+
+def _wait_for_more(turn: Turn, node: NodeState, given: AddedNode) -> None:
+    more = _more(node, given)
+    if not more:
+        return
+    node.spec = replace(node.spec, all_of=(*node.spec.all_of, *more))
+    node.definition = encode_definition(given, node)
+    if node.node_id not in turn.created:
+        turn.touched[node.node_id] = node
+    node.all_open += len(more)
+    _connect(turn.job, node, more)
+    _set_off(turn, node)
+
+
+def _connect(job: JobState, node: NodeState, sources: Iterable[str]) -> None:
+    for name in sources:
+        source = job.nodes[name]
+        follow(source, node)
+        if source.status in NODE_TERMINAL and is_settled(job, source):
+            count_edge(node, source, live=is_live(source, node.node_id))
+
+
+def _set_off(turn: Turn, node: NodeState) -> None:
+    """What it waits for may have ended already."""
+    if is_ready(node):
+        make_ready(turn, node)
+    elif is_dead(node):
+        skip(turn, node, "conditional_branch_not_taken")
+
+
+def encode_definition(given: AddedNode, node: NodeState) -> bytes:
+    """What its row keeps; parameters that name results only here, until they are known."""
+    task = node.spec.task
+    queue, timeout, retry = (task.queue, task.timeout_seconds, task.retry) if task else (None, None, None)
+    row = node_row(
+        given,
+        node.spec.all_of,
+        queue,
+        None if timeout == DEFAULT_TIMEOUT_SECONDS else timeout,
+        None if retry is _USUAL_RETRY or retry == _USUAL_RETRY else retry,
+    )
+    if given.refs:
+        row["refs"] = given.params
+    return orjson.dumps(row)
+
+
+def read_definition(node_id: str, definition: bytes, added_by: str | None) -> NodeState:
+    """The node as it was added, from its row."""
+    row = orjson.loads(definition)
+    refs = row.pop("refs", {})
+    given = read_node({"id": node_id, "params": refs, **row}, f"the definition of {node_id}")
+    timeout, retry = given.timeout_seconds or DEFAULT_TIMEOUT_SECONDS, given.retry or _USUAL_RETRY
+    return _state_of(given, added_by, given.queue or "", timeout, retry)
+
+
+def _state_of(given: AddedNode, added_by: str | None, queue: str, timeout: float, retry: RetryPolicy) -> NodeState:
+    """In memory it is a node like the others, with a specification of its own."""
+    sources = awaited(given)
+    if given.type == "gate":
+        spec = GraphNode(given.node_id, NodeType.GATE, sources, (), (), _NEVER_TRIED_AGAIN)
+        return NodeState(given.node_id, spec, 0, is_added=True, added_by=added_by)
+    task = _task_spec(given.handler, queue, timeout, retry)
+    if given.refs:
+        task = replace(task, params=Template(given.params))
+    spec = GraphNode(given.node_id, NodeType.TASK, sources, (), (), retry, task=task)
+    return NodeState(
+        given.node_id,
+        spec,
+        retry.max_attempts,
+        is_added=True,
+        added_by=added_by,
+        has_params=not given.refs,
+        snowflake=given.task,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _task_spec(handler: str, queue: str, timeout_seconds: float, retry: RetryPolicy) -> TaskSpec:
+    """Shared by all that are alike; thousands are."""
+    return TaskSpec(handler, queue, _NO_PARAMS, timeout_seconds, retry)

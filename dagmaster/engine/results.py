@@ -1,0 +1,97 @@
+"""Results of others: a task may say that the output of a node which it has added is its own."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import orjson
+
+from dagmaster.engine.failing import fail_attempt
+from dagmaster.engine.running import complete
+from dagmaster.engine.state import JobState, NodeState, is_settled
+from dagmaster.engine.turn import Turn
+from dagmaster.model.added import RESULT_OF
+from dagmaster.model.states import NODE_SUCCESSFUL, NodeStatus
+
+REFUSED = ("Invalid", "dagmaster.errors.Invalid", "Exception")
+# No output that names a node is longer.
+LONGEST = 256
+NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+def find_named(output: bytes) -> str | None:
+    """The node whose result is to be given, if that is what the output says."""
+    if len(output) > LONGEST or RESULT_OF.encode() not in output:
+        return None
+    value = orjson.loads(output)
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    name = value.get(RESULT_OF)
+    return name if isinstance(name, str) else None
+
+
+def await_result(turn: Turn, node: NodeState, name: str, duration_ms: int | None) -> None:
+    """It has done its part, and stays running without worker and timeout until the other node has completed."""
+    job, other = turn.job, turn.job.nodes.get(name)
+    if other is None or not other.is_added:
+        _refuse(turn, node, f"it gives the result of {name!r}, which is no node that was added to this job")
+    elif waits_for(job, name, node.node_id):
+        _refuse(turn, node, f"it gives the result of {name}, which waits for it")
+    elif other.status is NodeStatus.COMPLETED:
+        complete(turn, node, other.output, duration_ms)
+    elif other.status is NodeStatus.SKIPPED:
+        _refuse(turn, node, f"it gives the result of {name}, which was skipped")
+    else:
+        node.result_of = name
+        job.awaited.setdefault(name, []).append(node.node_id)
+        if node.node_id not in turn.created:
+            turn.touched[node.node_id] = node
+
+
+def _refuse(turn: Turn, node: NodeState, error: str) -> None:
+    fail_attempt(turn, node, error, permanent=True, error_types=REFUSED)
+
+
+def pass_results(turn: Turn) -> None:
+    """What has ended gives its output to those that wait for it, and they to theirs."""
+    while turn.given and not turn.is_over:
+        other = turn.given.popleft()
+        if other.status not in NODE_SUCCESSFUL:
+            continue  # Reopened in the same turn.
+        for node_id in turn.job.awaited.pop(other.node_id, ()):
+            node = turn.job.nodes[node_id]
+            if node.result_of != other.node_id:
+                continue
+            node.result_of = None
+            if other.status is NodeStatus.COMPLETED:
+                complete(turn, node, other.output)
+            else:
+                _refuse(turn, node, f"it gives the result of {other.node_id}, which was skipped")
+    turn.given.clear()
+
+
+def waits_for(job: JobState, node_id: str, wanted: str, planned: Mapping[str, Sequence[str]] = NOTHING) -> bool:
+    """Whether a node cannot end before `wanted` has; `planned` are edges that are not in the job yet."""
+    seen, look = {node_id}, [node_id]
+    while look:
+        one = look.pop()
+        if one == wanted:
+            return True
+        for blocker in (*planned.get(one, ()), *_blockers(job, one)):
+            if blocker not in seen:
+                seen.add(blocker)
+                look.append(blocker)
+    return False
+
+
+def _blockers(job: JobState, node_id: str) -> Iterator[str]:
+    """By edges, by the children of a fan-out, by results of others."""
+    node = job.nodes.get(node_id)
+    if node is None or is_settled(job, node):
+        return
+    if node.result_of is not None:
+        yield node.result_of
+    if node_id in job.fans:
+        yield from (child.node_id for child in job.children(node_id))
+    if not node.is_child:
+        yield from node.spec.all_of
+        yield from node.spec.any_of

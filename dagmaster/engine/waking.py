@@ -1,0 +1,95 @@
+"""What ends a wait: a time that has come, a signal, a decision, the end of the child."""
+
+from typing import Any
+
+from dagmaster.engine.failing import fail_attempt
+from dagmaster.engine.messages import Decision, SignalSent, TaskCompleted, TaskFailed
+from dagmaster.engine.running import complete
+from dagmaster.engine.scope import encode
+from dagmaster.engine.state import NodeState
+from dagmaster.engine.turn import Turn
+from dagmaster.engine.waiting import WAITING, wait_output
+from dagmaster.model.graph import NodeType
+from dagmaster.model.retry import TIMED_OUT
+from dagmaster.model.states import EventStatus, NodeStatus
+
+MAX_KEPT_SIGNALS = 1000
+SHOWN_NODES = 20
+REJECTED = ("Rejected", "Exception")
+
+
+def wake(turn: Turn, node: NodeState) -> None:
+    """Its time has come; what waited for somebody has waited in vain."""
+    if node.status is not NodeStatus.RUNNING or node.spec.type not in WAITING:
+        return
+    if node.not_before is None or node.not_before > turn.now:
+        return
+    if node.spec.wait is not None and node.spec.wait.signal is None:
+        _end_wait(turn, node, wait_output(turn, node, None))
+        return
+    error = f"timed out: {_in_vain(node)} within {_patience(node):g} s"
+    fail_attempt(turn, node, error, error_types=TIMED_OUT, timeout="wait")
+
+
+def _in_vain(node: NodeState) -> str:
+    if node.spec.wait is not None:
+        return f"the signal {node.spec.wait.signal!r} did not come"
+    return "nobody decided" if node.spec.approval is not None else "the job that it called did not end"
+
+
+def _patience(node: NodeState) -> float:
+    spec = node.spec.wait or node.spec.approval or node.spec.child_job
+    return spec.timeout_seconds or 0.0 if spec is not None else 0.0
+
+
+def _end_wait(turn: Turn, node: NodeState, output: bytes) -> None:
+    node.not_before = None
+    complete(turn, node, output)
+
+
+def accept_signal(turn: Turn, message: SignalSent) -> None:
+    """It wakes all that wait for it now; if nobody does, it is kept for the first that will."""
+    job = turn.job
+    waiting = [node for node in job.nodes.values() if _waits_for(node, message.name)]
+    signal = {"name": message.name, "data": message.data, "actor": message.actor, "at": message.at.isoformat()}
+    is_kept = not waiting and len(job.signals) < MAX_KEPT_SIGNALS
+    names = [node.node_id for node in waiting[:SHOWN_NODES]]
+    turn.note("signal_received", EventStatus.INFO, name=message.name, actor=message.actor, woke=names, kept=is_kept)
+    if is_kept:
+        job.signals.append(signal)
+        turn.job_touched = True
+    elif not waiting:
+        turn.note("job_warning", EventStatus.WARNING, warning=f"{MAX_KEPT_SIGNALS} signals are kept: this one is lost")
+    for node in waiting:
+        _end_wait(turn, node, wait_output(turn, node, signal))
+
+
+def _waits_for(node: NodeState, name: str) -> bool:
+    return node.status is NodeStatus.RUNNING and node.spec.wait is not None and node.spec.wait.signal == name
+
+
+def accept_decision(turn: Turn, message: Decision) -> None:
+    """The first one counts; one for an attempt that is over changes nothing."""
+    node = turn.job.nodes.get(message.node_id)
+    if node is None or node.spec.type is not NodeType.APPROVAL or node.status is not NodeStatus.RUNNING:
+        return
+    if turn.job.task_id(node) != message.task_id:
+        return
+    status = EventStatus.SUCCESS if message.approved else EventStatus.WARNING
+    decided: dict[str, Any] = {"approved": message.approved, "by": message.actor, "comment": message.comment}
+    turn.note("approval_decided", status, node, **decided)
+    node.not_before = None
+    if message.approved:
+        complete(turn, node, encode({**decided, "at": message.at}, "the decision"))
+        return
+    why = f": {message.comment}" if message.comment else ""
+    error = f"rejected by {message.actor or 'somebody'}{why}"
+    fail_attempt(turn, node, error, permanent=True, error_types=REJECTED)
+
+
+def find_caller(turn: Turn, message: TaskCompleted | TaskFailed) -> NodeState | None:
+    """The node whose child has ended. Children speak for themselves: what a worker says of them is not believed."""
+    node = turn.job.nodes.get(message.node_id)
+    if node is None or node.spec.type is not NodeType.WORKFLOW or message.worker_id is not None:
+        return None
+    return node if turn.job.task_id(node) == message.task_id else None

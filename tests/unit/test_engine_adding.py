@@ -1,0 +1,458 @@
+"""Nodes that running tasks add: once, behind what they wait for, and as good as any other node from then on."""
+
+from typing import Any
+
+import pytest
+from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_out, task
+
+from dagmaster.engine.messages import RetryByHand, TasksAdded, TimerDue, TimerKind
+from dagmaster.engine.turn import Rules
+from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.states import JobStatus, NodeStatus
+
+PENDING, DISPATCHED, RUNNING = NodeStatus.PENDING, NodeStatus.DISPATCHED, NodeStatus.RUNNING
+COMPLETED, FAILED, SKIPPED = NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED
+
+
+def job(**fields: Any) -> Bench:
+    """One task, `a`, that runs, and the end behind it."""
+    bench = Bench(a=task(**fields), end=end("a")).start()
+    bench.begin("a")
+    return bench
+
+
+def node(name: str, *after: str, **fields: Any) -> AddedNode:
+    return AddedNode(name, "work", fields.pop("params", {}), after, retry=fields.pop("retry", NO_RETRY), **fields)
+
+
+def gate(name: str, *after: str) -> AddedNode:
+    return AddedNode(name, after=after, type="gate")
+
+
+def add(bench: Bench, *nodes: AddedNode, adder: str | None = "a", **fields: Any) -> None:
+    task_id = fields.pop("task_id", None) or (bench.task_id(adder) if adder else None)
+    bench.send(TasksAdded(adder, task_id, "worker" if adder else None, bench.now, nodes, **fields))
+
+
+def test_an_added_node_runs_and_the_job_stays_open_until_it_has_ended():
+    bench = job()
+    add(bench, node("a.1", params={"x": 1}))
+    bench.complete("a")
+    assert (bench.of("end"), bench.status) == (COMPLETED, JobStatus.RUNNING)
+    assert bench.params("a.1") == {"x": 1}
+    bench.complete("a.1", {"result": 7})
+    assert bench.status is JobStatus.COMPLETED
+    assert bench.data("a", "tasks_added") == {"added_by": "a", "count": 1, "node_ids": ["a.1"]}
+
+
+def test_the_result_of_the_job_has_no_added_nodes():
+    bench = job()
+    add(bench, node("a.1"))
+    bench.complete("a", {"x": 1})
+    bench.complete("a.1", {"y": 1})
+    assert bench.result.keys() == {"a", "_provenance"}
+    assert bench.data(None, "job_completed")["result_keys"] == ["a"]
+
+
+def test_it_waits_for_all_that_it_is_behind():
+    bench = job()
+    add(bench, node("a.1"), node("a.2"), node("a.3", "a", "a.1", "a.2"))
+    bench.complete("a.1")
+    bench.complete("a")
+    assert bench.of("a.3") is PENDING
+    bench.complete("a.2")
+    assert bench.of("a.3") is DISPATCHED
+
+
+def test_behind_what_has_ended_it_is_ready_at_once():
+    bench = Bench(before=task(), a=task("before"), end=end("a")).start()
+    bench.complete("before")
+    add(bench, node("a.1", "start", "before"))
+    assert bench.of("a.1") is DISPATCHED
+
+
+def test_it_takes_the_queue_of_the_task_that_adds_it():
+    bench = job()
+    add(bench, node("a.1"), node("a.2", queue="heavy"))
+    assert [bench.job.nodes[name].task_queue for name in ("a.1", "a.2")] == ["tasks", "heavy"]
+
+
+def test_a_repeated_attempt_adds_the_same_nodes_once():
+    bench = job(retry=AT_ONCE)
+    add(bench, node("a.1"), node("a.2", "a.1"))
+    bench.complete("a.1", {"result": 1})
+    bench.fail("a")
+    add(bench, node("a.1"), node("a.2", "a.1"), node("a.3", "a.2"))
+    assert bench.data("a", "tasks_added")["node_ids"] == ["a.3"]
+    assert bench.output("a.1") == {"result": 1}
+    for name in ("a", "a.2", "a.3"):
+        bench.complete(name)
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_what_an_attempt_adds_that_is_over_is_not_taken_in():
+    bench = job(retry=AT_ONCE)
+    late = bench.task_id("a")
+    bench.fail("a")
+    add(bench, node("a.1"), task_id=late)
+    assert "a.1" not in bench.store.nodes
+    bench.complete("a")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_to_add_proves_that_the_task_runs():
+    bench = Bench(a=task(), end=end("a")).start()
+    add(bench, node("a.1"))
+    assert (bench.of("a"), bench.of("a.1")) == (RUNNING, DISPATCHED)
+
+
+def test_gates_are_passed_by_the_engine():
+    bench = job()
+    members = [node(f"a.{n}", "a.in") for n in range(3)]
+    add(bench, node("a.first"), gate("a.in", "a.first"), *members, gate("a.out", "a.0", "a.1", "a.2"))
+    add(bench, node("a.last", "a.out"))
+    bench.complete("a.first")
+    assert bench.of("a.in") is COMPLETED
+    for n in range(3):
+        assert bench.of("a.last") is PENDING
+        bench.complete(f"a.{n}")
+    assert (bench.of("a.out"), bench.of("a.last")) == (COMPLETED, DISPATCHED)
+
+
+def test_an_empty_gate_is_no_obstacle():
+    bench = job()
+    add(bench, gate("a.out"), node("a.1", "a.out"))
+    assert bench.of("a.1") is DISPATCHED
+
+
+def test_parameters_take_the_results_of_others():
+    bench = job()
+    params = {"x": {"$result": "a.1"}, "deep": [{"y": {"$result": "a.2"}}], "plain": {"$result": "a.1", "more": 1}}
+    add(bench, node("a.1"), node("a.2"), node("a.3", params=params))
+    bench.complete("a.1", {"result": [1, 2], "other": 3})
+    assert bench.of("a.3") is PENDING
+    bench.complete("a.2", {"whole": True})
+    assert bench.params("a.3") == {
+        "x": [1, 2],
+        "deep": [{"y": {"whole": True}}],
+        "plain": {"$result": "a.1", "more": 1},
+    }
+
+
+def test_text_that_looks_like_an_expression_stays_as_it_is():
+    bench = job()
+    add(bench, node("a.1", params={"x": "{{ inputs.secret }}"}))
+    assert bench.params("a.1") == {"x": "{{ inputs.secret }}"}
+
+
+def test_another_owner_goes_on_with_them():
+    bench = job()
+    add(bench, node("a.1"), node("a.2", params={"x": {"$result": "a.1"}}), gate("a.3", "a.2"))
+    bench.restart()
+    bench.complete("a.1", {"result": 5})
+    assert bench.params("a.2") == {"x": 5}
+    bench.restart()
+    bench.complete("a")
+    bench.complete("a.2")
+    assert (bench.of("a.3"), bench.status) == (COMPLETED, JobStatus.COMPLETED)
+
+
+def test_behind_a_branch_that_was_not_taken_it_is_skipped():
+    bench = Bench(
+        {"x": 1}, c=choose("inputs.x", is_1=("a",), default=("b",)), a=task(), b=task(), end=end(any_of=("a", "b"))
+    ).start()
+    add(bench, node("a.1", "b"), node("a.2", "a.1"), node("a.3", "b", "start"))
+    assert [bench.of(f"a.{n}") for n in (1, 2, 3)] == [SKIPPED, SKIPPED, DISPATCHED]
+
+
+def test_they_may_wait_for_children_of_a_fan_out_and_be_added_by_them():
+    bench = Bench({"items": [1, 2]}, f=fan_out("{{ inputs.items }}"), end=end("f")).start()
+    add(bench, node("f__0.1", "f__1"), node("f__0.2", "f"), adder="f__0")
+    bench.complete("f__1")
+    assert [bench.of(f"f__0.{n}") for n in (1, 2)] == [DISPATCHED, PENDING]
+    bench.restart()
+    bench.complete("f__0")
+    assert (bench.of("f__0.2"), bench.of("end")) == (DISPATCHED, COMPLETED)
+
+
+def test_a_node_that_has_not_begun_may_wait_for_more():
+    bench = job()
+    add(bench, node("a.1"), node("a.2", "a.1"))
+    add(bench, node("a.3"), node("a.2", "a.1", "a.3"))
+    bench.complete("a.1")
+    bench.restart()
+    assert bench.of("a.2") is PENDING
+    bench.complete("a.3")
+    assert bench.of("a.2") is DISPATCHED
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ([node("b.1")], "a cannot add a node of the id b.1"),
+        ([node("end")], "a cannot add a node of the id end"),
+        ([node("a.1", "a.9")], "a.1 waits for a.9, which the job does not have"),
+        ([node("a.1", "a.1")], "a.1 waits for a.1"),
+        ([node("a.1", params={"x": {"$result": "nobody"}})], "a.1 waits for nobody"),
+        ([node("a.1"), node("a.1", "start")], "too late"),
+        ([node("a.1", "a"), node("a.2", "a.1"), node("a.1", "a.2")], "would wait for each other"),
+    ],
+)
+def test_what_makes_no_sense_fails_the_attempt_for_good(nodes: list[AddedNode], reason: str):
+    bench = job(retry=AT_ONCE)
+    if len(nodes) > 1:
+        add(bench, *nodes[:-1])
+        nodes = nodes[-1:]
+    add(bench, *nodes)
+    assert bench.status is JobStatus.FAILED
+    assert "what it added is refused" in (bench.error or "") and reason in (bench.error or "")
+    assert bench.store.nodes["a"].attempt == 0
+
+
+def test_a_circle_within_one_slice_is_found():
+    bench = job()
+    add(bench, node("a.1", "a"), node("a.2", "a"))
+    add(bench, node("a.3", "a.1"), node("a.2", "a.3"), node("a.1", "a.2"))
+    assert "would wait for each other" in (bench.error or "")
+
+
+def test_retries_timeouts_and_fail_fast_hold_for_them():
+    bench = job()
+    add(bench, node("a.1", retry=AT_ONCE, timeout_seconds=10), node("a.2", "a.1"))
+    bench.fail("a.1")
+    assert bench.store.nodes["a.1"].attempt == 1
+    bench.begin("a.1")
+    bench.wait(20)
+    assert bench.store.nodes["a.1"].attempt == 2
+    bench.fail("a.1", permanent=True)
+    assert bench.status is JobStatus.FAILED
+    assert (bench.of("a"), bench.of("a.2")) == (FAILED, SKIPPED)
+
+
+def test_what_they_do_not_say_is_as_the_operator_has_set_it_when_they_are_added():
+    rules = Rules(default_timeout_seconds=7, default_retry=RetryPolicy(max_attempts=9))
+    bench = Bench(rules=rules, a=task(), end=end("a")).start()
+    bench.begin("a")
+    add(bench, AddedNode("a.1", "work"), AddedNode("a.2", "work", timeout_seconds=3600, retry=RetryPolicy()))
+    bench.rules = Rules()
+    bench.restart()
+    said = [(one.spec.task.timeout_seconds, one.max_retries) for one in map(bench.job.nodes.get, ("a.1", "a.2"))]
+    assert said == [(7, 9), (3600, 3)]
+
+
+def test_a_failed_job_is_reopened_with_them():
+    bench = job()
+    add(bench, node("a.1"), gate("a.2", "a.1"), node("a.3", "a.2", params={"x": {"$result": "a.1"}}), node("a.4"))
+    bench.complete("a.1", {"result": 3})
+    bench.fail("a.4")
+    assert bench.status is JobStatus.FAILED
+    bench.retry()
+    assert (bench.of("a.2"), bench.of("a.3"), bench.of("a.4")) == (COMPLETED, DISPATCHED, DISPATCHED)
+    for name in ("a", "a.3", "a.4"):
+        bench.complete(name)
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_reopening_knows_what_waits_for_a_fan_outs_child():
+    bench = Bench({"items": [1, 2]}, f=fan_out("{{ inputs.items }}"), end=end("f")).start()
+    add(bench, node("f__0.1", "f__1"), adder="f__0")
+    bench.fail("f__0")
+    bench.retry()
+    bench.complete("f__1")
+    assert bench.of("f__0.1") is DISPATCHED
+
+
+def test_cancelling_closes_them():
+    bench = job()
+    add(bench, node("a.1"), node("a.2", "a.1"))
+    bench.cancel()
+    assert (bench.of("a.1"), bench.of("a.2"), bench.waiting) == (FAILED, SKIPPED, [])
+
+
+def test_a_paused_job_takes_them_in_and_starts_none():
+    bench = job()
+    bench.pause()
+    add(bench, node("a.1"))
+    assert bench.of("a.1") is NodeStatus.READY
+    bench.restart()
+    bench.unpause()
+    assert bench.of("a.1") is DISPATCHED
+
+
+def test_a_failed_one_between_two_attempts_is_tried_at_once_by_hand():
+    bench = job()
+    add(bench, node("a.1", retry=AT_ONCE.model_copy(update={"initial_delay_seconds": 60})))
+    bench.fail("a.1")
+    bench.send(RetryByHand("a.1", "ann"))
+    assert bench.of("a.1") is DISPATCHED
+
+
+def test_groups_and_dependencies_are_written_with_the_nodes():
+    bench = job(retry=AT_ONCE)
+    group, said = AddedGroup(70, "g"), AddedDependency(11, "task", 12, "task")
+    add(bench, node("a.1", task=11), node("a.2", "a.1", task=12, group=70), groups=(group,), dependencies=(said,))
+    assert (bench.turn.groups, bench.turn.dependencies) == ([group], [said])
+    bench.fail("a")
+    again = AddedDependency("a.1", "task", "a.3", "task")
+    add(bench, node("a.1", task=21))
+    add(bench, node("a.3", "a.1", task=23), dependencies=(again, AddedDependency("a", "task", "a.3", "task")))
+    assert bench.turn.dependencies == [AddedDependency(11, "task", 23, "task")]
+
+
+# From outside.
+
+
+def test_somebody_from_outside_may_add_nodes():
+    bench = job()
+    add(bench, node("added.5", "a", queue="tasks"), adder=None, actor="ann")
+    assert bench.data(None, "tasks_added") == {"added_by": "ann", "count": 1, "node_ids": ["added.5"]}
+    bench.complete("a")
+    assert (bench.of("added.5"), bench.status) == (DISPATCHED, JobStatus.RUNNING)
+    bench.restart()
+    bench.complete("added.5")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_nonsense_from_outside_is_noted_and_harms_nobody():
+    bench = job()
+    add(bench, node("added.5", "nobody", queue="tasks"), adder=None)
+    add(bench, node("added.6"), adder=None)
+    assert bench.data(None, "job_warning")["warning"] == "what was added is refused: added.6 needs a queue"
+    bench.complete("a")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_paused_job_that_has_not_begun_can_be_added_to():
+    bench = Bench(a=task(), end=end("a"))
+    bench.pause()
+    add(bench, node("added.5", queue="tasks"), adder=None)
+    bench.restart()
+    assert bench.waiting == []
+    bench.unpause()
+    assert set(bench.waiting) == {f"{JOB}_a_0", f"{JOB}_added.5_0"}
+    bench.complete("a")
+    bench.complete("added.5")
+    assert bench.status is JobStatus.COMPLETED
+
+
+# Results of others.
+
+
+def result_of(name: str) -> dict[str, str]:
+    return {"$result_of": name}
+
+
+def test_a_task_may_give_the_result_of_a_node_that_it_has_added():
+    bench = job()
+    add(bench, node("a.1"))
+    bench.complete("a", result_of("a.1"))
+    assert (bench.of("a"), bench.of("end"), bench.store.running) == (RUNNING, PENDING, {})
+    bench.complete("a.1", {"result": 9})
+    assert (bench.output("a"), bench.status) == ({"result": 9}, JobStatus.COMPLETED)
+
+
+def test_the_other_may_have_completed_before():
+    bench = job()
+    add(bench, node("a.1"))
+    bench.complete("a.1", {"result": 9})
+    bench.complete("a", result_of("a.1"))
+    assert (bench.output("a"), bench.status) == ({"result": 9}, JobStatus.COMPLETED)
+
+
+def test_results_are_passed_on_through_any_number_of_nodes():
+    bench = job()
+    adder = "a"
+    for _ in range(3):
+        add(bench, node(f"{adder}.1"), adder=adder)
+        bench.complete(adder, result_of(f"{adder}.1"))
+        adder += ".1"
+    bench.restart()
+    bench.complete(adder, {"result": "deep"})
+    assert (bench.output("a"), bench.status) == ({"result": "deep"}, JobStatus.COMPLETED)
+
+
+def test_while_it_waits_for_the_other_nothing_concerns_its_attempt():
+    bench = job(timeout_seconds=10)
+    add(bench, node("a.1", timeout_seconds=1000))
+    bench.complete("a", result_of("a.1"))
+    bench.lose("a")
+    bench.fail("a")
+    add(bench, node("a.2"))
+    bench.wait(100)
+    bench.restart()
+    bench.wait(100)
+    bench.send(TimerDue(TimerKind.TIMEOUT, "a", 0))
+    assert (bench.of("a"), bench.store.nodes["a"].attempt) == (RUNNING, 0)
+    assert "a.2" not in bench.store.nodes
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nobody", "no node that was added to this job"),
+        ("end", "no node that was added to this job"),
+        ("a.behind", "which waits for it"),
+        ("a.far", "which waits for it"),
+        ("a.skipped", "which was skipped"),
+    ],
+)
+def test_a_result_that_can_never_come_fails_the_attempt_for_good(name: str, reason: str):
+    bench = Bench(
+        {"x": 1},
+        a=task(retry=AT_ONCE),
+        b=task("a"),
+        c=choose("inputs.x", is_1=("end",), default=("d",)),
+        d=task(),
+        end=end("b"),
+    ).start()
+    add(bench, node("a.behind", "a"), node("a.far", "b"), node("a.skipped", "d"))
+    bench.complete("a", result_of(name))
+    assert bench.status is JobStatus.FAILED
+    assert reason in (bench.error or "")
+
+
+def test_two_that_give_each_others_result_are_found():
+    bench = job()
+    add(bench, node("a.1"), node("a.2"))
+    bench.complete("a.1", result_of("a.2"))
+    bench.complete("a.2", result_of("a.1"))
+    assert "which waits for it" in (bench.error or "")
+
+
+def test_a_fan_out_waits_for_its_children_and_they_cannot_wait_for_what_is_behind_it():
+    bench = Bench({"items": [1, 2]}, f=fan_out("{{ inputs.items }}"), end=end("f")).start()
+    add(bench, node("f__0.1", "f"), adder="f__0")
+    bench.complete("f__0", result_of("f__0.1"))
+    assert "which waits for it" in (bench.error or "")
+
+
+def test_if_the_other_is_skipped_later_the_node_fails():
+    bench = Bench(
+        {"x": 1}, a=task(), b=task(), c=choose("inputs.x", "b", is_1=("end",), default=("d",)), d=task(), end=end("a")
+    ).start()
+    add(bench, node("a.1", "d"))
+    bench.complete("a", result_of("a.1"))
+    assert bench.of("a") is RUNNING
+    bench.complete("b")
+    assert "which was skipped" in (bench.error or "")
+
+
+def test_a_withdrawn_node_gives_its_result_after_reopening():
+    bench = job()
+    add(bench, node("a.1"), node("a.2"))
+    bench.complete("a", result_of("a.1"))
+    bench.fail("a.2")
+    bench.retry()
+    add(bench, node("a.1"), node("a.2"))
+    bench.complete("a.1", {"result": 1})
+    bench.complete("a", result_of("a.1"))
+    bench.complete("a.2")
+    assert (bench.output("a"), bench.status) == ({"result": 1}, JobStatus.COMPLETED)
+
+
+def test_adding_costs_nothing_for_the_nodes_that_are_there():
+    bench = job()
+    add(bench, *(node(f"a.{n}") for n in range(500)))
+    add(bench, node("a.500"))
+    assert (len(bench.turn.created), len(bench.turn.touched), len(bench.turn.events)) == (1, 0, 3)

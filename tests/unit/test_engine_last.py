@@ -1,0 +1,246 @@
+"""What may fail without its job, and the chains that run when all else has ended."""
+
+import pytest
+from engine_bench import AT_ONCE, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
+
+from dagmaster.engine.messages import TimerDue, TimerKind
+from dagmaster.engine.turn import Rules
+from dagmaster.model.states import JobStatus, NodeStatus
+
+COMPLETED, FAILED, SKIPPED, PENDING = NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED, NodeStatus.PENDING
+
+LAST = {"on_failure": ("alarm",), "finally": ("clean",)}
+
+
+def guarded(**nodes: object) -> Bench:
+    """`a`, then `b`; an alarm of two steps, and one that cleans up."""
+    parts = {
+        "a": task(retry=NO_RETRY),
+        "b": task("a", retry=NO_RETRY),
+        "end": end("b"),
+        "alarm": task(retry=NO_RETRY, params={"why": "{{ job.error }}", "who": "{{ job.failed_node }}"}),
+        "siren": task("alarm", retry=NO_RETRY),
+        "clean": task(retry=NO_RETRY, params={"status": "{{ job.status }}", "b": "{{ nodes.b.output }}"}),
+    }
+    return Bench(chains=LAST, **{**parts, **nodes}).start()
+
+
+# A node that may fail.
+
+
+def test_a_job_goes_on_behind_a_node_that_may_fail():
+    seen = {"a": "{{ nodes.a.status }}", "output": "{{ nodes.a.output }}"}
+    bench = Bench(a=task(retry=NO_RETRY, allow_failure=True), b=task("a", params=seen), end=end("b")).start()
+    bench.fail("a", "no luck")
+    assert (bench.status, bench.of("a")) == (JobStatus.RUNNING, FAILED)
+    assert bench.params("b") == {"a": "failed", "output": None}
+    bench.complete("b")
+    assert bench.status is JobStatus.COMPLETED
+    assert bench.error is None and "a" not in bench.result
+
+
+def test_it_is_tried_again_before_it_may_fail():
+    bench = Bench(a=task(retry=AT_ONCE, allow_failure=True), b=task("a"), end=end("b")).start()
+    for _ in range(4):
+        bench.fail("a")
+    assert bench.of("a") is FAILED and bench.waiting == ["42_b_0"]
+
+
+def test_another_owner_goes_on_behind_a_node_that_was_allowed_to_fail():
+    bench = Bench(a=task(retry=NO_RETRY, allow_failure=True), b=task(), c=task("a", "b"), end=end("c")).start()
+    bench.fail("a", "withdrawn: or so it says")
+    bench.restart()
+    bench.complete("b")
+    bench.complete("c")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_children_that_fail_leave_their_place_in_the_list():
+    bench = Bench(
+        f=fan_out([1, 2, 3], allow_failure=True), g=fan_in("f"), h=fan_in("f", aggregation="sum"), end=end("g", "h")
+    ).start()
+    bench.complete("f__0", {"n": 1})
+    bench.fail("f__1", "no luck")
+    assert bench.of("g") is PENDING
+    bench.complete("f__2", {"n": 5})
+    assert bench.status is JobStatus.COMPLETED
+    assert bench.output("g") == {"results": [{"n": 1}, None, {"n": 5}], "count": 3}
+    assert bench.output("h") == {"total": 6, "count": 2}
+
+
+def test_a_fan_out_that_cannot_begin_may_fail_too():
+    bench = Bench(inputs={"x": 1}, f=fan_out("{{ inputs.x }}", allow_failure=True), b=task("f"), end=end("b")).start()
+    assert bench.of("f") is FAILED
+    bench.complete("b")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_what_was_allowed_to_fail_is_not_tried_again_with_its_job():
+    bench = Bench(
+        a=task(retry=NO_RETRY, allow_failure=True), b=task("a", retry=NO_RETRY), c=task(allow_failure=True), end=end()
+    ).start()
+    bench.fail("a")
+    bench.fail("b")
+    assert bench.status is JobStatus.FAILED and bench.of("c") is FAILED
+    bench.retry()
+    assert bench.of("a") is FAILED
+    assert set(bench.waiting) == {"42_b_1", "42_c_1"}  # c was only withdrawn
+
+
+# The chains that run last.
+
+
+def test_what_cleans_up_runs_when_the_rest_has_completed():
+    bench = guarded()
+    bench.complete("a")
+    bench.complete("b", {"x": 1})
+    assert (bench.status, bench.of("alarm"), bench.of("siren")) == (JobStatus.RUNNING, SKIPPED, SKIPPED)
+    assert bench.data("alarm", "node_skipped") == {"reason": "job_did_not_fail"}
+    assert bench.params("clean") == {"status": "completed", "b": {"x": 1}}
+    bench.complete("clean", {"done": True})
+    assert bench.status is JobStatus.COMPLETED
+    assert bench.result["clean"] == {"done": True}
+
+
+def test_a_failure_is_answered_before_it_is_cleaned_up():
+    bench = guarded()
+    bench.fail("a", "no luck")
+    assert (bench.status, bench.error) == (JobStatus.RUNNING, "node a failed: no luck")
+    assert bench.in_state(SKIPPED) == {"b", "end"}
+    assert bench.waiting == ["42_alarm_0"]
+    assert bench.params("alarm") == {"why": "node a failed: no luck", "who": "a"}
+    bench.complete("alarm")
+    assert bench.waiting == ["42_siren_0"]
+    bench.complete("siren")
+    assert bench.params("clean") == {"status": "failed", "b": None}
+    bench.complete("clean")
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: no luck")
+    assert bench.data(None, "job_failed")["failed_nodes"] == ["a"]
+
+
+@pytest.mark.parametrize("moment", ["failing", "alarming", "cleaning"])
+def test_another_owner_goes_on_with_the_last_chains(moment: str):
+    bench = guarded()
+    bench.fail("a")
+    if moment == "failing":
+        bench.restart()
+    bench.complete("alarm")
+    if moment == "alarming":
+        bench.restart()
+    bench.complete("siren")
+    if moment == "cleaning":
+        bench.restart()
+    bench.complete("clean")
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: no luck")
+
+
+def test_the_rest_of_a_chain_is_skipped_when_a_step_of_it_fails():
+    bench = guarded()
+    bench.fail("a", "the first")
+    bench.fail("alarm", "the second")
+    assert bench.of("siren") is SKIPPED
+    assert bench.data("siren", "node_skipped") == {"reason": "step_before_failed"}
+    bench.restart()
+    bench.complete("clean")
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: the first")
+    assert bench.data(None, "job_failed")["failed_nodes"] == ["a", "alarm"]
+
+
+def test_a_job_fails_if_it_cannot_be_cleaned_up():
+    bench = guarded()
+    bench.complete("a")
+    bench.complete("b")
+    bench.fail("clean", "no water")
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "node clean failed: no water")
+
+
+def test_what_cleans_up_may_be_allowed_to_fail():
+    bench = guarded(clean=task(retry=NO_RETRY, allow_failure=True))
+    bench.complete("a")
+    bench.complete("b")
+    bench.fail("clean", "no water")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_cancelled_job_starts_nothing_more():
+    bench = guarded()
+    bench.cancel()
+    assert bench.status is JobStatus.CANCELLED
+    assert bench.in_state(SKIPPED) >= {"alarm", "siren", "clean"} and not bench.waiting
+
+
+def test_a_job_can_be_cancelled_while_it_cleans_up():
+    bench = guarded()
+    bench.fail("a")
+    bench.cancel()
+    assert (bench.status, bench.of("alarm"), bench.of("clean")) == (JobStatus.CANCELLED, FAILED, SKIPPED)
+
+
+def test_a_pause_holds_the_last_chains_back_too():
+    bench = guarded()
+    bench.complete("a")
+    bench.begin("b")
+    bench.pause()
+    bench.complete("b")
+    bench.unpause()  # the end node was ready
+    assert bench.waiting == ["42_clean_0"]
+    bench.pause()
+    bench.restart()
+    bench.unpause()
+    bench.complete("clean")
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_conditional_may_choose_how_to_clean_up():
+    bench = Bench(
+        chains={"finally": ("how",)},
+        a=task(retry=NO_RETRY),
+        end=end("a"),
+        how=choose("job.status", is_failed=("mop",), default=("wipe",)),
+        mop=task(retry=NO_RETRY),
+        wipe=task(retry=NO_RETRY),
+    ).start()
+    bench.fail("a")
+    assert (bench.waiting, bench.of("wipe")) == (["42_mop_0"], SKIPPED)
+    bench.complete("mop")
+    assert bench.status is JobStatus.FAILED
+
+
+def test_a_report_of_what_was_withdrawn_is_kept_and_changes_nothing():
+    bench = guarded(c=task(retry=NO_RETRY))
+    bench.begin("c")
+    bench.fail("a")
+    bench.complete("c", {"late": True}, task_id="42_c_0")
+    assert bench.of("c") is FAILED and "42_c_0" in bench.store.results
+    assert bench.data("c", "result_ignored")["reason"] == "the attempt was withdrawn"
+
+
+def test_the_last_chains_run_again_when_the_job_is_tried_again():
+    bench = guarded()
+    bench.fail("a")
+    bench.complete("alarm")
+    bench.complete("siren")
+    bench.complete("clean", {"round": 1})
+    bench.retry()
+    assert bench.in_state(PENDING) == {"b", "end", "alarm", "siren", "clean"}
+    bench.restart()
+    bench.complete("a")
+    bench.complete("b", {"x": 2})
+    assert bench.waiting == ["42_clean_1"]
+    assert bench.params("clean") == {"status": "completed", "b": {"x": 2}}
+    bench.complete("clean", {"round": 2})
+    assert (bench.status, bench.error, bench.result["clean"]) == (JobStatus.COMPLETED, None, {"round": 2})
+
+
+def test_a_job_that_stands_still_while_it_cleans_up_is_given_up():
+    bench = Bench(
+        rules=Rules(zombie_after_seconds=10, dispatch_timeout_seconds=5),
+        chains={"finally": ("clean",)},
+        a=task(retry=NO_RETRY),
+        end=end("a"),
+        clean=task(retry=NO_RETRY),
+    ).start()
+    bench.complete("a")
+    bench.now = bench.now.replace(hour=5)
+    bench.send(TimerDue(TimerKind.ZOMBIE))
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "Timeout: no progress for 0.00277778 hours")
