@@ -48,6 +48,10 @@ class UnknownWorker(NotFound):
     """No worker has this id."""
 
 
+class UnknownSchedule(NotFound):
+    """No schedule has this id."""
+
+
 class UnknownKey(NotFound):
     """There is no such API key."""
 

@@ -91,6 +91,7 @@ class Settings(BaseSettings):
 
     workflows_dir: Folder = Path("workflows")
     handlers: Names = []
+    task_modules: Names = []
     run_mode: Annotated[Literal["orchestrator", "worker", "api", "gateway"], Lowercase] | None = None
     worker_queue: str | None = None
     worker_queues: Names = []

@@ -1,6 +1,7 @@
 """Write what a workflow leaves open into it, so that the pinned definition says all: timeouts and retries."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from dagmaster.model.retry import RetryPolicy
@@ -13,16 +14,17 @@ def settle_defaults(
     handler_timeouts: Mapping[str, float | None],
     timeout_seconds: float,
     max_retries: int,
+    handler_retries: Mapping[str, RetryPolicy | None] = MappingProxyType({}),
 ) -> Workflow:
-    """A node's own timeout wins over its handler's, and that over the setting."""
+    """A node's own timeout and retries win over its handler's, and these over the settings."""
     retry = RetryPolicy(max_attempts=max_retries)
 
-    def missing(task: ChildTask, retry: RetryPolicy = retry) -> dict[str, Any]:
+    def missing(task: ChildTask, around: RetryPolicy | None = None) -> dict[str, Any]:
         update: dict[str, Any] = {}
         if task.timeout_seconds is None:
             update["timeout_seconds"] = handler_timeouts.get(task.handler) or timeout_seconds
         if task.retry is None:
-            update["retry"] = retry
+            update["retry"] = around or handler_retries.get(task.handler) or retry
         return update
 
     def settled(node: Node) -> Node:
@@ -32,7 +34,7 @@ def settle_defaults(
             case FanOutNode():
                 own = node.retry or retry  # It is the children's too, unless they have one of their own.
                 return node.model_copy(
-                    update={"task": node.task.model_copy(update=missing(node.task, own)), "retry": own}
+                    update={"task": node.task.model_copy(update=missing(node.task, node.retry)), "retry": own}
                 )
             case ConditionalNode() | FanInNode() if node.retry is None:
                 return node.model_copy(update={"retry": retry})

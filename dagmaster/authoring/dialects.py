@@ -7,12 +7,23 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dagmaster.authoring.conditionals import read_conditional
-from dagmaster.authoring.fields import Fields, Notes, is_missing, read_fields, read_mapping, read_names, read_text
+from dagmaster.authoring.fields import (
+    Fields,
+    Notes,
+    is_missing,
+    read_fields,
+    read_flag,
+    read_mapping,
+    read_names,
+    read_text,
+)
 from dagmaster.authoring.positions import Located, Mark
+from dagmaster.authoring.steps import WAITS_FOR, read_approval, read_call, read_wait
 from dagmaster.model.problems import Path, Problem, did_you_mean, find_close
 from dagmaster.model.retry import OnOom, RetryPolicy
 from dagmaster.model.workflow import (
     Aggregation,
+    ApprovalNode,
     ConditionalNode,
     EndNode,
     FanInNode,
@@ -20,6 +31,8 @@ from dagmaster.model.workflow import (
     Node,
     StartNode,
     TaskNode,
+    WaitNode,
+    WorkflowNode,
 )
 
 # Stands for a handler that could not be read, so that the mistake is reported once.
@@ -32,16 +45,23 @@ _CLASSES: Final[dict[str, type[Node]]] = {
     "conditional": ConditionalNode,
     "fan_out": FanOutNode,
     "fan_in": FanInNode,
+    "wait": WaitNode,
+    "approval": ApprovalNode,
+    "workflow": WorkflowNode,
 }
 _COMMON_KEYS: Final = ("type", "description", "next", "depends_on")
 _TASK_KEYS: Final = ("handler", "task_type", "queue", "params", "timeout_seconds", "retry")
+_LEAVE: Final = "allow_failure"
 _KEYS: Final = {
-    "task": _TASK_KEYS,
+    "task": (*_TASK_KEYS, _LEAVE),
     "start": (),
     "end": (),
     "conditional": ("condition", "condition_field", "on_true", "on_false", "branches", "default", "retry"),
-    "fan_out": ("source", "task", "child_node", "max_parallel", "queue", "timeout_seconds", "retry"),
+    "fan_out": ("source", "task", "child_node", "max_parallel", "queue", "timeout_seconds", "retry", _LEAVE),
     "fan_in": ("source_node", "aggregation", "aggregation_mode", "retry"),
+    "wait": (*WAITS_FOR, "timeout_seconds", _LEAVE),
+    "approval": ("message", "approvers", "timeout_seconds", _LEAVE),
+    "workflow": ("workflow", "inputs", "timeout_seconds", "retry", _LEAVE),
 }
 _ALL_KEYS: Final = tuple(dict.fromkeys((*_COMMON_KEYS, *(key for keys in _KEYS.values() for key in keys))))
 
@@ -101,6 +121,11 @@ def _fill_in(raw: dict[str, Any]) -> None:
         case "fan_out":
             raw.setdefault("task", unread)
             raw.setdefault("source", [])
+        case "wait" if not {"until", "seconds", "signal"} & raw.keys():
+            raw["seconds"] = 0.0
+            raw.pop("timeout_seconds", None)
+        case "workflow":
+            raw.setdefault("workflow", UNREAD)
 
 
 def _bodies(located: Located, notes: Notes) -> Iterator[tuple[str, Mark, Located]]:
@@ -145,7 +170,7 @@ class _NodeReader:
             self._notes.has_lost_links = True  # the key that nobody knows may have been meant for one
         node_type = self._type(fields)
         fields = self._own_fields(fields, node_type)
-        raw = {"type": node_type, **self._common(fields), **self._special(node_type, fields)}
+        raw = {"type": node_type, **self._common(fields), **self._special(node_type, fields), **self._leave(fields)}
         return Draft(self._node_id, self._mark, raw, self._child_node(fields.get("child_node")))
 
     # Which type it is, and which keys that type has
@@ -169,7 +194,7 @@ class _NodeReader:
         if self._node_id.upper() in ("START", "END"):
             return self._node_id.lower()
         owners = {
-            name for name, keys in _KEYS.items() if name != "task" and set(fields) & (set(keys) - set(_TASK_KEYS))
+            name for name, keys in _KEYS.items() if name != "task" and set(fields) & (set(keys) - {*_TASK_KEYS, _LEAVE})
         }
         if len(owners) != 1:
             return "task"
@@ -217,6 +242,10 @@ class _NodeReader:
         names = {key: read_names(part, (*path, key), what, self._notes) for key, part in parts.items()}
         return names if any(names.values()) else None
 
+    def _leave(self, fields: Fields) -> dict[str, Any]:
+        what = f"{_LEAVE!r} of {self._what}"
+        return {_LEAVE: True} if read_flag(fields.get(_LEAVE), what, self._notes, default=False) else {}
+
     def _special(self, node_type: str, fields: Fields) -> dict[str, Any]:
         match node_type:
             case "task":
@@ -230,6 +259,15 @@ class _NodeReader:
                 return self._fan_out(fields)
             case "fan_in":
                 return self._fan_in(fields)
+            case "wait":
+                return read_wait(self._node_id, self._mark, fields, self._notes)
+            case "approval":
+                return read_approval(self._node_id, self._mark, fields, self._notes)
+            case "workflow":
+                return {
+                    **read_call(self._node_id, self._mark, fields, self._notes),
+                    **self._retry_here(fields),
+                }
             case _:
                 return {}
 

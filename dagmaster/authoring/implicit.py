@@ -1,6 +1,7 @@
 """What authors may leave out: the start node, the end node (ruling C-46), and the queues (ruling C-16)."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,9 +9,13 @@ from dagmaster.authoring.dialects import Draft
 from dagmaster.authoring.templates import rename_links
 from dagmaster.model.edges import find_inbound, find_targets
 from dagmaster.model.workflow import ChildTask, EndNode, FanOutNode, Node, StartNode, TaskNode, Workflow
+from dagmaster.settings import Settings
 
 START: Final = "START"
 END: Final = "END"
+DEFAULT_QUEUE: Final = "default"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,19 @@ class QueueRules:
     def find_queue(self, task: ChildTask) -> str | None:
         registered = (self.handler_queues or {}).get(task.handler)
         return task.queue or registered or self.default_queue
+
+
+def default_queue(settings: Settings) -> str | None:
+    """Where tasks go that name no queue. Nobody chooses it for a server that others use (ruling C-16)."""
+    return settings.worker_queue if settings.database_dsn() else own_queue(settings)
+
+
+def own_queue(settings: Settings) -> str:
+    """The same for all that runs in one process or on one data folder: there it need not be set."""
+    if settings.worker_queue:
+        return settings.worker_queue
+    log.info("no default queue is set (DAGMASTER_WORKER_QUEUE): tasks that name none go to %r", DEFAULT_QUEUE)
+    return DEFAULT_QUEUE
 
 
 def resolve_queues(workflow: Workflow, rules: QueueRules) -> Workflow:
@@ -53,16 +71,33 @@ def alias_ends(drafts: dict[str, Draft]) -> None:
         rename_links(draft, lambda name: aliases.get(name, name))
 
 
-def add_ends(nodes: Mapping[str, Node]) -> dict[str, Node]:
-    """The nodes with a start before those that nothing leads to, and an end behind those that lead to nothing."""
+def add_ends(nodes: Mapping[str, Node], heads: Collection[str] = ()) -> dict[str, Node]:
+    """The nodes with a start before those that nothing leads to, and an end behind those that lead to nothing.
+
+    The chains behind `heads` run last, and have neither.
+    """
     complete = dict(nodes)
+    chained = _chained(nodes, heads)
     if END not in complete and not any(isinstance(node, EndNode) for node in complete.values()):
         complete[END] = EndNode()
         for node_id, targets in find_targets(find_inbound(complete)).items():
-            if not targets and node_id != END:
+            if not targets and node_id != END and node_id not in chained:
                 complete[node_id] = complete[node_id].model_copy(update={"next": (*complete[node_id].next, END)})
     if START not in complete and not any(isinstance(node, StartNode) for node in complete.values()):
         inbound = find_inbound(complete)
-        roots = tuple(node_id for node_id in complete if not inbound[node_id].sources)
+        roots = tuple(node_id for node_id in complete if not inbound[node_id].sources and node_id not in chained)
         complete = {START: StartNode(next=roots), **complete}
     return complete
+
+
+def _chained(nodes: Mapping[str, Node], heads: Collection[str]) -> set[str]:
+    if not heads:
+        return set()
+    targets, found = find_targets(find_inbound(nodes)), set[str]()
+    look = [head for head in heads if head in nodes]
+    while look:
+        node_id = look.pop()
+        if node_id not in found:
+            found.add(node_id)
+            look += targets[node_id]
+    return found

@@ -1,18 +1,59 @@
 """From a workflow to a graph that can be run: what it leaves open is settled for the life of the job."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from dagmaster.authoring.defaults import settle_defaults
-from dagmaster.errors import Conflict, Invalid
+from dagmaster.errors import Conflict, Invalid, UnknownWorkflow
 from dagmaster.handlers import Registry
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow
+from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow, WorkflowNode
 from dagmaster.settings import Settings
 
+Find = Callable[[str], Workflow]
+"""The workflow of an id; raises UnknownWorkflow."""
 
-def prepare(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
+
+def prepare(workflow: Workflow, settings: Settings, known: Registry, find: Find | None = None) -> Graph:
+    """`find` gives the workflows that it calls: their definitions are pinned with its own."""
+    return _Preparing(settings, known, find).prepare(workflow, ())
+
+
+class _Preparing:
+    def __init__(self, settings: Settings, known: Registry, find: Find | None) -> None:
+        self._settings, self._known, self._find = settings, known, find
+        self._called: dict[str, Graph] = {}
+
+    def prepare(self, workflow: Workflow, path: tuple[str, ...]) -> Graph:
+        path = (*path, workflow.workflow_id)
+        nodes = dict(workflow.nodes)
+        called: dict[str, Graph] = {}
+        for node_id, node in nodes.items():
+            if isinstance(node, WorkflowNode):
+                graph = self._call(node_id, node, path)
+                called |= {one.workflow.content_hash: one for one in (*graph.called, graph)}
+                nodes[node_id] = node.model_copy(update={"workflow_hash": graph.workflow.content_hash})
+        pinned = workflow.model_copy(update={"nodes": nodes}) if called else workflow
+        return replace(_settle(pinned, self._settings, self._known), called=tuple(called.values()))
+
+    def _call(self, node_id: str, node: WorkflowNode, path: tuple[str, ...]) -> Graph:
+        name = node.workflow
+        if name in path:
+            circle = " -> ".join((*path[path.index(name) :], name))
+            raise Invalid(f"workflows cannot call each other in a circle: {circle}")
+        if name not in self._called:
+            if self._find is None:
+                raise Invalid(f"node {node_id!r} calls the workflow {name!r}, and no other workflows are known here")
+            try:
+                self._called[name] = self.prepare(self._find(name), path)
+            except (UnknownWorkflow, Conflict) as error:
+                raise Invalid(f"node {node_id!r} of workflow {path[-1]!r} calls {name!r}: {error}") from error
+        return self._called[name]
+
+
+def _settle(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
     if not workflow.is_active:
         raise Conflict(f"workflow {workflow.workflow_id!r} is not active (is_active: false)")
     if len(workflow.nodes) > settings.max_nodes:
@@ -22,7 +63,8 @@ def prepare(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
         )
     settled = settle_defaults(
         workflow,
-        handler_timeouts={handler.name: handler.timeout_seconds for handler in known},
+        handler_timeouts={name: handler.timeout_seconds for name, handler in known.spellings().items()},
+        handler_retries={name: handler.retry for name, handler in known.spellings().items()},
         timeout_seconds=settings.default_task_timeout_seconds,
         max_retries=settings.default_max_retries,
     )

@@ -1,14 +1,25 @@
 """Read workflow files. Every dialect that was ever documented ends in the same frozen Workflow."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from dagmaster.authoring.dialects import UNREAD, build_node, read_nodes
-from dagmaster.authoring.fields import Fields, Notes, is_missing, read_fields, read_flag, read_mapping, read_text
+from dagmaster.authoring.fields import (
+    Fields,
+    Notes,
+    is_missing,
+    read_fields,
+    read_flag,
+    read_mapping,
+    read_names,
+    read_text,
+)
 from dagmaster.authoring.implicit import QueueRules, add_ends, alias_ends, resolve_queues
 from dagmaster.authoring.positions import MAX_FILE_CHARS, Located, read_yaml
+from dagmaster.authoring.schedules import read_schedule
 from dagmaster.authoring.templates import fold_templates
 from dagmaster.model.checks import MAX_NODES, find_problems
 from dagmaster.model.inputs import WrongType, fit
@@ -17,7 +28,7 @@ from dagmaster.model.workflow import MAX_RETENTION_DAYS, InputSpec, InputType, N
 
 __all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_workflow"]
 
-_KEYS: Final = tuple(Workflow.model_fields)
+_KEYS: Final = tuple(field.alias or name for name, field in Workflow.model_fields.items())
 _INPUT_KEYS: Final = ("type", "required", "default", "description")
 _OTHER_NAMES: Final = {
     "str": "string",
@@ -83,7 +94,7 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
     fields = read_fields(_without_extensions(document), _KEYS, "the workflow", notes)
     notes.place_mark((), document.mark)
     head = _read_head(fields, document, notes)
-    nodes = _read_nodes(fields, document, notes)
+    nodes = _read_nodes(fields, document, notes, (*head["on_failure"], *head["finally"]))
     if not nodes:
         return None
     workflow = resolve_queues(_build(head, nodes, notes), queues)
@@ -120,6 +131,9 @@ def _read_head(fields: Fields, document: Located, notes: Notes) -> dict[str, Any
         "is_active": read_flag(fields.get("is_active"), "'is_active'", notes, default=True),
         "globals": read_mapping(fields.get("globals"), ("globals",), "'globals'", notes),
         "retention_days": _read_retention(fields.get("retention_days"), notes),
+        "on_failure": read_names(fields.get("on_failure"), ("on_failure",), "'on_failure'", notes),
+        "finally": read_names(fields.get("finally"), ("finally",), "'finally'", notes),
+        "schedule": read_schedule(fields.get("schedule"), notes),
     }
 
 
@@ -230,7 +244,7 @@ def _as_declared(default: Any, kind: InputType) -> Any:
 # Nodes
 
 
-def _read_nodes(fields: Fields, document: Located, notes: Notes) -> dict[str, Node]:
+def _read_nodes(fields: Fields, document: Located, notes: Notes, heads: Collection[str]) -> dict[str, Node]:
     located = fields.get("nodes")
     if located is None or not located.value:
         if is_missing(located) or (located is not None and not located.is_broken):
@@ -243,4 +257,4 @@ def _read_nodes(fields: Fields, document: Located, notes: Notes) -> dict[str, No
     drafts = fold_templates(read_nodes(located, notes), notes)
     alias_ends(drafts)
     nodes = {node_id: build_node(draft, notes) for node_id, draft in drafts.items()}
-    return add_ends(nodes) if nodes else {}
+    return add_ends(nodes, heads) if nodes else {}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -15,10 +16,13 @@ from dagmaster.client.connecting import connection_options, headers_of, log_time
 from dagmaster.client.errors import error_of, unreachable
 from dagmaster.client.plans import Listen, Pause, Plan, Send, Stream
 from dagmaster.errors import DagmasterError
+from dagmaster.schemas.caching import CacheCleared
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, QueueReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
 from dagmaster.schemas.nodes import JobProgress
+from dagmaster.schemas.schedules import BackfillReply, ScheduleReply, SchedulesSynced, ScheduleTriggered
+from dagmaster.schemas.steps import DecisionReply, SignalReply
 from dagmaster.schemas.system import Explanation
 from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineEntry, TimelineReply
 from dagmaster.schemas.workers import WorkerWanted
@@ -117,6 +121,18 @@ class AsyncClient:
         """Try again what has failed: one node, or all of the job."""
         return await self._ask(calls.retry(job_id, node_id))
 
+    async def signal(self, job_id: int | str, name: str, data: Any = None) -> SignalReply:
+        """Wake the nodes that wait for it; if none does, it is kept for the first that will."""
+        return await self._ask(calls.signal(job_id, name, data))
+
+    async def approve(self, job_id: int | str, node_id: str, comment: str | None = None) -> DecisionReply:
+        """Let the job go on behind an approval."""
+        return await self._ask(calls.decide(job_id, node_id, "approve", comment))
+
+    async def reject(self, job_id: int | str, node_id: str, comment: str | None = None) -> DecisionReply:
+        """Fail an approval for good."""
+        return await self._ask(calls.decide(job_id, node_id, "reject", comment))
+
     async def timeline(
         self,
         job_id: int | str,
@@ -178,6 +194,34 @@ class AsyncClient:
     async def workflow(self, workflow_id: str) -> WorkflowReply:
         return await self._ask(calls.workflow(workflow_id))
 
+    async def schedules(self) -> list[ScheduleReply]:
+        return await self._ask(calls.schedules())
+
+    async def schedule(self, schedule_id: str) -> ScheduleReply:
+        return await self._ask(calls.schedule(schedule_id))
+
+    async def pause_schedule(self, schedule_id: str) -> ScheduleReply:
+        """Let it start nothing more."""
+        return await self._ask(calls.steer_schedule(schedule_id, "pause"))
+
+    async def resume_schedule(self, schedule_id: str) -> ScheduleReply:
+        """Let it go on with the next time that is still to come."""
+        return await self._ask(calls.steer_schedule(schedule_id, "resume"))
+
+    async def trigger_schedule(self, schedule_id: str) -> ScheduleTriggered:
+        """Start a job now, as the schedule would."""
+        return await self._ask(calls.trigger_schedule(schedule_id))
+
+    async def sync_schedules(self, *, prune: bool = False) -> SchedulesSynced:
+        """Have the server make the schedules what its workflows say."""
+        return await self._ask(calls.sync_schedules(prune=prune))
+
+    async def backfill(
+        self, schedule_id: str, start: datetime, end: datetime, *, max_jobs: int = 1000, dry_run: bool = False
+    ) -> BackfillReply:
+        """Start the jobs of a range of time gone by that are not there yet, the oldest first."""
+        return await self._ask(calls.backfill(schedule_id, start, end, max_jobs=max_jobs, dry_run=dry_run))
+
     async def workers(self, *, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
         return await self._ask(calls.workers(limit=limit, offset=offset))
 
@@ -195,6 +239,10 @@ class AsyncClient:
 
     async def orchestrators(self) -> FleetStatus:
         return await self._ask(calls.orchestrators())
+
+    async def clear_cache(self, handler: str | None = None) -> CacheCleared:
+        """Forget the results of tasks that are kept for others, of one handler or of all."""
+        return await self._ask(calls.clear_cache(handler))
 
     async def queues(self) -> list[QueueReply]:
         return await self._ask(calls.queues())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -10,10 +11,21 @@ from pydantic import BaseModel, ValidationError
 
 from dagmaster.client.errors import ClientError
 from dagmaster.errors import Invalid
+from dagmaster.schemas.caching import CacheCleared
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, QueueReply, QueuesReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
 from dagmaster.schemas.nodes import JobProgress
+from dagmaster.schemas.schedules import (
+    Backfill,
+    BackfillReply,
+    ScheduleList,
+    ScheduleReply,
+    SchedulesSynced,
+    ScheduleTriggered,
+    SyncSchedules,
+)
+from dagmaster.schemas.steps import Decide, DecisionReply, SendSignal, SignalReply
 from dagmaster.schemas.system import Explanation
 from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineReply
 from dagmaster.schemas.workers import WorkerWanted
@@ -76,6 +88,16 @@ def retry(job_id: int | str, node_id: str | None) -> Call[JobSteered]:
     return _steer(job_id, "retry" if node_id is None else f"nodes/{_quoted(node_id)}/retry")
 
 
+def signal(job_id: int | str, name: str, data: Any) -> Call[SignalReply]:
+    body = SendSignal(data=data)
+    return Call("POST", f"{_job(job_id)}/signals/{_quoted(name)}", _reader(SignalReply), body=body)
+
+
+def decide(job_id: int | str, node_id: str, verb: str, comment: str | None) -> Call[DecisionReply]:
+    path = f"{_job(job_id)}/nodes/{_quoted(node_id)}/{verb}"
+    return Call("POST", path, _reader(DecisionReply), body=Decide(comment=comment))
+
+
 def timeline(job_id: int | str, *, node_id: str | None, event_types: Sequence[str], **page: Any) -> Call[TimelineReply]:
     node = f"/nodes/{_quoted(node_id)}" if node_id is not None else ""
     return _get(TimelineReply, f"{_job(job_id)}{node}/timeline", event_types=",".join(event_types) or None, **page)
@@ -100,6 +122,41 @@ def workflows() -> Call[WorkflowList]:
 
 def workflow(workflow_id: str) -> Call[WorkflowReply]:
     return _get(WorkflowReply, f"{PREFIX}/workflows/{_quoted(workflow_id)}")
+
+
+def schedules() -> Call[list[ScheduleReply]]:
+    return Call("GET", f"{PREFIX}/schedules", lambda data: _read(ScheduleList, data).schedules, is_safe=True)
+
+
+def schedule(schedule_id: str) -> Call[ScheduleReply]:
+    return _get(ScheduleReply, _schedule(schedule_id))
+
+
+def steer_schedule(schedule_id: str, command: str) -> Call[ScheduleReply]:
+    return Call("POST", f"{_schedule(schedule_id)}/{command}", _reader(ScheduleReply), is_safe=True)
+
+
+def trigger_schedule(schedule_id: str) -> Call[ScheduleTriggered]:
+    return Call("POST", f"{_schedule(schedule_id)}/trigger", _reader(ScheduleTriggered))
+
+
+def sync_schedules(*, prune: bool) -> Call[SchedulesSynced]:
+    body = SyncSchedules(prune=prune)
+    return Call("POST", f"{PREFIX}/schedules/sync", _reader(SchedulesSynced), body=body, is_safe=True)
+
+
+def backfill(schedule_id: str, start: datetime, end: datetime, **options: Any) -> Call[BackfillReply]:
+    """A job for each time, however often it is asked for."""
+    try:
+        body = Backfill(start=start, end=end, **options)
+    except ValidationError as error:
+        raise Invalid("; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors())) from error
+    return Call("POST", f"{_schedule(schedule_id)}/backfill", _reader(BackfillReply), body=body, is_safe=True)
+
+
+def clear_cache(handler: str | None) -> Call[CacheCleared]:
+    given = {"handler": handler} if handler is not None else {}
+    return Call("DELETE", f"{PREFIX}/cache", _reader(CacheCleared), given, is_safe=True)
 
 
 def workers(**page: Any) -> Call[Page[WorkerReply]]:
@@ -138,6 +195,10 @@ def stream_path(job_id: int | str) -> str:
 
 def _job(job_id: int | str) -> str:
     return f"{PREFIX}/jobs/{_quoted(job_id)}"
+
+
+def _schedule(schedule_id: str) -> str:
+    return f"{PREFIX}/schedules/{_quoted(schedule_id)}"
 
 
 def _quoted(part: int | str) -> str:

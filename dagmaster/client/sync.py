@@ -1,6 +1,7 @@
 """The client for programs without asyncio."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from time import sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,10 +15,13 @@ from dagmaster.client.connecting import connection_options, headers_of, log_time
 from dagmaster.client.errors import error_of, unreachable
 from dagmaster.client.plans import Listen, Pause, Plan, Send, Stream
 from dagmaster.errors import DagmasterError
+from dagmaster.schemas.caching import CacheCleared
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, QueueReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
 from dagmaster.schemas.nodes import JobProgress
+from dagmaster.schemas.schedules import BackfillReply, ScheduleReply, SchedulesSynced, ScheduleTriggered
+from dagmaster.schemas.steps import DecisionReply, SignalReply
 from dagmaster.schemas.system import Explanation
 from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineEntry, TimelineReply
 from dagmaster.schemas.workers import WorkerWanted
@@ -114,6 +118,18 @@ class Client:
         """Try again what has failed: one node, or all of the job."""
         return self._ask(calls.retry(job_id, node_id))
 
+    def signal(self, job_id: int | str, name: str, data: Any = None) -> SignalReply:
+        """Wake the nodes that wait for it; if none does, it is kept for the first that will."""
+        return self._ask(calls.signal(job_id, name, data))
+
+    def approve(self, job_id: int | str, node_id: str, comment: str | None = None) -> DecisionReply:
+        """Let the job go on behind an approval."""
+        return self._ask(calls.decide(job_id, node_id, "approve", comment))
+
+    def reject(self, job_id: int | str, node_id: str, comment: str | None = None) -> DecisionReply:
+        """Fail an approval for good."""
+        return self._ask(calls.decide(job_id, node_id, "reject", comment))
+
     def timeline(
         self,
         job_id: int | str,
@@ -172,6 +188,34 @@ class Client:
     def workflow(self, workflow_id: str) -> WorkflowReply:
         return self._ask(calls.workflow(workflow_id))
 
+    def schedules(self) -> list[ScheduleReply]:
+        return self._ask(calls.schedules())
+
+    def schedule(self, schedule_id: str) -> ScheduleReply:
+        return self._ask(calls.schedule(schedule_id))
+
+    def pause_schedule(self, schedule_id: str) -> ScheduleReply:
+        """Let it start nothing more."""
+        return self._ask(calls.steer_schedule(schedule_id, "pause"))
+
+    def resume_schedule(self, schedule_id: str) -> ScheduleReply:
+        """Let it go on with the next time that is still to come."""
+        return self._ask(calls.steer_schedule(schedule_id, "resume"))
+
+    def trigger_schedule(self, schedule_id: str) -> ScheduleTriggered:
+        """Start a job now, as the schedule would."""
+        return self._ask(calls.trigger_schedule(schedule_id))
+
+    def sync_schedules(self, *, prune: bool = False) -> SchedulesSynced:
+        """Have the server make the schedules what its workflows say."""
+        return self._ask(calls.sync_schedules(prune=prune))
+
+    def backfill(
+        self, schedule_id: str, start: datetime, end: datetime, *, max_jobs: int = 1000, dry_run: bool = False
+    ) -> BackfillReply:
+        """Start the jobs of a range of time gone by that are not there yet, the oldest first."""
+        return self._ask(calls.backfill(schedule_id, start, end, max_jobs=max_jobs, dry_run=dry_run))
+
     def workers(self, *, limit: int = 100, offset: int = 0) -> Page[WorkerReply]:
         return self._ask(calls.workers(limit=limit, offset=offset))
 
@@ -189,6 +233,10 @@ class Client:
 
     def orchestrators(self) -> FleetStatus:
         return self._ask(calls.orchestrators())
+
+    def clear_cache(self, handler: str | None = None) -> CacheCleared:
+        """Forget the results of tasks that are kept for others, of one handler or of all."""
+        return self._ask(calls.clear_cache(handler))
 
     def queues(self) -> list[QueueReply]:
         return self._ask(calls.queues())

@@ -28,6 +28,12 @@ async def echo(ctx: HandlerContext) -> dict[str, Any]:
     return {"echoed_params": ctx.params, "steps_completed": max(steps, 0)}
 
 
+@handler("collect")
+async def collect(ctx: HandlerContext) -> dict[str, Any]:
+    """Give back a list of `values`, such as the results of other nodes, as one result."""
+    return {"result": ctx.params.get("values", [])}
+
+
 class Greeting(BaseModel):
     message: str = "Hello, world!"
 

@@ -26,6 +26,7 @@ from dagmaster.handlers.contract import (
     clean_text,
     well_formed,
 )
+from dagmaster.handlers.current import working_on
 from dagmaster.handlers.registry import Handler
 from dagmaster.tracing import record
 
@@ -56,7 +57,8 @@ async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | No
     """
     try:
         arguments = arguments_of(handler, ctx)
-        return normalised(await _run(handler, arguments, ctx, executor))
+        with working_on(ctx):
+            return normalised(await _run(handler, arguments, ctx, executor))
     except (KeyboardInterrupt, GeneratorExit, Interrupted):
         raise
     except BaseException as error:  # SystemExit and Rust panics too: a worker survives its handlers

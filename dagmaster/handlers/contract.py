@@ -20,6 +20,7 @@ MESSAGE_LIMIT = 2000
 LONGEST_RETRY_DELAY_SECONDS = 604_800
 # A checkpoint that cannot be stored for so long is stored later; the handler goes on meanwhile.
 STORED_WITHIN_SECONDS = 10.0
+NEVER = threading.Event()
 
 
 class Permanent(DagmasterError):
@@ -91,7 +92,7 @@ class Checkpoint:
 
 
 class Saving:
-    """A checkpoint on its way. In a coroutine, `await` it to go on only when it is stored."""
+    """A checkpoint, or added nodes, on the way. In a coroutine, `await` it to go on only when it is stored."""
 
     def __init__(self, stored: Future[None] | None, stopping: threading.Event) -> None:
         self._stored, self._stopping = stored, stopping
@@ -122,7 +123,7 @@ class HandlerContext:
     """One task as its handler sees it.
 
     `resumed_from` is where an earlier attempt got to. `cancelled` is set when the task is to end at once, `stopping`
-    when its worker is: then the next checkpoint is the last, and another worker goes on behind it. The two sinks are
+    when its worker is: then the next checkpoint is the last, and another worker goes on behind it. The sinks are
     called in the thread that the handler runs in, one call at a time, and must return at once.
     """
 
@@ -134,12 +135,14 @@ class HandlerContext:
     retry_count: int = 0
     timeout_seconds: float | None = None
     worker_id: str = ""
+    queue: str = ""
     correlation_id: str | None = None
     resumed_from: Checkpoint | None = field(default=None, repr=False)
     pool: Any | None = field(default=None, repr=False)
     blob_repository: Any | None = field(default=None, repr=False)
     progress_sink: Callable[[Progress], None] | None = field(default=None, repr=False)
     checkpoint_sink: Callable[[Checkpoint], Future[None] | None] | None = field(default=None, repr=False)
+    add_sink: Callable[[Sequence[bytes]], Future[None] | None] | None = field(default=None, repr=False)
     cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
     stopping: threading.Event = field(default_factory=threading.Event, repr=False)
     logger: "TaskLogger" = field(init=False, repr=False)
@@ -182,6 +185,21 @@ class HandlerContext:
             self.last_checkpoint = checkpoint
             stored = self.checkpoint_sink(checkpoint) if self.checkpoint_sink else None
         saving = Saving(stored, self.stopping)
+        if not _in_a_loop():
+            saving.wait()
+        return saving
+
+    def add(self, slices: Sequence[bytes]) -> Saving:
+        """Add nodes to this task's own job, as `dagmaster.model.slices.encode_slices` writes them.
+
+        In a thread or a process it returns when they are stored; in a coroutine, `await` it for that. They are stored
+        before it is known how the task ended, and an attempt that is repeated adds the same nodes once.
+        """
+        if self.add_sink is None:
+            raise Invalid("this task runs outside of a job, which could be added to")
+        with self._sinks:
+            stored = self.add_sink(slices)
+        saving = Saving(stored, NEVER)  # Unlike a checkpoint, it is no place to stop at.
         if not _in_a_loop():
             saving.wait()
         return saving

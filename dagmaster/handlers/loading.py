@@ -58,7 +58,7 @@ def _is_path(spec: str) -> bool:
 
 
 def _import_name(name: str) -> ModuleType:
-    _make_importable(Path.cwd())
+    make_importable(Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -73,14 +73,14 @@ def _import_file(spec: str) -> ModuleType:
     path = Path(spec).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():
         raise Misconfigured(f"there is no Python file {spec!r} to load handlers from (looked for {path})")
-    _make_importable(path.parent)
+    make_importable(path.parent)
     try:
         return _find_loaded(path) or _import_by_stem(path) or _import_by_path(path)
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise _broken(spec, error) from error
 
 
-def _make_importable(folder: Path) -> None:
+def make_importable(folder: Path) -> None:
     """Let modules of this folder be found, as `python FILE.py` would, but never instead of installed ones."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))

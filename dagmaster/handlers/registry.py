@@ -10,12 +10,16 @@ from typing import Any, Literal, TypeVar, get_args, overload
 from pydantic import BaseModel
 
 from dagmaster.errors import Misconfigured, UnknownHandler
+from dagmaster.model.caching import Cache, Caching, read_caching
+from dagmaster.model.retry import RetryPolicy
 
 Isolation = Literal["auto", "thread", "process"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 NAME_LIMIT = 128
 NAMES_SHOWN = 10
+# Between the module and the function in the names of Python tasks.
+ENTRY_POINT_MARK = ":"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +33,8 @@ class Handler:
     params: type[BaseModel] | None = None
     isolation: Isolation = "auto"
     memory_mb: int | None = None
+    retry: RetryPolicy | None = None
+    caching: Caching | None = None
     in_loop: bool = field(init=False)
     takes_params: bool = field(init=False)
 
@@ -42,6 +48,7 @@ class Handler:
 class Registry:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._dotted: dict[str, Handler] = {}
 
     def register(self, handler: Handler) -> None:
         """Refuses a second handler of the same name, unless it is the first one loaded again."""
@@ -51,19 +58,25 @@ class Registry:
                 f"two handlers are named {handler.name!r}: {_place(known.function)} and {_place(handler.function)}"
             )
         self._handlers[handler.name] = handler
+        if ENTRY_POINT_MARK in handler.name:
+            self._dotted[handler.name.replace(ENTRY_POINT_MARK, ".")] = handler
 
     def get(self, name: str) -> Handler:
         try:
-            return self._handlers[name]
+            return self._handlers.get(name) or self._dotted[name]
         except KeyError:
             raise UnknownHandler(f"no handler is named {name!r}; {self._hint(name)}") from None
 
     def names(self) -> list[str]:
         return sorted(self._handlers)
 
+    def spellings(self) -> Mapping[str, Handler]:
+        """The handlers by all names that may be written: `tasks:clean` also as `tasks.clean`."""
+        return {**self._dotted, **self._handlers}
+
     def queues(self) -> Mapping[str, str | None]:
         """The queue that each handler is registered with."""
-        return {name: handler.queue for name, handler in self._handlers.items()}
+        return {name: handler.queue for name, handler in self.spellings().items()}
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(list(self._handlers.values()))
@@ -91,6 +104,8 @@ def handler(
     params: type[BaseModel] | None = None,
     isolation: Isolation = "auto",
     memory_mb: int | None = None,
+    cache: Cache | None = None,
+    cache_version: str = "",
 ) -> Callable[[Function], Function]: ...
 def handler(
     name: Any = None,
@@ -100,20 +115,26 @@ def handler(
     params: type[BaseModel] | None = None,
     isolation: Isolation = "auto",
     memory_mb: int | None = None,
+    cache: Cache | None = None,
+    cache_version: str = "",
 ) -> Any:
     """Let workers run this function as `name`, by default the function's own name.
 
     Plain functions run in threads; coroutines and async generators share the worker's loop unless `isolation` is
     "thread", which gives them a thread and a loop of their own, or "process": a process of its own can be stopped
     whatever it does, and may use at most `memory_mb`. With `params`, the task's parameters are validated,
-    and passed as the second argument if the function takes one.
+    and passed as the second argument if the function takes one. With `cache`, a task whose parameters are those of an
+    earlier one takes its result, for so long, and as long as `cache_version` stays the same.
     """
     if callable(name):
         return handler()(name)
+    caching = read_caching(cache, cache_version)
 
     def register(function: Function) -> Function:
         chosen = getattr(function, "__name__", "") if name is None else name
-        registry.register(Handler(chosen, function, queue, timeout_seconds, params, isolation, memory_mb))
+        registry.register(
+            Handler(chosen, function, queue, timeout_seconds, params, isolation, memory_mb, caching=caching)
+        )
         return function
 
     return register

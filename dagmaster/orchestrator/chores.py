@@ -13,6 +13,7 @@ from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.retention import Retention, RetentionOptions
+from dagmaster.orchestrator.scheduling import LOOK_SECONDS, Scheduling
 from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
 from dagmaster.store.care import vacuum_hot_tables
 from dagmaster.store.connect import LOST, Connection, connect
@@ -25,6 +26,7 @@ from dagmaster.store.instances import (
     rescue_tasks,
     take_over_jobs,
 )
+from dagmaster.store.jobs import call_off_orphans
 from dagmaster.store.mailbox import close_late_mail
 from dagmaster.store.signals import MAIL, Notifier
 from dagmaster.store.tasks import close_stale
@@ -39,6 +41,8 @@ KEEP_OPEN_SECONDS = 30.0
 # Others read what an orchestrator has done from its heartbeat: however seldom it must beat, they want to know.
 TELL_SECONDS = 10.0
 FOREVER_SECONDS = 1e9
+# So old is a child whose caller was certainly written before it.
+CHILD_AGE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,11 @@ class Intervals:
     worker_lost_after_seconds: float = 55.0
     late_mail_seconds: float = 2.0
     vacuum_seconds: float = 5.0
+    children_seconds: float = 15.0
     housekeeping_seconds: float = 3600.0
     callback_seconds: float = 1.0
     retention_seconds: float = 3600.0
+    schedule_seconds: float = LOOK_SECONDS
     callbacks: CallbackOptions = field(default_factory=CallbackOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     back_pressure_seconds: float = 1.0
@@ -89,6 +95,7 @@ class Chore:
 
 
 def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> list[Chore]:
+    schedules = Scheduling(threshold_seconds=intervals.orphan_threshold_seconds)
     return [
         Chore(
             "heartbeat",
@@ -99,9 +106,11 @@ def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifi
         Chore("adoption", intervals.orphan_scan_seconds, lambda conn: adopt(conn, orchestrator, intervals)),
         Chore("late mail", intervals.late_mail_seconds, close_late),
         Chore("stale tasks", intervals.late_mail_seconds, close_stale),
+        Chore("children", intervals.children_seconds, Children(orchestrator, notifier).run_once),
         Chore("vacuum", intervals.vacuum_seconds, vacuum),
         Chore("housekeeping", intervals.housekeeping_seconds, keep_house),
         Chore("callbacks", intervals.callback_seconds, Callbacks(intervals.callbacks).run_once),
+        Chore("schedules", intervals.schedule_seconds, schedules.run_once),
         Chore("retention", intervals.retention_seconds, Retention(intervals.retention).run_once),
         Chore("watch", intervals.watch.look_seconds, Watch(orchestrator, intervals.watch).run_once),
         Chore("back-pressure", intervals.back_pressure_seconds, BackPressure(orchestrator, intervals.watch).run_once),
@@ -168,6 +177,18 @@ async def adopt(conn: Connection, orchestrator: Orchestrator, intervals: Interva
             orchestrator.adopt(taken)
         if len(taken) < TAKE_OVER_AT_ONCE:
             return
+
+
+class Children:
+    """Jobs whose caller ended while its owner could not tell them."""
+
+    def __init__(self, orchestrator: Orchestrator, notifier: Notifier) -> None:
+        self._orchestrator, self._notifier = orchestrator, notifier
+
+    async def run_once(self, conn: Connection) -> None:
+        if await call_off_orphans(conn, age_seconds=CHILD_AGE_SECONDS):
+            self._notifier.notify(MAIL)
+            self._orchestrator.look()
 
 
 async def close_late(conn: Connection) -> None:

@@ -18,6 +18,7 @@ from dagmaster.engine.turn import Rules
 from dagmaster.errors import DagmasterError
 from dagmaster.logs import about
 from dagmaster.orchestrator import tracing
+from dagmaster.orchestrator.calling import place_calls
 from dagmaster.orchestrator.clock import DatabaseClock
 from dagmaster.orchestrator.definitions import Definitions
 from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
@@ -29,7 +30,7 @@ from dagmaster.store import jobs as job_store
 from dagmaster.store.batch import Batch, OwnershipLost, commit, settle_versions
 from dagmaster.store.connect import Connection, may_pass, storable
 from dagmaster.store.instances import Instance, this_instance
-from dagmaster.store.mailbox import add_mail, read_mail
+from dagmaster.store.mailbox import Arrived, add_mail, read_mail
 from dagmaster.store.signals import MAIL, TASKS, Notifier
 
 log = logging.getLogger(__name__)
@@ -171,8 +172,12 @@ class Orchestrator:
         posts = [*reports, *rest]
         try:
             # What was reported comes before what has run out: a result in the mailbox is no timeout. And the checkpoint
-            # of a local task was mailed before the task ended.
-            posts = [*await self._read_mail(conn, now), *reports, *rest]
+            # of a local task, or what it added, was mailed before the task ended.
+            mail = await self._read_mail(conn, now)
+            if not mail.is_all:
+                self._inbox.extendleft(reversed(reports))
+                reports = []
+            posts = [*from_mail(mail), *reports, *rest]
             self.memory.enter(Phase.EVALUATING_JOBS)
             grouped = by_job(posts)
             rows = {post.job_id: post.job for post in posts if post.job is not None}
@@ -195,15 +200,15 @@ class Orchestrator:
         self._to_load.clear()
         return reports, rest
 
-    async def _read_mail(self, conn: Connection, now: datetime) -> list[Post]:
+    async def _read_mail(self, conn: Connection, now: datetime) -> Arrived:
         """What has arrived, when there is a sign of it or the last look was a poll interval ago."""
         if not self._mail_waits and self._last_look is not None and now - self._last_look < self._poll_interval:
-            return []
+            return Arrived()
         self._last_look = now
         self._mail_waits = False
         mail = await read_mail(conn, self.me.instance_id, MAX_MAIL)
-        self._mail_waits = self._mail_waits or len(mail) == MAX_MAIL
-        return from_mail(mail)
+        self._mail_waits = self._mail_waits or not mail.is_all
+        return mail
 
     async def _load(
         self, conn: Connection, job_ids: list[int], known: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
@@ -279,6 +284,7 @@ class Orchestrator:
         settle_versions(work.batch)
         self.memory.learn(turn for turn, _ in work.batch.turns)
         self._act(work)
+        await self._call(conn, work)
 
     def _assign_local(self, work: _Work) -> None:
         """Tasks for which this process has a free slot are claimed in the transaction that dispatches them."""
@@ -317,6 +323,16 @@ class Orchestrator:
                 self.local.expect_more(work.queues)
         if work.queues and not work.batch.calls_workers:
             self._notifier.notify(TASKS)
+
+    async def _call(self, conn: Connection, work: _Work) -> None:
+        """Submit the jobs that nodes have called, and wake the owners of those that were called off."""
+        turns = [turn for turn, _ in work.batch.turns]
+        if any(turn.calls for turn in turns):
+            self._inbox.extend(await place_calls(conn, turns, self.definitions, self.me.instance_id, self.clock.now()))
+            self.look()
+        if any(turn.called_off for turn in turns):
+            self._notifier.notify(MAIL)
+            self.look()
 
     # When something goes wrong.
 

@@ -95,6 +95,15 @@ class SavedCheckpoint:
     checkpoint_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What an earlier task with the same parameters has given. `output` is JSON."""
+
+    output: bytes
+    job_id: int
+    stored_at: datetime
+
+
 class Link(Protocol):
     """A worker's side of a transport, as long as the connection lasts: at least once, under its heartbeat's lease.
 
@@ -122,8 +131,17 @@ class Link(Protocol):
     async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
         """Returns when it is stored. Raises TaskOver when the attempt is no longer this worker's."""
 
+    async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
+        """Nodes for the task's own job (`dagmaster.model.slices`). Returns when they are stored; raises TaskOver."""
+
     async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         """This checkpoint cannot be taken up; the newest valid one before it, if there is one."""
+
+    async def recall(self, task_id: str, version: str) -> Recalled | None:
+        """A result that was remembered for this handler, version and parameters, if there is one that still counts."""
+
+    async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
+        """What this task gives counts for others with the same parameters; None for ever."""
 
     async def leave(self, standing: Standing) -> None:
         """Good-bye: nothing is held any more."""

@@ -10,8 +10,8 @@ import httpx
 import orjson
 
 from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, TooLarge, Unavailable
-from dagmaster.queues.contract import Offer, Orders, SavedCheckpoint, Standing, TaskMessage, TaskReport
-from dagmaster.queues.httpbodies import Limits, batches, checkpoint_of, message_of, report_body
+from dagmaster.queues.contract import Offer, Orders, Recalled, SavedCheckpoint, Standing, TaskMessage, TaskReport
+from dagmaster.queues.httpbodies import Limits, batches, checkpoint_of, message_of, parts, recalled_of, report_body
 from dagmaster.schemas.workers import PROTOCOL
 from dagmaster.store.progress import Told
 
@@ -194,10 +194,24 @@ class HttpLink:
         body = {"task_id": task_id, "phase": checkpoint.phase, "data": orjson.Fragment(checkpoint.data)}
         await self._ask("POST", "/checkpoints", {**body, "artifacts": artifacts})
 
+    async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
+        """As many at once as fit in a body: what is sent twice, or only in part, is added once and goes on later."""
+        for part in parts(slices, self._transport.limits):
+            body = {"task_id": task_id, "slices": [orjson.Fragment(one) for one in part]}
+            await self._ask("POST", "/tasks/added", body)
+
     async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         body = {"task_id": task_id, "reason": reason}
         said = await self._ask("POST", f"/checkpoints/{checkpoint_id}/discard", body)
         return checkpoint_of(said["checkpoint"]) if said["checkpoint"] is not None else None
+
+    async def recall(self, task_id: str, version: str) -> Recalled | None:
+        said = await self._ask("POST", "/cache/recall", {"task_id": task_id, "version": version})
+        return recalled_of(said["result"]) if said["result"] is not None else None
+
+    async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
+        body = {"task_id": task_id, "version": version, "output": orjson.Fragment(output), "seconds": seconds}
+        await self._ask("POST", "/cache", body)
 
     async def leave(self, standing: Standing) -> None:
         if await self.beat(standing):

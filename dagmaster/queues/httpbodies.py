@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
+from dagmaster.queues.contract import Recalled, SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.schemas.workers import MAX_BATCH
 
 # Of a report without its output.
@@ -25,6 +25,20 @@ class Limits:
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "Limits":
         return cls(said["claim_wait_seconds"], said["max_body_bytes"])
+
+
+def parts(slices: Sequence[bytes], limits: Limits) -> Iterator[list[bytes]]:
+    """As many slices of added nodes as fit in a body."""
+    part: list[bytes] = []
+    room = limits.max_body_bytes - REPORT_BYTES
+    for one in slices:
+        if part and len(one) + 1 > room:
+            yield part
+            part, room = [], limits.max_body_bytes - REPORT_BYTES
+        part.append(one)
+        room -= len(one) + 1
+    if part:
+        yield part
 
 
 def batches(reports: Sequence[TaskReport], limits: Limits) -> Iterator[list[TaskReport]]:
@@ -85,3 +99,7 @@ def message_of(task: Mapping[str, Any]) -> TaskMessage:
 def checkpoint_of(said: Mapping[str, Any]) -> SavedCheckpoint:
     artifacts = orjson.dumps(said["artifacts"]) if said["artifacts"] is not None else None
     return SavedCheckpoint(said["phase"], orjson.dumps(said["data"]), artifacts, int(said["checkpoint_id"]))
+
+
+def recalled_of(said: Mapping[str, Any]) -> Recalled:
+    return Recalled(orjson.dumps(said["output"]), int(said["job_id"]), datetime.fromisoformat(said["stored_at"]))

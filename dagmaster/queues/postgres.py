@@ -10,8 +10,8 @@ from psycopg.rows import DictRow
 
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.ids import new_id
-from dagmaster.queues.contract import Offer, Orders, SavedCheckpoint, Standing, TaskMessage, TaskReport
-from dagmaster.store import instances, progress, tasks
+from dagmaster.queues.contract import Offer, Orders, Recalled, SavedCheckpoint, Standing, TaskMessage, TaskReport
+from dagmaster.store import caching, instances, progress, tasks
 from dagmaster.store.connect import LOST, Connection, connect, keep_json
 from dagmaster.store.progress import Told
 from dagmaster.store.signals import MAIL, Notifier
@@ -98,9 +98,21 @@ class PostgresLink:
             await progress.save_checkpoint(self._durable, task_id, fields)
         self._notifier.notify(MAIL)
 
+    async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
+        async with self._in_turn:
+            await progress.add_nodes(self._durable, self.worker_id, task_id, slices)
+        self._notifier.notify(MAIL)
+
     async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         row = await progress.discard_checkpoint(self._quick, self.worker_id, task_id, checkpoint_id, reason)
         return saved_checkpoint(row) if row is not None else None
+
+    async def recall(self, task_id: str, version: str) -> Recalled | None:
+        row = await caching.recall_result(self._quick, self.worker_id, task_id, version)
+        return Recalled(row["output"], row["job_id"], row["stored_at"]) if row is not None else None
+
+    async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
+        await caching.remember_result(self._quick, self.worker_id, task_id, version, output, seconds)
 
     async def leave(self, standing: Standing) -> None:
         await instances.stop_worker(self._quick, self.worker_id, _standing(standing))

@@ -90,6 +90,8 @@ class JobReply(JobSummary):
     callback_url: str | None
     asset_id: str | None
     paused_by: str | None
+    parent_job_id: Id | None = None
+    parent_node_id: str | None = None
     updated_at: Time
     summary: NodeCounts
     nodes: list[NodeReply]

@@ -53,8 +53,8 @@ class CurrentTask(Reply):
 class JobProgress(Reply):
     """`nodes` counts the children of fan-outs too. `current_tasks` names at most a hundred.
 
-    `overall_percent` never falls while the job runs. `estimate_basis` says what `estimated_completion` rests on: the
-    last jobs of the workflow, or, as a guess, what was done of this job so far.
+    `overall_percent` never falls while the job runs, unless something is added to it. `estimate_basis` says what
+    `estimated_completion` rests on: the last jobs of the workflow, or, as a guess, what was done of this job so far.
     """
 
     job_id: Id

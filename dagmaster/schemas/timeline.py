@@ -67,6 +67,7 @@ class GraphNode(Reply):
     duration_seconds: float | None
     taken_branch: str | None
     children: dict[str, int] = Field(default_factory=dict)
+    added: dict[str, int] = Field(default_factory=dict, description="what its task has added, by status")
 
 
 class GraphEdge(Reply):
@@ -88,6 +89,8 @@ class GraphReply(Reply):
 
 
 class AttemptReply(Reply):
+    """`metrics` is what its handler measured; `cached` in it: the result is that of an earlier task."""
+
     task_id: str
     status: str
     worker_id: str | None
@@ -96,6 +99,7 @@ class AttemptReply(Reply):
     execution_duration_ms: int | None
     peak_memory_bytes: int | None
     cpu_seconds: float | None
+    metrics: Json | None = None
     log_path: str | None
     progress_current: float | None
     progress_total: float | None

@@ -1,7 +1,7 @@
 """Write what a batch of turns changed, in one fenced transaction."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -10,6 +10,7 @@ import psycopg
 from dagmaster.engine.state import Checkpoint, JobState, NodeState
 from dagmaster.engine.turn import Dispatch, Event, Result, Turn
 from dagmaster.errors import Conflict
+from dagmaster.model.added import AddedGroup
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import Statement, compose, run_statement
 
@@ -61,9 +62,9 @@ def settle_versions(batch: Batch) -> None:
         turn.job.version += turn.job_touched
         for node in turn.touched.values():
             node.version += 1
-            node.params = node.checkpoint = None
+            node.params = node.checkpoint = node.definition = None
         for node in turn.created.values():
-            node.params = node.checkpoint = None
+            node.params = node.checkpoint = node.definition = None
 
 
 # Each part of a batch, by the rows that it writes.
@@ -77,6 +78,9 @@ PARTS = {
     "waiting": "waiting",
     "running": "running",
     "holds": "hold_rows",
+    "called_off": "called_off",
+    "groups": "group_rows",
+    "dependencies": "dependency_rows",
     "events": "event_rows",
     "mail": "mail_rows",
 }
@@ -115,6 +119,13 @@ def _values(batch: Batch) -> dict[str, Any]:
         ),
         "waiting": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id not in batch.local]),
         "running": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id in batch.local]),
+        "groups": encode_rows([_group_row(turn, group) for turn in turns for group in turn.groups]),
+        "dependencies": encode_rows(
+            [{"job_id": turn.job.job_id, **asdict(one)} for turn in turns for one in turn.dependencies]
+        ),
+        "called_off": encode_rows(
+            [{"job_id": turn.job.job_id, "task_id": task_id} for turn in turns for task_id in turn.called_off]
+        ),
         "events": encode_rows([_event_row(event) for turn in turns for event in turn.events]),
         "mail": encode_rows(batch.mail),
     }
@@ -167,6 +178,7 @@ def _job_row(turn: Turn) -> dict[str, Any]:
         "paused_by": job.paused_by,
         "resumed_at": job.resumed_at,
         "reopened": turn.reopened,
+        "signals": job.signals or None,
     }
 
 
@@ -185,6 +197,8 @@ def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
             "error_message": node.error,
             "not_before": node.not_before,
             "queue": node.queue,
+            "definition": _json(node.definition),
+            "result_of": node.result_of,
             "dispatched_at": node.dispatched_at,
             "started_at": node.started_at,
             "completed_at": node.completed_at,
@@ -203,10 +217,14 @@ def _checkpoint_columns(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _new_node_row(job: JobState, node: NodeState, turn: Turn) -> dict[str, Any]:
     return _node_row(job, node) | {
-        "parent_node_id": node.parent,
+        "parent_node_id": node.parent or node.added_by,
         "fan_out_index": node.index,
         "created_at": turn.now,
     }
+
+
+def _group_row(turn: Turn, group: AddedGroup) -> dict[str, Any]:
+    return {"job_id": turn.job.job_id, "created_at": turn.now, **asdict(group)}
 
 
 def _result_row(result: Result) -> dict[str, Any]:

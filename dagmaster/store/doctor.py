@@ -237,6 +237,27 @@ CHECKS = (
         "find_overdue_callbacks",
     ),
     Check(
+        "schedules_without_next_time",
+        "schedules that are not paused and have no next time",
+        "They start nothing any more. `dagmaster schedules sync` finds their next time anew.",
+        PROBLEM,
+        "find_schedules_without_next_time",
+    ),
+    Check(
+        "late_schedules",
+        "schedules that are late",
+        "Their jobs are started by the orchestrators: is one running? See its log.",
+        WARNING,
+        "find_late_schedules",
+    ),
+    Check(
+        "failing_schedules",
+        "schedules that could not start a job",
+        "Nothing was started at their last time. Mend the workflow and run `dagmaster schedules sync`.",
+        PROBLEM,
+        "find_failing_schedules",
+    ),
+    Check(
         "silent_workers",
         "workers that no longer beat",
         "An orchestrator should have given them up and their tasks to others: is one running?",

@@ -16,6 +16,7 @@ from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import Workflow
 from dagmaster.store.connect import Connection
 from dagmaster.store.instances import is_orchestrated
+from dagmaster.store.jobs import node_of
 from dagmaster.store.statements import run
 
 Row = Mapping[str, Any]
@@ -75,6 +76,7 @@ async def _look(conn: Connection, job_id: int, node_id: str | None, threshold_se
             holders={one["node_id"]: one["worker_id"] for one in tasks if one["worker_id"] is not None},
             errors=await _errors(conn, job, wanted),
             progress=await _progress(conn, job, wanted),
+            children=await _children(conn, job, wanted),
         )
     return _Moment(job, facts, Rules(closed_queues={queue.name for queue in queues if queue.is_closed}), row["now"])
 
@@ -103,23 +105,9 @@ async def _load(conn: Connection, row: Row) -> JobState:
 
 
 def _node(row: Row, graph: Graph) -> NodeState:
-    parent = row["parent_node_id"]
-    return NodeState(
-        row["node_id"],
-        graph.nodes[parent or row["node_id"]],
-        row["max_retries"],
-        NodeStatus(row["status"]),
-        attempt=row["retry_count"],
-        parent=parent,
-        index=row["fan_out_index"],
-        output=row["output"].encode() if row["output"] is not None else None,
-        error=row["error_message"],
-        dispatched_at=row["dispatched_at"],
-        started_at=row["started_at"],
-        completed_at=row["completed_at"],
-        not_before=row["not_before"],
-        queue=row["queue"],
-    )
+    node = node_of(row, graph, row["definition"].encode() if row["definition"] is not None else None)
+    node.output = row["output"].encode() if row["output"] is not None else None
+    return node
 
 
 def _open_nodes(job: JobState) -> list[NodeState]:
@@ -167,3 +155,12 @@ async def _progress(conn: Connection, job: JobState, nodes: Iterable[NodeState])
         return {}
     rows = await (await run(conn, "explain_progress", {"task_ids": running[:MAX_DETAILS]})).fetchall()
     return {row["node_id"]: Progress(row["progress_percent"], row["progress_message"]) for row in rows}
+
+
+async def _children(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, int]:
+    """The jobs that these nodes wait for."""
+    calling = [job.task_id(node) for node in nodes if node.spec.child_job is not None]
+    if not calling:
+        return {}
+    rows = await (await run(conn, "explain_children", {"job_id": job.job_id, "task_ids": calling})).fetchall()
+    return {row["parent_node_id"]: row["job_id"] for row in rows}

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import psycopg
 
+from dagmaster.engine.adding import read_definition
 from dagmaster.engine.state import JobState, NodeState, new_job, restore
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id
@@ -19,6 +20,15 @@ from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import run
 
 MAX_NAME_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The attempt of another job's node that a job is submitted for."""
+
+    job_id: int
+    node_id: str
+    task_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,9 @@ class NewJob:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     trace_parent: str | None = None
     actor: str | None = None  # who submits it, if that is known better than `submitted_by`
+    schedule_id: str | None = None
+    scheduled_for: datetime | None = None
+    caller: Caller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,7 @@ async def submit_many(
         rows = [_job_row(job) for job in jobs]
         values = {
             "jobs": encode_rows(rows),
-            "workflows": encode_rows([_workflow_row(graph) for graph in graphs.values()]),
+            "workflows": encode_rows([workflow_row(graph) for graph in _with_called(graphs).values()]),
             "nodes": encode_rows([row for graph in graphs.values() for row in _node_rows(graph)]),
             "threshold_seconds": threshold_seconds,
             "owner_id": owner_id,
@@ -110,6 +123,12 @@ async def submit_many(
         Submitted(row["job_id"], True, added[row["job_id"]]) if row["job_id"] in added else await _first(conn, row)
         for row in rows
     ]
+
+
+def _with_called(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """What they will call is pinned with them."""
+    called = {one.workflow.content_hash: one for graph in graphs.values() for one in graph.called}
+    return {**called, **graphs}
 
 
 async def _first(conn: Connection, row: Mapping[str, Any]) -> Submitted:
@@ -131,7 +150,9 @@ def _job_row(job: NewJob) -> dict[str, Any]:
         if len(getattr(job, name) or "") > MAX_NAME_LENGTH:
             raise Invalid(f"{name} may have {MAX_NAME_LENGTH} characters, not {len(getattr(job, name))}")
     workflow = job.graph.workflow
-    content = orjson.dumps([workflow.workflow_id, job.inputs], option=orjson.OPT_SORT_KEYS)
+    # What a schedule starts is known by its time: it is the same job though the schedule's inputs have changed since.
+    asked_for = job.inputs if job.schedule_id is None else job.scheduled_for
+    content = orjson.dumps([workflow.workflow_id, asked_for], option=orjson.OPT_SORT_KEYS)
     return {
         "job_id": new_id(),
         "workflow_id": workflow.workflow_id,
@@ -147,12 +168,17 @@ def _job_row(job: NewJob) -> dict[str, Any]:
         "callback_url": job.callback_url,
         "asset_id": None,
         "trace_parent": job.trace_parent,
+        "schedule_id": job.schedule_id,
+        "scheduled_for": job.scheduled_for,
+        "parent_job_id": job.caller.job_id if job.caller else None,
+        "parent_node_id": job.caller.node_id if job.caller else None,
+        "parent_task_id": job.caller.task_id if job.caller else None,
         "shown_params": redact(job.inputs),
         "actor": job.actor,
     }
 
 
-def _workflow_row(graph: Graph) -> dict[str, Any]:
+def workflow_row(graph: Graph) -> dict[str, Any]:
     workflow = graph.workflow
     return {
         "workflow_hash": workflow.content_hash,
@@ -224,29 +250,30 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
     job.trace_parent = row["trace_parent"]
     job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
     job.version = row["version"]
+    job.error = row["error_message"]
+    job.signals = orjson.loads(row["signals"]) if row["signals"] is not None else []
     return job
 
 
 def _node(row: Mapping[str, Any], job: JobState) -> NodeState:
+    node = node_of(row, job.graph, row["definition"])
+    node.has_params, node.output, node.version = row["has_params"], row["output"], row["version"]
+    return node
+
+
+def node_of(row: Mapping[str, Any], graph: Graph, definition: bytes | None) -> NodeState:
+    """Where it stands, without what it holds. Only an added node has a definition of its own."""
     parent = row["parent_node_id"]
-    return NodeState(
-        row["node_id"],
-        job.graph.nodes[parent or row["node_id"]],
-        row["max_retries"],
-        NodeStatus(row["status"]),
-        attempt=row["retry_count"],
-        parent=parent,
-        index=row["fan_out_index"],
-        has_params=row["has_params"],
-        output=row["output"],
-        error=row["error_message"],
-        dispatched_at=row["dispatched_at"],
-        started_at=row["started_at"],
-        completed_at=row["completed_at"],
-        not_before=row["not_before"],
-        queue=row["queue"],
-        version=row["version"],
-    )
+    if definition is not None:
+        node = read_definition(row["node_id"], definition, parent)
+    else:
+        spec = graph.nodes[parent or row["node_id"]]
+        node = NodeState(row["node_id"], spec, row["max_retries"], parent=parent, index=row["fan_out_index"])
+    node.max_retries, node.attempt, node.status = row["max_retries"], row["retry_count"], NodeStatus(row["status"])
+    node.dispatched_at, node.started_at = row["dispatched_at"], row["started_at"]
+    node.completed_at, node.not_before = row["completed_at"], row["not_before"]
+    node.error, node.queue, node.result_of = row["error_message"], row["queue"], row["result_of"]
+    return node
 
 
 def _restore(job: JobState, nodes: list[NodeState]) -> None:
@@ -340,3 +367,8 @@ async def fail_poisoned(conn: Connection, owner_id: str, job_id: int, error: str
 async def note_error(conn: Connection, job_id: int, error: str, *, strike: int) -> None:
     values = {"job_id": job_id, "error": storable(error), "data": orjson.dumps({"strike": strike}).decode()}
     await run(conn, "note_error", values)
+
+
+async def call_off_orphans(conn: Connection, *, age_seconds: float) -> int:
+    """Cancel jobs that nobody waits for any more; how many."""
+    return len(await (await run(conn, "call_off_orphans", {"age_seconds": age_seconds})).fetchall())

@@ -8,20 +8,27 @@ import orjson
 
 from dagmaster.engine.messages import (
     Cancel,
+    Decision,
     Message,
     Pause,
     Resume,
     RetryByHand,
+    SignalSent,
     TaskCheckpoint,
     TaskCompleted,
     TaskFailed,
     TaskLost,
+    TasksAdded,
     TaskStarted,
     Unpause,
 )
+from dagmaster.engine.results import REFUSED
+from dagmaster.errors import Invalid
+from dagmaster.model.slices import read_slice
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
 
+MAX_SLICES = 8
 DETAILS: Mapping[str, tuple[type, ...]] = {
     "log_path": (str,),
     "peak_memory_bytes": (int,),
@@ -43,10 +50,31 @@ class Mail:
     job: Mapping[str, Any] | None = None
 
 
-async def read_mail(conn: Connection, owner_id: str, limit: int) -> list[Mail]:
-    """Needs a connection that keeps JSON as bytes."""
-    cursor = await run(conn, "read_mail", {"owner_id": owner_id, "limit": limit})
-    return [Mail(row["mail_id"], row["job_id"], _message(row), _job(row)) for row in await cursor.fetchall()]
+class Arrived(list[Mail]):
+    """`is_all`: nothing else was there at that moment."""
+
+    is_all = True
+
+
+async def read_mail(conn: Connection, owner_id: str, limit: int, max_slices: int = MAX_SLICES) -> Arrived:
+    """Needs a connection that keeps JSON as bytes. Not more slices at once: other jobs must not wait for them."""
+    rows = await (await run(conn, "read_mail", {"owner_id": owner_id, "limit": limit})).fetchall()
+    is_all = len(rows) < limit
+    slices = [place for place, row in enumerate(rows) if row["kind"] == "added"]
+    if len(slices) > max_slices:
+        rows, is_all = rows[: slices[max_slices]], False
+    if slices:
+        await _fill_in(conn, rows)
+    arrived = Arrived(Mail(row["mail_id"], row["job_id"], _message(row), _job(row)) for row in rows)
+    arrived.is_all = is_all
+    return arrived
+
+
+async def _fill_in(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    added = {row["mail_id"]: row for row in rows if row["kind"] == "added"}
+    cursor = await run(conn, "read_slices", {"mail_ids": list(added)})
+    for found in await cursor.fetchall():
+        added[found["mail_id"]]["output"] = found["output"]
 
 
 async def close_late_mail(conn: Connection, limit: int = 1000) -> int:
@@ -80,6 +108,10 @@ def _message(row: dict[str, Any]) -> Message | None:
             return Unpause(_text(data.get("actor")))
         case "retry":
             return RetryByHand(row["node_id"], _text(data.get("actor")))
+        case "signal":
+            return SignalSent(str(data.get("name")), data.get("data"), row["created_at"], _text(data.get("actor")))
+        case "added" if row["node_id"] is None:
+            return _added(row, data)
         case _ if row["node_id"] is None or row["task_id"] is None:
             return None
         case _:
@@ -115,10 +147,30 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
             return TaskCheckpoint(
                 node, task, worker, at, phase, row["output"], details if isinstance(details, dict) else {}
             )
+        case "added":
+            return _added(row, data)
+        case "decision":
+            actor, comment = _text(data.get("actor")), _text(data.get("comment"))
+            return Decision(node, task, data.get("approved") is True, at, actor, comment)
         case "lost" | "given_back" as kind:
             return TaskLost(node, task, worker, at, given_back=kind == "given_back")
         case _:
             return None
+
+
+def _added(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
+    """An attempt that adds what cannot be read has failed for good; the API reads it before it lets it in."""
+    node, task, worker, at = row["node_id"], row["task_id"], row["worker_id"], row["created_at"]
+    try:
+        given = read_slice(row["output"] or b"null")
+    except Invalid as error:
+        if node is None:
+            return None
+        message = f"what it added is refused: {error}"
+        return TaskFailed(node, task, worker, at, message, permanent=True, error_types=REFUSED)
+    return TasksAdded(
+        node, task, worker, at, given.nodes, given.groups, given.dependencies, actor=_text(data.get("actor"))
+    )
 
 
 def _details(data: dict[str, Any]) -> dict[str, Any] | None:

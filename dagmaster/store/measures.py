@@ -5,6 +5,7 @@ from typing import Any
 
 from dagmaster.errors import Invalid
 from dagmaster.store.connect import Connection
+from dagmaster.store.schedules import schedule_counts
 from dagmaster.store.statements import run
 
 MAX_DAYS = 90
@@ -53,6 +54,7 @@ async def fleet_measures(conn: Connection) -> dict[str, Any]:
         "queues": await (await run(conn, "queue_depths")).fetchall(),
         "callbacks": await (await run(conn, "callback_counts")).fetchone(),
         "connections": await (await run(conn, "connection_use")).fetchone(),
+        "schedules": await schedule_counts(conn),
     }
 
 

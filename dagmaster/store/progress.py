@@ -1,14 +1,15 @@
 """What is reported of attempts by those who execute them elsewhere, and how far a job is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import orjson
+import psycopg
 
-from dagmaster.errors import TaskOver, UnknownNode, UnknownTask
+from dagmaster.errors import Invalid, TaskOver, UnknownNode, UnknownTask
 from dagmaster.ids import new_id
 from dagmaster.model.states import NODE_IN_FLIGHT
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
 
 MAX_CURRENT = 100
@@ -113,6 +114,16 @@ async def save_checkpoint(conn: Connection, task_id: str, fields: Mapping[str, A
     }
     await _apply(conn, "save_checkpoint", values)
     return int(values["checkpoint_id"])
+
+
+async def add_nodes(conn: Connection, worker_id: str, task_id: str, slices: Sequence[bytes]) -> None:
+    """Nodes that a task adds to its own job, for its owner to take in. Raises as `take_result` does."""
+    rows = encode_rows([{"place": place, "slice": orjson.Fragment(one)} for place, one in enumerate(slices)])
+    if rows is not None:
+        try:
+            await _apply(conn, "add_nodes", {**_key(task_id), "worker_id": worker_id, "slices": rows})
+        except psycopg.DataError as error:
+            raise Invalid(f"what is added cannot be stored: {error.diag.message_primary}") from error
 
 
 async def discard_checkpoint(

@@ -60,6 +60,7 @@ class Removed:
     events: int = 0
     event_days: int = 0
     definitions: int = 0
+    cached_results: int = 0
 
 
 Export = Callable[[Connection, Removal], Awaitable[None]]
@@ -101,6 +102,7 @@ async def remove_old(
             await asyncio.sleep(PAUSE_SECONDS)
         removed.event_days = await _drop_days(conn, limits, kept_since)
         removed.definitions = await _remove_definitions(conn)
+        removed.cached_results = await _repeat(conn, "remove_expired_results", {"limit": ROWS_AT_ONCE})
     return removed
 
 

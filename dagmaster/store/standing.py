@@ -6,7 +6,7 @@ from math import ceil
 from time import monotonic
 from typing import Any
 
-from dagmaster.engine.estimate import Estimate, Usual, estimate
+from dagmaster.engine.estimate import TIMED, Estimate, Usual, estimate
 from dagmaster.errors import UnknownJob
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph, NodeType
@@ -62,6 +62,8 @@ def _node(row: Row) -> NodeStanding:
         row["completed_at"],
         row["not_before"],
         _fan(row) if row["counts"] is not None else None,
+        {NodeStatus(status): number for status, number in (row["added"] or {}).items()},
+        row["may_fail"],
     )
 
 
@@ -114,7 +116,7 @@ async def _graph(conn: Connection, workflow_hash: str) -> Graph | None:
 
 async def usual_times(conn: Connection, graph: Graph) -> dict[str, Usual]:
     """By node, of those that take time; without those of which the last completed jobs know nothing."""
-    timed = [node for node in graph.nodes.values() if node.type in (NodeType.TASK, NodeType.FAN_OUT)]
+    timed = [node for node in graph.nodes.values() if node.type in TIMED]
     values = {
         "workflow_id": graph.workflow.workflow_id,
         "workflow_hash": graph.workflow.content_hash,

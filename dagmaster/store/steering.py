@@ -59,6 +59,8 @@ async def request_retry(
         raise JobEnded(f"job {job_id} is {job['status']}: only a failed job can be tried again")
     elif node_id is None:
         raise Conflict(f"job {job_id} is {job['status']}: nothing in it has failed for good")
+    elif await _status_of(conn, job_id, node_id) == NodeStatus.FAILED:
+        raise Conflict(f"node {node_id!r} has failed for good, and job {job_id} goes on without it")
     else:
         await _tell(conn, job_id, "retry", node_id=node_id, actor=actor)
     return job
@@ -72,6 +74,11 @@ async def _check_node(conn: Connection, job: Row, node_id: str) -> None:
     waits = node["status"] == NodeStatus.READY and node["not_before"] is not None
     if node["status"] != NodeStatus.FAILED and not waits:
         raise Conflict(f"node {node_id!r} is {node['status']}: only one that has failed can be tried again")
+
+
+async def _status_of(conn: Connection, job_id: int, node_id: str) -> str | None:
+    node = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
+    return node["status"] if node is not None else None
 
 
 async def _reopen(

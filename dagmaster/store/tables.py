@@ -46,6 +46,12 @@ EVENT_TYPES = (
     "node_reopened",
     "callback_delivered",
     "callback_failed",
+    "tasks_added",
+    "signal_received",
+    "approval_requested",
+    "approval_decided",
+    "schedule_fired",
+    "schedule_missed",
 )
 
 
@@ -99,6 +105,8 @@ class DagJob(Base, table=True):
         Index("ix_dag_jobs_owner", "owner_id", "owner_heartbeat_at", postgresql_where=text("owner_id IS NOT NULL")),
         Index("ix_dag_jobs_correlation_id", "correlation_id", postgresql_where=text("correlation_id IS NOT NULL")),
         Index("ix_dag_jobs_asset_id", "asset_id", postgresql_where=text("asset_id IS NOT NULL")),
+        Index("ix_dag_jobs_parent", "parent_job_id", postgresql_where=text("parent_job_id IS NOT NULL")),
+        Index("ix_dag_jobs_schedule", "schedule_id", "scheduled_for", postgresql_where=text("schedule_id IS NOT NULL")),
         Index(
             "uq_dag_jobs_idempotency_key",
             "submitted_by",
@@ -127,6 +135,14 @@ class DagJob(Base, table=True):
     callback_url: str | None = Field(default=None, sa_type=Text)
     asset_id: str | None = Field(default=None, max_length=64)
     trace_parent: str | None = Field(default=None, max_length=64)
+    # The attempt of a `workflow` node that this job is for; when it ends, that attempt does (trigger).
+    parent_job_id: int | None = _big()
+    parent_node_id: str | None = Field(default=None, max_length=64)
+    parent_task_id: str | None = Field(default=None, max_length=128)
+    schedule_id: str | None = Field(default=None, max_length=64)
+    scheduled_for: datetime | None = _time(nullable=True)
+    # What was signalled and no node has waited for yet, by name.
+    signals: dict[str, Any] | None = _jsonb()
     paused_at: datetime | None = _time(nullable=True)
     paused_by: str | None = Field(default=None, max_length=128)
     resumed_at: datetime | None = _time(nullable=True)
@@ -142,6 +158,13 @@ class DagJob(Base, table=True):
 
 class DagNodeState(Base, table=True):
     __tablename__ = "dag_node_states"
+    __table_args__ = (
+        Index(
+            "ix_dag_node_states_task",
+            text("(definition ->> 'task')"),
+            postgresql_where=text("definition IS NOT NULL"),
+        ),
+    )
     job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     node_id: str = Field(primary_key=True, max_length=64)
     status: NodeStatus = Field(sa_column=Column(NODE_STATUS, nullable=False))
@@ -153,6 +176,10 @@ class DagNodeState(Base, table=True):
     fan_out_item_key: str | None = Field(default=None, max_length=128)
     # Where its next attempt goes, when that is not the queue of its definition (`retry: on_oom`).
     queue: str | None = Field(default=None, max_length=128)
+    # Of a node that a running task has added: what it does and what it waits for. The others are in the definition.
+    definition: dict[str, Any] | None = _jsonb()
+    # The node whose output will be the output of this one.
+    result_of: str | None = Field(default=None, max_length=64)
     input_params: dict[str, Any] | None = _jsonb()
     output: dict[str, Any] | None = _jsonb()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
@@ -352,6 +379,67 @@ class DagMail(Base, table=True):
         default=None,
         sa_column=Column(DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
     )
+
+
+class DagGroup(Base, table=True):
+    """Tasks of the Python API that belong together; groups nest."""
+
+    __tablename__ = "dag_groups"
+    __table_args__ = (Index("ix_dag_groups_job", "job_id"),)
+    group_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    job_id: int = _big(nullable=False)
+    parent_group_id: int | None = _big()
+    name: str = Field(max_length=128)
+    created_at: datetime = _time(default_now=True)
+
+
+class DagDependency(Base, table=True):
+    """What tasks and groups that were added wait for, as it was said. The types are `task` and `group`."""
+
+    __tablename__ = "dag_dependencies"
+    job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    previous_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    previous_type: str = Field(primary_key=True, max_length=8)
+    next_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    next_type: str = Field(primary_key=True, max_length=8)
+
+
+class DagSchedule(Base, table=True):
+    """When a workflow is started by itself: by cron or every so many seconds."""
+
+    __tablename__ = "dag_schedules"
+    __table_args__ = (Index("ix_dag_schedules_next_at", "next_at", postgresql_where=text("paused_at IS NULL")),)
+    schedule_id: str = Field(primary_key=True, max_length=64)
+    workflow_id: str = Field(max_length=64)
+    workflow_hash: str = Field(max_length=64)
+    cron: str | None = Field(default=None, max_length=128)
+    interval_seconds: float | None = None
+    timezone: str = Field(default="UTC", max_length=64, sa_column_kwargs={"server_default": "UTC"})
+    catchup: str = Field(default="last", max_length=8, sa_column_kwargs={"server_default": "last"})
+    input_params: dict[str, Any] = _jsonb("{}")
+    paused_at: datetime | None = _time(nullable=True)
+    paused_by: str | None = Field(default=None, max_length=128)
+    next_at: datetime | None = _time(nullable=True)
+    last_at: datetime | None = _time(nullable=True)
+    created_at: datetime = _time(default_now=True)
+    updated_at: datetime = _time(default_now=True)
+
+
+class DagTaskCache(Base, table=True):
+    """Results that stand for other tasks with the same handler, version and parameters."""
+
+    __tablename__ = "dag_task_cache"
+    __table_args__ = (
+        Index("ix_dag_task_cache_expires_at", "expires_at"),
+        Index("ix_dag_task_cache_handler", text("translate(handler, ':', '.')")),
+    )
+    cache_key: str = Field(primary_key=True, sa_type=Text)
+    handler: str = Field(sa_type=Text)
+    output: dict[str, Any] = Field(sa_column=Column(JSONB, nullable=False))
+    job_id: int = _big(nullable=False)
+    task_id: str = Field(sa_type=Text)
+    stored_at: datetime = _time(default_now=True)
+    expires_at: datetime | None = _time(nullable=True)
 
 
 class DagApiKey(Base, table=True):

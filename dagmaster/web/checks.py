@@ -14,6 +14,7 @@ from dagmaster.errors import NotFound
 from dagmaster.store.connect import Connection
 from dagmaster.store.health import health_check
 from dagmaster.store.revision import HEAD, current_revision
+from dagmaster.store.schedules import schedule_counts
 from dagmaster.store.viewing import missing_partitions, view_queues
 from dagmaster.web.services import Services
 
@@ -141,6 +142,13 @@ async def _partitions(conn: Connection, _: Services) -> Verdict:
     return Verdict(Health.HEALTHY, "today and tomorrow have their partitions")
 
 
+async def _schedules(conn: Connection, _: Services) -> Verdict:
+    counts = await schedule_counts(conn)
+    if counts["late"]:
+        return Verdict(Health.DEGRADED, f"{counts['late']} schedules are late; is an orchestrator running?", counts)
+    return Verdict(Health.HEALTHY, "no schedule is late", counts)
+
+
 CHECKS = (
     Check("database", "storage", _database),
     Check("schema", "storage", _schema),
@@ -149,4 +157,5 @@ CHECKS = (
     Check("workers", "fleet", _workers),
     Check("queues", "work", _queues),
     Check("tasks", "work", _tasks),
+    Check("schedules", "work", _schedules),
 )

@@ -19,6 +19,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.revision import current_revision
 from dagmaster.store.viewing import note_command
 from dagmaster.web.access import Caller, Keyring
+from dagmaster.web.scheduling import sync_catalog
 from dagmaster.web.services import Services
 
 
@@ -62,6 +63,7 @@ async def migrate_schema(room: Room, _: NoParams) -> Json:
 
 async def invalidate_caches(room: Room, _: NoParams) -> Json:
     room.services.catalog.reload()
+    await sync_catalog(room.conn, room.services)
     room.app.state.keyring = Keyring(room.services.pool)
     catalog = room.services.catalog
     return {"workflows": len(catalog.workflows), "files_with_problems": len(catalog.problems)}

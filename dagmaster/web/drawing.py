@@ -38,16 +38,18 @@ def workflow_edges(workflow: Workflow) -> list[WorkflowEdge]:
 def draw(job: Row, workflow: Workflow, rows: Iterable[Row], counts: Iterable[Row]) -> GraphReply:
     known = {row["node_id"]: row for row in rows}
     children: dict[str, dict[str, int]] = {}
+    added: dict[str, dict[str, int]] = {}
     for count in counts:
         if count["parent_node_id"] is not None:
-            children.setdefault(count["parent_node_id"], {})[count["status"]] = count["nodes"]
+            counted = added if count["is_added"] else children
+            counted.setdefault(count["parent_node_id"], {})[count["status"]] = count["nodes"]
     return GraphReply(
         job_id=job["job_id"],
         workflow_id=job["workflow_id"],
         workflow_version=job["workflow_version"],
         status=job["status"],
         nodes=[
-            _node(node_id, node, known[node_id], children.get(node_id, {}))
+            _node(node_id, node, known[node_id], children.get(node_id, {}), added.get(node_id, {}))
             for node_id, node in workflow.nodes.items()
             if node_id in known
         ],
@@ -64,7 +66,7 @@ def draw(job: Row, workflow: Workflow, rows: Iterable[Row], counts: Iterable[Row
     )
 
 
-def _node(node_id: str, node: Node, row: Row, children: dict[str, int]) -> GraphNode:
+def _node(node_id: str, node: Node, row: Row, children: dict[str, int], added: dict[str, int]) -> GraphNode:
     task = task_of(node)
     return GraphNode(
         **{**row, "error_message": redact(row["error_message"])},
@@ -73,6 +75,7 @@ def _node(node_id: str, node: Node, row: Row, children: dict[str, int]) -> Graph
         queue=task.queue if task else None,
         duration_seconds=seconds_between(row["started_at"], row["completed_at"]),
         children=children,
+        added=added,
     )
 
 

@@ -60,6 +60,7 @@ class Fleet(Collector):
         yield from self._instances()
         yield from self._workers()
         yield from self._queues()
+        yield from self._schedules()
         yield from self._database()
 
     def _counters(self) -> Iterator[Metric]:
@@ -126,6 +127,16 @@ class Fleet(Collector):
         yield _gauge("task_queue_depth", "Tasks that wait for a worker.", "queue", depths)
         running = [(one["queue"], one["running"]) for one in queues]
         yield _gauge("tasks_running", "Tasks that a worker holds.", "queue", running)
+
+    def _schedules(self) -> Iterator[Metric]:
+        counts = self._measures["schedules"]
+        texts = {
+            "active": "Schedules that are not paused.",
+            "paused": "Schedules that are paused.",
+            "late": "Schedules that should have started a job a minute ago.",
+        }
+        for name, text in texts.items():
+            yield GaugeMetricFamily(f"{PREFIX}schedules_{name}", text, value=counts[name])
 
     def _database(self) -> Iterator[Metric]:
         callbacks, connections = self._measures["callbacks"], self._measures["connections"]

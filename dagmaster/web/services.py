@@ -83,12 +83,14 @@ class Services:
         return self._task_logs
 
     def graph_of(self, workflow: Workflow) -> Graph:
-        """Ready to be run; compiled once."""
+        """Ready to be run; compiled once, unless it calls others, which may have changed."""
         graph = self._graphs.get(workflow.content_hash)
         if graph is None:
+            graph = prepare(workflow, self.settings, self.registry, self.catalog.get)
             if len(self._graphs) >= KEEP_GRAPHS:
                 self._graphs.clear()
-            graph = self._graphs[workflow.content_hash] = prepare(workflow, self.settings, self.registry)
+            if not graph.called:
+                self._graphs[workflow.content_hash] = graph
         return graph
 
     async def fleet(self, conn: Connection) -> "KnownFleet":

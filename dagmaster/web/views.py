@@ -55,11 +55,14 @@ def node_counts(rows: Iterable[Row]) -> NodeCounts:
 
 
 def standing_counts(job: JobStanding) -> NodeCounts:
-    """Of its own nodes and of the children of its fan-outs."""
+    """Of its own nodes, of the children of its fan-outs, and of what its tasks have added."""
     own = [{"status": node.status, "nodes": 1} for node in job.nodes.values()]
     fans = [node.fan for node in job.nodes.values() if node.fan is not None]
     children = [{"status": status, "nodes": number} for fan in fans for status, number in fan.counts.items()]
-    return node_counts([*own, *children])
+    added = [
+        {"status": status, "nodes": number} for node in job.nodes.values() for status, number in node.added.items()
+    ]
+    return node_counts([*own, *children, *added])
 
 
 def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:

@@ -12,6 +12,8 @@ from fastapi import Depends
 from dagmaster.errors import TaskOver, TooLarge, UnknownTask
 from dagmaster.handlers.contract import Progress, clean_text
 from dagmaster.model.redact import redact_text
+from dagmaster.schemas.adding import AddedByWorker
+from dagmaster.schemas.caching import RecalledResult, RecallResult, RememberResult
 from dagmaster.schemas.workers import (
     PROTOCOL,
     ClaimedTask,
@@ -30,7 +32,7 @@ from dagmaster.schemas.workers import (
     WorkerOrders,
     WorkerRegistered,
 )
-from dagmaster.store import progress, remote, tasks
+from dagmaster.store import caching, progress, remote, tasks
 from dagmaster.store.connect import Connection
 from dagmaster.store.signals import MAIL
 from dagmaster.web.access import Admitted, Caller
@@ -250,6 +252,13 @@ async def save(conn: Connection, services: Services, worker_id: str, body: Worke
     return checkpoint_id
 
 
+async def add(conn: Connection, services: Services, worker_id: str, body: AddedByWorker) -> None:
+    """Raises TaskOver. What is wrong with a slice is said by the job's owner, who fails the attempt."""
+    await _check_held(conn, worker_id, body.task_id)
+    await progress.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(one) for one in body.slices])
+    services.wake()
+
+
 async def discard(
     conn: Connection, worker_id: str, checkpoint_id: int, body: DiscardCheckpoint
 ) -> TaskCheckpoint | None:
@@ -263,6 +272,20 @@ async def discard(
         data=row["state_data"],
         artifacts=row["artifacts_completed"],
     )
+
+
+async def recall(conn: Connection, worker_id: str, body: RecallResult) -> RecalledResult | None:
+    """Raises TaskOver."""
+    await _check_held(conn, worker_id, body.task_id)
+    row = await caching.recall_result(conn, worker_id, body.task_id, body.version)
+    return RecalledResult(**row) if row is not None else None
+
+
+async def remember(conn: Connection, services: Services, worker_id: str, body: RememberResult) -> None:
+    """Raises TaskOver."""
+    await _check_held(conn, worker_id, body.task_id)
+    output = encoded(body.output, _max_output_bytes(services))
+    await caching.remember_result(conn, worker_id, body.task_id, body.version, output, body.seconds)
 
 
 async def take_logs(conn: Connection, services: Services, worker_id: str, chunks: Sequence[LogChunk]) -> list[LogTaken]:

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import UTC
 from threading import Event
 from time import perf_counter
 from typing import Any
@@ -19,9 +20,11 @@ from dagmaster.handlers.artifacts import missing
 from dagmaster.handlers.calling import call, encode_output
 from dagmaster.handlers.contract import clean_text
 from dagmaster.logs import about
+from dagmaster.model.caching import Caching
 from dagmaster.model.redact import redact_text
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
+from dagmaster.worker.caching import ResultCache
 from dagmaster.worker.capture import TaskLog, capturing
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.processes.children import Children
@@ -42,6 +45,7 @@ class Bench:
     discard: Callable[[str, int, str], Awaitable[SavedCheckpoint | None]]
     handler_ended: Callable[[str], None]
     leave_behind: Callable[[str, Future[Any]], None]
+    cache: ResultCache
     stopping: Event = field(default_factory=Event)
 
 
@@ -55,6 +59,8 @@ class _Attempt:
     log: TaskLog
     started: float = field(default_factory=perf_counter)
     details: dict[str, Any] = field(default_factory=dict)
+    has_added: bool = False
+    caching: Caching | None = None  # of a result that may be kept
 
 
 async def execute(message: TaskMessage, bench: Bench, worker_id: str) -> TaskReport:
@@ -67,6 +73,7 @@ async def execute(message: TaskMessage, bench: Bench, worker_id: str) -> TaskRep
             bench.handler_ended(message.task_id)
             # Whatever the task said is stored before it is known how it ended.
             await bench.teller.all_saved(message.task_id)
+            await _remember(attempt, report)
         finally:
             if (log_path := await bench.logbook.close(message.task_id)) is not None:
                 attempt.details["log_path"] = log_path
@@ -98,7 +105,7 @@ async def _report_of(attempt: _Attempt) -> TaskReport:
         handler = bench.registry.get(message.handler)
         ctx = await _context(attempt)
         async with asyncio.timeout(message.timeout_seconds):
-            return await _run(attempt, handler, ctx)
+            return await _recalled(attempt, handler) or await _run(attempt, handler, ctx)
     except TimeoutError:
         error = f"timed out after {message.timeout_seconds:g} s"
         return _failed(attempt, HandlerResult(False, error_message=error, error_types=TIMED_OUT))
@@ -108,6 +115,28 @@ async def _report_of(attempt: _Attempt) -> TaskReport:
         return _failed(attempt, HandlerResult.failed(str(error), permanent=True))
     except Exception as error:  # noqa: BLE001 - what is not reported stands still until its time is over
         return _failed(attempt, HandlerResult.failed(f"cannot be executed: {type(error).__name__}: {error}"))
+
+
+async def _recalled(attempt: _Attempt, handler: Handler) -> TaskReport | None:
+    """What an earlier task has given, if that counts for this one."""
+    if handler.caching is None:
+        return None
+    found = await attempt.bench.cache.recall(attempt.message.task_id, handler.caching)
+    if found is None:
+        attempt.caching = handler.caching
+        return None
+    at = found.stored_at.astimezone(UTC).isoformat(timespec="seconds")
+    attempt.log.write(f"[dagmaster: result taken from the cache; stored by job {found.job_id} at {at}]\n")
+    attempt.details["metrics"] = {"cached": True}
+    return _ended(attempt, "completed", output=found.output)
+
+
+async def _remember(attempt: _Attempt, report: TaskReport) -> None:
+    """Not of a task that has added nodes to its job: they would be missing in others."""
+    if attempt.caching is None or attempt.has_added:
+        return
+    if report.kind == "completed" and report.output is not None:
+        await attempt.bench.cache.remember(report.task_id, attempt.caching, report.output)
 
 
 async def _run(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -> TaskReport:
@@ -171,12 +200,24 @@ async def _context(attempt: _Attempt) -> HandlerContext:
         retry_count=message.retry_count,
         timeout_seconds=message.timeout_seconds,
         worker_id=attempt.worker_id,
+        queue=message.queue,
         correlation_id=message.correlation_id,
         resumed_from=await _resumed_from(attempt) if message.checkpoint_phase is not None else None,
         progress_sink=teller.progress_sink(message.task_id),
         checkpoint_sink=teller.checkpoint_sink(message.task_id),
+        add_sink=_add_sink(attempt),
         stopping=attempt.bench.stopping,
     )
+
+
+def _add_sink(attempt: _Attempt) -> Callable[[Sequence[bytes]], Future[None]]:
+    store = attempt.bench.teller.add_sink(attempt.message.task_id)
+
+    def add(slices: Sequence[bytes]) -> Future[None]:
+        attempt.has_added = True
+        return store(slices)
+
+    return add
 
 
 def _params(message: TaskMessage) -> dict[str, Any]:

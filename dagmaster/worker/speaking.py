@@ -1,4 +1,4 @@
-"""Pass on what handlers say: checkpoints as soon as they are made, progress now and then."""
+"""Pass on what handlers say: checkpoints and added nodes as soon as they are made, progress now and then."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Speaker:
-    """`withdraw` is told of tasks that are no longer the worker's, `saved` of each checkpoint that is stored."""
+    """`withdraw` is told of tasks that are no longer the worker's, `saved` of each thing that is stored."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Speaker:
             with suppress(*self._lost):
                 await link.tell(task_id, last)
 
-    async def save_checkpoints(self, link: Link) -> None:
+    async def save_what_comes(self, link: Link) -> None:
         """Until cancelled, or until the connection is lost."""
         while True:
             await self._teller.has_unsaved.wait()
@@ -54,16 +54,27 @@ class Speaker:
 
     async def _save(self, link: Link, unsaved: Unsaved) -> None:
         try:
-            await link.save(unsaved.task_id, unsaved.checkpoint)
+            await _store(link, unsaved)
         except self._lost:
             raise
         except TaskOver as over:
             self._withdraw([unsaved.task_id])
             self._teller.settle(unsaved, over)
         except Exception as error:  # The handler is told; the checkpoints of the others must be saved.
-            log.exception("the checkpoint %s of task %s was refused", unsaved.checkpoint.phase, unsaved.task_id)
+            log.exception("%s of task %s was refused", _what(unsaved), unsaved.task_id)
             self._teller.settle(unsaved, error)
         else:
             if self._saved is not None:
                 self._saved()
             self._teller.settle(unsaved)
+
+
+async def _store(link: Link, unsaved: Unsaved) -> None:
+    if isinstance(unsaved.content, tuple):
+        await link.add(unsaved.task_id, unsaved.content)
+    else:
+        await link.save(unsaved.task_id, unsaved.content)
+
+
+def _what(unsaved: Unsaved) -> str:
+    return "what was added" if isinstance(unsaved.content, tuple) else f"the checkpoint {unsaved.content.phase}"

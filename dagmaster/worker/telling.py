@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -18,16 +18,18 @@ from dagmaster.queues.contract import SavedCheckpoint
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unsaved:
+    """A checkpoint, or slices of nodes that the task adds to its job."""
+
     task_id: str
-    checkpoint: SavedCheckpoint
+    content: SavedCheckpoint | tuple[bytes, ...]
     stored: Future[None]
 
 
 class Teller:
     """Handlers speak in threads of their own, and none is held up here.
 
-    Of progress only the newest word of each task is kept, and told now and then. Checkpoints are kept until they are
-    stored, however long that takes.
+    Of progress only the newest word of each task is kept, and told now and then. Checkpoints, and nodes that are
+    added, are kept until they are stored, however long that takes.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -48,7 +50,13 @@ class Teller:
     def _keep(self, task_id: str, checkpoint: Checkpoint) -> Future[None]:
         data = encode_output(checkpoint.data, self._max_bytes)
         artifacts = orjson.dumps([dict(one) for one in checkpoint.artifacts]) if checkpoint.artifacts else None
-        unsaved = Unsaved(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts), Future())
+        return self._store(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts))
+
+    def add_sink(self, task_id: str) -> Callable[[Sequence[bytes]], Future[None]]:
+        return lambda slices: self._store(task_id, tuple(slices))
+
+    def _store(self, task_id: str, content: SavedCheckpoint | tuple[bytes, ...]) -> Future[None]:
+        unsaved = Unsaved(task_id, content, Future())
         with self._looking:
             self._unsaved.append(unsaved)
         self._loop.call_soon_threadsafe(self.has_unsaved.set)

@@ -25,6 +25,7 @@ from dagmaster.queues.contract import (
     Wanted,
 )
 from dagmaster.tasklogs.contract import TaskLogs
+from dagmaster.worker.caching import ResultCache
 from dagmaster.worker.doubts import Doubts, is_stale
 from dagmaster.worker.execute import Bench, execute
 from dagmaster.worker.lag import LoopWatch
@@ -73,7 +74,7 @@ class Worker:
         self.is_connected = False
         self.slots = Slots(options.concurrency, self._slot_freed)
         self._transport = transport
-        self.handlers = frozenset(registry.names())
+        self.handlers = frozenset(registry.spellings())
         self._deliver = deliver
         self._outbox = Outbox(spool)
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="dagmaster-task")
@@ -97,6 +98,7 @@ class Worker:
             self._discard,
             self.slots.finish,
             self._leave_behind,
+            ResultCache(lambda: self._link),
         )
         self._link: Link | None = None
         self._more_waits = True
@@ -228,7 +230,7 @@ class Worker:
         yield self._beat(link)
         yield self._watch(link)
         yield self._speaker.tell_progress(link, self.options.progress_interval_seconds)
-        yield self._speaker.save_checkpoints(link)
+        yield self._speaker.save_what_comes(link)
         if self._transport.waits:
             yield self._claim(link)
 
@@ -323,7 +325,7 @@ class Worker:
 
     async def _run(self, message: TaskMessage) -> None:
         try:
-            report = await execute(message, self._bench, self.worker_id)
+            report = await self._execute(message)
             await self._speaker.tell_last(self._link, message.task_id)
         except Exception as error:  # What is not reported stands still until its time is over.
             log.exception("task %s cannot be executed", message.task_id)
@@ -333,6 +335,9 @@ class Worker:
             return  # Its time was over long ago, and so it was reported.
         self.slots.held.pop(message.task_id, None)
         self._hand_in(report)
+
+    async def _execute(self, message: TaskMessage) -> TaskReport:
+        return await execute(message, self._bench, self.worker_id)
 
     def _hand_in(self, report: TaskReport) -> None:
         """To the orchestrator of this process, or by way of the queue."""

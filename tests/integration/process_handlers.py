@@ -16,6 +16,8 @@ from pydantic import BaseModel
 
 from dagmaster import Context, HandlerResult, Permanent, Retry, handler
 from dagmaster.errors import TaskOver
+from dagmaster.model.added import AddedNode
+from dagmaster.model.slices import encode_slices
 
 
 class Sum(BaseModel):
@@ -41,6 +43,14 @@ def add(ctx: Context, params: Sum) -> dict[str, int]:
 def who(ctx: Context) -> dict[str, Any]:
     same = ("task_id", "job_id", "node_id", "handler", "params", "retry_count", "timeout_seconds", "worker_id")
     return {"pid": os.getpid(), **{name: getattr(ctx, name) for name in same}}
+
+
+@handler("process.adds", isolation="process")
+def adds(ctx: Context) -> dict[str, str]:
+    """Two nodes, in two slices."""
+    nodes = [AddedNode(f"{ctx.node_id}.{number}", "echo") for number in (1, 2)]
+    ctx.add(encode_slices(nodes, size=1))
+    return {"$result_of": f"{ctx.node_id}.2"}
 
 
 @handler("process.raise", isolation="process")

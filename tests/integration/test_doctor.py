@@ -9,10 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 from command_line import call
-from fleet import Fleet, fan, fleet, retry, rows, single
+from fleet import Fleet, child, fan, fleet, graph, retry, rows, single, task
 from owning import Owner, owner
 
 from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed
+from dagmaster.model.workflow import FanInNode, FanOutNode
 from dagmaster.store.connect import opened
 from dagmaster.store.doctor import CHECKS, Finding, Limits, Severity, examine
 from dagmaster.store.health import Point, State, _graded, examine_database, health_check
@@ -43,6 +44,19 @@ async def failed(one: Owner) -> None:
     await one.advance(report(one.job_id, kind=TaskFailed))
 
 
+async def forgiven(one: Owner) -> None:
+    """Completed although nodes of it, and a child of a fan-out, have failed."""
+    nodes = {
+        "work": task("echo", "spread", allow_failure=True),
+        "spread": FanOutNode(source="{{ [1] }}", task=child(), allow_failure=True, next=("gather",)),
+        "gather": FanInNode(next=("END",)),
+    }
+    await one.submit(graph(nodes, start="work"))
+    await one.advance(Resume())
+    await one.advance(report(one.job_id, kind=TaskFailed))
+    await one.advance(report(one.job_id, "spread__0", TaskFailed))
+
+
 async def fanned(one: Owner) -> None:
     await one.submit(fan(), {"items": [1, 2, 3]})
     await one.advance(Resume())
@@ -58,6 +72,10 @@ VALUES ('{{job}}_work_{attempt}', {{job}}, 'work', {attempt}, 'q', 0, now(), 'ec
 A_WAITING_TASK = A_TASK.format(place="waiting", attempt=0, more="", values="")
 ANOTHER_RUNNING_TASK = A_TASK.format(place="running", attempt=7, more=", worker_id", values=", 'w'")
 LONG_AGO = "now() - interval '1 hour'"
+A_SCHEDULE = (
+    "INSERT INTO dag_schedules (schedule_id, workflow_id, workflow_hash, cron, next_at) "
+    "VALUES ('s', 's', 'x', '@daily', {next_at})"
+)
 A_RESULT = f"""
 INSERT INTO dag_task_results (task_id, job_id, node_id, status, output, reported_at)
 VALUES ('{{job}}_work_0', {{job}}, 'work', 'completed', '{{{{}}}}', {LONG_AGO})
@@ -100,6 +118,14 @@ BREAKS: dict[str, tuple[Base, str]] = {
         completed,
         "INSERT INTO dag_callbacks (job_id, url, job_status, next_attempt_at) "
         f"VALUES ({{job}}, 'https://example.com', 'completed', {LONG_AGO})",
+    ),
+    "schedules_without_next_time": (live, A_SCHEDULE.format(next_at="NULL")),
+    "late_schedules": (live, A_SCHEDULE.format(next_at=LONG_AGO)),
+    "failing_schedules": (
+        live,
+        A_SCHEDULE.format(next_at="now() + interval '1 hour'")
+        + "; INSERT INTO dag_job_events (job_id, event_type, event_status, event_data, error_message, source_app) "
+        "VALUES (0, 'schedule_missed', 'failure', '{{\"schedule_id\": \"s\"}}', 'no luck', 'test')",
     ),
     "silent_workers": (
         live,
@@ -147,7 +173,7 @@ def test_every_check_is_broken_by_a_test() -> None:
     assert [check.name for check in CHECKS] == list(BREAKS)
 
 
-@pytest.mark.parametrize("base", [live, completed, failed, fanned], ids=lambda base: base.__name__)
+@pytest.mark.parametrize("base", [live, completed, failed, forgiven, fanned], ids=lambda base: base.__name__)
 async def test_a_healthy_job_gives_no_findings(dsn: str, base: Base) -> None:
     async with healthy(dsn, base):
         assert await look(dsn) == []

@@ -11,9 +11,10 @@ from owning import owner
 from web import Web, web
 
 from dagmaster.engine.estimate import Basis, Usual
+from dagmaster.engine.messages import Resume, TaskFailed
 from dagmaster.model.graph import Graph
 from dagmaster.model.standing import percent_done
-from dagmaster.model.workflow import Branch, ConditionalNode, FanOutNode
+from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.standing import Histories, standing_of, usual_times
 
@@ -91,6 +92,23 @@ async def test_without_a_history_what_was_done_so_far_is_taken_for_a_guess(dsn: 
         progress = await it.get(f"/api/v1/jobs/{job_id}/progress")
         assert progress["estimate_basis"] == "so_far"
         assert seconds_until(progress["estimated_completion"]) < 5
+
+
+async def test_what_was_allowed_to_fail_counts_as_done(dsn: str) -> None:
+    nodes = {
+        "a": task("fail", "b", allow_failure=True),
+        "b": FanOutNode(source="{{ [1] }}", task=child("fail"), allow_failure=True, next=("c",)),
+        "c": FanInNode(next=("d",)),
+        "d": task("work", "END"),
+    }
+    async with owner(dsn) as one:
+        await one.submit(graph(nodes, start="a"))
+        await one.advance(Resume())
+        for node in ("a", "b__0"):
+            await one.advance(TaskFailed(node, f"{one.job_id}_{node}_0", "w", datetime.now(UTC), "no luck"))
+        async with opened(dsn, application="test") as conn:
+            standing = await standing_of(conn, one.job_id)
+    assert percent_done(standing.job) == round(100 * 4 / 6, 1)
 
 
 async def test_the_percentage_of_a_fan_out_never_falls_while_its_children_appear(dsn: str) -> None:

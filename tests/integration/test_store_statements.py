@@ -123,6 +123,20 @@ async def test_a_whole_step_reads_no_table_from_end_to_end(dsn: str, is_analysed
             assert await scanned(conn) == set()
 
 
+@pytest.mark.parametrize("name", ["close_late_mail", "call_off_orphans"])
+async def test_what_is_looked_for_all_the_time_is_not_looked_for_among_all_jobs(dsn: str, name: str) -> None:
+    """A merge reads an index from end to end, and is chosen where the mailbox is small."""
+    await fill(dsn)
+    await rows(dsn, "UPDATE dagapp.dag_jobs SET parent_job_id = job_id - 1, parent_task_id = 't' WHERE job_id > 9")
+    await rows(dsn, "INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT n, 'signal' FROM generate_series(1, 50) n")
+    await rows(dsn, "ANALYZE")
+    async with await connect(dsn, application="test") as conn:
+        cursor = await conn.execute(b"EXPLAIN (GENERIC_PLAN) " + SQL[name].text, prepare=False)
+        plan = "\n".join(row["QUERY PLAN"] for row in await cursor.fetchall())
+    scans = re.findall(r"Scan (?:using (\w+) )?on dag_jobs.*\n\s+(Index Cond|Recheck Cond)?", plan)
+    assert scans and all(index == "ix_dag_jobs_live" or condition for index, condition in scans), plan
+
+
 def completed(row: dict[str, Any]) -> dict[str, Any]:
     return tasks.report_row(
         task_id=row["task_id"],

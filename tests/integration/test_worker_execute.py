@@ -16,6 +16,7 @@ from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, Perman
 from dagmaster.queues.contract import TaskMessage, TaskReport
 from dagmaster.settings import load_settings
 from dagmaster.tasklogs.opening import open_task_logs
+from dagmaster.worker.caching import ResultCache
 from dagmaster.worker.execute import Bench, execute
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.processes.children import Children
@@ -44,6 +45,7 @@ def a_bench(known: Registry, pool: Executor, **more: Any) -> Bench:
         "discard": no_checkpoint,
         "handler_ended": lambda _: None,
         "leave_behind": lambda *_: None,
+        "cache": ResultCache(lambda: None),
     }
     return Bench(**{**given, **more})
 

@@ -32,12 +32,12 @@ SELECT pg_notify('dagmaster_tasks', '');
 UPDATE dagapp.dag_jobs j
 SET status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
     result_data = r.result_data, paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
-    version = j.version + 1,
+    signals = r.signals, version = j.version + 1,
     owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
 FROM json_to_recordset(:jobs::json) AS r(
     job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
     error_message text, result_data jsonb, paused_at timestamptz, paused_by text, resumed_at timestamptz,
-    reopened boolean
+    reopened boolean, signals jsonb
 )
 WHERE j.ctid = (
         SELECT k.ctid FROM dagapp.dag_jobs k
@@ -48,18 +48,18 @@ WHERE j.ctid = (
 RETURNING 1;
 
 -- new_nodes --
--- Fan-outs' children.
+-- Fan-outs' children, and what running tasks have added.
 INSERT INTO dagapp.dag_node_states (
     job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params, output,
-    error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue
+    error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition, result_of
 )
 SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params,
-    output, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue
+    output, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition, result_of
 FROM json_to_recordset(:new_nodes::json) AS r(
     job_id bigint, node_id text, status dagapp.node_status, task_id text, retry_count int, max_retries int,
     parent_node_id text, fan_out_index int, input_params jsonb, output jsonb, error_message text,
     not_before timestamptz, created_at timestamptz, dispatched_at timestamptz, started_at timestamptz,
-    completed_at timestamptz, queue text
+    completed_at timestamptz, queue text, definition jsonb, result_of text
 );
 
 -- node_rows --
@@ -69,6 +69,7 @@ SET status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_ret
     input_params = coalesce(r.input_params, n.input_params), output = r.output, error_message = r.error_message,
     not_before = r.not_before, dispatched_at = r.dispatched_at, started_at = r.started_at,
     completed_at = r.completed_at, version = n.version + 1, queue = coalesce(r.queue, n.queue),
+    definition = coalesce(r.definition, n.definition), result_of = r.result_of,
     checkpoint_phase = coalesce(r.checkpoint_phase, n.checkpoint_phase),
     checkpoint_data = coalesce(r.checkpoint_data, n.checkpoint_data),
     checkpoint_saved_at = coalesce(r.checkpoint_saved_at, n.checkpoint_saved_at)
@@ -76,7 +77,7 @@ FROM json_to_recordset(:nodes::json) AS r(
     job_id bigint, node_id text, version int, status dagapp.node_status, task_id text, retry_count int,
     max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
     dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, checkpoint_phase text,
-    checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text
+    checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text, definition jsonb, result_of text
 )
 WHERE n.ctid = (
     SELECT k.ctid FROM dagapp.dag_node_states k
@@ -108,6 +109,24 @@ SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE ex
     peak_memory_bytes = coalesce(t.peak_memory_bytes, excluded.peak_memory_bytes),
     cpu_seconds = coalesce(t.cpu_seconds, excluded.cpu_seconds), metrics = coalesce(t.metrics, excluded.metrics),
     processed = true;
+
+-- group_rows --
+-- Groups of added tasks.
+INSERT INTO dagapp.dag_groups (group_id, job_id, parent_group_id, name, created_at)
+SELECT group_id, job_id, parent_group_id, name, created_at
+FROM json_to_recordset(:groups::json) AS r(
+    group_id bigint, job_id bigint, parent_group_id bigint, name text, created_at timestamptz
+)
+ON CONFLICT DO NOTHING;
+
+-- dependency_rows --
+-- What added tasks and groups wait for, as it was said.
+INSERT INTO dagapp.dag_dependencies (job_id, previous_id, previous_type, next_id, next_type)
+SELECT job_id, previous_id, previous_type, next_id, next_type
+FROM json_to_recordset(:dependencies::json) AS r(
+    job_id bigint, previous_id bigint, previous_type text, next_id bigint, next_type text
+)
+ON CONFLICT DO NOTHING;
 
 -- hold_rows --
 -- Tasks of jobs that are paused, or go on; not those that this very batch closes.
@@ -153,6 +172,17 @@ FROM json_to_recordset(:running::json) AS r(
     job_started_at timestamptz, handler text, timeout_seconds float, correlation_id text, trace_parent text,
     dispatched_at timestamptz
 );
+
+-- called_off --
+-- Jobs that were called by attempts that are over.
+INSERT INTO dagapp.dag_mailbox (job_id, kind, data)
+SELECT c.job_id, 'cancel', '{"actor": "dagmaster", "reason": "the node that called it is over"}'
+FROM json_to_recordset(:called_off::json) AS r(job_id bigint, task_id text)
+CROSS JOIN LATERAL (
+    SELECT job_id FROM dagapp.dag_jobs
+    WHERE parent_job_id = r.job_id AND parent_task_id = r.task_id AND status IN ('pending', 'running')
+    OFFSET 0
+) c;
 
 -- event_rows --
 -- The timeline.

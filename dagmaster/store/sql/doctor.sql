@@ -32,7 +32,8 @@ FROM dagapp.dag_jobs j
 JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
 WHERE j.status IN ('pending', 'running') AND n.status = 'dispatched'
-    AND (n.parent_node_id IS NOT NULL OR w.definition #>> ARRAY['nodes', n.node_id, 'type'] = 'task')
+    AND coalesce(n.definition ->> 'type', CASE WHEN n.parent_node_id IS NOT NULL THEN 'task' END,
+        w.definition #>> ARRAY['nodes', n.node_id, 'type']) = 'task'
     AND n.updated_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
     AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_waiting t WHERE t.task_id = n.task_id)
     AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = n.task_id)
@@ -46,8 +47,9 @@ SELECT n.task_id AS key, n.job_id, n.node_id, n.task_id, n.started_at
 FROM dagapp.dag_jobs j
 JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
-WHERE j.status IN ('pending', 'running') AND n.status = 'running'
-    AND (n.parent_node_id IS NOT NULL OR w.definition #>> ARRAY['nodes', n.node_id, 'type'] = 'task')
+WHERE j.status IN ('pending', 'running') AND n.status = 'running' AND n.result_of IS NULL
+    AND coalesce(n.definition ->> 'type', CASE WHEN n.parent_node_id IS NOT NULL THEN 'task' END,
+        w.definition #>> ARRAY['nodes', n.node_id, 'type']) = 'task'
     AND n.updated_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
     AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = n.task_id)
     AND NOT EXISTS (
@@ -111,8 +113,12 @@ ORDER BY j.job_id LIMIT :limit;
 -- find_failed_nodes_of_completed_jobs --
 SELECT n.job_id || '_' || n.node_id AS key, n.job_id, n.node_id, n.error_message
 FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
+LEFT JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 WHERE j.status = 'completed' AND n.status = 'failed'
     AND j.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+    -- Unless it may fail; a child may if its fan-out may.
+    AND coalesce(n.definition, w.definition #> ARRAY['nodes', coalesce(n.parent_node_id, n.node_id)])
+        -> 'allow_failure' IS DISTINCT FROM 'true'::jsonb
 ORDER BY 1 LIMIT :limit;
 
 -- find_jobs_without_definition --
@@ -205,6 +211,26 @@ SELECT c.callback_id::text AS key, c.callback_id, c.job_id, c.attempts, c.next_a
 FROM dagapp.dag_callbacks c
 WHERE c.status = 'waiting' AND c.next_attempt_at <= clock_timestamp() - make_interval(secs => :late_seconds)
 ORDER BY c.next_attempt_at LIMIT :limit;
+
+-- find_schedules_without_next_time --
+SELECT schedule_id AS key, schedule_id, workflow_id FROM dagapp.dag_schedules
+WHERE paused_at IS NULL AND next_at IS NULL
+    AND updated_at <= clock_timestamp() - make_interval(secs => :settle_seconds)
+ORDER BY schedule_id LIMIT :limit;
+
+-- find_late_schedules --
+SELECT schedule_id AS key, schedule_id, workflow_id, next_at FROM dagapp.dag_schedules
+WHERE paused_at IS NULL AND next_at < clock_timestamp() - make_interval(secs => :late_seconds)
+ORDER BY schedule_id LIMIT :limit;
+
+-- find_failing_schedules --
+SELECT DISTINCT ON (s.schedule_id) s.schedule_id AS key, s.schedule_id, s.workflow_id, e.error_message,
+    e.created_at AS failed_at
+FROM dagapp.dag_job_events e JOIN dagapp.dag_schedules s ON s.schedule_id = e.event_data ->> 'schedule_id'
+WHERE e.job_id = 0 AND e.event_type = 'schedule_missed' AND e.event_status = 'failure'
+    AND e.created_at > clock_timestamp() - make_interval(secs => :days::float * 86400)
+    AND (s.last_at IS NULL OR s.last_at < (e.event_data ->> 'first')::timestamptz)
+ORDER BY s.schedule_id, e.created_at DESC LIMIT :limit;
 
 -- find_silent_workers --
 SELECT w.worker_id AS key, w.worker_id, w.hostname, w.pid, w.last_heartbeat,

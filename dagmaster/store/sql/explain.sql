@@ -20,7 +20,7 @@ WHERE j.job_id = :job_id;
 -- explain_nodes --
 -- All nodes of a job, with the outputs only of those that decide over others.
 SELECT node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, error_message, dispatched_at,
-    started_at, completed_at, not_before, queue,
+    started_at, completed_at, not_before, queue, definition::text AS definition, result_of,
     CASE WHEN node_id = ANY(:deciding::text[]) THEN output::text END AS output
 FROM dagapp.dag_node_states
 WHERE job_id = :job_id
@@ -77,3 +77,8 @@ CROSS JOIN LATERAL (
 -- How far these tasks say that they are.
 SELECT node_id, progress_percent, progress_message FROM dagapp.dag_task_results
 WHERE task_id = ANY(:task_ids::text[]) AND (progress_percent IS NOT NULL OR progress_message IS NOT NULL);
+
+-- explain_children --
+-- The jobs that these attempts of a job have called.
+SELECT job_id, parent_node_id FROM dagapp.dag_jobs
+WHERE parent_job_id = :job_id AND parent_task_id = ANY(:task_ids::text[]);

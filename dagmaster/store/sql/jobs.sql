@@ -6,7 +6,8 @@ WITH incoming AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:jobs::json) AS r(
         job_id bigint, workflow_id text, workflow_version int, workflow_hash text, priority int, input_params jsonb,
         metadata jsonb, submitted_by text, correlation_id text, idempotency_key text, request_hash text,
-        callback_url text, asset_id text, trace_parent text, shown_params jsonb, actor text
+        callback_url text, asset_id text, trace_parent text, shown_params jsonb, actor text,
+        schedule_id text, scheduled_for timestamptz, parent_job_id bigint, parent_node_id text, parent_task_id text
     )
 ), alive AS MATERIALIZED (
     SELECT orchestrator_id FROM dagapp.dag_orchestrators
@@ -21,14 +22,21 @@ WITH incoming AS MATERIALIZED (
 ), added AS (
     INSERT INTO dagapp.dag_jobs (
         job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, metadata, submitted_by,
-        correlation_id, idempotency_key, request_hash, callback_url, asset_id, trace_parent,
+        correlation_id, idempotency_key, request_hash, callback_url, asset_id, trace_parent, schedule_id, scheduled_for,
+        parent_job_id, parent_node_id, parent_task_id,
         owner_id, owner_epoch, owner_heartbeat_at, created_at
     )
     SELECT i.job_id, i.workflow_id, i.workflow_version, i.workflow_hash, 'pending', i.priority, i.input_params,
         coalesce(i.metadata, '{}'), coalesce(i.submitted_by, ''), i.correlation_id, i.idempotency_key,
-        i.request_hash, i.callback_url, i.asset_id, i.trace_parent,
+        i.request_hash, i.callback_url, i.asset_id, i.trace_parent, i.schedule_id, i.scheduled_for,
+        i.parent_job_id, i.parent_node_id, i.parent_task_id,
         coalesce(:owner_id, (SELECT orchestrator_id FROM alive)), 1, clock_timestamp(), clock_timestamp()
     FROM incoming i
+    WHERE i.parent_job_id IS NULL OR EXISTS ( -- An attempt that is over calls nobody any more.
+        SELECT FROM dagapp.dag_node_states n
+        WHERE n.job_id = i.parent_job_id AND n.node_id = i.parent_node_id AND n.task_id = i.parent_task_id
+            AND n.status = 'running'
+    )
     ORDER BY i.submitted_by, i.idempotency_key, i.job_id
     ON CONFLICT (submitted_by, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING *
@@ -73,17 +81,17 @@ WITH named AS MATERIALIZED (
     SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids)
 )
 SELECT job_id, workflow_hash, status, priority, input_params, correlation_id, owner_epoch, created_at, started_at,
-    version, trace_parent, paused_at, paused_by, resumed_at
+    version, trace_parent, paused_at, paused_by, resumed_at, error_message, signals
 FROM named WHERE owner_id = :owner_id AND status IN ('pending', 'running', 'failed'); -- A failed one is reopened.
 
 -- load_nodes --
 -- All nodes of these jobs, children after their fan-outs and in order.
 SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, output,
     input_params IS NOT NULL AS has_params, error_message, dispatched_at, started_at, completed_at, not_before, queue,
-    version
+    version, definition, result_of
 FROM dagapp.dag_node_states
 WHERE job_id = ANY(:job_ids)
-ORDER BY job_id, fan_out_index NULLS FIRST;
+ORDER BY job_id, fan_out_index NULLS FIRST, created_at;
 
 -- load_definitions --
 -- Pinned definitions by hash.
@@ -140,9 +148,9 @@ WHERE n.job_id = :job_id AND (:with_children OR n.parent_node_id IS NULL)
 ORDER BY coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at, n.fan_out_index NULLS FIRST, n.node_id;
 
 -- count_nodes --
--- How many nodes of a job are in each state, apart for each fan-out.
-SELECT parent_node_id, status, count(*) AS nodes, sum(retry_count)::bigint AS retries, max(completed_at) AS last_ended_at
-FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY parent_node_id, status;
+-- How many nodes of a job are in each state, apart for each fan-out and for each task that has added some.
+SELECT parent_node_id, definition IS NOT NULL AS is_added, status, count(*) AS nodes, sum(retry_count)::bigint AS retries, max(completed_at) AS last_ended_at
+FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY 1, 2, 3;
 
 -- watch_nodes --
 -- A job's own nodes for those who look often: without what they hold, with the time at which it was so.
@@ -247,4 +255,22 @@ FROM (
     FROM job
 ) events
 ORDER BY place
+RETURNING job_id;
+
+-- call_off_orphans --
+-- Jobs whose caller is over and could not tell them: they are cancelled. Not those that somebody has tried again since.
+INSERT INTO dagapp.dag_mailbox (job_id, kind, data)
+SELECT c.job_id, 'cancel', '{"actor": "dagmaster", "reason": "the node that called it is over"}'
+FROM dagapp.dag_jobs c
+WHERE c.parent_job_id IS NOT NULL AND c.status IN ('pending', 'running')
+    AND c.created_at < clock_timestamp() - make_interval(secs => :age_seconds)
+    AND NOT EXISTS (
+        SELECT FROM dagapp.dag_node_states n
+        WHERE n.job_id = c.parent_job_id AND n.node_id = c.parent_node_id AND n.task_id = c.parent_task_id
+            AND n.status = 'running'
+    )
+    AND NOT EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = c.job_id AND m.kind = 'cancel')
+    AND NOT EXISTS (
+        SELECT FROM dagapp.dag_job_events e WHERE e.job_id = c.job_id AND e.event_type = 'job_reopened'
+    )
 RETURNING job_id;

@@ -1,9 +1,12 @@
 -- read_mail --
--- What has arrived for the jobs of this owner, in the order of its arrival; a new job comes with its mail.
-SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.error, m.duration_ms, m.data,
+-- What has arrived for the jobs of this owner, in the order of its arrival; a new job comes with its mail. What is
+-- added to jobs may be much, and is read apart.
+SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id,
+    CASE WHEN m.kind <> 'added' THEN m.output END AS output, m.error, m.duration_ms, m.data,
     m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id, j.owner_epoch,
     j.created_at AS job_created_at, j.started_at, j.version, j.trace_parent, j.paused_at, j.paused_by, j.resumed_at,
-    CASE WHEN m.kind IN ('submitted', 'adopted') THEN j.input_params END AS input_params
+    CASE WHEN m.kind IN ('submitted', 'adopted') THEN j.input_params END AS input_params,
+    CASE WHEN m.kind IN ('submitted', 'adopted') THEN j.signals END AS signals, j.error_message
 FROM dagapp.dag_mailbox m
 CROSS JOIN LATERAL (
     SELECT * FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
@@ -11,6 +14,14 @@ CROSS JOIN LATERAL (
 WHERE j.owner_id = :owner_id
 ORDER BY m.mail_id
 LIMIT :limit;
+
+-- read_slices --
+-- What is added to jobs by this mail.
+SELECT mail_id, output FROM dagapp.dag_mailbox WHERE mail_id = ANY(:mail_ids);
+
+-- known_nodes --
+-- Which of these nodes a job has.
+SELECT node_id FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = ANY(:node_ids);
 
 -- add_mail --
 -- Tell a job's owner something.
@@ -25,7 +36,10 @@ FROM json_to_recordset(:mail::json) AS r(
 -- Reports for jobs that have ended, or that never were: kept, noted in the timeline, out of the way (ruling D-03).
 WITH late AS MATERIALIZED (
     SELECT m.mail_id, j.job_id IS NOT NULL AS is_known
-    FROM dagapp.dag_mailbox m LEFT JOIN dagapp.dag_jobs j ON j.job_id = m.job_id
+    FROM dagapp.dag_mailbox m
+    LEFT JOIN LATERAL (
+        SELECT * FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
+    ) j ON true
     WHERE j.job_id IS NULL
         OR (j.status IN ('completed', 'failed', 'cancelled') AND j.owner_id IS NULL) -- With one it is being reopened.
     ORDER BY m.mail_id LIMIT :limit
@@ -36,6 +50,10 @@ WITH late AS MATERIALIZED (
 ), reports AS (
     SELECT DISTINCT ON (task_id) * FROM closed
     WHERE is_known AND kind IN ('completed', 'failed') AND starts_with(task_id, job_id || '_' || node_id || '_')
+        AND NOT EXISTS ( -- It has a timeline of its own.
+            SELECT FROM dagapp.dag_jobs c
+            WHERE c.parent_job_id = closed.job_id AND c.parent_task_id = closed.task_id OFFSET 0
+        )
     ORDER BY task_id, mail_id
 ), kept AS (
     INSERT INTO dagapp.dag_task_results AS t (

@@ -39,6 +39,7 @@ WITH nodes AS MATERIALIZED (
         extract(epoch FROM n.completed_at - n.started_at)::float AS seconds
     FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
     WHERE j.workflow_id = :workflow_id AND j.created_at >= clock_timestamp() - make_interval(days => :days::int)
+        AND n.definition IS NULL -- What tasks have added differs from job to job.
 )
 SELECT DISTINCT ON (node_id) node_id, is_child AS is_fan_out,
     count(*) FILTER (WHERE was_tried)::int AS executions,

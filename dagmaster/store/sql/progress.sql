@@ -77,6 +77,19 @@ SELECT job_id, 'checkpoint', node_id, task_id, :worker_id::text, :state_data::js
 FROM node
 RETURNING mail_id;
 
+-- add_nodes --
+-- A running task adds nodes to its own job: told to the job's owner, slice by slice.
+WITH node AS MATERIALIZED (
+    SELECT job_id, node_id, task_id FROM dagapp.dag_node_states
+    WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
+        AND result_of IS NULL
+)
+INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output)
+SELECT n.job_id, 'added', n.node_id, n.task_id, :worker_id::text, r.slice
+FROM node n CROSS JOIN json_to_recordset(:slices::json) AS r(place int, slice json)
+ORDER BY r.place
+RETURNING mail_id;
+
 -- discard_checkpoint --
 -- It cannot be taken up: noted in the timeline; the newest valid one of the same node is used instead.
 WITH bad AS (

@@ -107,8 +107,9 @@ WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') 
 -- export_jobs --
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, result_data,
     error_message, metadata - 'removal' AS metadata, submitted_by, correlation_id, idempotency_key, request_hash,
-    callback_url, asset_id, trace_parent, paused_at, paused_by, resumed_at, owner_id, owner_epoch, owner_heartbeat_at,
-    created_at, started_at, completed_at, (metadata->'removal'->>'updated_at')::timestamptz AS updated_at, version
+    callback_url, asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for,
+    signals, paused_at, paused_by, resumed_at, owner_id, owner_epoch, owner_heartbeat_at, created_at,
+    started_at, completed_at, (metadata->'removal'->>'updated_at')::timestamptz AS updated_at, version
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids) ORDER BY created_at, job_id;
 
 -- export_nodes --
@@ -162,6 +163,10 @@ WITH gone AS MATERIALIZED (
     SELECT coalesce(array_agg(job_id), '{}') AS job_ids FROM gone
 ), callbacks AS (
     DELETE FROM dagapp.dag_callbacks WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
+), groups AS (
+    DELETE FROM dagapp.dag_groups WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
+), dependencies AS (
+    DELETE FROM dagapp.dag_dependencies WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
 ), checkpoints AS (
     DELETE FROM dagapp.dag_checkpoints WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
 ), results AS (
@@ -223,11 +228,16 @@ SELECT EXISTS (
 ) AS is_kept;
 
 -- unused_definitions --
--- Pinned definitions that no job needs any more.
+-- Pinned definitions that no job, no schedule and no other definition needs any more.
+WITH called AS MATERIALIZED (
+    SELECT DISTINCT jsonb_path_query(definition, '$.nodes.*.workflow_hash') #>> '{}' AS workflow_hash
+    FROM dagapp.dag_workflows
+)
 SELECT w.workflow_hash FROM dagapp.dag_workflows w
 WHERE w.created_at < now() - interval '1 day' AND NOT EXISTS (
     SELECT FROM dagapp.dag_jobs j WHERE j.workflow_id = w.workflow_id AND j.workflow_hash = w.workflow_hash
-)
+) AND NOT EXISTS (SELECT FROM dagapp.dag_schedules s WHERE s.workflow_hash = w.workflow_hash)
+    AND NOT EXISTS (SELECT FROM called c WHERE c.workflow_hash = w.workflow_hash)
 LIMIT :limit;
 
 -- hold_submissions --
@@ -236,11 +246,16 @@ LOCK TABLE dagapp.dag_workflows IN SHARE ROW EXCLUSIVE MODE;
 
 -- remove_definitions --
 -- Only jobs that came lately can have escaped the first look.
+WITH called AS MATERIALIZED (
+    SELECT DISTINCT jsonb_path_query(definition, '$.nodes.*.workflow_hash') #>> '{}' AS workflow_hash
+    FROM dagapp.dag_workflows
+)
 DELETE FROM dagapp.dag_workflows w
-WHERE w.workflow_hash = ANY(:hashes) AND NOT EXISTS (
+WHERE w.workflow_hash = ANY(:hashes) AND NOT EXISTS (SELECT FROM called c WHERE c.workflow_hash = w.workflow_hash)
+    AND NOT EXISTS (
     SELECT FROM dagapp.dag_jobs j
     WHERE j.workflow_id = w.workflow_id AND j.created_at > now() - interval '1 hour' AND j.workflow_hash = w.workflow_hash
-);
+) AND NOT EXISTS (SELECT FROM dagapp.dag_schedules s WHERE s.workflow_hash = w.workflow_hash);
 
 -- note_removal --
 -- Who removed how much, in the system's own timeline.

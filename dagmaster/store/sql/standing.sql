@@ -1,11 +1,15 @@
 -- job_standing --
 -- Where a job and the nodes of its definition stand, with the children of each fan-out summed, in one pass over its
--- rows. Only what has children is surely a fan-out: a task may give an output that looks like one.
+-- rows, and what the tasks of each node have added: its id is the beginning of theirs. Only what has children is surely
+-- a fan-out: a task may give an output that looks like one.
 WITH states AS MATERIALIZED (
-    SELECT parent_node_id, CASE WHEN parent_node_id IS NULL THEN node_id END AS node_id, status, count(*) AS nodes,
+    SELECT CASE WHEN definition IS NULL OR parent_node_id IS NULL THEN parent_node_id
+            ELSE split_part(split_part(node_id, '.', 1), '__', 1) END AS parent_node_id,
+        definition IS NOT NULL AS is_added, CASE WHEN parent_node_id IS NULL THEN node_id END AS node_id, status,
+        count(*) AS nodes,
         sum(retry_count) AS retries, max(dispatched_at) AS dispatched_at, max(started_at) AS started_at,
         max(completed_at) AS completed_at, max(not_before) AS not_before, avg(completed_at - started_at) AS duration
-    FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY 1, 2, 3
+    FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY 1, 2, 3, 4
 ), fans AS (
     SELECT s.parent_node_id, jsonb_object_agg(s.status, s.nodes) AS counts, sum(s.retries)::bigint AS retries,
         max(s.completed_at) AS last_ended_at,
@@ -15,14 +19,22 @@ WITH states AS MATERIALIZED (
             SELECT (n.output ->> 'fan_out_count')::int FROM dagapp.dag_node_states n
             WHERE n.job_id = :job_id AND n.node_id = s.parent_node_id
         ) AS items
-    FROM states s WHERE s.parent_node_id IS NOT NULL GROUP BY s.parent_node_id
+    FROM states s WHERE s.parent_node_id IS NOT NULL AND NOT s.is_added GROUP BY s.parent_node_id
+), added AS (
+    SELECT parent_node_id, jsonb_object_agg(status, nodes) AS counts
+    FROM states WHERE parent_node_id IS NOT NULL AND is_added GROUP BY parent_node_id
 )
 SELECT j.workflow_hash, j.status AS job_status, j.completed_at AS job_completed_at, j.paused_at,
     clock_timestamp() AS now, n.node_id, n.status, n.dispatched_at, n.started_at, n.completed_at, n.not_before,
-    f.items, f.counts, f.retries, f.last_ended_at, f.newest_started_at, f.child_seconds
+    f.items, f.counts, f.retries, f.last_ended_at, f.newest_started_at, f.child_seconds, a.counts AS added,
+    CASE WHEN n.status = 'failed' OR f.counts ? 'failed' THEN coalesce(( -- Only then: a definition may be large.
+        SELECT (w.definition #> ARRAY['nodes', n.node_id, 'allow_failure'])::boolean
+        FROM dagapp.dag_workflows w WHERE w.workflow_hash = j.workflow_hash
+    ), false) ELSE false END AS may_fail
 FROM dagapp.dag_jobs j
 LEFT JOIN states n ON n.parent_node_id IS NULL
 LEFT JOIN fans f ON f.parent_node_id = n.node_id
+LEFT JOIN added a ON a.parent_node_id = n.node_id
 WHERE j.job_id = :job_id;
 
 -- usual_times --

@@ -54,7 +54,7 @@ WHERE n.job_id = :job_id AND n.node_id = :node_id;
 -- view_attempts --
 -- What was reported of a node, attempt by attempt.
 SELECT task_id, status, worker_id, error_type, error_message, execution_duration_ms, peak_memory_bytes, cpu_seconds,
-    log_path, progress_current, progress_total, progress_percent, progress_message, reported_at
+    metrics, log_path, progress_current, progress_total, progress_percent, progress_message, reported_at
 FROM dagapp.dag_task_results WHERE job_id = :job_id AND node_id = :node_id
 ORDER BY reported_at, task_id LIMIT 1000;
 

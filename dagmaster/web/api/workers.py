@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Path, Request, Response
 
+from dagmaster.schemas.adding import AddedByWorker, AddedTaken
+from dagmaster.schemas.caching import RecallResult, RememberResult, ResultRecalled
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import WorkerReply
 from dagmaster.schemas.workers import (
@@ -114,6 +116,33 @@ async def discard_checkpoint(
 ) -> CheckpointBefore:
     """The checkpoint cannot be taken up, for instance because a file is gone. The answer is the one before it."""
     return CheckpointBefore(checkpoint=await working.discard(conn, worker, checkpoint_id, body))
+
+
+@router.post(
+    "/{worker_id}/tasks/added", status_code=201, responses=documented(404, 409, 410, 413), dependencies=[WORKERS]
+)
+async def add_tasks_of_worker(worker: Own, body: AddedByWorker, services: Given, conn: Conn) -> AddedTaken:
+    """Nodes that a task adds to its own job. When this is answered they are stored; the same again changes nothing."""
+    await working.add(conn, services, worker, body)
+    return AddedTaken(slices=len(body.slices))
+
+
+@router.post("/{worker_id}/cache/recall", responses=documented(404, 409, 410), dependencies=[WORKERS])
+async def recall_result(worker: Own, body: RecallResult, conn: Conn) -> ResultRecalled:
+    """What an earlier task with the handler and the parameters of this one has given, if that still counts."""
+    return ResultRecalled(result=await working.recall(conn, worker, body))
+
+
+@router.post(
+    "/{worker_id}/cache",
+    status_code=204,
+    response_class=Response,
+    responses=documented(404, 409, 410, 413),
+    dependencies=[WORKERS],
+)
+async def remember_result(worker: Own, body: RememberResult, services: Given, conn: Conn) -> None:
+    """Keep what a task gives, for later tasks with the same parameters. It is to be reported all the same."""
+    await working.remember(conn, services, worker, body)
 
 
 @router.post("/{worker_id}/logs", responses=OWN, dependencies=[WORKERS])

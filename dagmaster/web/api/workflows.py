@@ -11,6 +11,7 @@ from dagmaster.store.viewing import note_command
 from dagmaster.web.access import OPERATORS, READERS_OF_OWN, Admitted
 from dagmaster.web.drawing import workflow_edges, workflow_nodes
 from dagmaster.web.errors import documented
+from dagmaster.web.scheduling import sync_catalog
 from dagmaster.web.services import Conn, Given, Services
 
 router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
@@ -26,6 +27,7 @@ async def list_workflows(services: Given) -> WorkflowList:
 async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> WorkflowList:
     """Read the files again that have changed. Jobs that run are not touched."""
     services.catalog.reload()
+    await sync_catalog(conn, services, actor=caller.name or None)
     await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
     return _listed(services)
 

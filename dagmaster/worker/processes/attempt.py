@@ -9,6 +9,7 @@ from typing import Any, Literal
 from dagmaster import tracing
 from dagmaster.handlers.calling import arguments_of, encode_output, failure, normalised, settle
 from dagmaster.handlers.contract import HandlerContext, HandlerResult, Interrupted
+from dagmaster.handlers.current import working_on
 from dagmaster.handlers.registry import Handler
 from dagmaster.logs import about
 from dagmaster.worker.processes.system import limited
@@ -78,10 +79,11 @@ class Attempt:
     def _call(self) -> Any:
         if self.ctx.cancelled.is_set():  # The signal came too early.
             raise asyncio.CancelledError
-        value = self._handler.function(*arguments_of(self._handler, self.ctx))
-        if inspect.isawaitable(value) or inspect.isasyncgen(value):
-            return asyncio.run(self._settled(value))
-        return value
+        with working_on(self.ctx):
+            value = self._handler.function(*arguments_of(self._handler, self.ctx))
+            if inspect.isawaitable(value) or inspect.isasyncgen(value):
+                return asyncio.run(self._settled(value))
+            return value
 
     async def _settled(self, value: Any) -> Any:
         self._in_loop = asyncio.current_task()

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import count
 from queue import SimpleQueue
@@ -143,10 +144,17 @@ class Child:
     def _keep(self, checkpoint: Checkpoint) -> Future[None]:
         artifacts = [dict(one) for one in checkpoint.artifacts]
         content = encode_output({"data": checkpoint.data, "artifacts": artifacts}, self._max_output_bytes)
+        return self._ask({"kind": "checkpoint", "phase": checkpoint.phase}, content)
+
+    def _add(self, slices: Sequence[bytes]) -> Future[None]:
+        return self._ask({"kind": "added", "sizes": [len(one) for one in slices]}, b"".join(slices))
+
+    def _ask(self, head: dict[str, Any], body: bytes) -> Future[None]:
+        """To have something stored; the worker answers."""
         number, stored = next(self._numbers), Future[None]()
         self._saving[number] = stored
         self._send_progress()
-        self._say({"kind": "checkpoint", "number": number, "phase": checkpoint.phase}, content)
+        self._say({**head, "number": number}, body)
         return stored
 
     # The second thread.
@@ -204,6 +212,7 @@ class Child:
             resumed_from=Checkpoint(**resumed) if resumed else None,
             progress_sink=self._progress.append,
             checkpoint_sink=self._keep,
+            add_sink=self._add,
         )
         if task.head["stopping"]:
             ctx.stopping.set()

@@ -177,6 +177,7 @@ def _described(ctx: HandlerContext) -> bytes:
             "retry_count": ctx.retry_count,
             "timeout_seconds": ctx.timeout_seconds,
             "worker_id": ctx.worker_id,
+            "queue": ctx.queue,
             "correlation_id": ctx.correlation_id,
             "resumed_from": resumed
             and {"phase": resumed.phase, "data": resumed.data, "artifacts": [dict(one) for one in resumed.artifacts]},

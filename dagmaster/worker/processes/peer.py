@@ -4,7 +4,7 @@ import asyncio
 import fcntl
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -14,7 +14,7 @@ import orjson
 
 from dagmaster.handlers.contract import Checkpoint, HandlerContext
 from dagmaster.worker.processes.outcome import Death
-from dagmaster.worker.processes.wire import Frame, pack, read
+from dagmaster.worker.processes.wire import Frame, cut, pack, read
 
 log = logging.getLogger(__name__)
 
@@ -120,14 +120,22 @@ class Peer:
                     ctx.progress(current, total, message)
                 case {"kind": "checkpoint", "number": number, "phase": phase}:
                     self._save(ctx, number, Checkpoint(phase, **orjson.loads(frame.body)))
+                case {"kind": "added", "number": number, "sizes": sizes}:
+                    self._add(ctx, number, cut(frame.body, sizes))
                 case {"kind": "outcome"}:
                     return frame
         return None
 
     def _save(self, ctx: HandlerContext, number: int, checkpoint: Checkpoint) -> None:
         ctx.last_checkpoint = checkpoint
+        self._store(number, partial(ctx.checkpoint_sink, checkpoint) if ctx.checkpoint_sink else None)
+
+    def _add(self, ctx: HandlerContext, number: int, slices: Sequence[bytes]) -> None:
+        self._store(number, partial(ctx.add_sink, slices) if ctx.add_sink else None)
+
+    def _store(self, number: int, sink: Callable[[], Future[None] | None] | None) -> None:
         try:
-            stored = ctx.checkpoint_sink(checkpoint) if ctx.checkpoint_sink else None
+            stored = sink() if sink is not None else None
         except Exception as error:  # noqa: BLE001 - it is the handler's, as if it ran here
             self._answer(number, error)
             return

@@ -1,0 +1,102 @@
+"""What the waiting nodes of a job are told: signals, and decisions on what they ask for."""
+
+import asyncio
+import re
+from typing import Any
+
+import psycopg
+
+from dagmaster.errors import Conflict, Forbidden, Invalid, JobEnded, UnknownNode
+from dagmaster.model.states import JOB_TERMINAL, NodeStatus
+from dagmaster.model.workflow import SIGNAL_PATTERN
+from dagmaster.store.connect import Connection
+from dagmaster.store.jobs import get_job
+from dagmaster.store.mailbox import add_mail
+from dagmaster.store.signals import MAIL
+from dagmaster.store.statements import run
+from dagmaster.store.steering import LOOK_SECONDS
+
+Row = dict[str, Any]
+
+MAX_COMMENT_LENGTH = 2000
+
+
+async def send_signal(conn: Connection, job_id: int, name: str, *, data: Any, actor: str | None) -> Row:
+    """The job as it was. Whether somebody waits for it is for the job's owner to see."""
+    if not re.fullmatch(SIGNAL_PATTERN, name):
+        rule = "a letter, then letters, digits, '_', '-' or '.', at most 64 in all"
+        raise Invalid(f"{name[:80]!r} is no name of a signal: it must be {rule}")
+    job = await _live_job(conn, job_id, "takes no signals")
+    await _tell(conn, {"job_id": job_id, "kind": "signal", "data": {"name": name, "data": data, "actor": actor}})
+    return job
+
+
+async def request_decision(
+    conn: Connection, job_id: int, node_id: str, *, approved: bool, actor: str | None, comment: str | None
+) -> Row:
+    """The job as it was. Raises Forbidden for somebody who is not among the approvers."""
+    if comment is not None and len(comment) > MAX_COMMENT_LENGTH:
+        raise Invalid(f"the comment may have {MAX_COMMENT_LENGTH} characters, not {len(comment)}")
+    job = await _live_job(conn, job_id, "needs no decision any more")
+    node = await (await run(conn, "approval_of_node", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if node is None:
+        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+    if node["type"] != "approval":
+        raise Conflict(f"node {node_id!r} is a {node['type'] or 'task'}: only an approval can be approved or rejected")
+    if node["status"] != NodeStatus.RUNNING:
+        raise Conflict(f"node {node_id!r} is {node['status']}: it does not wait for a decision")
+    approvers = (node["input_params"] or {}).get("approvers") or []
+    if approvers and actor not in approvers:
+        names = " or ".join(approvers)
+        if actor is None:
+            raise Forbidden(
+                f"node {node_id!r} is decided by {names}: say who you are, to a server by the API key of that name, on "
+                "the database itself with --by"
+            )
+        raise Forbidden(f"node {node_id!r} is decided by {names}, not by {actor}")
+    data = {"approved": approved, "actor": actor, "comment": comment}
+    mail = {"job_id": job_id, "kind": "decision", "node_id": node_id, "task_id": node["task_id"], "data": data}
+    await _tell(conn, mail)
+    return job
+
+
+async def written_inputs(conn: Connection, job_id: int, node_id: str) -> bytes:
+    """What a node calls another workflow with. Needs a connection that keeps JSON as bytes."""
+    row = await (await run(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if row is None or row["input_params"] is None:
+        raise Invalid(f"the inputs with which node {node_id!r} of job {job_id} calls are not there any more")
+    inputs: bytes = row["input_params"]
+    return inputs
+
+
+async def is_unheard(conn: Connection, job_id: int) -> bool:
+    """Whether a signal is still on its way to the job's owner."""
+    row = await (await run(conn, "is_unheard", {"job_id": job_id})).fetchone()
+    return row is not None and bool(row["is_unheard"])
+
+
+async def until_decided(conn: Connection, job_id: int, node_id: str, *, seconds: float) -> NodeStatus:
+    """How the node stands when its owner has heard of the decision, or when that took too long."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        row = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
+        if row is None:
+            raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+        if row["status"] != NodeStatus.RUNNING or asyncio.get_running_loop().time() > deadline:
+            return NodeStatus(row["status"])
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _live_job(conn: Connection, job_id: int, otherwise: str) -> Row:
+    job = await get_job(conn, job_id)
+    if job["status"] in JOB_TERMINAL:
+        raise JobEnded(f"job {job_id} is {job['status']} and {otherwise}")
+    return job
+
+
+async def _tell(conn: Connection, mail: Row) -> None:
+    try:
+        await add_mail(conn, [mail])
+    except (TypeError, psycopg.DataError) as error:
+        raise Invalid("what is told cannot be stored as JSON; a NUL character (\\u0000) cannot") from error
+    await conn.execute(f"NOTIFY {MAIL}")

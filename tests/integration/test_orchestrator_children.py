@@ -1,0 +1,260 @@
+"""Nodes that run another workflow: a job of its own, submitted once, called off with its caller."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from fleet import Fleet, fleet, graph, retry, single, task
+
+from dagmaster.engine.turn import Rules
+from dagmaster.handlers import HandlerContext, Permanent
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.graph import Graph
+from dagmaster.model.workflow import WaitNode, WorkflowNode
+from dagmaster.orchestrator import calling
+from dagmaster.store.connect import opened
+from dagmaster.store.explaining import explain_job
+from dagmaster.store.jobs import call_off_orphans
+from dagmaster.store.retention import read_limits, remove_old
+from dagmaster.store.steering import request_retry
+from dagmaster.store.steps import send_signal
+
+RUNS: list[int] = []
+
+
+async def flaky(ctx: HandlerContext) -> dict[str, Any]:
+    RUNS.append(1)
+    if len(RUNS) == 1:
+        raise Permanent("no luck")
+    return {"runs": len(RUNS)}
+
+
+@pytest.fixture
+async def running(dsn: str) -> AsyncIterator[Fleet]:
+    RUNS.clear()
+    async with fleet(dsn, flaky=flaky) as one:
+        await one.orchestrator()
+        await one.worker()
+        yield one
+
+
+def child(handler: str = "echo", **params: Any) -> Graph:
+    return graph({"work": task(handler, "END", params=params)}, "child", start="work", inputs={"x": "integer"})
+
+
+def patient() -> Graph:
+    return graph({"w": WaitNode(signal="never", next=("END",))}, "patient", start="w")
+
+
+def calls(what: Graph, **fields: Any) -> Graph:
+    """A parent whose only node calls it, with the definition pinned as at a submission."""
+    node = WorkflowNode(
+        workflow=what.workflow.workflow_id, workflow_hash=what.workflow.content_hash, next=("END",), **fields
+    )
+    return replace(graph({"sub": node}, "parent", start="sub"), called=(*what.called, what))
+
+
+async def children(running: Fleet, job_id: int) -> list[dict[str, Any]]:
+    return await running.rows("SELECT * FROM dagapp.dag_jobs WHERE parent_job_id = %s ORDER BY created_at", job_id)
+
+
+async def until_called(running: Fleet, job_id: int) -> dict[str, Any]:
+    query = "SELECT count(*) > 0 AS ok FROM dagapp.dag_jobs WHERE parent_job_id = %s AND status = 'running'"
+    await running.until(query, lambda: [job_id])
+    return (await children(running, job_id))[0]
+
+
+async def test_the_result_of_the_child_is_the_output_of_its_caller(running: Fleet) -> None:
+    job = await running.run(calls(child(m="{{ inputs.x }}"), inputs={"x": "{{ 3 }}"}), priority=5, correlation_id="c1")
+    assert job["status"] == "completed"
+    [one] = await children(running, job["job_id"])
+    output = job["result_data"]["sub"]
+    assert output["job_id"] == str(one["job_id"])
+    assert output["result"]["work"]["echoed_params"] == {"m": 3}
+    assert (one["submitted_by"], one["priority"], one["correlation_id"]) == ("dagmaster", 5, "c1")
+    assert (one["parent_node_id"], one["parent_task_id"]) == ("sub", f"{job['job_id']}_sub_0")
+
+
+async def test_a_child_that_fails_is_called_again_as_another_job(running: Fleet) -> None:
+    job = await running.run(calls(child("flaky"), inputs={"x": 1}, retry=retry(1)))
+    assert job["status"] == "completed"
+    assert [one["status"] for one in await children(running, job["job_id"])] == ["failed", "completed"]
+
+
+async def test_the_error_of_the_child_is_the_error_of_its_caller(running: Fleet) -> None:
+    job = await running.run(calls(child("flaky"), inputs={"x": 1}))
+    [one] = await children(running, job["job_id"])
+    expected = f"node sub failed: job {one['job_id']} failed: node work failed: no luck"
+    assert (job["status"], job["error_message"]) == ("failed", expected)
+
+
+async def test_inputs_that_do_not_fit_fail_the_caller(running: Fleet) -> None:
+    job = await running.run(calls(child(), inputs={"x": "many"}, retry=retry(3)))
+    assert job["status"] == "failed" and "the workflow 'child' cannot be run" in job["error_message"]
+    assert not await children(running, job["job_id"])
+
+
+async def test_a_definition_that_was_not_pinned_fails_the_caller(running: Fleet) -> None:
+    job = await running.run(graph({"sub": WorkflowNode(workflow="x", next=("END",))}, start="sub"))
+    assert "was not pinned" in job["error_message"]
+
+
+async def test_a_cancelled_job_cancels_what_it_called(running: Fleet) -> None:
+    job_id = await running.submit(calls(calls(patient())))
+    first = await until_called(running, job_id)
+    second = await until_called(running, first["job_id"])
+    async with opened(running.dsn, application="test") as conn:
+        told = await explain_job(conn, job_id, threshold_seconds=30)
+    assert f"waits for job {first['job_id']} of the workflow `parent` since" in told.sentence
+    await running.cancel(job_id)
+    ended = await running.ended(job_id, first["job_id"], second["job_id"])
+    assert {job["status"] for job in ended} == {"cancelled"}
+
+
+async def test_a_call_that_takes_too_long_is_called_off(running: Fleet) -> None:
+    job_id = await running.submit(calls(patient(), timeout_seconds=0.5))
+    one = await until_called(running, job_id)
+    job, called = await running.ended(job_id, one["job_id"])
+    assert "did not end within 0.5 s" in job["error_message"]
+    assert called["status"] == "cancelled"
+
+
+async def test_cancelling_the_child_fails_its_caller(running: Fleet) -> None:
+    job_id = await running.submit(calls(patient()))
+    one = await until_called(running, job_id)
+    await running.cancel(one["job_id"])
+    [job] = await running.ended(job_id)
+    assert job["error_message"] == f"node sub failed: job {one['job_id']} was cancelled"
+
+
+async def test_a_new_owner_submits_what_the_old_one_could_not(dsn: str) -> None:
+    """The owner dies between the writing of the attempt and the submission."""
+    async with fleet(dsn) as one:
+        first = await one.orchestrator()
+        await one.worker()
+
+        async def die(*_: Any) -> list[Any]:
+            return []
+
+        with patch("dagmaster.orchestrator.orchestrator.place_calls", die):
+            job_id = await one.submit(calls(child(), inputs={"x": 1}))
+            query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'sub'"
+            await one.until(query, lambda: [job_id])
+            await first.stop()
+        assert not await children(one, job_id)
+        await one.orchestrator()
+        await one.completed(job_id)
+        assert len(await children(one, job_id)) == 1
+
+
+async def test_a_child_is_submitted_once_however_often_its_owner_changes(dsn: str) -> None:
+    async with fleet(dsn) as one:
+        first = await one.orchestrator()
+        job_id = await one.submit(calls(patient()))
+        await until_called(one, job_id)
+        await first.stop()
+        second = await one.orchestrator()
+        query = "SELECT count(*) = 0 AS ok FROM dagapp.dag_jobs WHERE owner_id IS DISTINCT FROM %s"
+        await one.until(query, lambda: [second.id])
+        await one.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
+        assert len(await children(one, job_id)) == 1
+
+
+async def test_an_attempt_that_is_over_calls_nobody(running: Fleet) -> None:
+    job_id = await running.submit(calls(patient()))
+    one = await until_called(running, job_id)
+    await running.cancel(job_id)
+    await running.ended(job_id, one["job_id"])
+    new = calling.NewJob(
+        patient(), {}, submitted_by="dagmaster", idempotency_key="late", caller=calling.Caller(job_id, "sub", "late")
+    )
+    async with opened(running.dsn, application="test") as conn:
+        with pytest.raises(calling.UnknownJob):
+            await calling.submit(conn, new, threshold_seconds=30)
+    assert len(await children(running, job_id)) == 1
+
+
+async def test_a_child_whose_caller_is_gone_is_called_off(running: Fleet) -> None:
+    job_id = await running.submit(calls(patient()))
+    one = await until_called(running, job_id)
+    async with opened(running.dsn, application="test") as conn:
+        assert await call_off_orphans(conn, age_seconds=0) == 0
+        await conn.execute("UPDATE dagapp.dag_jobs SET parent_task_id = 'other' WHERE job_id = $1", [one["job_id"]])
+        assert await call_off_orphans(conn, age_seconds=0) == 1
+        await conn.execute("NOTIFY dagmaster_mail")
+    [called] = await running.ended(one["job_id"])
+    assert called["status"] == "cancelled"
+
+
+async def test_a_definition_that_may_still_be_called_is_kept(running: Fleet) -> None:
+    nodes = {
+        "w": WaitNode(signal="never", next=("sub",)),
+        "sub": WorkflowNode(workflow="child", workflow_hash=child().workflow.content_hash, next=("END",)),
+    }
+    await running.submit(replace(graph(nodes, "parent", start="w"), called=(child(),)))
+    unused = compile_graph(child().workflow.model_copy(update={"version": 2}))
+    await running.run(unused, {"x": 1})
+    async with opened(running.dsn, application="test") as conn:
+        await conn.execute("UPDATE dagapp.dag_workflows SET created_at = now() - interval '2 days'")
+        await conn.execute("DELETE FROM dagapp.dag_jobs WHERE workflow_hash = $1", [unused.workflow.content_hash])
+        await remove_old(conn, await read_limits(conn, 30))
+    kept = await running.rows("SELECT workflow_hash FROM dagapp.dag_workflows")
+    hashes = {row["workflow_hash"] for row in kept}
+    assert child().workflow.content_hash in hashes and unused.workflow.content_hash not in hashes
+
+
+async def test_a_definition_that_cannot_be_read_fails_the_caller_and_nobody_else(running: Fleet) -> None:
+    """Pinned by another version, or spoiled by hand: the orchestrator goes on."""
+    what = child()
+    nodes = {
+        "w": WaitNode(signal="go", next=("sub",)),
+        "sub": WorkflowNode(workflow="child", workflow_hash=what.workflow.content_hash, next=("END",)),
+    }
+    job_id = await running.submit(replace(graph(nodes, "parent", start="w"), called=(what,)))
+    spoil = "UPDATE dagapp.dag_workflows SET definition = '{}' WHERE workflow_id = 'child' RETURNING 1"
+    await running.rows(spoil)
+    async with opened(running.dsn, application="test") as conn:
+        await send_signal(conn, job_id, "go", data=None, actor=None)
+    [job] = await running.ended(job_id)
+    assert job["status"] == "failed" and "the workflow 'child' cannot be run" in job["error_message"]
+    assert (await running.run(single()))["status"] == "completed"
+
+
+async def test_a_child_that_somebody_tries_again_is_not_called_off(running: Fleet) -> None:
+    """Its caller has failed with it and waits no more; what it has done before need not be done twice."""
+    job = await running.run(calls(child("flaky"), inputs={"x": 1}))
+    [one] = await children(running, job["job_id"])
+    nap = "UPDATE dagapp.dag_jobs SET created_at = now() - interval '1 hour' WHERE job_id = %s RETURNING 1"
+    await running.rows(nap, one["job_id"])
+    async with opened(running.dsn, application="test") as conn:
+        await request_retry(conn, one["job_id"], None, actor="ada", threshold_seconds=30)
+        await running.until(
+            "SELECT status <> 'failed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [one["job_id"]]
+        )
+        assert await call_off_orphans(conn, age_seconds=0) == 0
+    query = "SELECT status = 'completed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
+    await running.until(query, lambda: [one["job_id"]])
+    [parent] = await running.ended(job["job_id"])
+    assert parent["status"] == "failed"
+
+
+async def test_a_child_gets_the_inputs_that_were_written_whoever_submits_it(dsn: str) -> None:
+    """The owner dies between the two; the next one has another environment, in which the inputs make no sense."""
+    async with fleet(dsn) as one:
+        first = await one.orchestrator(rules=Rules(env={"X": "3"}))
+        await one.worker()
+
+        async def die(*_: Any) -> list[Any]:
+            return []
+
+        with patch("dagmaster.orchestrator.orchestrator.place_calls", die):
+            job_id = await one.submit(calls(child(m="{{ inputs.x }}"), inputs={"x": "{{ env.X | int }}"}))
+            query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'sub'"
+            await one.until(query, lambda: [job_id])
+            await first.stop()
+        await one.orchestrator()
+        await one.completed(job_id)
+        [called] = await children(one, job_id)
+        assert called["input_params"] == {"x": 3}

@@ -1,0 +1,197 @@
+"""Waits, signals, approvals and the chains that run last, on the real database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fleet import Fleet, fleet, graph, task
+
+from dagmaster.errors import Conflict, Forbidden, Invalid, JobEnded, UnknownNode
+from dagmaster.handlers import HandlerContext, Permanent
+from dagmaster.model.graph import Graph
+from dagmaster.model.workflow import ApprovalNode, WaitNode
+from dagmaster.store.connect import opened
+from dagmaster.store.explaining import explain_job
+from dagmaster.store.steering import request_retry
+from dagmaster.store.steps import request_decision, send_signal
+
+HEARD: list[Any] = []
+
+
+async def give_up(ctx: HandlerContext) -> dict[str, Any]:
+    raise Permanent("no luck")
+
+
+async def hear(ctx: HandlerContext) -> dict[str, Any]:
+    HEARD.append(ctx.params)
+    return {}
+
+
+@pytest.fixture
+async def running(dsn: str) -> AsyncIterator[Fleet]:
+    HEARD.clear()
+    async with fleet(dsn, give_up=give_up, hear=hear) as one:
+        await one.orchestrator()
+        await one.worker()
+        yield one
+
+
+def waiting(**fields: Any) -> Graph:
+    return graph({"w": WaitNode(next=("after",), **fields), "after": task("echo", "END")}, start="w")
+
+
+async def until_running(running: Fleet, job_id: int, node_id: str) -> None:
+    query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = %s"
+    await running.until(query, lambda: [job_id, node_id])
+
+
+async def test_a_wait_of_seconds_is_over_in_time(running: Fleet) -> None:
+    job = await running.run(waiting(seconds=0.2))
+    assert job["status"] == "completed"
+    assert 0.2 <= job["result_data"]["w"]["waited_seconds"] < 5
+
+
+async def test_a_wait_outlives_its_owner(dsn: str) -> None:
+    async with fleet(dsn) as one:
+        first = await one.orchestrator()
+        await one.worker()
+        job_id = await one.submit(waiting(seconds=1.0))
+        await until_running(one, job_id, "w")
+        await first.stop()
+        await one.orchestrator()
+        [job] = await one.completed(job_id)
+    assert job["result_data"]["w"]["waited_seconds"] >= 1.0
+
+
+async def test_a_signal_wakes_the_node_that_waits_for_it(running: Fleet) -> None:
+    job_id = await running.submit(waiting(signal="go"))
+    await until_running(running, job_id, "w")
+    async with opened(running.dsn, application="test") as conn:
+        told = await explain_job(conn, job_id, threshold_seconds=30)
+        await send_signal(conn, job_id, "go", data={"n": 1}, actor="ann")
+    assert told.kind == "waiting_for_signal" and "waits for the signal `go` since" in told.sentence
+    [job] = await running.completed(job_id)
+    assert job["result_data"]["w"]["signal"] == {"name": "go", "data": {"n": 1}, "actor": "ann"}
+    assert "signal_received" in [row["event_type"] for row in await running.events(job_id)]
+
+
+async def test_a_signal_is_kept_until_somebody_waits_for_it(running: Fleet) -> None:
+    first = WaitNode(signal="first", next=("second",))
+    job_id = await running.submit(
+        graph({"first": first, "second": WaitNode(signal="go", next=("END",))}, start="first")
+    )
+    async with opened(running.dsn, application="test") as conn:
+        await send_signal(conn, job_id, "go", data="early", actor=None)
+        await running.until("SELECT signals IS NOT NULL AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [job_id])
+        await send_signal(conn, job_id, "first", data=None, actor=None)
+    [job] = await running.completed(job_id)
+    assert job["result_data"]["second"]["signal"]["data"] == "early"
+    assert job["signals"] is None
+
+
+async def test_a_signal_needs_a_name_and_a_job_that_runs(running: Fleet) -> None:
+    job = await running.run(waiting(seconds=0))
+    async with opened(running.dsn, application="test") as conn:
+        with pytest.raises(Invalid, match="is no name of a signal"):
+            await send_signal(conn, job["job_id"], "a b", data=None, actor=None)
+        with pytest.raises(JobEnded, match="is completed and takes no signals"):
+            await send_signal(conn, job["job_id"], "go", data=None, actor=None)
+        other = await running.submit(waiting(signal="go"))
+        with pytest.raises(Invalid, match="NUL"):
+            await send_signal(conn, other, "go", data="\x00", actor=None)
+
+
+def asking(**fields: Any) -> Graph:
+    node = ApprovalNode(message="Ship it?", next=("ship",), **fields)
+    return graph({"ask": node, "ship": task("echo", "END")}, start="ask")
+
+
+async def test_only_approvers_decide(running: Fleet) -> None:
+    job_id = await running.submit(asking(approvers=("ann", "bob")))
+    await until_running(running, job_id, "ask")
+    async with opened(running.dsn, application="test") as conn:
+        told = await explain_job(conn, job_id, threshold_seconds=30)
+        with pytest.raises(Forbidden, match="is decided by ann or bob, not by eve"):
+            await request_decision(conn, job_id, "ask", approved=True, actor="eve", comment=None)
+        with pytest.raises(UnknownNode):
+            await request_decision(conn, job_id, "ax", approved=True, actor="ann", comment=None)
+        with pytest.raises(Conflict, match="is a task: only an approval"):
+            await request_decision(conn, job_id, "ship", approved=True, actor="ann", comment=None)
+        await request_decision(conn, job_id, "ask", approved=True, actor="bob", comment="fine")
+    assert "waits for approval by ann or bob since" in told.sentence
+    [job] = await running.completed(job_id)
+    decision = job["result_data"]["ask"]
+    assert (decision["approved"], decision["by"], decision["comment"]) == (True, "bob", "fine")
+
+
+async def test_a_rejection_ends_the_job(running: Fleet) -> None:
+    job_id = await running.submit(asking())
+    await until_running(running, job_id, "ask")
+    async with opened(running.dsn, application="test") as conn:
+        await request_decision(conn, job_id, "ask", approved=False, actor="ann", comment="not today")
+        [job] = await running.ended(job_id)
+        assert job["error_message"] == "node ask failed: rejected by ann: not today"
+        with pytest.raises(JobEnded):
+            await request_decision(conn, job_id, "ask", approved=True, actor="ann", comment=None)
+
+
+async def test_a_failed_job_is_answered_and_cleaned_up_before_it_has_failed(running: Fleet) -> None:
+    nodes = {
+        "a": task("give_up", "END"),
+        "alarm": task("hear", params={"why": "{{ job.error }}", "node": "{{ job.failed_node }}"}),
+        "clean": task("hear", params={"how": "{{ job.status }}", "a": "{{ nodes.a.status }}"}),
+    }
+    job = await running.run(graph(nodes, start="a", on_failure=("alarm",), finally_=("clean",)))
+    assert (job["status"], job["error_message"]) == ("failed", "node a failed: no luck")
+    assert HEARD == [{"why": "node a failed: no luck", "node": "a"}, {"how": "failed", "a": "failed"}]
+
+
+async def test_a_new_owner_finishes_what_cleans_up(dsn: str) -> None:
+    nodes = {
+        "a": task("give_up", "END"),
+        "alarm": WaitNode(signal="go", next=("told",)),
+        "told": task("hear", params={"why": "{{ job.error }}"}),
+    }
+    HEARD.clear()
+    async with fleet(dsn, give_up=give_up, hear=hear) as one:
+        first = await one.orchestrator()
+        await one.worker()
+        job_id = await one.submit(graph(nodes, start="a", on_failure=("alarm",)))
+        await until_running(one, job_id, "alarm")
+        await first.stop()
+        await one.orchestrator()
+        async with opened(dsn, application="test") as conn:
+            await send_signal(conn, job_id, "go", data=None, actor=None)
+        [job] = await one.ended(job_id)
+    assert (job["status"], job["error_message"]) == ("failed", "node a failed: no luck")
+    assert HEARD == [{"why": "node a failed: no luck"}]
+
+
+async def test_a_job_completes_without_what_may_fail(running: Fleet) -> None:
+    nodes = {
+        "a": task("give_up", "b", allow_failure=True),
+        "b": task("echo", "w"),
+        "w": WaitNode(signal="x", next=("END",)),
+    }
+    job_id = await running.submit(graph(nodes, start="a"))
+    await until_running(running, job_id, "w")
+    async with opened(running.dsn, application="test") as conn:
+        with pytest.raises(Conflict, match="goes on without it"):
+            await request_retry(conn, job_id, "a", actor=None, threshold_seconds=30)
+        await send_signal(conn, job_id, "x", data=None, actor=None)
+    await running.completed(job_id)
+    assert (await running.nodes(job_id))["a"]["status"] == "failed"
+
+
+async def test_many_signals_at_once_are_all_heard(running: Fleet) -> None:
+    nodes = {f"w{n}": WaitNode(signal=f"s{n}", next=(f"w{n + 1}" if n < 19 else "END",)) for n in range(20)}
+    job_id = await running.submit(graph(nodes, start="w0"))
+
+    async def one(number: int) -> None:
+        async with opened(running.dsn, application="test") as conn:
+            await send_signal(conn, job_id, f"s{number}", data=number, actor=None)
+
+    await asyncio.gather(*(one(number) for number in reversed(range(20))))
+    [job] = await running.completed(job_id)
+    assert [job["result_data"][f"w{n}"]["signal"]["data"] for n in range(20)] == list(range(20))

@@ -1,0 +1,150 @@
+"""Signals, approvals and rejections over HTTP: who may, and what comes of it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from fleet import graph, task
+from web import Web, web
+
+from dagmaster.client import AsyncClient
+from dagmaster.model.access import Role
+from dagmaster.model.workflow import ApprovalNode, WaitNode, WorkflowNode
+
+WAITING = graph({"w": WaitNode(signal="go", next=("END",))}, "waiting", start="w")
+ASKING = graph(
+    {"ask": ApprovalNode(message="Ship it?", approvers=("ann",), next=("ship",)), "ship": task("echo", "END")},
+    "asking",
+    start="ask",
+)
+CALLING = graph({"sub": WorkflowNode(workflow="waiting", next=("END",))}, "calling", start="sub")
+CIRCLE = graph({"sub": WorkflowNode(workflow="circle", next=("END",))}, "circle", start="sub")
+LOST = graph({"sub": WorkflowNode(workflow="nowhere", next=("END",))}, "lost", start="sub")
+
+
+@pytest.fixture
+async def it(dsn: str) -> AsyncIterator[Web]:
+    async with web(dsn, WAITING, ASKING, CALLING, CIRCLE, LOST, runs=True) as one:
+        yield one
+
+
+async def submitted(it: Web, workflow_id: str, headers: dict[str, str] | None = None) -> str:
+    body = {"workflow_id": workflow_id}
+    created = await it.post("/api/v1/jobs", body, 201, headers=headers)
+    return str(created["job_id"])
+
+
+async def until_running(it: Web, job_id: str, node_id: str) -> None:
+    query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = %s"
+    await it.fleet.until(query, lambda: [int(job_id), node_id])
+
+
+async def test_a_signal_carries_its_data_to_the_node(it: Web) -> None:
+    key = await it.key("ann")
+    job_id = await submitted(it, "waiting", key)
+    told = await it.post(f"/api/v1/jobs/{job_id}/signals/go", {"data": {"rows": 17}}, 202, headers=key)
+    assert (told["job_id"], told["name"]) == (job_id, "go")
+    [job] = await it.fleet.completed(int(job_id))
+    assert job["result_data"]["w"]["signal"] == {"name": "go", "data": {"rows": 17}, "actor": "ann"}
+    again = await it.post(f"/api/v1/jobs/{job_id}/signals/go", None, 409, headers=key)
+    assert again["error"]["code"] == "job_ended"
+
+
+async def test_a_partner_signals_its_own_jobs_only(it: Web) -> None:
+    admin, partner = await it.key("ann"), await it.key("partner", Role.PARTNER)
+    foreign, own = await submitted(it, "waiting", admin), await submitted(it, "waiting", partner)
+    await it.post(f"/api/v1/jobs/{foreign}/signals/go", None, 404, headers=partner)
+    await it.post(f"/api/v1/jobs/{own}/signals/go", None, 202, headers=partner)
+    await it.fleet.completed(int(own))
+
+
+async def test_bad_signals_are_refused(it: Web) -> None:
+    job_id = await submitted(it, "waiting")
+    said = await it.post(f"/api/v1/jobs/{job_id}/signals/1st", None, 422)
+    assert "is no name of a signal" in said["error"]["message"]
+    await it.post(f"/api/v1/jobs/{job_id}/signals/go", {"datum": 1}, 422)
+    await it.post("/api/v1/jobs/1/signals/go", None, 404)
+
+
+async def test_only_the_key_of_an_approver_approves(it: Web) -> None:
+    ann, eve = await it.key("ann", Role.OPERATOR), await it.key("eve", Role.OPERATOR)
+    viewer = await it.key("viewer", Role.VIEWER)
+    job_id = await submitted(it, "asking", ann)
+    await until_running(it, job_id, "ask")
+    path = f"/api/v1/jobs/{job_id}/nodes/ask/approve"
+    said = await it.post(path, None, 403, headers=eve)
+    assert "is decided by ann, not by eve" in said["error"]["message"]
+    await it.post(path, None, 403, headers=viewer)
+    node = await it.get(f"/api/v1/jobs/{job_id}/nodes/ask", headers=eve)
+    assert node["params"] == {"message": "Ship it?", "approvers": ["ann"]}
+    decided = await it.post(path, {"comment": "fine"}, 200, headers=ann)
+    assert (decided["status"], decided["is_done"]) == ("completed", True)
+    [job] = await it.fleet.completed(int(job_id))
+    assert job["result_data"]["ask"]["by"] == "ann"
+    timeline = await it.get(
+        f"/api/v1/jobs/{job_id}/timeline?event_types=approval_requested,approval_decided", headers=ann
+    )
+    assert [one["event_type"] for one in timeline["events"]] == ["approval_requested", "approval_decided"]
+
+
+async def test_where_there_are_no_keys_nobody_is_an_approver(it: Web) -> None:
+    job_id = await submitted(it, "asking")
+    await until_running(it, job_id, "ask")
+    said = await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", None, 403)
+    assert "is decided by ann: say who you are, to a server by the API key of that name" in said["error"]["message"]
+
+
+async def test_what_was_rejected_can_be_asked_for_again(it: Web) -> None:
+    ann = await it.key("ann", Role.OPERATOR)
+    job_id = await submitted(it, "asking", ann)
+    await until_running(it, job_id, "ask")
+    path = f"/api/v1/jobs/{job_id}/nodes/ask"
+    await it.post(f"{path}/reject", None, 200, headers=ann)
+    await it.fleet.ended(int(job_id))
+    await it.post(f"{path}/approve", None, 409, headers=ann)
+    await it.post(f"{path}/retry", None, 200, headers=ann)
+    await until_running(it, job_id, "ask")
+    await it.post(f"{path}/approve", None, 200, headers=ann)
+    [job] = await it.fleet.completed(int(job_id))
+    assert job["result_data"]["ask"]["by"] == "ann"
+
+
+async def test_a_rejection_says_why(it: Web) -> None:
+    ann = await it.key("ann", Role.OPERATOR)
+    job_id = await submitted(it, "asking", ann)
+    await until_running(it, job_id, "ask")
+    decided = await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/reject", {"comment": "no"}, 200, headers=ann)
+    assert decided["status"] == "failed"
+    [job] = await it.fleet.ended(int(job_id))
+    assert job["error_message"] == "node ask failed: rejected by ann: no"
+
+
+async def test_what_a_workflow_calls_is_pinned_with_its_job(it: Web) -> None:
+    job_id = await submitted(it, "calling")
+    query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_jobs WHERE parent_job_id = %s"
+    await it.fleet.until(query, lambda: [int(job_id)])
+    [child] = await it.fleet.rows("SELECT job_id FROM dagapp.dag_jobs WHERE parent_job_id = %s", int(job_id))
+    await it.post(f"/api/v1/jobs/{child['job_id']}/signals/go", None, 202)
+    [job] = await it.fleet.completed(int(job_id))
+    assert job["result_data"]["sub"]["job_id"] == str(child["job_id"])
+    shown = await it.get(f"/api/v1/jobs/{child['job_id']}")
+    assert (shown["parent_job_id"], shown["parent_node_id"]) == (job_id, "sub")
+
+
+async def test_circles_and_unknown_workflows_are_refused(it: Web) -> None:
+    said = await it.post("/api/v1/jobs", {"workflow_id": "circle"}, 422)
+    assert said["error"]["message"] == "workflows cannot call each other in a circle: circle -> circle"
+    said = await it.post("/api/v1/jobs", {"workflow_id": "lost"}, 422)
+    assert "node 'sub' of workflow 'lost' calls 'nowhere': no workflow is named 'nowhere'" in said["error"]["message"]
+
+
+async def test_the_client_signals_and_decides(it: Web) -> None:
+    ann = await it.key("ann", Role.OPERATOR)
+    async with it.real_server() as url, AsyncClient(url, ann["Authorization"].removeprefix("Bearer ")) as client:
+        waiting, asking = await client.submit("waiting"), await client.submit("asking")
+        assert (await client.signal(waiting.job_id, "go", [1])).name == "go"
+        await until_running(it, asking.job_id, "ask")
+        assert (await client.approve(asking.job_id, "ask", "yes")).is_done
+        other = await client.submit("asking")
+        await until_running(it, other.job_id, "ask")
+        assert (await client.reject(other.job_id, "ask")).status == "failed"
+        await it.fleet.ended(int(waiting.job_id), int(asking.job_id), int(other.job_id))
