@@ -16,6 +16,29 @@ if TYPE_CHECKING:
         handler,
         register_handler,
     )
+    from dagmaster.python import sync
+    from dagmaster.python.applying import apply, create_task
+    from dagmaster.python.context import OrchContext, get_current_context
+    from dagmaster.python.graphs import Group, Task
+    from dagmaster.python.jobs import (
+        add_task_to_job,
+        cancel_job,
+        create_job,
+        deregister_worker,
+        get_job,
+        get_task,
+        list_jobs,
+        list_workers,
+        register_worker,
+        retry_failed_tasks,
+        worker_heartbeat,
+    )
+    from dagmaster.python.mapping import map, reduce
+    from dagmaster.python.outcome import JobFailed
+    from dagmaster.python.running import run_job_test
+    from dagmaster.python.sync import apply_sync
+    from dagmaster.python.tasks import call, current_task, task
+    from dagmaster.python.workflows import job, workflow
 
     __version__: str
 
@@ -24,22 +47,66 @@ __all__ = [
     "Checkpoint",
     "Client",
     "Context",
+    "Group",
     "HandlerContext",
     "HandlerResult",
     "Interrupted",
+    "JobFailed",
+    "OrchContext",
     "Permanent",
     "Retry",
+    "Task",
+    "add_task_to_job",
+    "apply",
+    "apply_sync",
+    "call",
+    "cancel_job",
+    "create_job",
+    "create_task",
+    "current_task",
+    "deregister_worker",
+    "get_current_context",
+    "get_job",
+    "get_task",
     "handler",
+    "job",
+    "list_jobs",
+    "list_workers",
+    "map",
+    "reduce",
     "register_handler",
+    "register_worker",
+    "retry_failed_tasks",
+    "run_job_test",
+    "sync",
+    "task",
+    "worker_heartbeat",
+    "workflow",
 ]
-CLIENTS = ("AsyncClient", "Client")
+# Where the names are that are not those of handlers.
+HOMES = {
+    **dict.fromkeys(("AsyncClient", "Client"), "dagmaster.client"),
+    **dict.fromkeys(("apply", "create_task"), "dagmaster.python.applying"),
+    **dict.fromkeys(("OrchContext", "get_current_context"), "dagmaster.python.context"),
+    **dict.fromkeys(("Group", "Task"), "dagmaster.python.graphs"),
+    **dict.fromkeys(("map", "reduce"), "dagmaster.python.mapping"),
+    **dict.fromkeys(("add_task_to_job", "cancel_job", "create_job", "get_job", "get_task"), "dagmaster.python.jobs"),
+    **dict.fromkeys(("list_jobs", "retry_failed_tasks", "list_workers", "register_worker"), "dagmaster.python.jobs"),
+    **dict.fromkeys(("deregister_worker", "worker_heartbeat"), "dagmaster.python.jobs"),
+    "apply_sync": "dagmaster.python.sync",
+    **dict.fromkeys(("call", "current_task", "task"), "dagmaster.python.tasks"),
+    **dict.fromkeys(("job", "workflow"), "dagmaster.python.workflows"),
+    "JobFailed": "dagmaster.python.outcome",
+    "run_job_test": "dagmaster.python.running",
+}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded when asked for: every command begins by importing this module, and few of them need any of it.
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("dagmaster")
+    if name == "sync":
+        return importlib.import_module("dagmaster.python.sync")
     if name in __all__:
-        module = "dagmaster.client" if name in CLIENTS else "dagmaster.handlers"
-        return getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(HOMES.get(name, "dagmaster.handlers")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,222 @@
+"""Settings become an orchestrator and a worker that run together or apart."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from dagmaster.engine.turn import Rules
+from dagmaster.errors import Misconfigured
+from dagmaster.handlers import Registry
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.orchestrator.callbacks import CallbackOptions
+from dagmaster.orchestrator.chores import Intervals
+from dagmaster.orchestrator.clock import DatabaseClock
+from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.orchestrator.process import run_orchestrator
+from dagmaster.orchestrator.retention import RetentionOptions
+from dagmaster.orchestrator.watch import WatchOptions
+from dagmaster.outbound import policy_of
+from dagmaster.queues.postgres import PostgresTransport
+from dagmaster.settings import Settings
+from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
+from dagmaster.tasklogs.opening import open_task_logs
+from dagmaster.tasklogs.removing import remover
+from dagmaster.worker.options import WorkerOptions
+from dagmaster.worker.worker import Worker
+
+
+def rules_of(settings: Settings) -> Rules:
+    return Rules(
+        dispatch_timeout_seconds=settings.dispatch_timeout_seconds,
+        timeout_grace_seconds=settings.timeout_grace_seconds,
+        zombie_after_seconds=settings.zombie_after_seconds,
+        max_fan_out=settings.max_fan_out,
+        default_timeout_seconds=settings.default_task_timeout_seconds,
+        default_retry=RetryPolicy(max_attempts=settings.default_max_retries),
+        env=settings.template_env(),
+    )
+
+
+def intervals_of(settings: Settings) -> Intervals:
+    return Intervals(
+        heartbeat_seconds=settings.heartbeat_interval_seconds,
+        orphan_scan_seconds=settings.orphan_scan_interval_seconds,
+        orphan_threshold_seconds=settings.orphan_threshold_seconds,
+        worker_lost_after_seconds=settings.worker_lost_after_seconds,
+        callbacks=callback_options(settings),
+        retention=RetentionOptions(settings.retention_days, settings.archive_dir, remover(settings)),
+        watch=watch_options(settings),
+    )
+
+
+def watch_options(settings: Settings) -> WatchOptions:
+    return WatchOptions(
+        stall_after_seconds=settings.stall_after_seconds,
+        stuck_after_seconds=settings.stuck_after_seconds,
+        max_queue_depth=settings.max_queue_depth,
+        resume_queue_depth=settings.resume_queue_depth or settings.max_queue_depth,
+    )
+
+
+def callback_options(settings: Settings) -> CallbackOptions:
+    return CallbackOptions(
+        policy=policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http),
+        max_attempts=settings.callback_max_attempts,
+        timeout_seconds=settings.callback_timeout_seconds,
+        public_url=settings.public_url,
+        secret=settings.chosen_secret(),
+    )
+
+
+def worker_options(
+    settings: Settings,
+    queues: Sequence[str],
+    concurrency: int | None,
+    *,
+    handlers: Sequence[str] | None = None,
+    grace_seconds: float | None = None,
+) -> WorkerOptions:
+    """`handlers` are loaded beside those of the settings; `grace_seconds` is how long it may take to stop, unless the
+    settings say it.
+    """
+    if grace_seconds is None or "shutdown_grace_seconds" in settings.model_fields_set:
+        grace_seconds = settings.shutdown_grace_seconds
+    if not queues:
+        raise Misconfigured(
+            "the worker has no queue to consume; name some with --queues a,b or set DAGMASTER_WORKER_QUEUES "
+            "(or DAGMASTER_WORKER_QUEUE, the default queue of tasks)"
+        )
+    return WorkerOptions(
+        queues=tuple(queues),
+        concurrency=concurrency or settings.worker_concurrency,
+        poll_interval_seconds=settings.poll_interval_seconds,
+        heartbeat_interval_seconds=settings.worker_heartbeat_interval_seconds,
+        shutdown_grace_seconds=grace_seconds,
+        stop_within_seconds=settings.stop_within_seconds,
+        max_output_bytes=settings.max_output_bytes,
+        max_log_bytes=settings.log_max_bytes,
+        handler_specs=(*settings.handlers, *(handlers or ())),
+    )
+
+
+@dataclass(slots=True)
+class Fleet:
+    """What runs in this process."""
+
+    notifier: Notifier
+    orchestrator: Orchestrator | None
+    worker: Worker | None
+    ended: asyncio.Future[None]
+
+    def wake(self) -> None:
+        """A job was submitted or something was asked of one."""
+        self.notifier.notify(MAIL)
+        if self.orchestrator is not None:
+            self.orchestrator.look()
+
+
+@asynccontextmanager
+async def fleet(
+    dsn: str,
+    settings: Settings,
+    *,
+    orchestrate: bool = False,
+    work: WorkerOptions | None = None,
+    registry: Registry | None = None,
+    clock: DatabaseClock | None = None,
+    make_worker: Callable[..., Worker] = Worker,
+) -> AsyncIterator[Fleet]:
+    """Start the roles, and stop them in order: the worker first, so that its last reports are still taken.
+
+    `clock` and `make_worker` are for tests, which have their own of both.
+    """
+    notifier = Notifier(dsn)
+    orchestrator = None
+    if orchestrate:
+        orchestrator = Orchestrator(rules_of(settings), notifier, poll_interval_seconds=settings.poll_interval_seconds)
+        orchestrator.clock = clock or orchestrator.clock
+    worker = None
+    if work is not None and registry is not None:
+        worker = make_worker(
+            PostgresTransport(dsn, notifier),
+            registry,
+            work,
+            open_task_logs(settings),
+            deliver=orchestrator.deliver if orchestrator is not None else None,
+            mailed=orchestrator.look if orchestrator is not None else None,
+        )
+        if orchestrator is not None:
+            orchestrator.local = worker
+    calls = {}
+    if orchestrator is not None:
+        calls[MAIL] = orchestrator.look
+    if worker is not None:
+        calls[TASKS] = worker.look
+    running = Fleet(notifier, orchestrator, worker, asyncio.get_running_loop().create_future())
+    async with (
+        _background(notifier.run(), listen(dsn, calls)),
+        _stopped_last(dsn, settings, running),
+        _stopped_first(running),
+    ):
+        yield running
+
+
+@asynccontextmanager
+async def _background(*work: Awaitable[None]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _stopped_last(dsn: str, settings: Settings, running: Fleet) -> AsyncIterator[None]:
+    if running.orchestrator is None:
+        yield
+        return
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(
+        run_orchestrator(dsn, running.orchestrator, intervals_of(settings), running.notifier, stop, ready=ready)
+    )
+    task.add_done_callback(lambda _: _end(running, task))
+    waiter = asyncio.create_task(ready.wait())
+    await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if task.done():
+        await task
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+@asynccontextmanager
+async def _stopped_first(running: Fleet) -> AsyncIterator[None]:
+    if running.worker is None:
+        yield
+        return
+    stop = asyncio.Event()
+    task = asyncio.create_task(running.worker.run(stop))
+    task.add_done_callback(lambda _: _end(running, task))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+def _end(running: Fleet, task: "asyncio.Task[None]") -> None:
+    """A role that ends by itself ends the whole."""
+    if running.ended.done():
+        return
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        running.ended.set_exception(error)
+        running.ended.exception()  # Whoever waits sees it; nobody need wait.
+    else:
+        running.ended.set_result(None)

@@ -1,0 +1,61 @@
+"""A loop in a thread of its own, for programs that have none or are busy with theirs."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import uvloop
+
+from dagmaster.errors import Conflict
+
+T = TypeVar("T")
+
+
+class Background:
+    """The thread enters `around` before its loop runs, and leaves it when the loop has ended."""
+
+    def __init__(self, around: Callable[[], AbstractContextManager[T]], name: str) -> None:
+        self._around = around
+        self._started: Future[T] = Future()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    def start(self) -> Any:
+        """What `around` gave; raises what it raised."""
+        self._thread.start()
+        return self._started.result()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Have it done in the loop. Raises Conflict there: it would wait for itself."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise Conflict("an async task cannot wait for a job of its own process; await its `*_async` twin elsewhere")
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        if self._loop is not None and self._stop is not None and self.is_alive:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _main(self) -> None:
+        try:
+            with self._around() as given:
+                uvloop.run(self._run(given))
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _run(self, given: Any) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._started.set_result(given)
+        await self._stop.wait()

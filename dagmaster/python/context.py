@@ -1,0 +1,140 @@
+"""Where the functions of the jobs API find their database: one pool for each event loop, closed with its last user."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from weakref import WeakKeyDictionary
+
+from dagmaster.errors import Conflict
+from dagmaster.handlers.current import find_current_task
+from dagmaster.settings import load_settings
+from dagmaster.store.connect import Connection, Pool, open_pool, opened
+from dagmaster.store.databases import database
+from dagmaster.store.revision import check_schema
+
+APPLICATION = "dagmaster python"
+POOL_SIZE = 4
+STATEMENT_TIMEOUT_SECONDS = 60.0
+
+
+class OrchContext:
+    """`async with OrchContext():` around calls of the jobs API keeps the connections open from one to the next.
+
+    The database is that of the settings, unless an address is given. Inside of a running task the context is bound to
+    the task's job.
+    """
+
+    def __init__(self, database_url: str | None = None) -> None:
+        self.database_url = database_url
+        self._stack: AsyncExitStack | None = None
+        self._token: Token[OrchContext | None] | None = None
+
+    @property
+    def job_id(self) -> int | None:
+        """The job of the task that the code runs in; None outside of tasks."""
+        task = find_current_task()
+        return task.job_id if task is not None else None
+
+    async def __aenter__(self) -> Self:
+        if self._stack is not None:
+            raise Conflict("this OrchContext is open already; make another one")
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(_pool(self.database_url))
+            self._stack = stack.pop_all()
+        self._token = _current.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._stack is not None
+        assert self._token is not None
+        _current.reset(self._token)
+        stack, self._stack, self._token = self._stack, None, None
+        await stack.aclose()
+
+
+_current: ContextVar[OrchContext | None] = ContextVar("dagmaster_context", default=None)
+
+
+def get_current_context() -> OrchContext:
+    """The context that is open here, or that of the running task."""
+    context = _current.get()
+    if context is None and find_current_task() is not None:
+        return OrchContext()
+    if context is None:
+        raise Conflict("no context is open here: write `async with OrchContext():` around it")
+    return context
+
+
+@asynccontextmanager
+async def session() -> AsyncIterator[Connection]:
+    """A connection for one operation. Without an open context the pool lives as long as the operation."""
+    context = _current.get()
+    async with _pool(context.database_url if context else None) as pool, pool.connection() as conn:
+        yield conn
+
+
+@dataclass(slots=True)
+class _Shared:
+    """`opening` is where those wait who come while the pool is being opened."""
+
+    opening: asyncio.Task[tuple[Pool, AsyncExitStack]]
+    users: int = 0
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str | None, _Shared]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def _pool(database_url: str | None) -> AsyncIterator[Pool]:
+    pools = _shared.setdefault(asyncio.get_running_loop(), {})
+    shared = pools.get(database_url)
+    if shared is None:
+        shared = pools[database_url] = _Shared(asyncio.ensure_future(_open(database_url)))
+    shared.users += 1
+    try:
+        pool, _ = await asyncio.shield(shared.opening)
+        yield pool
+    finally:
+        shared.users -= 1
+        if shared.users == 0:
+            del pools[database_url]
+            await _close(shared)
+
+
+async def _open(database_url: str | None) -> tuple[Pool, AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        dsn = await _check(database_url) if database_url else await _database_of_settings(stack)
+        pool = await open_pool(
+            dsn, application=APPLICATION, size=POOL_SIZE, statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS
+        )
+        stack.push_async_callback(pool.close)
+        return pool, stack.pop_all()
+
+
+async def _check(database_url: str) -> str:
+    """A pool would try again for a while and then not say why."""
+    async with opened(database_url, application=APPLICATION) as conn:
+        await check_schema(conn)
+    return database_url
+
+
+async def _close(shared: _Shared) -> None:
+    if not shared.opening.done():
+        shared.opening.cancel()
+        await asyncio.wait([shared.opening])
+    if not shared.opening.cancelled() and shared.opening.exception() is None:
+        await shared.opening.result()[1].aclose()
+
+
+async def _database_of_settings(stack: AsyncExitStack) -> str:
+    """In a thread: without an address it is the embedded server, which may have to be started."""
+    held = ExitStack()
+    dsn = await asyncio.to_thread(held.enter_context, database(load_settings()))
+    stack.push_async_callback(asyncio.to_thread, held.close)
+    return dsn

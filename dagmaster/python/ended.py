@@ -1,0 +1,42 @@
+"""What is told of a job when it has ended: its outcome, and what the task has written that failed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagmaster.model.states import JobStatus
+from dagmaster.python.outcome import JobOutcome
+from dagmaster.settings import Settings
+from dagmaster.store.connect import Connection
+from dagmaster.store.jobs import get_job
+from dagmaster.store.viewing import view_logged
+from dagmaster.tasklogs.contract import LogUnavailable
+from dagmaster.tasklogs.opening import open_task_logs
+from dagmaster.tasklogs.reading import NodeLog
+
+LINES = 40
+NODES = 100
+
+
+async def outcome_of(conn: Connection, job_id: int, settings: Settings) -> JobOutcome:
+    row = await get_job(conn, job_id)
+    status = JobStatus(row["status"])
+    log = await _failed_log(conn, row, settings) if status is JobStatus.FAILED else None
+    return JobOutcome(job_id, status, row["error_message"], row["result_data"], row["input_params"], log)
+
+
+async def _failed_log(conn: Connection, job: Mapping[str, Any], settings: Settings) -> str | None:
+    """The last lines of the attempt that the job failed with: with Python, the traceback is among them."""
+    rows = await view_logged(conn, job["job_id"], limit=NODES)
+    node = next((row for row in rows if (job["error_message"] or "").startswith(f"node {row['node_id']} ")), None)
+    if node is None:
+        return None
+    logs = open_task_logs(settings)
+    try:
+        log = NodeLog(logs, job["job_id"], node["node_id"])
+        start, end = await log.tail(node["attempt"], LINES), await log.size(node["attempt"]) or 0
+        text = b"".join([piece async for piece in log.pieces(node["attempt"], start, end)])
+    except LogUnavailable:
+        return None
+    finally:
+        await logs.close()
+    return text.decode(errors="replace").rstrip() or None

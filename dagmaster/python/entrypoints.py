@@ -1,0 +1,82 @@
+"""Functions that workers may call by name: those of tasks, and of the modules that the settings allow."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dagmaster.errors import Invalid, Misconfigured, UnknownHandler
+from dagmaster.handlers import Registry, registry
+from dagmaster.handlers.loading import make_importable
+from dagmaster.handlers.registry import ENTRY_POINT_MARK
+from dagmaster.python.runners import handler_for
+from dagmaster.python.signatures import module_of
+from dagmaster.python.tasks import LOCAL, TaskFunction
+
+SUBMODULES = ".*"
+
+
+def entry_point(callback: str | Callable[..., Any]) -> str:
+    """The name by which workers know it: of a task, of a function, or as it is written.
+
+    A plain function is made known in this process; workers elsewhere need its module in `task_modules`.
+    """
+    if isinstance(callback, TaskFunction):
+        return callback.handler
+    if isinstance(callback, str):
+        return _settled(callback)
+    if not inspect.isfunction(callback) or LOCAL in callback.__qualname__ or callback.__name__ == "<lambda>":
+        raise Invalid(f"{callback!r} cannot be called by its name; use a function of a module, or @task")
+    name = f"{module_of(callback)}{ENTRY_POINT_MARK}{callback.__qualname__}"
+    if name not in registry.spellings():
+        registry.register(handler_for(callback, name))
+    return name
+
+
+def allow_modules(patterns: Sequence[str], known: Registry = registry) -> None:
+    """Let workers call the public functions of these modules; `package.*` means those of all modules in it."""
+    for pattern in patterns:
+        for module in _modules(pattern):
+            for function in _functions(module):
+                name = f"{module.__name__}{ENTRY_POINT_MARK}{function.__name__}"
+                if name not in known.spellings():
+                    known.register(handler_for(function, name))
+
+
+def _settled(name: str) -> str:
+    if not name.strip():
+        raise Invalid("an entry point is the name of a function, such as package.module:function")
+    try:
+        return registry.get(name).name
+    except UnknownHandler:
+        return name  # The workers may know it.
+
+
+def _modules(pattern: str) -> Iterator[ModuleType]:
+    name = pattern.removesuffix(SUBMODULES)
+    package = _import(name, pattern)
+    yield package
+    if pattern.endswith(SUBMODULES):
+        for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
+            if not found.name.endswith(".__main__"):
+                yield _import(found.name, pattern)
+
+
+def _import(name: str, pattern: str) -> ModuleType:
+    make_importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except (ImportError, ValueError, SyntaxError) as error:
+        raise Misconfigured(f"task_modules names {pattern!r}, and {name!r} cannot be imported: {error}") from error
+
+
+def _functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
+    """Defined there and public; generators have no result."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or not inspect.isfunction(value) or value.__module__ != module.__name__:
+            continue
+        if not inspect.isgeneratorfunction(value) and not inspect.isasyncgenfunction(value):
+            yield value

@@ -1,0 +1,73 @@
+"""The parameters of a workflow function as the inputs of its workflow."""
+
+import inspect
+import types
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from dagmaster.errors import Misconfigured
+from dagmaster.model.workflow import InputSpec, InputType
+from dagmaster.python.signatures import EMPTY, Kind, Signature
+from dagmaster.python.values import encode, shown
+
+# In this order: a bool is an int too.
+TYPES: Sequence[tuple[InputType, tuple[type, ...]]] = (
+    (InputType.BOOLEAN, (bool,)),
+    (InputType.INTEGER, (int,)),
+    (InputType.NUMBER, (float, Decimal, timedelta)),
+    (InputType.STRING, (str, bytes, datetime, date, time, UUID, PurePath)),
+    (InputType.OBJECT, (Mapping, BaseModel)),
+    (InputType.ARRAY, (Sequence, Set)),
+)
+
+
+def inputs_of(signature: Signature) -> dict[str, InputSpec]:
+    """Raises Misconfigured for a parameter whose type no input has."""
+    return {one.name: _input(one, signature) for one in signature.parameters}
+
+
+def _input(one: inspect.Parameter, signature: Signature) -> InputSpec:
+    title = f"the parameter {one.name!r} of workflow {signature.function.__qualname__!r}"
+    if one.kind in (Kind.VAR_KEYWORD, Kind.VAR_POSITIONAL):
+        raise Misconfigured(f"{title} has no name for an input; a workflow takes named parameters only")
+    default = None if one.default is EMPTY else encode(one.default)
+    found, may_be_none = _without_none(signature.hints[one.name])
+    kind = _type_of(type(one.default)) if found is Any and default is not None else _type_of(found)
+    if kind is None:
+        hint = "annotate it" if found is Any else f"{shown(found)} is none"
+        raise Misconfigured(f"{title} needs a type that an input can have; {hint}: str, int, float, bool, list, dict")
+    return InputSpec(type=kind, required=one.default is EMPTY and not may_be_none, default=default)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint, False
+    kept = [one for one in get_args(hint) if one is not type(None)]
+    kinds = {_type_of(one) for one in kept}
+    whole = kept[0] if len(kinds) == 1 else float if kinds == {InputType.INTEGER, InputType.NUMBER} else hint
+    return whole, len(kept) < len(get_args(hint))
+
+
+def _type_of(hint: Any) -> InputType | None:
+    if get_origin(hint) is Literal:
+        kinds = {_type_of(type(one)) for one in get_args(hint)}
+        return kinds.pop() if len(kinds) == 1 else None
+    plain = get_origin(hint) or hint
+    if not isinstance(plain, type):
+        return None
+    if issubclass(plain, Enum):
+        kinds = {_type_of(type(one.value)) for one in plain}
+        return kinds.pop() if len(kinds) == 1 else None
+    if is_dataclass(plain) or is_typeddict(plain):
+        return InputType.OBJECT
+    return next((kind for kind, classes in TYPES if issubclass(plain, classes)), None)

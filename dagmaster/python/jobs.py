@@ -1,0 +1,160 @@
+"""Jobs, tasks and workers for Python programs that have the database. Each call is an operation of its own."""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from dagmaster.authoring.implicit import QueueRules, add_ends, default_queue, resolve_queues
+from dagmaster.authoring.preparing import prepare
+from dagmaster.errors import Invalid
+from dagmaster.handlers import registry
+from dagmaster.ids import new_id
+from dagmaster.model.graph import Graph
+from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.model.workflow import InputSpec, InputType, TaskNode, Workflow
+from dagmaster.python.applying import ACTOR, Callback, apply, create_task
+from dagmaster.python.context import session
+from dagmaster.python.graphs import Task
+from dagmaster.python.handles import quoted
+from dagmaster.python.records import JobInfo, TaskInfo, WorkerInfo, WorkerState
+from dagmaster.python.values import encode
+from dagmaster.settings import Settings, load_settings
+from dagmaster.store import instances, jobs, snowflakes, steering
+from dagmaster.store.snowflakes import ENTRY, SUBMITTED_BY
+
+WITHIN_SECONDS = 5.0
+MAX_ID_LENGTH = 64
+
+
+async def create_job(
+    name: str, entry: Task | Callback, kwargs: Mapping[str, Any] | None = None, *, priority: int = 0
+) -> JobInfo:
+    """Submit a job that begins with this one task, which may add others. The same task gives the same job."""
+    task = entry if isinstance(entry, Task) else create_task(entry, kwargs)
+    if isinstance(entry, Task) and kwargs:
+        raise Invalid("the entry task has its arguments already; leave out kwargs")
+    if task.previous or task.group is not None:
+        raise Invalid(f"{task} is the entry of a job: it can wait for nothing and be in no group")
+    settings = load_settings()
+    arguments = encode(task.kwargs)
+    job = jobs.NewJob(
+        _graph(name, task, settings),
+        {"kwargs": arguments},
+        priority=priority,
+        submitted_by=SUBMITTED_BY,
+        idempotency_key=str(task.id),
+        actor=ACTOR,
+    )
+    async with session() as conn:
+        submitted = await jobs.submit(
+            conn, job, threshold_seconds=settings.orphan_threshold_seconds, source_app="python"
+        )
+        row = await jobs.get_job(conn, submitted.job_id)
+    task.job_id, task.node_id = submitted.job_id, ENTRY
+    return JobInfo.of(row)
+
+
+def _graph(name: str, task: Task, settings: Settings) -> Graph:
+    """The arguments are inputs: data is never a part of the definition, which is the same for all such jobs."""
+    node = TaskNode(
+        handler=task.handler,
+        queue=task.queue,
+        params={key: f"{{{{ inputs.kwargs[{quoted(key)}] }}}}" for key in task.kwargs},
+        timeout_seconds=task.timeout_seconds,
+        retry=task.retry,
+    )
+    workflow = Workflow(
+        workflow_id=job_name(name),
+        name=name[:128],
+        inputs={"kwargs": InputSpec(type=InputType.OBJECT)},
+        nodes=add_ends({ENTRY: node}),
+    )
+    return prepare(resolve_queues(workflow, QueueRules(None, default_queue(settings))), settings, registry)
+
+
+def job_name(name: str) -> str:
+    """As it can be written in an address."""
+    written = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:MAX_ID_LENGTH]
+    if not written:
+        raise Invalid(f"a job needs a name with letters or digits, not {name!r}")
+    return written
+
+
+async def get_job(job_id: int) -> JobInfo:
+    async with session() as conn:
+        return JobInfo.of(await jobs.get_job(conn, job_id))
+
+
+async def list_jobs(status: str | None = None, *, limit: int = 50, offset: int = 0) -> list[JobInfo]:
+    """The newest first."""
+    async with session() as conn:
+        return [JobInfo.of(row) for row in await jobs.list_jobs(conn, status=status, limit=limit, offset=offset)]
+
+
+async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
+    """What has not begun never does, what runs is stopped. Raises JobEnded.
+
+    The job as it is when its owner has done so, or after some seconds without one.
+    """
+    async with session() as conn:
+        await steering.request_cancel(conn, job_id, actor=ACTOR, reason=reason)
+        row = await steering.until(conn, job_id, lambda job: job["status"] in JOB_TERMINAL, seconds=WITHIN_SECONDS)
+        return JobInfo.of(row)
+
+
+async def retry_failed_tasks(job_id: int) -> JobInfo:
+    """Let a failed job go on where it failed; what has completed is not run again."""
+    async with session() as conn:
+        threshold = load_settings().orphan_threshold_seconds
+        await steering.request_retry(conn, job_id, None, actor=ACTOR, threshold_seconds=threshold)
+        row = await steering.until(conn, job_id, lambda job: job["status"] != "failed", seconds=WITHIN_SECONDS)
+        return JobInfo.of(row)
+
+
+async def add_task_to_job(job_id: int, entrypoint: Callback, kwargs: Mapping[str, Any] | None = None) -> Task:
+    """Add one task that waits for nothing. Raises JobEnded."""
+    return await apply(create_task(entrypoint, kwargs), job_id)
+
+
+async def get_task(task_id: int, job_id: int | None = None) -> TaskInfo:
+    """Raises UnknownTask. Name the job if you know it: then the task need not be looked for among all."""
+    async with session() as conn:
+        return TaskInfo.of(task_id, await snowflakes.get_task_state(conn, task_id, job_id))
+
+
+async def register_worker(hostname: str | None = None, pid: int | None = None) -> WorkerInfo:
+    """Make a worker known that is no worker of dagmaster; it is given no tasks, and is lost unless it beats."""
+    here = socket.gethostname()
+    me = instances.Instance(
+        str(new_id()),
+        hostname or here,
+        pid or os.getpid(),
+        instances.host_key() if hostname in (None, here) else f"unknown-{new_id()}",
+    )
+    async with session() as conn:
+        await instances.register_worker(conn, me, (), 0, ())
+        [worker] = [row for row in await instances.list_workers(conn) if row["worker_id"] == me.instance_id]
+        return WorkerInfo.of(worker)
+
+
+async def worker_heartbeat(worker_id: str) -> None:
+    """Raises WorkerGone when it was given up in the meantime."""
+    async with session() as conn:
+        await snowflakes.touch_worker(conn, worker_id)
+
+
+async def deregister_worker(worker_id: str) -> None:
+    """What it held is given to others."""
+    async with session() as conn:
+        await snowflakes.retire_worker(conn, worker_id)
+
+
+async def list_workers(status: str | None = None) -> list[WorkerInfo]:
+    """The newest of each status first."""
+    if status is not None and status.lower() not in set(WorkerState):
+        raise Invalid(f"{status!r} is not a status of workers; there are {', '.join(WorkerState)}")
+    async with session() as conn:
+        workers = [WorkerInfo.of(row) for row in await instances.list_workers(conn)]
+    return [one for one in workers if status is None or one.status == status.lower()]

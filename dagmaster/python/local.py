@@ -1,0 +1,240 @@
+"""A fleet of one process for programs and tests: the real engine on the database of the settings, in a thread."""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dagmaster.authoring.implicit import QueueRules
+from dagmaster.authoring.preparing import queues_of
+from dagmaster.errors import Conflict
+from dagmaster.fleet import Fleet, fleet, worker_options
+from dagmaster.handlers import load_handlers, registry
+from dagmaster.ids import new_id
+from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.model.workflow import Workflow
+from dagmaster.python.applying import LOCAL_QUEUE
+from dagmaster.python.background import Background
+from dagmaster.python.ended import outcome_of
+from dagmaster.python.entrypoints import allow_modules
+from dagmaster.python.kept import kept_in
+from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.submitting import NOTHING, Workflows, new_job
+from dagmaster.settings import Settings, load_settings
+from dagmaster.store.connect import Connection, opened
+from dagmaster.store.databases import database
+from dagmaster.store.jobs import NewJob, get_job, job_status, load_definitions, submit
+from dagmaster.store.mailbox import add_mail
+
+FIRST_LOOK_SECONDS = 0.002
+LOOK_SECONDS = 0.1
+STOP_SECONDS = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class _Crew:
+    """An orchestrator and a worker. The worker's handlers and queues are settled when it starts."""
+
+    running: Fleet
+    handlers: frozenset[str]
+    queues: frozenset[str]
+    stack: AsyncExitStack
+    jobs: int = 0
+
+
+class LocalFleet:
+    """Started with the first job and kept for the next ones. What it submits is run by nobody else.
+
+    `shared()` is the one of the settings, which lives as long as the process; others are closed by who made them.
+    """
+
+    _shared: ClassVar[dict[tuple[str, int], "LocalFleet"]] = {}
+    _sharing: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or load_settings()
+        self.queue = f"{LOCAL_QUEUE}{os.getpid()}-{new_id()}"
+        self._dsn = ""
+        self._background: Background | None = None
+        self._starting = threading.Lock()
+        self._crew: _Crew | None = None
+        self._hiring = asyncio.Lock()
+
+    @classmethod
+    def shared(cls) -> "LocalFleet":
+        settings = load_settings()
+        # A forked child has neither the thread nor the connections of its parent.
+        place = settings.database_dsn() or str(settings.data_dir.resolve()), os.getpid()
+        with cls._sharing:
+            if place not in cls._shared:
+                cls._shared[place] = cls(settings)
+            return cls._shared[place]
+
+    @classmethod
+    def close_shared(cls) -> None:
+        with cls._sharing:
+            while cls._shared:
+                (_, pid), one = cls._shared.popitem()
+                if pid == os.getpid():
+                    one.close()
+
+    def run(
+        self,
+        workflow: Workflow,
+        inputs: Mapping[str, Any],
+        *,
+        called: Workflows = NOTHING,
+        timeout: float | None = None,
+    ) -> JobOutcome:
+        """Run a job to its end, however it ends. Raises TimeoutError when it takes more seconds; it is cancelled.
+
+        `called` are the workflows that it calls, by id; others are looked for in the folder of workflows.
+        """
+        return _awaited(self._call(self._run(workflow, inputs, called, timeout)))
+
+    async def run_async(
+        self,
+        workflow: Workflow,
+        inputs: Mapping[str, Any],
+        *,
+        called: Workflows = NOTHING,
+        timeout: float | None = None,
+    ) -> JobOutcome:
+        started = await asyncio.to_thread(self._call, self._run(workflow, inputs, called, timeout))
+        return await asyncio.wrap_future(started)
+
+    def finish(self, job_id: int, *, timeout: float | None = None) -> JobOutcome:
+        """Run a job that was submitted by somebody to its end."""
+        return _awaited(self._call(self._finish(job_id, timeout)))
+
+    async def finish_async(self, job_id: int, *, timeout: float | None = None) -> JobOutcome:
+        started = await asyncio.to_thread(self._call, self._finish(job_id, timeout))
+        return await asyncio.wrap_future(started)
+
+    def close(self) -> None:
+        """What still runs is given back."""
+        with self._starting:
+            background, self._background = self._background, None
+            if background is not None and background.is_alive:
+                background.call(self._dismiss(self._crew)).result()
+                background.close()
+            self._crew = None
+
+    def _call(self, work: Coroutine[Any, Any, JobOutcome]) -> Future[JobOutcome]:
+        with self._starting:
+            if self._background is None:
+                load_handlers(self.settings.handlers)
+                allow_modules(self.settings.task_modules)
+                background = Background(lambda: database(self.settings), "dagmaster-local")
+                self._dsn = background.start()
+                self._background = background
+        return self._background.call(work)
+
+    # In the thread's loop.
+
+    async def _run(
+        self, workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, timeout: float | None
+    ) -> JobOutcome:
+        rules = QueueRules(registry.queues(), self.queue)
+        here = {name: kept_in(one, self.queue, rules) for name, one in called.items()}
+        job = new_job(kept_in(workflow, self.queue, rules), inputs, here, self.settings, rules)
+        async with (
+            self._at_work({self.queue}) as running,
+            opened(self._dsn, application="dagmaster local") as conn,
+        ):
+            job_id = await self._submit(conn, job, running)
+            running.wake()
+            return await self._ended(conn, job_id, running, timeout)
+
+    async def _finish(self, job_id: int, timeout: float | None) -> JobOutcome:
+        async with opened(self._dsn, application="dagmaster local") as conn:
+            row = await get_job(conn, job_id)
+            if row["status"] in JOB_TERMINAL:
+                return await outcome_of(conn, job_id, self.settings)
+            [definition] = (await load_definitions(conn, [row["workflow_hash"]])).values()
+            async with self._at_work(queues_of(Workflow.model_validate(definition))) as running:
+                running.wake()
+                return await self._ended(conn, job_id, running, timeout)
+
+    async def _submit(self, conn: Connection, job: NewJob, running: Fleet) -> int:
+        assert running.orchestrator is not None
+        submitted = await submit(
+            conn,
+            job,
+            threshold_seconds=self.settings.orphan_threshold_seconds,
+            owner_id=running.orchestrator.me.instance_id,
+        )
+        return submitted.job_id
+
+    async def _ended(self, conn: Connection, job_id: int, running: Fleet, timeout: float | None) -> JobOutcome:
+        pause = FIRST_LOOK_SECONDS
+        try:
+            async with asyncio.timeout(timeout):
+                while await _is_open(conn, job_id):
+                    if running.ended.done():
+                        await running.ended
+                        raise Conflict(f"the fleet of this process was closed before job {job_id} has ended")
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.3, LOOK_SECONDS)
+        except (TimeoutError, asyncio.CancelledError):
+            # Nobody waits for it any more, and nobody else takes its tasks.
+            await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": "local run"}}])
+            running.wake()
+            raise
+        return await outcome_of(conn, job_id, self.settings)
+
+    @asynccontextmanager
+    async def _at_work(self, queues: Iterable[str]) -> AsyncIterator[Fleet]:
+        crew = await self._hire(frozenset(queues))
+        try:
+            yield crew.running
+        finally:
+            crew.jobs -= 1
+            if crew is not self._crew and crew.jobs == 0:
+                await self._dismiss(crew)
+
+    async def _hire(self, queues: frozenset[str]) -> _Crew:
+        """Tasks may have been defined since the last job: then there is a new crew, and the old one ends its jobs."""
+        async with self._hiring:
+            handlers, old = frozenset(registry.spellings()), self._crew
+            if old is None or not (handlers <= old.handlers and queues <= old.queues) or old.running.ended.done():
+                self._crew = await self._start(handlers, queues | (old.queues if old else {self.queue}))
+                if old is not None and old.jobs == 0:
+                    await self._dismiss(old)
+            assert self._crew is not None
+            self._crew.jobs += 1
+            return self._crew
+
+    async def _start(self, handlers: frozenset[str], queues: frozenset[str]) -> _Crew:
+        stack = AsyncExitStack()
+        work = worker_options(self.settings, sorted(queues), None, grace_seconds=STOP_SECONDS)
+        running = await stack.enter_async_context(
+            fleet(self._dsn, self.settings, orchestrate=True, work=work, registry=registry)
+        )
+        return _Crew(running, handlers, queues, stack)
+
+    async def _dismiss(self, crew: _Crew | None) -> None:
+        if crew is not None:
+            await crew.stack.aclose()
+
+
+# As early as thread pools are closed, and before them: a fleet that stops still needs its threads.
+getattr(threading, "_register_atexit", atexit.register)(LocalFleet.close_shared)
+
+
+def _awaited(future: Future[JobOutcome]) -> JobOutcome:
+    try:
+        return future.result()
+    except BaseException:  # Ctrl-C too: the job ends with who wanted it.
+        future.cancel()
+        raise
+
+
+async def _is_open(conn: Connection, job_id: int) -> bool:
+    [row] = await job_status(conn, [job_id])
+    return row["status"] not in JOB_TERMINAL

@@ -1,0 +1,212 @@
+"""From tasks and groups to the nodes that an owner adds to its job."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import Conflict, Invalid
+from dagmaster.ids import repeatable_id
+from dagmaster.model.added import (
+    RESULT,
+    AddedDependency,
+    AddedGroup,
+    AddedNode,
+    added_id,
+    references,
+    result_of,
+)
+from dagmaster.python.graphs import Group, Item, Task, within
+from dagmaster.python.plans import Numbers, Plan
+from dagmaster.python.points import Point, in_order, join
+from dagmaster.python.values import encode
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
+# Whatever is not JSON of itself is left to `encode`.
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+_NAMES_RESULT = f'"{RESULT}"'.encode()
+
+
+class Planner:
+    """Edges of groups cost what the groups hold, not the product of it: a gate stands where many meet many.
+
+    Ids are given out when it is made, in the order of the calls; `plan` takes its time, and may run in a thread.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        job_id: int,
+        adder: str | None,
+        numbers: Numbers,
+        queue_of: Callable[[Task], str | None],
+    ) -> None:
+        """Raises Invalid for names that cannot be given."""
+        self._items = list(within(items))
+        self._plan = Plan(job_id)
+        self._adder, self._queue_of = adder, queue_of
+        self._number, self._gates = numbers.next_apply(), 0
+        self._starts: dict[Item, Point] = {}
+        self._ends: dict[Item, Point] = {}
+        self._check()
+        for item in self._items:
+            self._name(item, numbers)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def plan(self) -> Plan:
+        """Raises Invalid for items that wait in a circle or for something that is not applied."""
+        for item in self._items:
+            self._starts[item] = self._ends[item] = Point(item)
+            if isinstance(item, Group):
+                self._ends[item] = Point(item)
+        for item in self._items:
+            self._link(item)
+        for point in in_order(list(dict.fromkeys([*self._starts.values(), *self._ends.values()]))):
+            self._emit(point)
+        self._plan.ends = {group: self._ends[group].waits for group in self._plan.group_ids}
+        self._plan.groups = [self._group(group) for group in self._plan.group_ids]
+        self._plan.dependencies = [
+            self._dependency(previous, item) for item in self._items for previous in item.previous
+        ]
+        return self._plan
+
+    def _check(self) -> None:
+        known = set(self._items)
+        for item in self._items:
+            if item.is_applied:
+                raise Conflict(f"{item} was applied already, to job {item.job_id}")
+            if item.group is not None and item.group not in known:
+                raise Invalid(f"{item} is in {item.group}, which is not applied with it; apply the group")
+
+    def _name(self, item: Item, numbers: Numbers) -> None:
+        """A repeated attempt finds the same ids again; from outside each thing has been given its own."""
+        if isinstance(item, Group):
+            key = f"{self._adder} {numbers.next_group()}"
+            self._plan.group_ids[item] = repeatable_id(self._plan.job_id, key) if self._adder else item.id
+        elif isinstance(item, Task):
+            self._plan.node_ids[item] = self._node_id(item, numbers)
+
+    def _node_id(self, task: Task, numbers: Numbers) -> str:
+        if task.name is None:
+            return added_id(self._adder, numbers.next_node() if self._adder else task.id)
+        if self._adder is None:
+            raise Invalid(f"{task} has a name; only tasks that a running task adds can have one")
+        if _NAME.fullmatch(task.name) is None:
+            raise Invalid(f"a task cannot be named {task.name!r}: a letter, then letters, digits, _ and -, 48 at most")
+        if task.name in numbers.names:
+            raise Invalid(f"two tasks are named {task.name!r}; give one of them another name")
+        numbers.names.add(task.name)
+        return added_id(self._adder, task.name)
+
+    def _link(self, item: Item) -> None:
+        start, end = self._starts[item], self._ends[item]
+        if item.group is not None:
+            join(self._starts[item.group], start)
+        for previous in item.previous:
+            join(self._end_of(previous, item), start)
+        if isinstance(item, Group):
+            for inner in item.items:
+                join(self._ends[inner], end)
+            if not item.items:
+                join(start, end)
+
+    def _end_of(self, previous: Item, item: Item) -> Point:
+        if previous not in self._ends:
+            if not previous.is_applied:
+                raise Invalid(f"{item} waits for {previous}, which is not applied; apply both")
+            if previous.job_id != self._plan.job_id:
+                raise Invalid(f"{item} waits for {previous}, which is in another job: {previous.job_id}")
+            self._ends[previous] = Point(previous, waits=_nodes_of(previous))
+        return self._ends[previous]
+
+    def _emit(self, point: Point) -> None:
+        item = point.item
+        waits = dict.fromkeys(point.waits)
+        for before in point.after:
+            waits.update(dict.fromkeys(before.waits))
+        if isinstance(item, Task) and not item.is_applied:
+            node = self._node(item, waits)
+            self._plan.nodes.append(node)
+            point.waits = (node.node_id,)
+        elif len(waits) > 1 and len(point.followers) > 1:
+            node = self._gate(item, waits)
+            self._plan.nodes.append(node)
+            point.waits = (node.node_id,)
+        else:
+            point.waits = tuple(waits)
+
+    def _gate(self, item: Item, waits: Mapping[str, None]) -> AddedNode:
+        self._gates += 1
+        group = self._plan.group_ids.get(item) if isinstance(item, Group) else None
+        node_id = added_id(self._adder, f"{self._number}-{self._gates}")
+        return AddedNode(node_id, after=tuple(waits), type="gate", group=group, label=item.label[:128])
+
+    def _node(self, task: Task, waits: Mapping[str, None]) -> AddedNode:
+        params: Mapping[str, Any] = task.kwargs
+        after, plain = tuple(waits), _is_plain(params)
+        if not plain:
+            params = encode(params, lambda value: self._placed(value, task))
+            named = set(references(params))
+            after = tuple(one for one in waits if one not in named)
+        return AddedNode(
+            self._plan.node_ids[task],
+            task.handler,
+            params,
+            after,
+            queue=self._queue_of(task),
+            timeout_seconds=task.timeout_seconds,
+            retry=task.retry,
+            task=task.id,
+            group=self._plan.group_ids[task.group] if task.group is not None else None,
+            label=task.label[:128],
+            names_no_results=plain,
+        )
+
+    def _placed(self, value: Any, task: Task) -> Any:
+        """What stands in the place of a part of the arguments; None leaves it as it is."""
+        match value:
+            case Item():
+                return result_of(self._source(value.result, task))
+            case {"$result": _} if len(value) == 1:
+                raise Invalid(f"{task} is given an object with the one key {RESULT}, which stands for a result")
+            case _:
+                return None
+
+    def _source(self, other: Task, task: Task) -> str:
+        node_id = other.node_id or self._plan.node_ids.get(other)
+        if node_id is None:
+            raise Invalid(f"{task} is given the result of {other}, which is not applied; apply both")
+        return node_id
+
+    def _group(self, group: Group) -> AddedGroup:
+        parent = self._plan.group_ids[group.group] if group.group is not None else None
+        return AddedGroup(self._plan.group_ids[group], group.name[:128], parent)
+
+    def _dependency(self, previous: Item, item: Item) -> AddedDependency:
+        return AddedDependency(self._told(previous), previous.kind, self._told(item), item.kind)
+
+    def _told(self, item: Item) -> int | str:
+        """A task by its node: a repeated attempt has made another one for the same."""
+        if isinstance(item, Group):
+            return self._plan.group_ids.get(item, item.id)
+        assert isinstance(item, Task)
+        return item.id if self._adder is None else self._plan.node_ids.get(item) or item.node_id or item.id
+
+
+def _is_plain(params: Mapping[str, Any]) -> bool:
+    """Whether it is JSON as it is, as most is. Much quicker than to look at each part."""
+    try:
+        return _NAMES_RESULT not in orjson.dumps(params, option=_STRICT)
+    except TypeError:
+        return False
+
+
+def _nodes_of(item: Item) -> tuple[str, ...]:
+    if isinstance(item, Group):
+        return item.ends
+    assert isinstance(item, Task)
+    assert item.node_id is not None
+    return (item.node_id,)

@@ -1,0 +1,60 @@
+"""What is to be stored of applied items, and the ids that their attempt has given out."""
+
+from dataclasses import dataclass, field
+
+from dagmaster.ids import new_id
+from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
+from dagmaster.model.slices import encode_slices
+from dagmaster.python.graphs import Group, Task
+
+
+@dataclass(slots=True, eq=False)
+class Numbers:
+    """What an attempt has counted so far. A repeated one counts from the start, and so adds the same ids."""
+
+    nodes: int = 0
+    groups: int = 0
+    applied: int = 0
+    names: set[str] = field(default_factory=set)
+
+    def next_node(self) -> int:
+        self.nodes += 1
+        return self.nodes
+
+    def next_group(self) -> int:
+        self.groups += 1
+        return self.groups
+
+    def next_apply(self) -> int:
+        self.applied += 1
+        return self.applied
+
+
+class NoNumbers(Numbers):
+    """From outside nothing is repeated: each has an id of its own."""
+
+    def next_apply(self) -> int:
+        return new_id()
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be stored, and what the items become when it is."""
+
+    job_id: int
+    nodes: list[AddedNode] = field(default_factory=list)
+    groups: list[AddedGroup] = field(default_factory=list)
+    dependencies: list[AddedDependency] = field(default_factory=list)
+    node_ids: dict[Task, str] = field(default_factory=dict)
+    group_ids: dict[Group, int] = field(default_factory=dict)
+    ends: dict[Group, tuple[str, ...]] = field(default_factory=dict)
+
+    def encode(self) -> list[bytes]:
+        return encode_slices(self.nodes, self.groups, self.dependencies)
+
+    def settle(self) -> None:
+        """It is stored: from now on the items are known by their places in the job."""
+        for task, node_id in self.node_ids.items():
+            task.node_id, task.job_id = node_id, self.job_id
+        for group, ends in self.ends.items():
+            group.id, group.ends, group.job_id = self.group_ids[group], ends, self.job_id

@@ -1,0 +1,63 @@
+"""The points of a graph of items where edges meet, and the order in which they can be passed."""
+
+from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from dagmaster.errors import Invalid
+from dagmaster.python.graphs import Item
+
+PATH_SHOWN = 12
+
+
+class Point:
+    """Where edges meet: a task, or the beginning or the end of a group. `waits` is what a follower waits for."""
+
+    __slots__ = ("after", "followers", "item", "waits")
+
+    def __init__(self, item: Item, waits: tuple[str, ...] = ()) -> None:
+        self.item, self.waits = item, waits
+        # No lists before they are needed: there may be many points.
+        self.after: list[Point] | tuple[()] = ()
+        self.followers: list[Point] | tuple[()] = ()
+
+
+def join(before: Point, after: Point) -> None:
+    if isinstance(after.after, list):
+        after.after.append(before)
+    else:
+        after.after = [before]
+    if isinstance(before.followers, list):
+        before.followers.append(after)
+    else:
+        before.followers = [after]
+
+
+def in_order(points: Sequence[Point]) -> Sequence[Point]:
+    """Each behind those that it waits for. Raises Invalid with the path when they wait in a circle."""
+    left = {point: len(point.after) for point in points if point.after}
+    ordered = [point for point in points if not point.after]
+    for point in ordered:  # It grows on the way.
+        for follower in point.followers:
+            left[follower] -= 1
+            if left[follower] == 0:
+                ordered.append(follower)
+    if len(ordered) < len(points):
+        raise Invalid(f"they wait for each other: {_circle(points)}")
+    return ordered
+
+
+def _circle(points: Sequence[Point]) -> str:
+    try:
+        TopologicalSorter({point: point.after for point in points}).prepare()
+    except CycleError as error:
+        names = list(_without_repeats([point.item for point in error.args[1]]))
+    if len(names) > PATH_SHOWN:
+        names = [*names[: PATH_SHOWN // 2], "...", *names[-PATH_SHOWN // 2 :]]
+    return " >> ".join(names)
+
+
+def _without_repeats(items: Sequence[Item]) -> Iterator[str]:
+    """The beginning and the end of a group are one to the reader."""
+    for place, item in enumerate(items):
+        if place in (0, len(items) - 1) or item is not items[place - 1]:
+            yield item.label

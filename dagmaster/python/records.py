@@ -1,0 +1,137 @@
+"""Jobs, tasks and workers as the Python API shows them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from dagmaster.model.states import JobStatus, NodeStatus
+
+
+class TaskState(StrEnum):
+    """Fewer states than those of nodes: what waits is pending, whatever it waits for."""
+
+    PENDING = "pending"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class WorkerState(StrEnum):
+    ACTIVE = "active"
+    IDLE = "idle"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    id: int
+    name: str
+    status: JobStatus
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    error: str | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        return cls(
+            row["job_id"],
+            row["workflow_id"],
+            JobStatus(row["status"]),
+            row["created_at"],
+            row["started_at"],
+            row["completed_at"],
+            row["error_message"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """`kwargs` name the results of others as `{"$result": node}` until these are known."""
+
+    id: int
+    job_id: int
+    group_id: int | None
+    node_id: str
+    entrypoint: str
+    kwargs: dict[str, Any]
+    status: TaskState
+    result: Any
+    error: str | None
+    worker_id: str | None
+    log_path: str | None
+    attempt: int
+    created_at: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None
+
+    @classmethod
+    def of(cls, task_id: int, row: Mapping[str, Any]) -> Self:
+        output = row["output"]
+        return cls(
+            task_id,
+            row["job_id"],
+            int(row["group_id"]) if row["group_id"] is not None else None,
+            row["node_id"],
+            row["handler"],
+            row["kwargs"] or {},
+            state_of(row),
+            output.get("result", output) if isinstance(output, dict) else output,
+            row["error_message"],
+            row["worker_id"],
+            row["log_path"],
+            row["retry_count"] + 1,
+            row["created_at"],
+            row["claimed_at"],
+            row["started_at"],
+            row["completed_at"],
+        )
+
+
+def state_of(row: Mapping[str, Any]) -> TaskState:
+    match NodeStatus(row["status"]):
+        case NodeStatus.DISPATCHED if row["claimed_at"] is not None:
+            return TaskState.CLAIMED
+        case NodeStatus.PENDING | NodeStatus.READY | NodeStatus.DISPATCHED:
+            return TaskState.PENDING
+        case NodeStatus.RUNNING:
+            return TaskState.RUNNING
+        case NodeStatus.COMPLETED:
+            return TaskState.COMPLETED
+        case NodeStatus.FAILED if not (row["error_message"] or "").startswith("withdrawn: "):
+            return TaskState.FAILED
+        case NodeStatus.FAILED | NodeStatus.SKIPPED:
+            return TaskState.CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    id: str
+    hostname: str
+    pid: int
+    status: WorkerState
+    last_heartbeat: datetime
+    tasks_completed: int
+    tasks_failed: int
+    started_at: datetime
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        status = WorkerState.STOPPED
+        if row["status"] == "active":
+            status = WorkerState.ACTIVE if row["running_tasks"] else WorkerState.IDLE
+        return cls(
+            row["worker_id"],
+            row["hostname"],
+            row["pid"],
+            status,
+            row["last_heartbeat"],
+            row["tasks_completed"],
+            row["tasks_failed"],
+            row["started_at"],
+        )

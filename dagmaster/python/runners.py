@@ -1,0 +1,43 @@
+"""How a worker calls the function of a task."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from dagmaster.errors import Conflict
+from dagmaster.handlers import Handler, HandlerContext
+from dagmaster.model.added import RESULT_OF
+from dagmaster.python.graphs import Item
+from dagmaster.python.signatures import Kind, Signature, module_of
+
+
+def handler_for(function: Callable[..., Any], name: str, **options: Any) -> Handler:
+    """A handler that calls the function with the task's parameters, and whose output is `{"result": value}`."""
+    return Handler(name, runner_of(function, Signature(function)), **options)
+
+
+def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        async def run(ctx: HandlerContext) -> dict[str, Any]:
+            args, kwargs = signature.read(ctx.params, ctx.logger.warning)
+            return _output(await function(*args, **kwargs))
+    else:
+
+        def run(ctx: HandlerContext) -> dict[str, Any]:  # type: ignore[misc]
+            args, kwargs = signature.read(ctx.params, ctx.logger.warning)
+            return _output(function(*args, **kwargs))
+
+    # So that another process finds the function, and that messages name it, but called as a handler is.
+    run.__module__, run.__name__, run.__qualname__ = module_of(function), function.__name__, function.__qualname__
+    run.__wrapped__ = function  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature([Kind("ctx", Kind.POSITIONAL_ONLY)])  # type: ignore[attr-defined]
+    return run
+
+
+def _output(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Item):
+        return {"result": value}
+    if value.result.node_id is None:
+        raise Conflict(f"the task returns {value}, which was not applied; `await apply(...)` it before")
+    return {RESULT_OF: value.result.node_id}

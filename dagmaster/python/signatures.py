@@ -1,0 +1,123 @@
+"""A function's parameters as they travel: by name, as JSON, and back to what the function was written for."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from dagmaster.errors import Invalid, Misconfigured
+from dagmaster.handlers import Permanent
+from dagmaster.python.values import CONFIG, is_open, revive
+
+Kind = inspect.Parameter
+EMPTY = inspect.Parameter.empty
+MAIN = "__main__"
+
+
+class Signature:
+    """What is looked at only when it is needed: annotations may name what is defined further down."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.inner = inspect.signature(function)
+        self.many = next((one.name for one in self.parameters if one.kind is Kind.VAR_POSITIONAL), None)
+        self.others = next((one.name for one in self.parameters if one.kind is Kind.VAR_KEYWORD), None)
+
+    @property
+    def parameters(self) -> Sequence[inspect.Parameter]:
+        return list(self.inner.parameters.values())
+
+    @cached_property
+    def hints(self) -> Mapping[str, Any]:
+        """The annotation of each parameter and of `return`; Any for what has none."""
+        try:
+            found = get_type_hints(self.function, include_extras=True)
+        except NameError:  # Imported for type checkers only, or local to a function.
+            written = inspect.get_annotations(self.function)
+            found = {name: one for name, one in written.items() if not isinstance(one, str)}
+        return {name: found.get(name, Any) for name in (*self.inner.parameters, "return")}
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name. Raises TypeError, as a call would."""
+        try:
+            named = dict(self.inner.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TypeError(f"{self.function.__qualname__}(): {error}") from None
+        others = named.pop(self.others, {}) if self.others else {}
+        return {**named, **others}
+
+    def check(self, params: Mapping[str, Any]) -> None:
+        """Raises Invalid when they do not fit."""
+        try:
+            self._model.model_validate_json(orjson.dumps(params))
+        except ValidationError as error:
+            raise Invalid(f"wrong arguments of {self.function.__qualname__}: {_problems(error)}") from None
+
+    def read(self, params: Mapping[str, Any], tell: Callable[..., None]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments for a call, from JSON. Raises Permanent when they do not fit."""
+        try:
+            found = self._model.model_validate_json(orjson.dumps(params)).__dict__
+        except ValidationError as error:
+            raise Permanent(f"invalid arguments of {self.function.__qualname__}: {_problems(error)}") from error
+        known = {one.name for one in self._named}
+        surplus = {name: revive(value) for name, value in params.items() if name not in known}
+        if surplus and not self.others:
+            # Not refused: the `globals` of a workflow are given to all of its tasks.
+            tell("%s() takes no %s; ignored", self.function.__qualname__, ", ".join(map(repr, surplus)))
+        args: list[Any] = []
+        kwargs = dict(surplus) if self.others else {}
+        for place, one in enumerate(self._named):
+            if one.name in params:
+                self._place(one, self._whole(one, found[f"p{place}"]), args, kwargs)
+        return args, kwargs
+
+    @property
+    def _named(self) -> Sequence[inspect.Parameter]:
+        return [one for one in self.parameters if one.kind is not Kind.VAR_KEYWORD]
+
+    @cached_property
+    def _model(self) -> type[BaseModel]:
+        """Its fields are numbered: parameters may have names that fields cannot have."""
+        described: dict[str, Any] = {}
+        for place, one in enumerate(self._named):
+            hint = self.hints[one.name]
+            is_needed = one.default is EMPTY and one.kind is not Kind.VAR_POSITIONAL
+            annotation = list[hint] if one.kind is Kind.VAR_POSITIONAL else hint  # type: ignore[valid-type]
+            described[f"p{place}"] = (annotation, Field(... if is_needed else None, alias=one.name))
+        try:
+            return create_model(self.function.__name__, __config__=ConfigDict(**CONFIG), **described)
+        except (TypeError, ValueError, NameError) as error:
+            raise Misconfigured(f"the annotations of {self.function.__qualname__} cannot be used: {error}") from error
+
+    def _whole(self, one: inspect.Parameter, value: Any) -> Any:
+        return revive(value) if is_open(self.hints[one.name]) else value
+
+    def _place(self, one: inspect.Parameter, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if one.kind is Kind.VAR_POSITIONAL:
+            args += value
+        elif one.kind is Kind.POSITIONAL_ONLY or (self.many and one.kind is Kind.POSITIONAL_OR_KEYWORD):
+            args.append(value)
+        else:
+            kwargs[one.name] = value
+
+
+def _problems(error: ValidationError) -> str:
+    # Without the values: they may be secrets, and this text goes to the timeline.
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
+
+
+def module_of(function: Callable[..., Any]) -> str:
+    """The name of its module for other processes: a script is a module by the name of its file."""
+    if function.__module__ != MAIN:
+        return function.__module__
+    main = sys.modules[MAIN]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(f".{MAIN}")
+    return Path(file).stem if file else MAIN

@@ -1,0 +1,54 @@
+"""The jobs API for code that has no event loop: the same functions, without `await`."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from dagmaster.errors import Conflict
+from dagmaster.python import applying, jobs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+__all__ = [
+    "add_task_to_job",
+    "apply",
+    "apply_sync",
+    "cancel_job",
+    "create_job",
+    "deregister_worker",
+    "get_job",
+    "get_task",
+    "list_jobs",
+    "list_workers",
+    "register_worker",
+    "retry_failed_tasks",
+    "worker_heartbeat",
+]
+
+
+def _twin(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+    @functools.wraps(function)
+    def blocking(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(function(*args, **kwargs))
+        raise Conflict(f"an event loop runs here: write `await dagmaster.{function.__name__}(...)`")
+
+    return blocking
+
+
+apply = apply_sync = _twin(applying.apply)
+add_task_to_job = _twin(jobs.add_task_to_job)
+cancel_job = _twin(jobs.cancel_job)
+create_job = _twin(jobs.create_job)
+deregister_worker = _twin(jobs.deregister_worker)
+get_job = _twin(jobs.get_job)
+get_task = _twin(jobs.get_task)
+list_jobs = _twin(jobs.list_jobs)
+list_workers = _twin(jobs.list_workers)
+register_worker = _twin(jobs.register_worker)
+retry_failed_tasks = _twin(jobs.retry_failed_tasks)
+worker_heartbeat = _twin(jobs.worker_heartbeat)

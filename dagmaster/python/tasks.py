@@ -1,0 +1,246 @@
+"""`@task`: a function that workers can run, and that makes a node where a workflow is written down."""
+
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from dagmaster.errors import Conflict, Misconfigured
+from dagmaster.handlers import Handler, HandlerContext, registry
+from dagmaster.handlers.current import find_current_task
+from dagmaster.handlers.registry import NAME_LIMIT, Isolation
+from dagmaster.model.caching import Cache, Caching, read_caching
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode, TaskNode
+from dagmaster.python.handles import Draft, Handle, find_draft, wait_for
+from dagmaster.python.options import Duration, retry_of, seconds_of
+from dagmaster.python.runners import runner_of
+from dagmaster.python.signatures import Kind, Signature, module_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOCAL = "<locals>"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """What a node of this task is made with; None leaves it to the settings."""
+
+    name: str
+    queue: str | None = None
+    timeout_seconds: float | None = None
+    retry: RetryPolicy | None = None
+    after: tuple[Handle, ...] = ()
+    allow_failure: bool = False
+
+
+class TaskFunction(Generic[P, R]):
+    """In a workflow function a call makes a node, and what it returns stands for the result. Elsewhere it is a call.
+
+    `fn` is the function itself, `handler` the name by which workers know it.
+    """
+
+    def __init__(self, fn: Callable[P, Any], handler: str, options: TaskOptions, signature: Signature) -> None:
+        self.fn = fn
+        self.handler = handler
+        self.chosen = options
+        self.signature = signature
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(self, name, getattr(fn, name, None))
+
+    def __repr__(self) -> str:
+        return f"<task {self.handler}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        draft = find_draft()
+        if draft is None:
+            result: R = self.fn(*args, **kwargs)
+            return result
+        chosen = self.chosen
+        params, found = draft.encode(self.signature.bind(args, kwargs))
+        node = TaskNode(**self._task(params), allow_failure=chosen.allow_failure)
+        node_id = draft.add(chosen.name, node, [*found, *wait_for(draft, chosen.after)])
+        return Handle(draft, f"nodes.{node_id}.output.result", (node_id,))  # type: ignore[return-value]
+
+    def map(self, items: Any, /, **constants: Any) -> list[R]:
+        """One task for each item, which becomes the first argument; `constants` are the same for all.
+
+        In a workflow function the items may be known only when the job runs. The results have the order of the items.
+        """
+        first = self._first_parameter()
+        draft = find_draft()
+        if draft is None:
+            return [self.fn(item, **constants) for item in items]
+        source, found = draft.encode(items if isinstance(items, Handle) else list(items))
+        params, more = draft.encode(self.signature.bind((), {**constants, first: None}) | {first: None})
+        after = [*found, *more, *wait_for(draft, self.chosen.after)]
+        return self._spread(draft, source, {**params, first: "{{ item }}"}, after)
+
+    def options(
+        self,
+        *,
+        name: str | None = None,
+        retries: int | RetryPolicy | None = None,
+        retry_delay: Duration | None = None,
+        timeout: Duration | None = None,
+        queue: str | None = None,
+        after: Any = (),
+        allow_failure: bool | None = None,
+    ) -> "TaskFunction[P, R]":
+        """The same task with other options; `after` are results that it waits for without using them."""
+        old = self.chosen
+        several = tuple(after) if isinstance(after, list | tuple) else (after,)
+        new = replace(
+            old,
+            name=name or old.name,
+            queue=queue or old.queue,
+            timeout_seconds=seconds_of(timeout) if timeout is not None else old.timeout_seconds,
+            retry=retry_of(retries, retry_delay) or old.retry,
+            after=(*old.after, *several),
+            allow_failure=old.allow_failure if allow_failure is None else allow_failure,
+        )
+        return TaskFunction(self.fn, self.handler, new, self.signature)
+
+    def _task(self, params: dict[str, Any]) -> dict[str, Any]:
+        chosen = self.chosen
+        return {
+            "handler": self.handler,
+            "queue": chosen.queue,
+            "params": params,
+            "timeout_seconds": chosen.timeout_seconds,
+            "retry": chosen.retry,
+        }
+
+    def _first_parameter(self) -> str:
+        one = next(iter(self.signature.parameters), None)
+        if one is None or one.kind not in (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY):
+            raise TypeError(f"{self.handler} has no first parameter that map() could give the items to")
+        return one.name
+
+    def _spread(self, draft: Draft, source: Any, params: dict[str, Any], after: list[str]) -> list[R]:
+        name = self.chosen.name
+        fan_out = FanOutNode(source=source, task=ChildTask(**self._task(params)), retry=self.chosen.retry)
+        spread = draft.add(name, fan_out, after)
+        gather = draft.add(f"{name}_all", FanInNode(source_node=spread), [spread])
+        expression = f"nodes.{gather}.output.results | map(attribute='result') | list"
+        return Handle(draft, expression, (gather,), first=spread)  # type: ignore[return-value]
+
+
+AnyTask = TaskFunction[..., Any]
+
+
+@overload
+def task(fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
+@overload
+def task(fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
+@overload
+def task(
+    *,
+    name: str | None = None,
+    retries: int | RetryPolicy | None = None,
+    retry_delay: Duration | None = None,
+    timeout: Duration | None = None,
+    queue: str | None = None,
+    isolation: Isolation = "auto",
+    memory_mb: int | None = None,
+    allow_failure: bool = False,
+    cache: Cache | None = None,
+    cache_version: str = "",
+) -> "TaskDecorator": ...
+def task(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    retries: int | RetryPolicy | None = None,
+    retry_delay: Duration | None = None,
+    timeout: Duration | None = None,
+    queue: str | None = None,
+    isolation: Isolation = "auto",
+    memory_mb: int | None = None,
+    allow_failure: bool = False,
+    cache: Cache | None = None,
+    cache_version: str = "",
+) -> Any:
+    """Let workers run this function, as `module:name`, with arguments as its signature has them.
+
+    `name` is what its nodes are called. `retries` is how often it is tried again, or a whole RetryPolicy;
+    `retry_delay` is the first pause, which doubles. The isolation is as for handlers. `cache` is how long a result
+    stands for other tasks with the same arguments, and `cache_version` is changed when the function means another.
+    """
+    caching = read_caching(cache, cache_version)
+
+    def make(function: Callable[..., Any]) -> TaskFunction[..., Any]:
+        options = TaskOptions(
+            name or function.__name__,
+            queue,
+            None if timeout is None else seconds_of(timeout),
+            retry_of(retries, retry_delay),
+            allow_failure=allow_failure,
+        )
+        return _define(function, options, isolation, memory_mb, caching)
+
+    return make if fn is None else make(fn)
+
+
+class TaskDecorator:
+    """The type of what `task(...)` gives back."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        raise NotImplementedError
+
+
+def call(handler: str, /, **params: Any) -> Any:
+    """In a workflow function: run a registered handler. What it returns stands for the whole output."""
+    draft = find_draft()
+    if draft is None:
+        raise Conflict(f"call({handler!r}) is for workflow functions; there is none around it")
+    encoded, found = draft.encode(params)
+    node_id = draft.add(handler.rpartition(".")[2], TaskNode(handler=handler, params=encoded), found)
+    return Handle(draft, f"nodes.{node_id}.output", (node_id,))
+
+
+def current_task() -> HandlerContext:
+    """The task in which this is called: for its progress, checkpoints, logger and ids. Raises Conflict elsewhere."""
+    found = find_current_task()
+    if found is None:
+        raise Conflict("no task is running here; current_task() is for functions that a worker runs")
+    return found
+
+
+def _define(
+    function: Callable[..., Any],
+    options: TaskOptions,
+    isolation: Isolation,
+    memory_mb: int | None,
+    caching: Caching | None,
+) -> TaskFunction[..., Any]:
+    if not inspect.isfunction(function):
+        raise Misconfigured(f"@task is for functions, not for {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise Misconfigured(f"the task {function.__qualname__} is a generator; return a list")
+    signature = Signature(function)
+    name = _free_name(function)
+    runner = runner_of(function, signature)
+    queue, timeout, retry = options.queue, options.timeout_seconds, options.retry
+    registry.register(Handler(name, runner, queue, timeout, None, isolation, memory_mb, retry, caching))
+    return TaskFunction(function, name, options, signature)
+
+
+def _free_name(function: Callable[..., Any]) -> str:
+    """The name of a local function is numbered when it is taken: each call of what is around it defines another."""
+    name = f"{module_of(function)}:{function.__qualname__}"
+    if len(name) > NAME_LIMIT - 4:
+        name = f"{name[:100]}~{sha256(name.encode()).hexdigest()[:12]}"
+    taken = set(registry.names()) if LOCAL in name else set()
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}~{number}"
+    return found

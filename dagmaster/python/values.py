@@ -1,0 +1,141 @@
+"""Values on their way between tasks: Python's on one side, JSON on the other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, get_origin
+
+import orjson
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_serializer,
+)
+
+from dagmaster.errors import Invalid
+from dagmaster.handlers import Permanent, encode_output
+
+Place = Callable[[Any], Any]
+
+MAX_VALUE_BYTES = 16 * 1024 * 1024
+# Bytes travel as base64, as in the outputs of handlers; classes that pydantic does not know are compared as they are.
+CONFIG = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64", arbitrary_types_allowed=True, extra="ignore")
+
+
+class ObjectRef(BaseModel):
+    """A table of the data plane, passed on without its rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    object_type: Literal["object"] = "object"
+    table_id: int | str
+
+
+class ViewRef(BaseModel):
+    """Some rows of a table, in the order of their row_id. `where` is data, never SQL."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    object_type: Literal["view"] = "view"
+    table_id: int | str
+    offset: int | None = None
+    limit: int | None = None
+    where: Any = None
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if value is not None}
+
+
+REFERENCES: Mapping[str, type[ObjectRef] | type[ViewRef]] = {"object": ObjectRef, "view": ViewRef}
+
+
+def encode(value: Any, place: Place | None = None) -> Any:
+    """The value as plain JSON data. `place` is asked first about each part: what it returns unless None stands there.
+
+    Raises Invalid for what cannot be JSON.
+    """
+    if place is not None and (placed := place(value)) is not None:
+        return placed
+    match value:
+        case bool() | int() | float() | None:
+            return _written(value)
+        case dict():
+            return {_key(key): encode(one, place) for key, one in value.items()}
+        case list() | tuple():
+            return [encode(one, place) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: encode(getattr(value, one.name), place) for one in fields(value)}
+    return _written(value)
+
+
+def decode(value: Any, annotation: Any) -> Any:
+    """The value that was encoded, as the annotation has it. Raises Invalid when it does not fit."""
+    if is_open(annotation):
+        return revive(value)
+    holder = create_model("Value", __config__=CONFIG, value=(annotation, ...))
+    try:
+        return holder.model_validate_json(orjson.dumps({"value": value})).__dict__["value"]
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join(map(str, ("value", *fault["loc"][1:])))
+        raise Invalid(f"{shown(annotation)} does not fit: {place}: {fault['msg']}") from error
+
+
+def revive(value: Any) -> Any:
+    """References in data whose type nobody has said."""
+    match value:
+        case {"object_type": str(kind), "table_id": _} if kind in REFERENCES:
+            return _referred(REFERENCES[kind], value)
+        case dict():
+            return {key: revive(one) for key, one in value.items()}
+        case list():
+            return [revive(one) for one in value]
+        case _:
+            return value
+
+
+def is_open(annotation: Any) -> bool:
+    """Whether it says nothing about the value."""
+    return annotation is Any or annotation is object
+
+
+def shown(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) and get_origin(annotation) is None else str(annotation)
+
+
+def _referred(kind: type[ObjectRef] | type[ViewRef], value: dict[str, Any]) -> Any:
+    try:
+        return kind.model_validate(value)
+    except ValidationError:
+        return value  # Somebody's own data that looks a little like one.
+
+
+def _written(value: Any) -> Any:
+    if type(value) in (str, bool, int, float, type(None)):
+        return value
+    try:
+        return orjson.loads(encode_output(value, MAX_VALUE_BYTES))
+    except Permanent:
+        pass  # It may be of a class that only pydantic knows how to write.
+    try:
+        return TypeAdapter(type(value), config=CONFIG).dump_python(value, mode="json")
+    except (TypeError, ValueError) as error:
+        raise Invalid(
+            f"a {type(value).__name__} cannot be passed to a task: pass JSON data, dataclasses, pydantic models, "
+            "enums, times or paths, or store it and pass where it is"
+        ) from error
+
+
+def _key(key: Any) -> str:
+    match key:
+        case str():
+            return key
+        case bool() | int() | float() | None:
+            return orjson.dumps(key).decode()
+        case _:
+            return str(_written(key))

@@ -1,0 +1,243 @@
+"""`@workflow`: a function that is called once to write down a graph, which then runs as one written in YAML does."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from pydantic import ValidationError
+
+from dagmaster.authoring.implicit import add_ends
+from dagmaster.errors import Invalid, Misconfigured
+from dagmaster.model.expressions import compile_template
+from dagmaster.model.workflow import Workflow, WorkflowNode
+from dagmaster.python.handles import Draft, Handle, drafting, find_draft, seen_from_outside
+from dagmaster.python.inputs import inputs_of
+from dagmaster.python.options import schedule_of
+from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.signatures import Signature, module_of
+from dagmaster.python.tasks import LOCAL, AnyTask, TaskFunction
+from dagmaster.python.values import decode, encode
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# What is known of a job to those who are called when it has ended.
+FACTS = ("error", "failed_node", "status")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`returned` is what the function gave back: handles, perhaps in lists and dicts; `result` the same as data.
+
+    `called` are the workflows that it calls, and those that these call.
+    """
+
+    workflow: Workflow
+    called: Mapping[str, Workflow]
+    returned: Any
+    result: Any
+
+
+class WorkflowFunction(Generic[P, R]):
+    """Written down when it is first needed: the tasks that it calls may be defined below it."""
+
+    def __init__(self, fn: Callable[P, R], head: Mapping[str, Any], last: Mapping[str, Sequence[AnyTask]]) -> None:
+        self.fn = fn
+        self.signature = Signature(fn)
+        self.workflow_id: str = head["workflow_id"]
+        self._head, self._last = head, last
+        self.__name__ = fn.__name__
+        self._is_being_written = False
+        for name in ("__module__", "__qualname__", "__doc__"):
+            setattr(self, name, getattr(fn, name, None))
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.workflow_id}>"
+
+    @property
+    def workflow(self) -> Workflow:
+        """As it would be read from a file."""
+        return self.written.workflow
+
+    @cached_property
+    def written(self) -> Written:
+        self._is_being_written = True
+        try:
+            return self._write()
+        finally:
+            self._is_being_written = False
+
+    def _write(self) -> Written:
+        draft = Draft(self.workflow_id)
+        inputs = inputs_of(self.signature)
+        write: Callable[..., Any] = self.fn
+        with drafting(draft):
+            returned = write(**{name: Handle(draft, f"inputs.{name}") for name in inputs})
+            last = {key: [_called_last(draft, one) for one in tasks] for key, tasks in self._last.items()}
+        if not draft.planned:
+            raise Invalid(f"the workflow function {self.__name__}() has called no task; a workflow needs one")
+        try:
+            nodes = add_ends(draft.nodes(), [head for heads in last.values() for head in heads])
+            workflow = Workflow(**self._head, **last, inputs=inputs, nodes=nodes)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            place = ".".join(map(str, fault["loc"]))
+            raise Invalid(f"workflow {self.workflow_id!r}: {place}: {fault['msg']}") from error
+        return Written(workflow, draft.called, returned, draft.encode(returned)[0])
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """In another workflow function: a job of its own, whose result it stands for."""
+        draft = find_draft()
+        if draft is None:
+            raise TypeError(f"call {self.__name__}.run(...) to run the workflow here, or .submit(...) on the fleet")
+        inputs, found = draft.encode(self.signature.bind(args, kwargs))
+        if self._is_being_written:
+            raise Invalid(f"workflows cannot call each other in a circle: {self.workflow_id} calls itself")
+        draft.called |= {**self.written.called, self.workflow_id: self.workflow}
+        node_id = draft.add(self.__name__, WorkflowNode(workflow=self.workflow_id, inputs=inputs), found)
+        return seen_from_outside(self.written.returned, draft, node_id)  # type: ignore[no-any-return]
+
+    def inputs(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """The arguments as the inputs of a job. Raises Invalid for values that the parameters cannot have."""
+        given = {name: encode(value) for name, value in self.signature.bind(args, kwargs).items()}
+        self.signature.check(given)
+        return given
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a job in this process and wait for it. Raises JobFailed when it does not complete."""
+        outcome = (
+            _local().LocalFleet.shared().run(self.workflow, self.inputs(*args, **kwargs), called=self.written.called)
+        )
+        return self.result_of(outcome)
+
+    async def run_async(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        outcome = (
+            await _local()
+            .LocalFleet.shared()
+            .run_async(self.workflow, self.inputs(*args, **kwargs), called=self.written.called)
+        )
+        return self.result_of(outcome)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Submit a job to whoever runs jobs, as `dagmaster submit` does; its id."""
+        job_id: int = _submitting().submit(self.workflow, self.inputs(*args, **kwargs), self.written.called)
+        return job_id
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        job_id: int = await _submitting().submit_async(self.workflow, self.inputs(*args, **kwargs), self.written.called)
+        return job_id
+
+    def result_of(self, outcome: JobOutcome) -> R:
+        """What the function has returned, with the values of a job. Raises JobFailed."""
+        outcome.need_completed()
+        nodes = {name: {"output": output} for name, output in (outcome.result or {}).items()}
+        value = compile_template(self.written.result).resolve({"inputs": outcome.inputs, "nodes": nodes})
+        result: R = decode(value, self.signature.hints["return"])
+        return result
+
+
+AnyWorkflow = WorkflowFunction[..., Any]
+defined: dict[str, AnyWorkflow] = {}
+
+
+def _local() -> Any:
+    # Loaded when used: workers load modules of workflows too, and need neither an orchestrator nor a client for it.
+    return import_module("dagmaster.python.local")
+
+
+def _submitting() -> Any:
+    return import_module("dagmaster.python.submitting")
+
+
+@overload
+def workflow(fn: Callable[P, R], /) -> WorkflowFunction[P, R]: ...
+@overload
+def workflow(
+    *,
+    id: str | None = None,
+    name: str | None = None,
+    version: int = 1,
+    description: str | None = None,
+    retention_days: float | None = None,
+    schedule: str | timedelta | Mapping[str, Any] | None = None,
+    timezone: str | None = None,
+    catchup: str | None = None,
+    on_failure: AnyTask | Sequence[AnyTask] = (),
+    finally_: AnyTask | Sequence[AnyTask] = (),
+) -> Callable[[Callable[P, R]], WorkflowFunction[P, R]]: ...
+def workflow(
+    fn: Any = None,
+    /,
+    *,
+    id: str | None = None,
+    name: str | None = None,
+    version: int = 1,
+    description: str | None = None,
+    retention_days: float | None = None,
+    schedule: str | timedelta | Mapping[str, Any] | None = None,
+    timezone: str | None = None,
+    catchup: str | None = None,
+    on_failure: AnyTask | Sequence[AnyTask] = (),
+    finally_: AnyTask | Sequence[AnyTask] = (),
+) -> Any:
+    """Make a workflow of a function whose calls of tasks are its nodes, and whose parameters are its inputs.
+
+    `schedule` is a cron expression, an interval, or a mapping as the key of the same name in a file. The tasks of
+    `on_failure` and `finally_` run when the rest has ended; their parameters `error`, `failed_node` and `status` are
+    given to them.
+    """
+
+    def make(function: Callable[..., Any]) -> WorkflowFunction[..., Any]:
+        if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
+            raise Misconfigured(f"@workflow is for plain functions (def, not async def), not for {function!r}")
+        head = {
+            "workflow_id": id or function.__name__,
+            "name": name or id or function.__name__,
+            "version": version,
+            "description": (inspect.getdoc(function) or "") if description is None else description,
+            "retention_days": retention_days,
+            "schedule": schedule_of(schedule, timezone, catchup),
+        }
+        last = {"on_failure": _tasks(on_failure), "finally": _tasks(finally_)}
+        made = WorkflowFunction(function, head, last)
+        _remember(made)
+        return made
+
+    return make if fn is None else make(fn)
+
+
+job = workflow
+
+
+def _tasks(given: AnyTask | Sequence[AnyTask]) -> Sequence[AnyTask]:
+    several = [given] if isinstance(given, TaskFunction) else list(given)
+    for one in several:
+        if not isinstance(one, TaskFunction):
+            raise Misconfigured(f"on_failure and finally_ are tasks, not {one!r}; is @task missing?")
+    return several
+
+
+def _called_last(draft: Draft, task: AnyTask) -> str:
+    known = {name: Handle(draft, f"job.{name}") for name in FACTS if name in task.signature.inner.parameters}
+    return str(task(**known)._nodes[0])
+
+
+def _remember(made: WorkflowFunction[..., Any]) -> None:
+    """For the catalogue; those inside of functions are their own business."""
+    if LOCAL in made.fn.__qualname__:
+        return
+    known = defined.get(made.workflow_id)
+    if known is not None and _place(known) != _place(made):
+        raise Misconfigured(
+            f"two workflows are named {made.workflow_id!r}: {_place(known)} and {_place(made)}; "
+            "give one of them another id: @workflow(id=...)"
+        )
+    defined[made.workflow_id] = made
+
+
+def _place(made: WorkflowFunction[..., Any]) -> str:
+    return f"{module_of(made.fn)}.{made.fn.__qualname__}"

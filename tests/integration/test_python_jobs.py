@@ -1,0 +1,304 @@
+"""The jobs API: what a Python program asks of the database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fleet import Fleet, fleet
+
+import dagmaster
+from dagmaster import errors, sync
+from dagmaster.handlers.current import find_current_task
+from dagmaster.model.states import JobStatus
+from dagmaster.python.applying import apply, create_task
+from dagmaster.python.context import OrchContext, _shared, get_current_context
+from dagmaster.python.graphs import Group
+from dagmaster.python.jobs import (
+    add_task_to_job,
+    cancel_job,
+    create_job,
+    deregister_worker,
+    get_job,
+    get_task,
+    list_jobs,
+    list_workers,
+    register_worker,
+    retry_failed_tasks,
+    worker_heartbeat,
+)
+from dagmaster.python.records import TaskState, WorkerState, state_of
+from dagmaster.python.tasks import task
+
+mood = {"fails": False}
+events: dict[str, asyncio.Event] = {}
+
+
+@pytest.fixture(autouse=True)
+async def settings(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
+    monkeypatch.setenv("DAGMASTER_WORKER_QUEUE", "q")
+    mood["fails"] = False
+    events["go"] = asyncio.Event()
+
+
+@pytest.fixture
+async def running(dsn: str) -> AsyncIterator[Fleet]:
+    async with fleet(dsn) as whole:
+        await whole.worker(owner=await whole.orchestrator())
+        yield whole
+
+
+@task
+def double(n: int) -> int:
+    return 2 * n
+
+
+@task(retries=0)
+def moody(n: int) -> int:
+    if mood["fails"]:
+        raise ValueError("not today")
+    return n
+
+
+@task
+async def patient() -> None:
+    await events["go"].wait()
+
+
+# Jobs.
+
+
+async def test_a_job_begins_with_its_entry_and_ends_with_it(running):
+    entry = create_task(double, {"n": 21})
+    job = await create_job("Answer to Everything!", entry)
+    assert (job.name, job.status) == ("answer_to_everything", JobStatus.PENDING)
+    assert (entry.job_id, entry.node_id) == (job.id, "entry")
+    await running.completed(job.id)
+    ended = await get_job(job.id)
+    assert ended.status is JobStatus.COMPLETED
+    assert ended.error is None
+    assert ended.created_at <= ended.started_at <= ended.completed_at
+
+
+async def test_arguments_are_data_whatever_they_look_like(running):
+    odd = {"text": "{{ inputs }} {% raw %}", "none": None, "deep": [{"a b": 1.5}], "quote'": "'"}
+    job = await create_job("odd", "echo", odd)
+    await running.completed(job.id)
+    assert (await running.nodes(job.id))["entry"]["output"] == {"echoed_params": odd}
+
+
+async def test_the_same_entry_task_gives_the_same_job(running):
+    entry = create_task(double, {"n": 1})
+    assert (await create_job("one", entry)).id == (await create_job("one", entry)).id
+    with pytest.raises(errors.IdempotencyConflict):
+        await create_job("another", entry)
+
+
+async def test_a_name_must_have_something_to_write(dsn):
+    with pytest.raises(errors.Invalid, match="letters or digits"):
+        await create_job("!?", double, {"n": 1})
+
+
+async def test_jobs_are_listed_by_status_the_newest_first(running):
+    done = [await create_job("done", double, {"n": n}) for n in range(3)]
+    await running.completed(*(job.id for job in done))
+    open_one = await create_job("open", patient)
+    assert [job.id for job in await list_jobs("completed", limit=2)] == [done[2].id, done[1].id]
+    assert next(job.id for job in await list_jobs()) == open_one.id
+    with pytest.raises(errors.Invalid, match="is not a status"):
+        await list_jobs("finished")
+    events["go"].set()
+    await running.completed(open_one.id)
+
+
+async def test_a_cancelled_job_stops_what_runs_and_drops_what_waits(running):
+    job = await create_job("long", create_task(patient, retries=0))
+    waiting = create_task(double, {"n": 1})
+    running_one = create_task(patient)
+    running_one >> waiting
+    await apply([running_one, waiting], job.id)
+    await running.until(
+        "SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE status = 'running' AND job_id = %s",
+        lambda: [job.id],
+    )
+    assert (await cancel_job(job.id, reason="enough")).status is JobStatus.CANCELLED
+    assert (await get_task(waiting.id)).status is TaskState.CANCELLED
+    assert (await get_task(running_one.id)).status is TaskState.CANCELLED
+    with pytest.raises(errors.JobEnded, match="is cancelled and cannot be cancelled"):
+        await cancel_job(job.id)
+    await running.is_clean()
+
+
+async def test_failed_tasks_are_tried_again_and_the_job_with_them(running):
+    mood["fails"] = True
+    entry = create_task(moody, {"n": 3})
+    job = await create_job("moody", entry)
+    await running.ended(job.id)
+    failed = await get_task(entry.id)
+    assert (failed.status, failed.error) == (TaskState.FAILED, "ValueError: not today")
+    with pytest.raises(errors.JobEnded, match="nothing can be added"):
+        await apply(late := create_task(double, {"n": 1}), job.id)
+    assert (late.job_id, late.node_id) == (None, None), "nothing was applied"
+    mood["fails"] = False
+    assert (await retry_failed_tasks(job.id)).status is not JobStatus.FAILED
+    await running.completed(job.id)
+    again = await get_task(entry.id, job.id)
+    assert (again.status, again.result, again.attempt) == (TaskState.COMPLETED, 3, 2)
+    with pytest.raises(errors.JobEnded, match="only a failed job can be tried again"):
+        await retry_failed_tasks(job.id)
+
+
+async def test_what_does_not_exist_is_named(dsn):
+    with pytest.raises(errors.UnknownJob, match="there is no job 7"):
+        await get_job(7)
+    with pytest.raises(errors.UnknownTask, match="there is no task 8 in job 7"):
+        await get_task(8, 7)
+    with pytest.raises(errors.UnknownJob):
+        await add_task_to_job(7, double, {"n": 1})
+
+
+# Tasks.
+
+
+async def test_a_task_tells_all_about_itself(running):
+    job = await create_job("open", patient)
+    group = Group("pair", [create_task(double, {"n": 1}), create_task(double, {"n": 2})])
+    sum_of = create_task("tests.unknown:function", {"values": list(group.tasks())})
+    await apply([group, sum_of], job.id)
+    first = next(group.tasks())
+    await running.until(
+        "SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE status = 'completed' AND parent_node_id IS NULL "
+        "AND node_id LIKE 'added.%%' AND job_id = %s",
+        lambda: [job.id],
+    )
+    done = await get_task(first.id, job.id)
+    assert (done.status, done.result, done.kwargs) == (TaskState.COMPLETED, 2, {"n": 1})
+    assert (done.group_id, done.entrypoint) == (group.id, double.handler)
+    assert done.worker_id == running.roles[-1].id
+    waits = await get_task(sum_of.id)
+    assert (waits.status, waits.entrypoint, waits.result) == (TaskState.PENDING, "tests.unknown:function", None)
+    events["go"].set()
+    await cancel_job(job.id)
+
+
+@pytest.mark.parametrize(
+    ("status", "claimed_at", "error", "state"),
+    [
+        ("pending", None, None, TaskState.PENDING),
+        ("ready", None, None, TaskState.PENDING),
+        ("dispatched", None, None, TaskState.PENDING),
+        ("dispatched", "now", None, TaskState.CLAIMED),
+        ("running", "now", None, TaskState.RUNNING),
+        ("completed", None, None, TaskState.COMPLETED),
+        ("failed", None, "ValueError", TaskState.FAILED),
+        ("failed", None, "withdrawn: job_cancelled", TaskState.CANCELLED),
+        ("skipped", None, None, TaskState.CANCELLED),
+    ],
+)
+async def test_states_of_nodes_are_states_of_tasks(status, claimed_at, error, state):
+    assert state_of({"status": status, "claimed_at": claimed_at, "error_message": error}) is state
+
+
+# Workers.
+
+
+async def test_workers_register_beat_and_leave(running):
+    mine = await register_worker("elsewhere", 4711)
+    assert (mine.hostname, mine.pid, mine.status) == ("elsewhere", 4711, WorkerState.IDLE)
+    await worker_heartbeat(mine.id)
+    assert mine.id in [one.id for one in await list_workers("idle")]
+    await deregister_worker(mine.id)
+    assert [one.id for one in await list_workers("stopped")] == [mine.id]
+    with pytest.raises(errors.WorkerGone, match="register anew"):
+        await worker_heartbeat(mine.id)
+    with pytest.raises(errors.Invalid, match="is not a status of workers"):
+        await list_workers("lazy")
+
+
+async def test_a_worker_at_work_is_active(running):
+    job = await create_job("open", patient)
+    await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_running WHERE job_id = %s", lambda: [job.id])
+    [worker] = await list_workers("active")
+    assert worker.id == running.roles[-1].id
+    events["go"].set()
+    await running.completed(job.id)
+
+
+# Contexts.
+
+
+async def test_a_context_keeps_one_pool_for_all_in_it(dsn):
+    pools = _shared.setdefault(asyncio.get_running_loop(), {})
+    async with OrchContext() as outer:
+        assert get_current_context() is outer
+        [shared] = pools.values()
+        async with OrchContext() as inner:
+            assert get_current_context() is inner
+            await asyncio.gather(*(list_jobs() for _ in range(10)))
+            assert list(pools.values()) == [shared]
+        assert get_current_context() is outer
+        assert outer.job_id is None
+    assert not pools
+
+
+async def test_a_context_takes_an_address(dsn, monkeypatch):
+    monkeypatch.delenv("DAGMASTER_DATABASE_URL")
+    async with OrchContext(dsn):
+        assert await list_jobs() == []
+
+
+async def test_without_a_context_there_is_none_to_be_had(dsn):
+    with pytest.raises(errors.Conflict, match="no context is open here"):
+        get_current_context()
+
+
+async def test_a_database_that_is_not_there_is_told_and_not_kept(dsn):
+    async def ask() -> None:
+        async with OrchContext("postgresql://postgres@127.0.0.1:1/nothing"):
+            pass
+
+    with pytest.raises(errors.DatabaseUnavailable, match="cannot be reached"):
+        await ask()
+    assert not _shared.get(asyncio.get_running_loop())
+
+
+@task
+async def bound() -> Any:
+    async with OrchContext() as context:
+        inside = context.job_id
+    task_of = find_current_task()
+    assert task_of is not None
+    return [get_current_context().job_id, inside, task_of.job_id, (await get_job(task_of.job_id)).status]
+
+
+async def test_inside_of_a_task_the_context_is_bound_to_its_job(running):
+    job = await create_job("bound", bound)
+    await running.completed(job.id)
+    assert (await running.nodes(job.id))["entry"]["output"] == {"result": [job.id] * 3 + ["running"]}
+
+
+# Without an event loop.
+
+
+async def test_the_twins_need_no_loop(running):
+    def program() -> dagmaster.python.records.JobInfo:
+        job = sync.create_job("sync", double, {"n": 4})
+        assert [one.id for one in sync.list_jobs()] == [job.id]
+        return sync.get_job(job.id)
+
+    job = await asyncio.to_thread(program)
+    await running.completed(job.id)
+
+
+async def test_the_twins_refuse_to_stop_a_loop(dsn):
+    with pytest.raises(errors.Conflict, match=r"write `await dagmaster.list_jobs\(\.\.\.\)`"):
+        sync.list_jobs()
+
+
+async def test_every_function_of_the_api_has_its_twin_and_is_public():
+    for name in sync.__all__:
+        assert name in dagmaster.__all__
+        assert callable(getattr(sync, name))
+    assert dagmaster.apply is apply
+    assert dagmaster.apply_sync is sync.apply

@@ -1,0 +1,462 @@
+"""Tasks and groups before they run: what the operators mean, and what becomes of it as nodes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+from engine_bench import JOB as BENCH_JOB
+from engine_bench import Bench, end
+from engine_bench import task as an_entry
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagmaster.engine.messages import TasksAdded
+from dagmaster.errors import Conflict, Invalid
+from dagmaster.model.added import AddedNode, awaited
+from dagmaster.model.slices import read_slice
+from dagmaster.python.graphs import Group, Item, Task, within
+from dagmaster.python.planning import Planner
+from dagmaster.python.plans import NoNumbers, Numbers, Plan
+
+JOB = 7
+
+
+def task(name: str = "a", **kwargs) -> Task:
+    return Task("work", kwargs, label=name)
+
+
+def tasks(names: str) -> list[Task]:
+    return [task(name) for name in names.split()]
+
+
+def planned(*items: Item, adder: str | None = "entry", job_id: int = JOB, numbers: Numbers | None = None) -> Plan:
+    numbers = numbers or (Numbers() if adder else NoNumbers())
+    return Planner(items, job_id, adder, numbers, lambda task: task.queue).plan()
+
+
+def waits(made: Plan) -> dict[str, set[str]]:
+    """By label, through the gates: what each task waits for directly."""
+    by_id = {node.node_id: node for node in made.nodes}
+    return {node.label: set(_labels(node, by_id)) for node in made.nodes if node.type == "task"}
+
+
+def _labels(node: AddedNode, by_id: dict[str, AddedNode]) -> Iterator[str]:
+    for one in awaited(node):
+        before = by_id[one]
+        if before.type == "task":
+            yield before.label
+        else:
+            yield from _labels(before, by_id)
+
+
+# Operators.
+
+
+def test_an_arrow_lets_the_right_wait_for_the_left_and_gives_the_right():
+    a, b, c = tasks("a b c")
+    assert a >> b >> c is c
+    assert b.previous == (a,)
+    assert c.previous == (b,)
+
+
+def test_an_arrow_back_lets_the_left_wait_and_gives_the_left():
+    a, b = tasks("a b")
+    assert a << b is a
+    assert a.previous == (b,)
+
+
+def test_an_arrow_to_a_list_fans_out_and_one_from_a_list_fans_in():
+    a, b, c, d = tasks("a b c d")
+    both = [b, c]
+    assert a >> both is both
+    assert both >> d is d
+    assert (b.previous, c.previous, d.previous) == ((a,), (a,), (b, c))
+
+
+def test_a_diamond_is_one_line():
+    a, b, c, d = tasks("a b c d")
+    assert a >> [b, c] >> d is d
+    assert waits(planned(a, b, c, d)) == {"a": set(), "b": {"a"}, "c": {"a"}, "d": {"b", "c"}}
+
+
+def test_arrows_back_take_lists_on_either_side():
+    a, b, c = tasks("a b c")
+    both = [a, b]
+    assert both << c is both
+    assert (a.previous, b.previous) == ((c,), (c,))
+    d = task("d")
+    assert d << [a, b] is d
+    assert d.previous == (a, b)
+
+
+def test_depends_on_gives_itself_and_takes_one_or_several():
+    a, b, c, d = tasks("a b c d")
+    assert d.depends_on(a).depends_on([b, c]) is d
+    assert d.previous == (a, b, c)
+
+
+def test_the_same_said_twice_is_said_once():
+    a, b = tasks("a b")
+    for _ in range(3):
+        a >> b
+        b << a
+        b.depends_on([a, a])
+    assert b.previous == (a,)
+    assert len(planned(a, b).dependencies) == 1
+
+
+def test_two_lists_are_python_s_own_type_error():
+    a, b = tasks("a b")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = [a] >> [b]
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = [a] << [b]
+
+
+@pytest.mark.parametrize("other", ["b", 3, None, {"b": 1}])
+def test_only_items_and_lists_of_them_can_be_linked(other):
+    with pytest.raises(TypeError, match="unsupported operand"):
+        task() >> other
+    with pytest.raises(TypeError, match="only tasks and groups wait for each other"):
+        task() >> [other]
+
+
+def test_groups_take_the_place_of_tasks_everywhere():
+    a, b, c, d = tasks("a b c d")
+    before, after = Group("before", [a, b]), Group("after", [c, d])
+    assert before >> after is after
+    assert waits(planned(before, after)) == {"a": set(), "b": set(), "c": {"a", "b"}, "d": {"a", "b"}}
+
+
+# Groups.
+
+
+def test_what_is_in_an_inner_group_waits_for_what_the_outer_one_waits_for():
+    first, deep, last = tasks("first deep last")
+    inner = Group("inner", [deep])
+    outer = Group("outer", [inner])
+    first >> outer >> last
+    assert waits(planned(first, outer, last)) == {"first": set(), "deep": {"first"}, "last": {"deep"}}
+
+
+def test_an_empty_group_passes_on():
+    a, b = tasks("a b")
+    empty = Group("empty")
+    a >> empty >> b
+    assert waits(planned(a, empty, b)) == {"a": set(), "b": {"a"}}
+
+
+def test_an_item_is_in_one_group_only_and_never_in_itself():
+    a = task()
+    one = Group("one", [a])
+    with pytest.raises(Invalid, match=r"task 'a' is in group 'one' already"):
+        Group("two", [a])
+    outer = Group("outer", [one])
+    with pytest.raises(Invalid, match="cannot be a part of itself"):
+        one.add(outer)
+
+
+def test_a_member_alone_is_not_applied_without_its_group():
+    a = task()
+    group = Group("g", [a])
+    with pytest.raises(Invalid, match="apply the group"):
+        planned(a)
+    assert len(planned(group, a).nodes) == 1
+
+
+def test_edges_of_groups_cost_their_sum_and_not_their_product():
+    left, right = (Group(name, [task(f"{name}{n}") for n in range(100)]) for name in "lr")
+    left >> right
+    made = planned(left, right)
+    assert len(made.nodes) == 201
+    assert sum(len(awaited(node)) for node in made.nodes) == 200
+    assert [node.group for node in made.nodes if node.type == "gate"] == [made.group_ids[right]]
+
+
+def test_no_gate_stands_where_one_meets_many():
+    a, z = tasks("a z")
+    group = Group("g", tasks("b c d"))
+    a >> group >> z
+    assert {node.type for node in planned(a, group, z).nodes} == {"task"}
+
+
+# Circles and strangers.
+
+
+def test_a_circle_is_named_with_its_path():
+    a, b, c = tasks("a b c")
+    a >> b >> c >> a
+    with pytest.raises(
+        Invalid, match=r"they wait for each other: (a >> b >> c >> a|b >> c >> a >> b|c >> a >> b >> c)"
+    ):
+        planned(a, b, c)
+
+
+def test_a_circle_through_groups_is_found():
+    a, b = tasks("a b")
+    left, right = Group("left", [a]), Group("right", [b])
+    left >> right
+    b >> a
+    with pytest.raises(Invalid, match="they wait for each other: ") as caught:
+        planned(left, right)
+    assert {"a", "b", "left", "right"} == set(str(caught.value).partition(": ")[2].split(" >> "))
+
+
+def test_a_task_that_waits_for_its_own_group_is_a_circle():
+    a = task()
+    group = Group("g", [a])
+    group >> a
+    with pytest.raises(Invalid, match="they wait for each other"):
+        planned(group)
+
+
+def test_an_item_that_waits_for_itself_is_a_circle():
+    for item in (task(), Group("a")):
+        item >> item
+        with pytest.raises(Invalid, match="a >> a"):
+            planned(item)
+
+
+def test_waiting_for_what_is_not_applied_is_an_error():
+    a, b = tasks("a b")
+    a >> b
+    with pytest.raises(Invalid, match=r"task 'b' waits for task 'a', which is not applied"):
+        planned(b)
+
+
+def test_waiting_for_what_was_applied_before_is_an_edge_to_it():
+    a, b = tasks("a b")
+    planned(a).settle()
+    a >> b
+    assert planned(b, adder="other").nodes[0].after == ("entry.1",)
+
+
+def test_a_group_that_was_applied_can_be_waited_for_by_many():
+    group = Group("g", tasks("a b c"))
+    first = planned(group)
+    first.settle()
+    later = tasks("x y z")
+    group >> later
+    made = planned(*later)
+    assert [node.type for node in made.nodes].count("gate") == 1
+    assert [len(node.after) for node in made.nodes] == [3, 1, 1, 1]
+
+
+def test_what_was_applied_to_another_job_cannot_be_waited_for():
+    a, b = tasks("a b")
+    planned(a).settle()
+    a >> b
+    with pytest.raises(Invalid, match="in another job: 7"):
+        planned(b, job_id=8)
+
+
+def test_what_was_applied_cannot_be_changed_nor_applied_again():
+    a, b = tasks("a b")
+    group = Group("g", [a])
+    planned(group).settle()
+    with pytest.raises(Conflict, match="cannot be changed"):
+        b >> a
+    with pytest.raises(Conflict, match="nothing can be added"):
+        group.add(b)
+    with pytest.raises(Conflict, match="was applied already, to job 7"):
+        planned(group)
+    planned(b).settle()
+    with pytest.raises(Conflict, match="can join no group"):
+        Group("h", [b])
+
+
+# Results, names and ids.
+
+
+def test_a_task_among_the_arguments_stands_for_its_result_and_is_waited_for():
+    a = task("a")
+    b = task("b", x=a, many=[1, {"deep": (a,)}])
+    made = planned(a, b)
+    assert made.nodes[1].params == {"x": {"$result": "entry.1"}, "many": [1, {"deep": [{"$result": "entry.1"}]}]}
+    assert awaited(made.nodes[1]) == ("entry.1",)
+    assert [(one.previous_id, one.next_id) for one in made.dependencies] == [("entry.1", "entry.2")]
+
+
+def test_a_result_that_is_not_applied_is_an_error():
+    with pytest.raises(Invalid, match="apply both"):
+        planned(task("b", x=task("a")))
+
+
+def test_a_group_without_a_result_cannot_be_an_argument():
+    with pytest.raises(Invalid, match="has no result"):
+        task("b", x=Group("g"))
+
+
+def test_data_cannot_pretend_to_be_a_result():
+    with pytest.raises(Invalid, match="which stands for a result"):
+        planned(task("a", x={"$result": "secret_node"}))
+
+
+def test_ids_count_on_and_names_are_kept():
+    named = Task("work", name="load")
+    made = planned(task(), named, task())
+    assert [node.node_id for node in made.nodes] == ["entry.1", "entry.load", "entry.2"]
+
+
+@pytest.mark.parametrize("name", ["1", "a.b", "", "x" * 49, "ä"])
+def test_a_name_must_make_an_id(name):
+    with pytest.raises(Invalid, match="cannot be named"):
+        planned(Task("work", name=name))
+
+
+def test_two_tasks_of_one_name_are_refused():
+    with pytest.raises(Invalid, match="two tasks are named 'load'"):
+        planned(Task("work", name="load"), Task("work", name="load"))
+
+
+def test_a_name_is_given_once_by_an_attempt():
+    numbers = Numbers()
+    planned(Task("work", name="x"), numbers=numbers)
+    with pytest.raises(Invalid, match="two tasks are named 'x'"):
+        planned(Task("work", name="x"), numbers=numbers)
+
+
+def test_from_outside_ids_are_those_of_the_items():
+    a, b = task(), task()
+    group = Group("g", [b])
+    a >> group
+    made = planned(a, group, adder=None)
+    assert made.nodes[0].node_id == f"added.{a.id}"
+    assert [one.group_id for one in made.groups] == [group.id]
+    assert [(one.previous_id, one.next_id) for one in made.dependencies] == [(a.id, group.id)]
+
+
+def nested() -> list[Item]:
+    a, b, c, d = tasks("a b c d")
+    outer = Group("outer", [Group("inner", [a, b]), Group("empty"), c])
+    outer >> d
+    first = tasks("e f")
+    return [outer, d, *first, first >> Group("last", tasks("g h"))]
+
+
+def test_a_repeated_attempt_plans_the_same_but_for_the_ids_of_its_tasks():
+    first, again = (planned(*nested()) for _ in range(2))
+    assert (first.groups, first.dependencies) == (again.groups, again.dependencies)
+    assert [replace(node, task=None) for node in first.nodes] == [replace(node, task=None) for node in again.nodes]
+
+
+def test_groups_have_ids_of_their_own_in_each_job_and_attempt():
+    made = [
+        planned(*nested()),
+        planned(*nested(), job_id=JOB + (1 << 22)),
+        planned(*nested(), adder="other"),
+        planned(*nested(), numbers=Numbers(nodes=8, groups=4, applied=1)),
+    ]
+    ids = {one.group_id for plan in made for one in plan.groups}
+    assert len(ids) == 4 * 4
+
+
+def test_a_stored_group_is_known_by_its_place_in_the_job():
+    group = Group("g", [task()])
+    made = planned(group)
+    made.settle()
+    assert (group.id, group.job_id) == (made.groups[0].group_id, JOB)
+
+
+def test_a_plan_of_25_000_tasks_comes_in_slices():
+    items = [task(str(n), n=n) for n in range(25_000)]
+    slices = [read_slice(one) for one in planned(*items).encode()]
+    assert [len(one.nodes) for one in slices] == [1000] * 25
+
+
+# Any graph of tasks and groups.
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[Item]:
+    """Some tasks in nested groups, some of them empty, and edges of all four kinds that make no circle."""
+    groups = [Group(f"g{n}") for n in range(draw(st.integers(0, 5)))]
+    for n, group in enumerate(groups):
+        if n and draw(st.booleans()):
+            groups[draw(st.integers(0, n - 1))].add(group)
+    leaves = [task(f"t{n}") for n in range(draw(st.integers(1, 8)))]
+    for leaf in leaves:
+        if groups and draw(st.booleans()):
+            draw(st.sampled_from(groups)).add(leaf)
+    everything: list[Item] = [*groups, *leaves]
+    for _ in range(draw(st.integers(0, 12))):
+        before, after = draw(st.sampled_from(everything)), draw(st.sampled_from(everything))
+        if not would_be_a_circle(everything, before, after):
+            before >> after
+    return everything
+
+
+def held_by(item: Item) -> set[str]:
+    """The labels of the tasks in it; an empty group counts as a task that does nothing."""
+    return {one.label for one in within([item]) if isinstance(one, Task) or (isinstance(one, Group) and not one.items)}
+
+
+def must_wait(everything: list[Item], *more: tuple[Item, Item]) -> dict[str, set[str]]:
+    """What AA-07 to AA-11 say, by brute force: each of the next waits for each of the previous, and so on."""
+    edges = [(previous, item) for item in everything for previous in item.previous]
+    before: dict[str, set[str]] = {label: set() for item in everything for label in held_by(item)}
+    for previous, item in [*edges, *more]:
+        for label in held_by(item):
+            before[label] |= held_by(previous)
+    changed = True
+    while changed:
+        grown = {label: known.union(*(before[one] for one in known)) for label, known in before.items()}
+        changed, before = grown != before, grown
+    return before
+
+
+def would_be_a_circle(everything: list[Item], previous: Item, item: Item) -> bool:
+    before = must_wait(everything, (previous, item))
+    return any(label in known for label, known in before.items())
+
+
+def outermost(everything: list[Item]) -> list[Item]:
+    return [item for item in everything if item.group is None]
+
+
+@given(graphs())
+def test_each_task_waits_for_exactly_what_the_rules_say(everything: list[Item]):
+    made = planned(*outermost(everything))
+    direct = waits(made)
+    reached = {label: set(known) for label, known in direct.items()}
+    for node in made.nodes:  # each behind those that it waits for
+        if node.type == "task":
+            reached[node.label] |= {one for label in direct[node.label] for one in reached[label]}
+    leaves = {item.label for item in everything if isinstance(item, Task)}
+    assert reached == {label: known & leaves for label, known in must_wait(everything).items() if label in leaves}
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+def test_the_engine_runs_them_in_the_order_that_the_rules_say(everything: list[Item], rng: Random):
+    bench = Bench(entry=an_entry(), end=end("entry")).start()
+    bench.begin("entry")
+    made = planned(*outermost(everything))
+    for one in map(read_slice, made.encode()):
+        message = TasksAdded("entry", bench.task_id("entry"), "worker", bench.now, one.nodes, one.groups)
+        bench.send(message)
+    bench.complete("entry", {"result": None})
+    labels = {node.node_id: node.label for node in made.nodes if node.type == "task"}
+    before, done = must_wait(everything), set()
+    while bench.waiting:
+        ready = [one.removeprefix(f"{BENCH_JOB}_").rpartition("_")[0] for one in bench.waiting]
+        for node_id in ready:
+            assert before[labels[node_id]] & set(labels.values()) <= done
+        chosen = rng.choice(ready)
+        bench.begin(chosen)
+        bench.complete(chosen, {"result": None})
+        done.add(labels[chosen])
+    assert done == set(labels.values())
+    assert bench.status == "completed"
+
+
+@given(graphs(), st.data())
+def test_whatever_would_be_a_circle_is_refused(everything: list[Item], data: st.DataObject):
+    previous, item = data.draw(st.sampled_from(everything)), data.draw(st.sampled_from(everything))
+    is_circle = would_be_a_circle(everything, previous, item)
+    previous >> item
+    if is_circle:
+        with pytest.raises(Invalid, match="they wait for each other"):
+            planned(*outermost(everything))
+    else:
+        planned(*outermost(everything))

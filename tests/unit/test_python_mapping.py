@@ -1,0 +1,124 @@
+"""What map and reduce make of a list, before any of it runs."""
+
+import pytest
+
+from dagmaster.errors import Invalid
+from dagmaster.model.added import awaited
+from dagmaster.python.applying import create_task
+from dagmaster.python.graphs import Task
+from dagmaster.python.mapping import map as map_chunks
+from dagmaster.python.mapping import reduce as reduce_layers
+from dagmaster.python.planning import Planner
+from dagmaster.python.plans import Numbers
+from dagmaster.python.tasks import task
+from dagmaster.python.values import ObjectRef, ViewRef
+
+
+@task(queue="heavy", retries=7, timeout=60)
+def work(rows: list[int], factor: int = 1) -> int:
+    return factor * sum(rows)
+
+
+@task
+def alone() -> None: ...
+
+
+def arguments(group) -> list[dict]:
+    return [one.kwargs for one in group.tasks() if one is not group.result]
+
+
+def planned(*items):
+    return Planner(items, 7, "entry", Numbers(), lambda task: task.queue).plan()
+
+
+def test_a_list_is_cut_into_chunks_and_one_task_collects():
+    group = map_chunks(work, range(5), 2, factor=3)
+    assert arguments(group) == [{"rows": rows, "factor": 3} for rows in ([0, 1], [2, 3], [4])]
+    collector = planned(group).nodes[-1]
+    assert collector.handler == "collect"
+    assert collector.params == {"values": [{"$result": f"entry.{n}"} for n in (1, 2, 3)]}
+
+
+def test_nothing_is_collected_of_nothing():
+    group = map_chunks(work, [])
+    assert list(group.tasks()) == [group.result]
+    assert group.result.kwargs == {"values": []}
+
+
+def test_a_view_is_cut_by_offset_and_limit():
+    view = ViewRef(table_id=9, offset=100, limit=25_000, where={"a": 1})
+    chunks = [one["rows"] for one in arguments(map_chunks(work, view))]
+    assert [(one.offset, one.limit) for one in chunks] == [(100, 10_000), (10_100, 10_000), (20_100, 5_000)]
+    assert {(one.table_id, one.object_type) for one in chunks} == {(9, "view")}
+    assert all(one.where == {"a": 1} for one in chunks)
+    assert planned(map_chunks(work, view)).nodes[0].params["rows"] == {
+        "object_type": "view",
+        "table_id": 9,
+        "offset": 100,
+        "limit": 10_000,
+        "where": {"a": 1},
+    }
+
+
+def test_a_table_needs_its_number_of_rows():
+    with pytest.raises(Invalid, match=r"map ViewRef\(table_id=9, limit=ROWS\)"):
+        map_chunks(work, ObjectRef(table_id=9))
+
+
+def test_results_of_others_can_be_mapped_one_by_one_but_not_cut():
+    parts = [create_task(work, {"rows": [n]}) for n in range(3)]
+    group = map_chunks(work, parts, 2)
+    assert [len(one["rows"]) for one in arguments(group)] == [2, 1]
+    assert awaited(planned(*parts, group).nodes[3]) == ("entry.1", "entry.2")
+    with pytest.raises(Invalid, match="map it in a task that gets it"):
+        map_chunks(work, parts[0])
+
+
+def test_reduce_makes_layers_until_one_is_left():
+    group = reduce_layers(work, list(range(10)), fan_in=3)
+    made = planned(group)
+    assert [len(node.params["rows"]) for node in made.nodes] == [3, 3, 3, 1, 3, 1, 2]
+    assert made.node_ids[group.result] == made.nodes[-1].node_id
+
+
+def test_one_value_or_none_is_reduced_once():
+    for values in ([], [5]):
+        [only] = reduce_layers(work, values).tasks()
+        assert only.kwargs == {"rows": values}
+
+
+def test_reduce_takes_what_map_made_along():
+    chunks = map_chunks(work, range(4), 1)
+    whole = reduce_layers(work, chunks, fan_in=4)
+    assert chunks.group is whole
+    assert {one.handler for one in whole.tasks()} == {work.handler, "collect"}
+    assert awaited(planned(whole).nodes[-1]) == ("entry.1", "entry.2", "entry.3", "entry.4")
+
+
+def test_tasks_are_made_as_their_decorator_says():
+    [one, _] = map_chunks(work, [1]).tasks()
+    assert (one.queue, one.timeout_seconds, one.retry.max_attempts) == ("heavy", 60, 7)
+    other = create_task(work, {"rows": []}, queue="light", timeout=5, retries=0)
+    assert (other.queue, other.timeout_seconds, other.retry.max_attempts) == ("light", 5, 0)
+
+
+@pytest.mark.parametrize("callback", ["echo", "nobody.knows:it", alone])
+def test_only_a_function_with_a_first_parameter_can_be_mapped(callback):
+    with pytest.raises(Invalid, match="first parameter"):
+        map_chunks(callback, [1])
+
+
+def test_a_name_that_is_known_here_can_be_mapped():
+    assert map_chunks(work.handler, [1]).items[0].handler == work.handler
+
+
+@pytest.mark.parametrize("make", [lambda: map_chunks(work, [1], 0), lambda: reduce_layers(work, [1], fan_in=1)])
+def test_sizes_must_lead_to_an_end(make):
+    with pytest.raises(Invalid, match="or more"):
+        make()
+
+
+def test_a_group_of_map_is_a_value():
+    chunks = map_chunks(work, [1, 2])
+    after = Task("work", {"all": chunks})
+    assert after.previous == (chunks.result,)

@@ -1,0 +1,219 @@
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from dagmaster.authoring.defaults import settle_defaults
+from dagmaster.errors import Conflict, Invalid, Misconfigured
+from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry, load_handlers, registry
+from dagmaster.handlers import call as call_handler
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.workflow import EndNode, StartNode, TaskNode, Workflow
+from dagmaster.python.entrypoints import allow_modules, entry_point
+from dagmaster.python.tasks import current_task, task
+
+
+@dataclass
+class Row:
+    name: str
+    size: int = 0
+
+
+@task
+def double(row: Row, times: int = 2) -> Row:
+    return Row(row.name, row.size * times)
+
+
+@task
+async def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@task
+def gather(first: int, *others: int, **named: str) -> list[Any]:
+    return [first, others, named]
+
+
+def plain(x: int) -> int:
+    return x + 1
+
+
+async def outcome(handler: str, /, **params: Any) -> HandlerResult:
+    ctx = HandlerContext(task_id="1_n_0", job_id=1, node_id="n", handler=handler, params=params)
+    return await call_handler(registry.get(handler), ctx, executor=None)
+
+
+def test_outside_of_a_workflow_a_call_is_a_call() -> None:
+    assert double(Row("a", 2), times=4) == Row("a", 8)
+    assert double.map([Row("a", 1), Row("b", 2)], times=3) == [Row("a", 3), Row("b", 6)]
+
+
+async def test_an_async_task_is_awaited_outside_of_a_workflow() -> None:
+    assert await greet("Ada") == "hello Ada"  # type: ignore[misc]
+    assert await greet.fn("Ada") == "hello Ada"
+
+
+async def test_a_worker_calls_it_with_what_the_signature_says() -> None:
+    done = await outcome(double.handler, row={"name": "a", "size": 3})
+    assert done == HandlerResult.ok({"result": Row("a", 6)})
+    assert await outcome(greet.handler, name="Bo") == HandlerResult.ok({"result": "hello Bo"})
+
+
+async def test_a_function_without_a_result_has_the_result_null() -> None:
+    @task
+    def silent() -> None:
+        """Says nothing."""
+
+    assert (await outcome(silent.handler)).output == {"result": None}
+
+
+async def test_all_kinds_of_parameters_arrive() -> None:
+    done = await outcome(gather.handler, first=1, others=[2, 3], a="x")
+    assert done.output == {"result": [1, (2, 3), {"a": "x"}]}
+
+
+async def test_arguments_that_do_not_fit_fail_for_good_and_are_not_told() -> None:
+    done = await outcome(double.handler, row={"name": "a", "size": "secret"})
+    assert done.permanent
+    assert "row.size: Input should be a valid integer" in str(done.error_message)
+    assert "secret" not in str(done.error_message)
+    assert "row: Field required" in str((await outcome(double.handler)).error_message)
+
+
+async def test_what_a_function_does_not_take_is_ignored_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    done = await outcome(greet.handler, name="Bo", shared="global")
+    assert done.success
+    assert "takes no 'shared'; ignored" in caplog.text
+
+
+async def test_parameters_may_be_called_as_nothing_else_may() -> None:
+    @task
+    def odd(schema: int, _x: int, model_config: int = 3) -> int:
+        return schema + _x + model_config
+
+    assert (await outcome(odd.handler, schema=1, _x=2)).output == {"result": 6}
+
+
+def test_the_name_is_the_place() -> None:
+    assert double.handler == f"{__name__}:double"
+    assert registry.get(f"{__name__}.double") is registry.get(double.handler)
+
+
+def test_local_tasks_of_the_same_name_are_told_apart() -> None:
+    def make() -> Any:
+        @task
+        def inner() -> None: ...
+
+        return inner
+
+    first, second = make(), make()
+    assert second.handler == f"{first.handler}~2"
+
+
+def test_options_make_a_variant_and_leave_the_task_alone() -> None:
+    other = double.options(name="twice", retries=5, retry_delay=timedelta(seconds=2), timeout=30, queue="heavy")
+    assert (other.chosen.name, other.chosen.queue, other.chosen.timeout_seconds) == ("twice", "heavy", 30)
+    assert other.chosen.retry == RetryPolicy(max_attempts=5, initial_delay_seconds=2, max_delay_seconds=300)
+    assert other.handler == double.handler
+    assert double.chosen.retry is None
+
+
+def test_a_wrong_number_of_retries_is_refused() -> None:
+    with pytest.raises(Invalid, match="retries=-1"):
+        double.options(retries=-1)
+
+
+def test_generators_and_classes_are_no_tasks() -> None:
+    def generator() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(Misconfigured, match="is a generator; return a list"):
+        task(generator)
+    with pytest.raises(Misconfigured, match="@task is for functions"):
+        task(Row)
+
+
+def test_outside_of_a_worker_there_is_no_current_task() -> None:
+    with pytest.raises(Conflict, match="no task is running here"):
+        current_task()
+
+
+# Entry points.
+
+
+async def test_a_plain_function_is_made_known_by_naming_it() -> None:
+    name = entry_point(plain)
+    assert name == f"{__name__}:plain"
+    assert (await outcome(name, x="4")).output == {"result": 5}
+    assert entry_point(f"{__name__}.plain") == name
+    assert entry_point(double) == double.handler
+
+
+def test_a_lambda_cannot_be_called_by_name() -> None:
+    with pytest.raises(Invalid, match="cannot be called by its name"):
+        entry_point(lambda: None)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    folder = tmp_path / "allowed_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("def top(): return 1\n")
+    (folder / "inner.py").write_text(
+        "from os import getcwd\nfrom allowed_package import top\n"
+        "def work(x: int): return x\ndef _secret(): ...\ndef many(): yield 1\nclass Thing: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "allowed_package"
+    for name in [name for name in sys.modules if name.startswith("allowed_package")]:
+        del sys.modules[name]
+
+
+def test_only_public_functions_of_allowed_modules_are_entry_points(package: str) -> None:
+    known = Registry()
+    allow_modules([package], known)
+    assert known.names() == ["allowed_package:top"]
+    allow_modules([f"{package}.*"], known)
+    assert known.names() == ["allowed_package.inner:work", "allowed_package:top"]
+    assert "allowed_package.inner.work" in known.queues()
+
+
+def test_a_module_that_is_not_there_is_a_wrong_setting() -> None:
+    with pytest.raises(Misconfigured, match=r"task_modules names 'no_such_place\.\*'"):
+        allow_modules(["no_such_place.*"], Registry())
+
+
+def test_loading_a_module_makes_its_tasks_known(tmp_path: Path) -> None:
+    file = tmp_path / "tasks_of_a_file.py"
+    file.write_text("from dagmaster import task\n@task(queue='heavy', timeout=9)\ndef clean(x: int) -> int: return x\n")
+    known = Registry()
+    load_handlers([str(file)], known)
+    found = known.get("tasks_of_a_file.clean")
+    assert (found.name, found.queue, found.timeout_seconds) == ("tasks_of_a_file:clean", "heavy", 9)
+    assert isinstance(sys.modules["tasks_of_a_file"], ModuleType)
+
+
+def test_retries_of_a_task_hold_where_yaml_names_it() -> None:
+    stubborn = Handler("m:f", lambda ctx: None, retry=RetryPolicy(max_attempts=9))
+    nodes = {
+        "START": StartNode(next=("a", "b")),
+        "a": TaskNode(handler="m.f", next=("END",)),
+        "b": TaskNode(handler="m.f", retry=RetryPolicy(max_attempts=1), next=("END",)),
+        "END": EndNode(),
+    }
+    known = Registry()
+    known.register(stubborn)
+    settled = settle_defaults(
+        Workflow(workflow_id="w", name="w", nodes=nodes),
+        handler_timeouts={},
+        handler_retries={name: one.retry for name, one in known.spellings().items()},
+        timeout_seconds=60,
+        max_retries=3,
+    )
+    found = [node.retry for node in settled.nodes.values() if isinstance(node, TaskNode)]
+    assert [one.max_attempts for one in found if one] == [9, 1]

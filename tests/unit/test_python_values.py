@@ -1,0 +1,111 @@
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from dagmaster.errors import Invalid
+from dagmaster.handlers import encode_output
+from dagmaster.python.values import ObjectRef, ViewRef, decode, encode
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@dataclass
+class Point:
+    x: int
+    at: datetime
+
+
+class Box(BaseModel):
+    name: str
+    corners: list[Point] = []
+
+
+NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
+EXAMPLES: list[tuple[Any, Any]] = [
+    (Point(3, NOON), Point),
+    (Box(name="b", corners=[Point(1, NOON)]), Box),
+    ([Box(name="b")], list[Box]),
+    ({"a": Point(1, NOON)}, dict[str, Point]),
+    ({1: "one"}, dict[int, str]),
+    ((1, "a"), tuple[int, str]),
+    ({3, 1}, set[int]),
+    (Colour.RED, Colour),
+    (Level.HIGH, Level),
+    (NOON, datetime),
+    (date(2026, 2, 28), date),
+    (timedelta(minutes=90), timedelta),
+    (Path("a/b"), Path),
+    (UUID(int=7), UUID),
+    (b"\x00\xff", bytes),
+    (None, int | None),
+    (ObjectRef(table_id=12), ObjectRef),
+    (ViewRef(table_id=12, offset=5, limit=10, where={"a": 1}), ObjectRef | ViewRef),
+]
+
+
+@pytest.mark.parametrize(("value", "annotation"), EXAMPLES, ids=lambda one: type(one).__name__)
+def test_a_value_comes_back_as_its_annotation_has_it(value: Any, annotation: Any) -> None:
+    encoded = encode(value)
+    assert orjson.loads(orjson.dumps(encoded)) == encoded, "it is plain JSON"
+    assert decode(encoded, annotation) == value
+
+
+@pytest.mark.parametrize(("value", "annotation"), EXAMPLES, ids=lambda one: type(one).__name__)
+def test_a_result_comes_back_as_an_argument_does(value: Any, annotation: Any) -> None:
+    stored = orjson.loads(encode_output({"result": value}, 10_000))
+    assert decode(stored["result"], annotation) == value
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_json_is_passed_as_it_is(value: Any) -> None:
+    assert encode(value) == value
+    assert decode(value, Any) == value
+
+
+def test_references_are_known_without_an_annotation() -> None:
+    view = ViewRef(table_id="42", where=["a", "=", 1])
+    assert encode(view) == {"object_type": "view", "table_id": "42", "where": ["a", "=", 1]}
+    assert decode({"parts": [encode(view)]}, Any) == {"parts": [view]}
+
+
+def test_what_only_looks_like_a_reference_stays_data() -> None:
+    data = {"object_type": "view", "table_id": 1, "colour": "red"}
+    assert decode(data, Any) == data
+
+
+@pytest.mark.parametrize("value", [object(), lambda: None, {"a": open}], ids=["object", "function", "inside"])
+def test_what_cannot_travel_is_refused_with_what_to_do(value: Any | Callable[[], None]) -> None:
+    with pytest.raises(Invalid, match="cannot be passed to a task: pass JSON data"):
+        encode(value)
+
+
+def test_a_value_of_another_shape_is_refused() -> None:
+    with pytest.raises(Invalid, match="Point does not fit"):
+        decode({"x": "many"}, Point)

@@ -1,0 +1,387 @@
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from enum import Enum
+from typing import Any, Literal
+
+import pytest
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.yaml import QueueRules, read_workflow
+from dagmaster.errors import Conflict, Invalid, Misconfigured, UnknownWorkflow
+from dagmaster.handlers import load_handlers, registry
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.expressions import compile_template
+from dagmaster.model.states import JobStatus
+from dagmaster.model.workflow import FanInNode, FanOutNode, InputSpec, InputType, TaskNode, Workflow, WorkflowNode
+from dagmaster.python.catalogue import find_python_workflow, join, module_in
+from dagmaster.python.outcome import JobFailed, JobOutcome
+from dagmaster.python.tasks import call, task
+from dagmaster.python.workflows import defined, workflow
+
+
+@task
+def extract(day: str) -> list[int]:
+    return [len(day)]
+
+
+@task
+def clean(row: Any, factor: int = 1) -> int:
+    return int(row) * factor
+
+
+@task
+def load(rows: Any, note: str = "") -> dict[str, int]:
+    return {note: len(rows)}
+
+
+@workflow
+def etl(day: str, factor: int = 2) -> dict[str, int]:
+    """Every night."""
+    rows = extract(day)
+    return load(clean.map(rows, factor=factor), note="n")
+
+
+def written(function: Callable[..., Any]) -> Workflow:
+    """Compiled as well: what a workflow function writes can be run."""
+    found = workflow(function).workflow
+    compile_graph(Catalog(queues=QueueRules(default_queue="q")).register(found))
+    return found
+
+
+def test_values_make_the_edges_and_the_expressions() -> None:
+    nodes = etl.workflow.nodes
+    assert list(nodes) == ["START", "extract", "clean", "clean_all", "load", "END"]
+    extracting, spreading, gathering, loading = (nodes[name] for name in list(nodes)[1:5])
+    assert isinstance(extracting, TaskNode) and isinstance(loading, TaskNode)
+    assert isinstance(spreading, FanOutNode) and isinstance(gathering, FanInNode)
+    assert extracting.params == {"day": "{{ inputs.day }}"}
+    assert spreading.source == "{{ nodes.extract.output.result }}"
+    assert spreading.task.params == {"row": "{{ item }}", "factor": "{{ inputs.factor }}"}
+    assert loading.params["rows"] == "{{ nodes.clean_all.output.results | map(attribute='result') | list }}"
+    assert loading.depends_on and loading.depends_on.all_of == ("clean_all",)
+    assert (etl.workflow.workflow_id, etl.workflow.description) == ("etl", "Every night.")
+
+
+def test_it_is_the_same_workflow_as_in_yaml() -> None:
+    text = f"""
+workflow_id: chained
+inputs: {{n: integer}}
+nodes:
+  clean: {{handler: {__name__}.clean, params: {{row: "{{{{ inputs.n }}}}"}}}}
+  load: {{handler: "{load.handler}", params: {{rows: ["{{{{ nodes.clean.output.result }}}}"]}}, depends_on: [clean]}}
+"""
+    queues = QueueRules(registry.queues(), "q")
+    read, problems = read_workflow(text, queues=queues)
+    assert read is not None, problems
+
+    def chained(n: int) -> Any:
+        return load([clean(n)])
+
+    made = Catalog(queues=queues).register(workflow(chained).workflow)
+    first = made.nodes["clean"]
+    assert made.nodes == {**read.nodes, "clean": first}
+    assert isinstance(first, TaskNode) and first.handler == clean.handler, "YAML may write a dot for the colon"
+
+
+def test_calls_of_the_same_task_are_numbered() -> None:
+    def several() -> None:
+        for number in range(3):
+            clean(number)
+        clean.options(name="last one")(9)
+
+    assert list(written(several).nodes)[1:-1] == ["clean", "clean_2", "clean_3", "last_one"]
+
+
+def test_results_can_be_looked_into() -> None:
+    def inner() -> None:
+        found = call("echo", x=1)
+        clean(found.echoed_params["a key's"][0].b)
+        clean(clean.map([1, 2])[0])
+
+    nodes = written(inner).nodes
+    first, second = nodes["clean"], nodes["clean_3"]
+    assert isinstance(first, TaskNode) and isinstance(second, TaskNode)
+    assert first.params == {"row": "{{ nodes.echo.output.echoed_params['a key\\'s'][0].b }}"}
+    scope = {"nodes": {"clean_all": {"output": {"results": [{"result": 7}]}}}}
+    assert compile_template(second.params).resolve(scope) == {"row": 7}
+
+
+@pytest.mark.parametrize("text", ["{{ x }}", "{% if %}", "{# a #}", "it's {{ \\ 'q' \" \n\r\t é }} }} {{", "{", "a}}"])
+def test_a_text_with_braces_stays_a_text(text: str) -> None:
+    def braces() -> None:
+        clean({"deep": [text]})
+
+    node = written(braces).nodes["clean"]
+    assert isinstance(node, TaskNode)
+    assert compile_template(node.params).resolve({}) == {"row": {"deep": [text]}}
+
+
+def test_handles_are_found_in_lists_dicts_and_dataclasses() -> None:
+    @dataclass
+    class Pair:
+        a: Any
+        b: Any
+
+    def deep() -> None:
+        one, two = clean(1), clean(2)
+        load({"x": [Pair(one, 3)], "y": (two,)})
+
+    node = written(deep).nodes["load"]
+    assert isinstance(node, TaskNode) and node.depends_on is not None
+    assert node.params["rows"]["x"] == [{"a": "{{ nodes.clean.output.result }}", "b": 3}]
+    assert node.depends_on.all_of == ("clean", "clean_2")
+
+
+def test_order_without_values() -> None:
+    def ordered() -> None:
+        a, b, c, d = clean(1), clean(2), clean(3), clean(4)
+        a >> [b, c] >> d  # type: ignore[operator, unused-ignore]
+        clean.options(name="late", after=[a, d])(5)
+        d >> clean.options(name="all").map([1])  # type: ignore[operator, unused-ignore]
+
+    nodes = written(ordered).nodes
+    waits = {name: node.depends_on.all_of for name, node in nodes.items() if node.depends_on}
+    assert waits == {
+        "clean_2": ("clean",),
+        "clean_3": ("clean",),
+        "clean_4": ("clean_2", "clean_3"),
+        "late": ("clean", "clean_4"),
+        "all": ("clean_4",),
+        "all_all": ("all",),
+    }
+
+
+def _format(x: Any) -> str:
+    return f"{x}"
+
+
+@pytest.mark.parametrize(
+    ("misuse", "what"),
+    [
+        (bool, "be a condition"),
+        (list, "be iterated over .*task.map"),
+        (len, "be measured"),
+        (lambda x: 1 in x, "be searched"),
+        (lambda x: x == 1, "be compared"),
+        (lambda x: x < 1, "be compared"),
+        (_format, "be formatted into a text"),
+        (str, "be formatted into a text"),
+        (int, "be converted"),
+        (lambda x: x + 1, "be calculated with"),
+        (lambda x: 1 - x, "be calculated with"),
+        (lambda x: x(), "be called"),
+        (lambda x: x[1:], "be sliced"),
+    ],
+)
+def test_what_is_not_known_yet_cannot_be_used_as_a_value(misuse: Callable[[Any], Any], what: str) -> None:
+    def wrong() -> None:
+        misuse(clean(1))
+
+    with pytest.raises(TypeError, match=f"nodes.clean.output.result.* cannot {what}.*Pass it to a task"):
+        _ = workflow(wrong).workflow
+
+
+def test_wrong_arguments_are_found_when_it_is_written_down() -> None:
+    def wrong() -> None:
+        clean(rows=1)  # type: ignore[call-arg]
+
+    with pytest.raises(TypeError, match=r"clean\(\): missing a required argument: 'row'"):
+        _ = workflow(wrong).workflow
+
+
+def test_a_handle_stays_in_its_workflow() -> None:
+    kept: list[Any] = []
+
+    def one() -> None:
+        kept.append(clean(1))
+
+    def other() -> None:
+        clean(kept[0])
+
+    assert workflow(one).workflow
+    with pytest.raises(TypeError, match="belongs to workflow 'one', not to 'other'"):
+        _ = workflow(other).workflow
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def test_parameters_are_inputs() -> None:
+    def typed(
+        a: str,
+        b: int,
+        c: float | None,
+        d: bool = True,
+        e: list[int] = [1],  # noqa: B006 - never changed
+        f: dict[str, int] | None = None,
+        g: date = date(2026, 1, 2),
+        h: Colour = Colour.RED,
+        i: Literal["x", "y"] = "x",
+        j: int | float = 1,
+        k=2.5,  # type: ignore[no-untyped-def]
+    ) -> None:
+        clean([a, b, c, d, e, f, g, h, i, j, k])
+
+    assert written(typed).inputs == {
+        "a": InputSpec(type=InputType.STRING),
+        "b": InputSpec(type=InputType.INTEGER),
+        "c": InputSpec(type=InputType.NUMBER, required=False),
+        "d": InputSpec(type=InputType.BOOLEAN, required=False, default=True),
+        "e": InputSpec(type=InputType.ARRAY, required=False, default=[1]),
+        "f": InputSpec(type=InputType.OBJECT, required=False),
+        "g": InputSpec(type=InputType.STRING, required=False, default="2026-01-02"),
+        "h": InputSpec(type=InputType.STRING, required=False, default="red"),
+        "i": InputSpec(type=InputType.STRING, required=False, default="x"),
+        "j": InputSpec(type=InputType.NUMBER, required=False, default=1),
+        "k": InputSpec(type=InputType.NUMBER, required=False, default=2.5),
+    }
+
+
+def test_a_parameter_without_a_type_is_refused() -> None:
+    def untyped(x) -> None:  # type: ignore[no-untyped-def]
+        clean(x)
+
+    with pytest.raises(Misconfigured, match=r"parameter 'x' .* needs a type that an input can have; annotate it"):
+        _ = workflow(untyped).workflow
+
+
+def test_an_empty_workflow_is_refused() -> None:
+    def empty() -> None: ...
+
+    with pytest.raises(Invalid, match=r"empty\(\) has called no task"):
+        _ = workflow(empty).workflow
+
+
+def test_async_functions_and_calls_outside_are_refused() -> None:
+    async def waits() -> None: ...
+
+    with pytest.raises(Misconfigured, match="def, not async def"):
+        workflow(waits)
+    with pytest.raises(TypeError, match=r"call etl.run\(...\)"):
+        etl("monday")
+    with pytest.raises(Conflict, match="is for workflow functions"):
+        call("echo")
+
+
+def test_a_workflow_in_another_is_a_job_of_its_own() -> None:
+    def outer() -> None:
+        counts = etl("monday", factor=3)
+        clean(counts["n"])
+
+    nodes = workflow(outer).workflow.nodes
+    inner, after = nodes["etl"], nodes["clean"]
+    assert isinstance(inner, WorkflowNode) and isinstance(after, TaskNode)
+    assert (inner.workflow, inner.inputs) == ("etl", {"day": "monday", "factor": 3})
+    assert after.params == {"row": "{{ nodes.etl.output.result['load'].result['n'] }}"}
+
+
+def test_workflows_cannot_call_each_other_in_a_circle() -> None:
+    @workflow
+    def ping() -> None:
+        pong()
+
+    @workflow
+    def pong() -> None:
+        ping()
+
+    with pytest.raises(Invalid, match="in a circle: ping calls itself"):
+        _ = ping.workflow
+
+
+def test_last_tasks_are_told_how_it_went() -> None:
+    @task
+    def notify(error: str | None, status: str) -> None: ...
+
+    @task
+    def sweep(where: str = "here") -> None: ...
+
+    made = workflow(on_failure=notify, finally_=[sweep])(single()).workflow
+    assert (made.on_failure, made.finally_) == (("notify",), ("sweep",))
+    node = made.nodes["notify"]
+    assert isinstance(node, TaskNode)
+    assert node.params == {"error": "{{ job.error }}", "status": "{{ job.status }}"}
+    compile_graph(Catalog(queues=QueueRules(default_queue="q")).register(made))
+
+
+def single() -> Callable[[], None]:
+    """A function inside of a function: those are in no catalogue."""
+
+    def one() -> None:
+        clean(1)
+
+    return one
+
+
+def test_a_schedule_is_the_one_of_a_file() -> None:
+    nightly = workflow(schedule="0 6 * * *", timezone="Europe/Berlin", catchup="all")(single()).workflow
+    assert nightly.schedule is not None
+    assert (nightly.schedule.cron, nightly.schedule.timezone) == ("0 6 * * *", "Europe/Berlin")
+    often = workflow(schedule=timedelta(minutes=15))(single()).workflow
+    assert often.schedule is not None and often.schedule.every_seconds == 900
+    with pytest.raises(Misconfigured, match="timezone without a schedule"):
+        workflow(timezone="UTC")(single())
+    with pytest.raises(Invalid, match="workflow 'one': schedule"):
+        _ = workflow(schedule="never")(single()).workflow
+
+
+def test_the_result_is_what_the_function_returned() -> None:
+    def pair() -> tuple[int, dict[str, int]]:
+        one = clean(1)
+        return one, {"two": clean(2)}
+
+    made = workflow(pair)
+    outputs = {"clean": {"result": 1}, "clean_2": {"result": 2}}
+    assert made.result_of(JobOutcome(1, JobStatus.COMPLETED, result=outputs)) == (1, {"two": 2})
+    with pytest.raises(JobFailed, match="job 5 failed: it broke") as failed:
+        made.result_of(JobOutcome(5, JobStatus.FAILED, "it broke"))
+    assert (failed.value.job_id, failed.value.status) == (5, JobStatus.FAILED)
+
+
+# The catalogue.
+
+
+def test_workflows_of_loaded_modules_join_the_catalogue() -> None:
+    load_handlers([])
+    catalog = Catalog(queues=QueueRules(registry.queues(), "q"))
+    assert join(catalog, __name__) == []
+    assert catalog.get("etl").nodes.keys() == etl.workflow.nodes.keys()
+
+
+def test_what_is_wrong_with_one_keeps_no_other_from_joining(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        call("no_such_handler")
+
+    def worse() -> None:
+        bool(clean(1))
+
+    for name, function in (("broken", broken), ("worse", worse)):
+        monkeypatch.setitem(defined, name, workflow(function))
+    catalog = Catalog(queues=QueueRules(registry.queues(), "q"))
+    problems = join(catalog, __name__)
+    assert ["no_such_handler" in problems[0].message, "be a condition" in problems[1].message] == [True, True]
+    assert problems[0].file == __file__ and problems[0].line
+    assert "etl" in catalog.workflows
+
+
+def test_two_workflows_of_one_id_are_refused() -> None:
+    with pytest.raises(Misconfigured, match=r"two workflows are named 'etl': .*; give one of them another id"):
+        workflow(id="etl")(written)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("a.py", "a.py"), ("x/a.py:f", "x/a.py"), ("p.m:f", "p.m"), ("etl", None), ("a.yaml", None), ("x/a.yaml", None)],
+)
+def test_a_place_in_python_is_told_from_other_names(name: str, module: str | None) -> None:
+    assert module_in(name) == module
+
+
+def test_a_workflow_is_found_by_its_place() -> None:
+    assert find_python_workflow(f"{__file__}:etl") is etl
+    assert find_python_workflow(__file__) is etl, "it is the only one"
+    with pytest.raises(UnknownWorkflow, match="it defines etl"):
+        find_python_workflow(f"{__name__}:nightly")
+    with pytest.raises(UnknownWorkflow, match="defines no workflow; is @workflow missing"):
+        find_python_workflow("other.py")
