@@ -1,0 +1,44 @@
+"""Run workflows in tests: on a real database, with faults where you want them, and without waiting."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dagmaster.testing.calling import acall_handler, call_handler
+    from dagmaster.testing.clock import TravelClock
+    from dagmaster.testing.databases import Databases
+    from dagmaster.testing.job import JobNotEnded, JobUnderTest
+    from dagmaster.testing.records import Attempt, NodeRecord
+    from dagmaster.testing.running import job_under_test, run_workflow
+
+__all__ = [
+    "Attempt",
+    "Databases",
+    "JobNotEnded",
+    "JobUnderTest",
+    "NodeRecord",
+    "TravelClock",
+    "acall_handler",
+    "call_handler",
+    "job_under_test",
+    "run_workflow",
+]
+PLACES = {
+    "Attempt": "records",
+    "Databases": "databases",
+    "JobNotEnded": "job",
+    "JobUnderTest": "job",
+    "NodeRecord": "records",
+    "TravelClock": "clock",
+    "acall_handler": "calling",
+    "call_handler": "calling",
+    "job_under_test": "running",
+    "run_workflow": "running",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when asked for: pytest imports the plugin, and so this module, also where nobody tests a workflow.
+    if name in PLACES:
+        return getattr(importlib.import_module(f"{__name__}.{PLACES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,104 @@
+"""Handlers in tests: which there are, and how one is called alone."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dagmaster.errors import Conflict, Invalid
+from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry, call, load_handlers
+from dagmaster.handlers import registry as default_registry
+from dagmaster.python.entrypoints import allow_modules
+from dagmaster.python.runners import handler_for
+from dagmaster.python.tasks import TaskFunction
+
+HandlerSource = str | Path | Handler | TaskFunction[..., Any] | Callable[..., Any]
+
+
+def call_handler(
+    handler: str | Handler | Callable[..., Any], params: Mapping[str, Any] | None = None, **context: Any
+) -> HandlerResult:
+    """Run a handler as a worker would: parameters validated, errors turned into a result.
+
+    `context` are further fields of HandlerContext, such as `retry_count` or `resumed_from`.
+    """
+    if in_a_loop():
+        raise Conflict("call_handler() cannot be called where a loop runs; use `await acall_handler(...)`")
+    return asyncio.run(acall_handler(handler, params, **context))
+
+
+async def acall_handler(
+    handler: str | Handler | Callable[..., Any], params: Mapping[str, Any] | None = None, **context: Any
+) -> HandlerResult:
+    """The same, for coroutines."""
+    found = _named(handler) if isinstance(handler, str) else handler_of(handler)
+    fields = {"task_id": "1_test_0", "job_id": 1, "node_id": "test", "worker_id": "test", **context}
+    ctx = HandlerContext(handler=found.name, params=dict(params or {}), **fields)
+    return await call(found, ctx, executor=None)
+
+
+def _named(name: str) -> Handler:
+    load_handlers([])
+    return default_registry.get(name)
+
+
+def in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def handler_of(source: Handler | TaskFunction[..., Any] | Callable[..., Any]) -> Handler:
+    """As it was registered; a function that was not is a handler of its own name."""
+    match source:
+        case Handler():
+            return source
+        case TaskFunction():
+            return default_registry.get(source.handler)
+    found = next((one for one in default_registry if one.function is source), None)
+    return found or Handler(getattr(source, "__name__", ""), source)
+
+
+def gather_handlers(
+    specs: Sequence[str], task_modules: Sequence[str], sources: Iterable[Handler | Callable[..., Any]]
+) -> dict[str, Handler]:
+    """All that were imported, those of these modules and files, and the given ones: a later one wins."""
+    loaded = Registry()
+    load_handlers(specs, loaded)
+    allow_modules(task_modules, loaded)
+    given = map(handler_of, sources)
+    return {handler.name: handler for handlers in (default_registry, loaded, given) for handler in handlers}
+
+
+def stand_in_for(task: str | TaskFunction[..., Any], stand_in: Any, original: Handler | None) -> Handler:
+    """A function is called in its place: one of the context, or of the arguments that the Python task has.
+
+    Anything else is what it returns.
+    """
+    if isinstance(task, TaskFunction):
+        made = handler_for(stand_in if callable(stand_in) else _returning(stand_in), task.handler)
+    else:
+        made = Handler(task, stand_in if callable(stand_in) else _giving(stand_in))
+    if original is None:
+        return made
+    return replace(original, function=made.function, isolation="auto", memory_mb=None)
+
+
+def _returning(value: Any) -> Callable[..., Any]:
+    def give(**_: Any) -> Any:
+        return value
+
+    return give
+
+
+def _giving(output: Any) -> Callable[[HandlerContext], dict[str, Any]]:
+    if not isinstance(output, Mapping):
+        raise Invalid(f"a handler's stand-in is a function, or its output as a dict, not a {type(output).__name__}")
+
+    def give(ctx: HandlerContext) -> dict[str, Any]:
+        return dict(output)
+
+    return give

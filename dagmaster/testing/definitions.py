@@ -1,0 +1,63 @@
+"""From what a test names to a workflow: a file, a text, or something made in Python."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.implicit import QueueRules, resolve_queues
+from dagmaster.authoring.preparing import Find
+from dagmaster.authoring.yaml import load_workflow, parse_workflow
+from dagmaster.errors import Invalid
+from dagmaster.model.checks import find_problems
+from dagmaster.model.problems import InvalidWorkflow
+from dagmaster.model.workflow import Workflow
+from dagmaster.python.workflows import WorkflowFunction, defined
+
+
+def read_definition(source: Any, rules: QueueRules, folders: Sequence[Path]) -> Workflow:
+    """Raise InvalidWorkflow with all that is wrong. Files are looked for here, then in `folders`."""
+    match source:
+        case WorkflowFunction():
+            return _checked(source.workflow, rules)
+        case Workflow():
+            return _checked(source, rules)
+        case str() if "\n" in source:
+            return parse_workflow(source, queues=rules)
+        case str() | Path():
+            return load_workflow(_find_file(Path(source), folders), queues=rules)
+        case _:
+            raise Invalid(f"a workflow is a file, a text in YAML, or a function with @workflow, not {source!r}")
+
+
+def find_called(source: Any, rules: QueueRules, folders: Sequence[Path], workflows_dir: Path) -> Find:
+    """Where to look for the workflows that this one calls: in Python, beside its file, in the folder of workflows."""
+    is_file = isinstance(source, Path) or (isinstance(source, str) and "\n" not in source)
+    beside = [_find_file(Path(source), folders).parent] if is_file else []
+    places = [folder for folder in (*beside, workflows_dir) if folder.is_dir()]
+
+    def find(name: str) -> Workflow:
+        if name in defined:
+            return _checked(defined[name].workflow, rules)
+        catalogs = [Catalog(folder, queues=rules) for folder in places]
+        found = next((one.workflows[name] for one in catalogs if name in one.workflows), None)
+        return found or Catalog(queues=rules).get(name)
+
+    return find
+
+
+def _checked(workflow: Workflow, rules: QueueRules) -> Workflow:
+    resolved = resolve_queues(workflow, rules)
+    problems = find_problems(resolved, known_handlers=rules.handler_queues)
+    if any(problem.is_error for problem in problems):
+        raise InvalidWorkflow(problems)
+    return resolved
+
+
+def _find_file(path: Path, folders: Sequence[Path]) -> Path:
+    candidates = [path, *(folder / path for folder in folders)]
+    found = next((one for one in candidates if one.is_file()), None)
+    if found is None:
+        places = ", ".join(str(one.absolute().parent) for one in candidates)
+        raise Invalid(f"there is no workflow file {str(path)!r}; looked in {places}")
+    return found

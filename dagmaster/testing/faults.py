@@ -1,0 +1,121 @@
+"""Faults where a test wants them: an attempt that fails, takes long, or loses its worker."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from dagmaster.errors import Invalid
+from dagmaster.handlers import Checkpoint, Handler, HandlerContext, HandlerResult, Interrupted, Registry, call
+from dagmaster.model.workflow import CHILD_SEPARATOR
+from dagmaster.queues.contract import TaskMessage, TaskReport
+from dagmaster.worker.execute import execute
+from dagmaster.worker.worker import Worker
+
+Fault = BaseException | type[BaseException]
+Lose = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What happens to one attempt, in this order. `lost_after` is the phase whose checkpoint it still saves."""
+
+    delay_seconds: float = 0.0
+    error: Fault | None = None
+    is_lost: bool = False
+    lost_after: str | None = None
+
+    @property
+    def is_mere_delay(self) -> bool:
+        return self.error is None and not self.is_lost
+
+
+@dataclass(slots=True)
+class Faults:
+    """By node and attempt; attempts are counted from 1, and None stands for all of them."""
+
+    _planned: dict[tuple[str, int | None], Trouble] = field(default_factory=dict)
+
+    def add(self, node: str, attempt: int | None, **trouble: Any) -> None:
+        if attempt is not None and attempt < 1:
+            raise Invalid(f"attempts are counted from 1, not {attempt}; None stands for every attempt")
+        key = (node, attempt)
+        self._planned[key] = replace(self._planned.get(key, Trouble()), **trouble)
+
+    def of(self, message: TaskMessage) -> Trouble | None:
+        """What was planned for the node wins over what was planned for all children of its fan-out."""
+        fan_out, _, index = message.node_id.rpartition(CHILD_SEPARATOR)
+        nodes = [message.node_id, fan_out] if fan_out and index.isdecimal() else [message.node_id]
+        keys = [(node, attempt) for node in nodes for attempt in (message.retry_count + 1, None)]
+        return next((self._planned[key] for key in keys if key in self._planned), None)
+
+
+class FaultyWorker(Worker):
+    """A worker whose tasks get into trouble as planned; all else is as ever."""
+
+    def __init__(
+        self, *args: Any, faults: Faults, lose: Callable[[TaskMessage, str], Awaitable[None]], **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self._faults, self._lose = faults, lose
+
+    async def _execute(self, message: TaskMessage) -> TaskReport:
+        trouble = self._faults.of(message)
+        if trouble is None or message.handler not in self.handlers:
+            return await super()._execute(message)
+        handler = self._bench.registry.get(message.handler)
+        if handler.isolation == "process" and trouble.is_mere_delay:
+            # Nothing can stand in for a process: it begins late.
+            await asyncio.sleep(min(trouble.delay_seconds, message.timeout_seconds))
+            return await super()._execute(message)
+        known = Registry()
+        lose = partial(self._lose, message, self.worker_id)
+        known.register(_stand_in(handler, trouble, lose, self._bench.threads))
+        return await execute(message, replace(self._bench, registry=known), self.worker_id)
+
+
+def _stand_in(handler: Handler, trouble: Trouble, lose: Lose, threads: Executor) -> Handler:
+    async def stand_in(ctx: HandlerContext) -> HandlerResult:
+        await asyncio.sleep(trouble.delay_seconds)
+        if trouble.error is not None:
+            raise _unused(trouble.error)
+        if trouble.is_lost and trouble.lost_after is None:
+            return await _vanish(lose)
+        if trouble.lost_after is None:
+            return await call(handler, ctx, executor=threads)
+        _stop_behind(trouble.lost_after, ctx)
+        try:
+            result = await call(handler, ctx, executor=threads)
+        except Interrupted:
+            return await _vanish(lose)
+        return await _vanish(lose) if ctx.stopping.is_set() else result
+
+    return Handler(handler.name, stand_in)
+
+
+def _unused(error: Fault) -> BaseException:
+    """Without the traces of the attempt before."""
+    return error() if isinstance(error, type) else error.with_traceback(None)
+
+
+async def _vanish(lose: Lose) -> HandlerResult:
+    """The worker of this attempt is never heard of again."""
+    await lose()
+    await asyncio.Event().wait()  # Until it is withdrawn.
+    raise AssertionError("nobody sets it")
+
+
+def _stop_behind(phase: str, ctx: HandlerContext) -> None:
+    """Let the handler go no further than the checkpoint of this phase, which is stored."""
+    sink, ctx.stopping = ctx.checkpoint_sink, threading.Event()
+
+    def save(checkpoint: Checkpoint) -> Future[None] | None:
+        stored = sink(checkpoint) if sink is not None else None
+        if checkpoint.phase == phase:
+            ctx.stopping.set()
+        return stored
+
+    ctx.checkpoint_sink = save

@@ -1,0 +1,189 @@
+"""A job under test: a whole workflow on a real database, with the real engine, in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any, Self
+
+from dagmaster.authoring.implicit import QueueRules, own_queue
+from dagmaster.errors import Conflict, DagmasterError, UnknownNode
+from dagmaster.fleet import Fleet
+from dagmaster.model.problems import did_you_mean
+from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.workflows import WorkflowFunction
+from dagmaster.store.connect import Connection, opened
+from dagmaster.store.explaining import explain_job
+from dagmaster.store.jobs import job_status
+from dagmaster.store.viewing import node_standing
+from dagmaster.tasklogs.opening import open_task_logs
+from dagmaster.testing.calling import HandlerSource, gather_handlers, in_a_loop
+from dagmaster.testing.clock import TravelClock
+from dagmaster.testing.deciding import APPLICATION
+from dagmaster.testing.definitions import find_called, read_definition
+from dagmaster.testing.records import Attempt, Event, NodeRecord, Record, attempts_of, read_record
+from dagmaster.testing.script import Script
+from dagmaster.testing.stage import Stage, stage_settings
+
+RUN_SECONDS = 30.0
+FIRST_LOOK_SECONDS = 0.005
+LOOK_SECONDS = 0.05
+
+
+class JobNotEnded(DagmasterError):
+    """The job has not ended in time."""
+
+
+class JobUnderTest(Script):
+    """Say what shall go wrong, run it, look at what became of it.
+
+    `workflow` is a file, a text in YAML, or a workflow made in Python. `handlers` are modules, files or functions;
+    all that were imported are known anyway. `folders` are where files are looked for besides the current one. Further
+    arguments are settings.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        workflow: Any,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        log_dir: Path,
+        handlers: Sequence[HandlerSource] = (),
+        clock: TravelClock | None = None,
+        folders: Sequence[Path] = (),
+        **settings: Any,
+    ) -> None:
+        chosen = stage_settings(dsn, log_dir, settings)
+        specs = (*chosen.handlers, *(str(one) for one in handlers if isinstance(one, str | Path)))
+        given = [one for one in handlers if not isinstance(one, str | Path)]
+        known = gather_handlers(specs, chosen.task_modules, given)
+        # Which handlers there are is not settled yet; everything else that is wrong is said at once.
+        draft = read_definition(workflow, QueueRules(None, own_queue(chosen)), folders)
+        super().__init__(draft, Stage(dsn, chosen, clock or TravelClock(), known, specs))
+        self._source, self._folders, self._inputs = workflow, folders, dict(inputs or {})
+        if isinstance(workflow, WorkflowFunction):
+            self._inputs = workflow.inputs(**self._inputs)
+        self._job_id: int | None = None
+        self._fleet: Fleet | None = None
+        self._record: Record | None = None
+
+    def __repr__(self) -> str:
+        if self._record is None:
+            return f"<a job of {self._draft.workflow_id}, not run>"
+        nodes = ", ".join(f"{one.node_id} {one.status}" for one in self.nodes.values())
+        error = f": {self.error}" if self.error else ""
+        return f"<job {self.job_id} of {self._draft.workflow_id}, {self.status}{error}; {nodes}>"
+
+    # Running it.
+
+    def run(self, timeout: float = RUN_SECONDS) -> Self:
+        """Run it to its end, however it ends; raise JobNotEnded if that takes more seconds than `timeout`."""
+        if in_a_loop():
+            raise Conflict("run() cannot be called where a loop runs; use `await job.arun()`")
+        return asyncio.run(self.arun(timeout))
+
+    async def arun(self, timeout: float = RUN_SECONDS) -> Self:
+        async with self.started():
+            await self.ended(timeout)
+        return self
+
+    @asynccontextmanager
+    async def started(self) -> AsyncIterator[Self]:
+        """Within, it runs: time can be moved, and nodes waited for. What has not ended at the end is left as it is."""
+        rules = QueueRules(self._stage.registry().queues(), own_queue(self._stage.settings))
+        workflow = read_definition(self._source, rules, self._folders)
+        find = find_called(self._source, rules, self._folders, self._stage.settings.workflows_dir)
+        async with self._stage.running(workflow, self._inputs, find) as (running, job_id):
+            self._fleet, self._job_id = running, job_id
+            try:
+                yield self
+            finally:
+                self._fleet = None
+                async with opened(self._stage.dsn, application=APPLICATION) as conn:
+                    self._record = await read_record(conn, job_id)
+
+    async def ended(self, timeout: float = RUN_SECONDS) -> None:
+        async def look(conn: Connection) -> bool:
+            [job] = await job_status(conn, [self.job_id])
+            return job["status"] in JOB_TERMINAL
+
+        await self._wait_until(look, timeout, "has not ended")
+
+    async def until(self, node: str, status: str, timeout: float = RUN_SECONDS) -> None:
+        """Wait until the node is where it is wanted, or has passed it."""
+        wanted = NodeStatus(status)
+
+        async def look(conn: Connection) -> bool:
+            now = (await node_standing(conn, self.job_id, node))["status"]
+            return now == wanted or now in NODE_TERMINAL
+
+        await self._wait_until(look, timeout, f"has no {status} node {node!r}")
+
+    async def _wait_until(self, look: Callable[[Connection], Any], timeout: float, complaint: str) -> None:
+        running, deadline, pause = self._fleet, monotonic() + timeout, FIRST_LOOK_SECONDS
+        if running is None:
+            raise Conflict("the job does not run; wait for it within `async with job.started():`")
+        async with opened(self._stage.dsn, application=APPLICATION) as conn:
+            while not await look(conn):
+                if running.ended.done():
+                    await running.ended
+                if monotonic() > deadline:
+                    threshold = self._stage.settings.orphan_threshold_seconds
+                    why = await explain_job(conn, self.job_id, threshold_seconds=threshold)
+                    raise JobNotEnded(f"after {timeout:g} s the job {complaint}: {why.sentence}")
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, LOOK_SECONDS)
+
+    # What became of it.
+
+    @property
+    def job_id(self) -> int:
+        if self._job_id is None:
+            raise Conflict("the job was not run yet; call run()")
+        return self._job_id
+
+    @property
+    def _known(self) -> Record:
+        if self._record is None:
+            raise Conflict("the job was not run yet, or runs still; call run()")
+        return self._record
+
+    @property
+    def status(self) -> str:
+        return str(self._known.job["status"])
+
+    @property
+    def error(self) -> str | None:
+        error: str | None = self._known.job["error_message"]
+        return error
+
+    @property
+    def result(self) -> Any:
+        """The outputs by node, or what a workflow function returns; None unless the job completed."""
+        job = self._known.job
+        if self.status != JobStatus.COMPLETED or not isinstance(self._source, WorkflowFunction):
+            return job["result_data"]
+        outcome = JobOutcome(self.job_id, JobStatus.COMPLETED, None, job["result_data"], job["input_params"])
+        return self._source.result_of(outcome)
+
+    @property
+    def nodes(self) -> Mapping[str, NodeRecord]:
+        return self._known.nodes
+
+    @property
+    def timeline(self) -> list[Event]:
+        return self._known.timeline
+
+    def attempts(self, node: str) -> list[Attempt]:
+        if node not in self.nodes:
+            raise UnknownNode(f"the job has no node {node!r}{did_you_mean(node, self.nodes)}")
+        return attempts_of(self.timeline, node)
+
+    def log(self, node: str, *, attempt: int | None = None) -> str:
+        """What the attempt, or the last one, has printed and logged."""
+        number = attempt or len(self.attempts(node))
+        path = Path(open_task_logs(self._stage.settings).path_of(f"{self.job_id}_{node}_{number - 1}"))
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -1,0 +1,59 @@
+"""The fixtures that pytest finds. Where nobody uses them, nothing but this module is imported."""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from dagmaster.testing import Databases, JobUnderTest, TravelClock
+
+
+@pytest.fixture(scope="session")
+def dagmaster_server() -> "Iterator[Databases]":
+    """One embedded PostgreSQL for each process of the test run; `fresh()` gives a database."""
+    with _testing().Databases() as databases:
+        yield databases
+
+
+@pytest.fixture
+def dagmaster_database(dagmaster_server: "Databases") -> Iterator[str]:
+    """The address of a fresh database, dropped after the test."""
+    with dagmaster_server.fresh() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def dagmaster_clock() -> "TravelClock":
+    """The clock of this test's jobs: `advance(hours=2)` moves it."""
+    clock: TravelClock = _testing().TravelClock()
+    return clock
+
+
+@pytest.fixture
+def dagmaster_job(
+    request: pytest.FixtureRequest,
+    dagmaster_database: str,
+    dagmaster_clock: "TravelClock",
+    tmp_path_factory: pytest.TempPathFactory,
+) -> "Callable[..., JobUnderTest]":
+    """Makes jobs to be run: `dagmaster_job(workflow, inputs, handlers=[...])`."""
+    log_dir = tmp_path_factory.mktemp("dagmaster-logs")
+
+    def make(workflow: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> "JobUnderTest":
+        own = {"clock": dagmaster_clock, "folders": [_folder(request)], "log_dir": log_dir}
+        job: JobUnderTest = _testing().JobUnderTest(dagmaster_database, workflow, inputs, **{**own, **options})
+        return job
+
+    return make
+
+
+def _testing() -> Any:
+    return importlib.import_module("dagmaster.testing")
+
+
+def _folder(request: pytest.FixtureRequest) -> Path:
+    """Of the test's own file: a workflow may lie beside it."""
+    return request.path.parent

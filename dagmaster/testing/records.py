@@ -1,0 +1,106 @@
+"""What became of a job, in values that are easy to compare."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from dagmaster.store.connect import Connection
+from dagmaster.store.events import list_events
+from dagmaster.store.jobs import get_job, list_nodes
+
+PAGE = 1000
+LOST = " was lost"
+GIVEN_BACK = " gave it back"
+
+AttemptStatus = Literal["dispatched", "running", "completed", "failed", "lost", "given_back"]
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a node; they are counted from 1."""
+
+    number: int
+    status: AttemptStatus = "dispatched"
+    error: str | None = None
+    error_type: str | None = None
+    worker_id: str | None = None
+    duration_ms: int | None = None
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """`parent` is the node that made this one, if one did."""
+
+    node_id: str
+    status: str
+    output: Any = None
+    error: str | None = None
+    parent: str | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        return cls(
+            row["node_id"],
+            row["status"],
+            row["output"],
+            row["error_message"],
+            row["parent_node_id"],
+            row["started_at"],
+            row["completed_at"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    job: Mapping[str, Any]
+    nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
+    timeline: list[Event] = field(default_factory=list)
+
+
+async def read_record(conn: Connection, job_id: int) -> Record:
+    rows = await list_nodes(conn, job_id, with_children=True)
+    timeline: list[Event] = []
+    while page := await list_events(conn, job_id, after=timeline[-1]["event_id"] if timeline else 0, limit=PAGE):
+        timeline += page
+    return Record(await get_job(conn, job_id), {row["node_id"]: NodeRecord.of(row) for row in rows}, timeline)
+
+
+def attempts_of(timeline: Iterable[Event], node_id: str) -> list[Attempt]:
+    """As the timeline tells it: an attempt whose worker was lost reported nothing."""
+    found: dict[int, dict[str, Any]] = {}
+    for event in timeline:
+        if event["node_id"] == node_id and event["task_id"] and (told := _told(event)):
+            number = int(event["task_id"].rpartition("_")[2]) + 1
+            found.setdefault(number, {}).update(told)
+    return [Attempt(number, **fields) for number, fields in sorted(found.items())]
+
+
+def _told(event: Event) -> dict[str, Any]:
+    data, at = event["event_data"] or {}, event["created_at"]
+    match event["event_type"]:
+        case "node_dispatched":
+            return {"dispatched_at": at}
+        case "node_started":
+            return {"status": "running", "worker_id": data.get("worker_id"), "started_at": at}
+        case "node_completed":
+            return {"status": "completed", "duration_ms": event["duration_ms"], "ended_at": at}
+        case "node_failed":
+            error = event["error_message"] or ""
+            fields = {"error": error, "error_type": data.get("error_type"), "duration_ms": event["duration_ms"]}
+            return {"status": _how_it_failed(error, event["event_status"]), "ended_at": at, **fields}
+        case _:
+            return {}
+
+
+def _how_it_failed(error: str, status: str) -> AttemptStatus:
+    """The status of the event tells what the engine says from what a handler says."""
+    if status == "warning" and error.endswith(LOST):
+        return "lost"
+    return "given_back" if status == "warning" and error.endswith(GIVEN_BACK) else "failed"

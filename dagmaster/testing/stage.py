@@ -1,0 +1,120 @@
+"""What a job under test runs on: an orchestrator whose clock can be moved, and a worker that gets into trouble."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dagmaster.authoring.implicit import own_queue
+from dagmaster.authoring.preparing import Find, prepare, queues_of
+from dagmaster.fleet import Fleet, fleet, worker_options
+from dagmaster.handlers import Handler, Registry
+from dagmaster.model.inputs import check_inputs
+from dagmaster.model.workflow import Workflow
+from dagmaster.queues.contract import TaskMessage
+from dagmaster.settings import Settings, load_settings
+from dagmaster.store.connect import opened
+from dagmaster.store.jobs import NewJob, submit
+from dagmaster.store.mailbox import add_mail
+from dagmaster.testing.clock import TravelClock
+from dagmaster.testing.deciding import APPLICATION, Decisions
+from dagmaster.testing.faults import Faults, FaultyWorker
+from dagmaster.testing.skipping import skip_waiting
+
+# What a workflow sees of the settings counts as ever; these make a fleet that lives for a second and leaves no trace.
+OWN_SETTINGS: Mapping[str, Any] = {
+    "poll_interval_seconds": 0.1,
+    "shutdown_grace_seconds": 0,
+    "stop_within_seconds": 0.5,
+    "retention_days": None,
+    "archive_dir": None,
+    "log_url": None,
+}
+
+
+def stage_settings(dsn: str, log_dir: Path, chosen: Mapping[str, Any]) -> Settings:
+    return load_settings(**{**OWN_SETTINGS, "database_url": dsn, "log_dir": log_dir, **chosen})
+
+
+@dataclass(slots=True)
+class Stage:
+    dsn: str
+    settings: Settings
+    clock: TravelClock
+    handlers: dict[str, Handler]
+    handler_specs: tuple[str, ...] = ()
+    faults: Faults = field(default_factory=Faults)
+    decisions: Decisions = field(default_factory=Decisions)
+
+    def registry(self) -> Registry:
+        known = Registry()
+        for handler in self.handlers.values():
+            known.register(handler)
+        return known
+
+    @asynccontextmanager
+    async def running(
+        self, workflow: Workflow, inputs: Mapping[str, Any], find: Find
+    ) -> AsyncIterator[tuple[Fleet, int]]:
+        """The fleet, and the job that was submitted to it. `find` gives the workflows that it calls."""
+        registry = self.registry()
+        graph = prepare(workflow, self.settings, registry, find)
+        job = NewJob(graph, check_inputs(workflow, inputs), submitted_by="test")
+        queues = {own_queue(self.settings)}.union(*(queues_of(one.workflow) for one in (graph, *graph.called)))
+        async with fleet(
+            self.dsn,
+            self.settings,
+            orchestrate=True,
+            work=worker_options(self.settings, sorted(queues), None, handlers=self.handler_specs),
+            registry=registry,
+            clock=self.clock,
+            make_worker=partial(FaultyWorker, faults=self.faults, lose=self._lose),
+        ) as running:
+            job_id = await self._submit(job, running)
+            async with self._accompanied(running, job_id):
+                yield running, job_id
+
+    async def _submit(self, job: NewJob, running: Fleet) -> int:
+        assert running.orchestrator is not None
+        owner, threshold = running.orchestrator.me.instance_id, self.settings.orphan_threshold_seconds
+        async with opened(self.dsn, application=APPLICATION) as conn:
+            submitted = await submit(conn, job, threshold_seconds=threshold, owner_id=owner, source_app="test")
+        running.wake()
+        return submitted.job_id
+
+    @asynccontextmanager
+    async def _accompanied(self, running: Fleet, job_id: int) -> AsyncIterator[None]:
+        """By those who move its clock, from whatever thread, and by those who decide."""
+        orchestrator, loop = running.orchestrator, asyncio.get_running_loop()
+        assert orchestrator is not None
+        forget = self.clock.on_skip(lambda: loop.call_soon_threadsafe(orchestrator.interrupt))
+        company = [
+            asyncio.create_task(self.decisions.tell(self.dsn, job_id, orchestrator)),
+            asyncio.create_task(skip_waiting(orchestrator, self.clock, self.decisions)),
+        ]
+        for one in company:
+            one.add_done_callback(partial(_pass_on, running))
+        try:
+            yield
+        finally:
+            forget()
+            for one in company:
+                one.cancel()
+            await asyncio.gather(*company, return_exceptions=True)
+
+    async def _lose(self, message: TaskMessage, worker_id: str) -> None:
+        """Say of this attempt what is said of all attempts of a worker that is dead."""
+        ids = {"job_id": message.job_id, "node_id": message.node_id, "task_id": message.task_id}
+        async with opened(self.dsn, application=APPLICATION) as conn:
+            await add_mail(conn, [{**ids, "kind": "lost", "worker_id": worker_id}])
+            await conn.execute("NOTIFY dagmaster_mail")
+
+
+def _pass_on(running: Fleet, ended: "asyncio.Task[None]") -> None:
+    """Who waits for the job learns what went wrong, such as a decision by somebody who may not decide."""
+    if not ended.cancelled() and (error := ended.exception()) is not None and not running.ended.done():
+        running.ended.set_exception(error)
+        running.ended.exception()

@@ -1,0 +1,396 @@
+"""Jobs under test: whole workflows with faults that are planned and time that is skipped."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagmaster import Context, Permanent, apply, create_task, task, workflow
+from dagmaster.errors import Forbidden, UnknownNode
+from dagmaster.model.inputs import WrongInputs
+from dagmaster.model.problems import InvalidWorkflow
+from dagmaster.testing import JobNotEnded, JobUnderTest, TravelClock, call_handler, job_under_test, run_workflow
+
+Make = Callable[..., JobUnderTest]
+
+GREET = """
+workflow_id: greet
+inputs: {name: string}
+nodes:
+  greet:
+    handler: greeting
+    params: {name: "{{ inputs.name }}"}
+    retry: {max_attempts: 3, backoff: fixed, initial_delay_seconds: 3600, max_delay_seconds: 3600}
+    next: tell
+  tell:
+    handler: echo
+    params: {text: "{{ nodes.greet.output.text }}"}
+"""
+SPREAD = """
+workflow_id: spread
+nodes:
+  spread:
+    type: fan_out
+    source: "{{ [1, 2, 3] }}"
+    task: {handler: double, params: {x: "{{ item }}"}, retry: {max_attempts: 1, initial_delay_seconds: 0}}
+    next: gather
+  gather: {type: fan_in, aggregation: collect}
+"""
+ALONE = """
+workflow_id: alone
+nodes:
+  work: {handler: work, timeout_seconds: 600, retry: {max_attempts: 1, initial_delay_seconds: 0}}
+"""
+
+
+def greeting(ctx: Context) -> dict[str, Any]:
+    ctx.logger.warning("greeting %s", ctx.params["name"])
+    return {"text": f"Hello, {ctx.params['name']}!"}
+
+
+def double(ctx: Context) -> dict[str, Any]:
+    return {"doubled": ctx.params["x"] * 2}
+
+
+@pytest.fixture
+def make(dsn: str, tmp_path: Path) -> Make:
+    def make(text: str, inputs: dict[str, Any] | None = None, **options: Any) -> JobUnderTest:
+        return JobUnderTest(dsn, text, inputs, **{"log_dir": tmp_path, "handlers": [greeting, double], **options})
+
+    return make
+
+
+def types(job: JobUnderTest, node: str) -> list[str]:
+    return [event["event_type"] for event in job.timeline if event["node_id"] == node]
+
+
+def statuses(job: JobUnderTest, node: str) -> list[str]:
+    return [attempt.status for attempt in job.attempts(node)]
+
+
+def test_a_workflow_runs_to_its_end_in_one_line(make: Make) -> None:
+    job = make(GREET, {"name": "Ada"}).run()
+    assert job.status == "completed"
+    assert job.result["tell"] == {"echoed_params": {"text": "Hello, Ada!"}}
+    assert job.nodes["greet"].output == {"text": "Hello, Ada!"}
+    assert statuses(job, "greet") == ["completed"]
+    assert types(job, "greet")[-1] == "node_completed"
+    assert "greeting Ada\n" in job.log("greet")
+    assert repr(job).startswith(f"<job {job.job_id} of greet, completed; START completed, ")
+
+
+async def test_the_same_in_a_coroutine(make: Make) -> None:
+    job = await make(GREET, {"name": "Ada"}).arun()
+    assert job.status == "completed"
+    with pytest.raises(UnknownNode, match="no node 'gret'; did you mean 'greet'"):
+        job.attempts("gret")
+
+
+def test_hours_of_back_off_pass_at_once(make: Make) -> None:
+    job = make(GREET, {"name": "Ada"}).fail("greet").fail("greet", attempt=2, error=TimeoutError).skip_time(hours=2)
+    job.run()
+    first, second, third = job.attempts("greet")
+    assert (first.status, first.error, first.error_type) == (
+        "failed",
+        "ConnectionError: injected by the test",
+        "ConnectionError",
+    )
+    assert (second.error_type, third.status, job.status) == ("TimeoutError", "completed", "completed")
+    assert first.ended_at is not None and third.started_at is not None
+    assert 7200 <= (third.started_at - first.ended_at).total_seconds() < 7300
+
+
+def test_no_more_is_skipped_than_was_said_and_what_is_waited_for_is_told(make: Make) -> None:
+    job = make(GREET, {"name": "Ada"}).fail("greet", attempt=None).skip_time(hours=1, minutes=30)
+    with pytest.raises(
+        JobNotEnded, match=r"after 0.7 s the job has not ended: .* waits for `greet`, which failed 2 times"
+    ):
+        job.run(timeout=0.7)
+    assert (job.status, statuses(job, "greet")) == ("running", ["failed", "failed"])
+
+
+def test_a_failure_for_good_fails_the_job(make: Make) -> None:
+    job = make(GREET, {"name": "Ada"}).fail("greet", error=Permanent("no")).run()
+    assert (job.status, job.error, job.result) == ("failed", "node greet failed: no", None)
+    assert (job.nodes["greet"].error, job.nodes["tell"].status) == ("no", "skipped")
+    assert "failed: node greet failed: no; " in repr(job)
+
+
+def test_a_lost_worker_costs_an_attempt_and_nothing_else(make: Make) -> None:
+    job = make(SPREAD).lose("spread__1").run()
+    assert job.status == "completed"
+    assert [statuses(job, f"spread__{index}") for index in range(3)] == [
+        ["completed"],
+        ["lost", "completed"],
+        ["completed"],
+    ]
+    assert [one["doubled"] for one in job.result["gather"]["results"]] == [2, 4, 6]
+
+
+def test_all_children_of_a_fan_out_can_fail(make: Make) -> None:
+    job = make(SPREAD).fail("spread").run()
+    assert [statuses(job, f"spread__{index}") for index in range(3)] == [["failed", "completed"]] * 3
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_a_worker_can_die_behind_a_checkpoint(make: Make, kind: str) -> None:
+    begun: list[Any] = []
+
+    def in_thread(ctx: Context) -> dict[str, Any]:
+        begun.append(ctx.resumed_from and (ctx.resumed_from.phase, ctx.resumed_from.data))
+        for phase in ctx.remaining(["load", "clean", "store"]):
+            ctx.checkpoint(phase, {"of": phase})
+            begun.append(phase)
+        return {"done": True}
+
+    async def in_loop(ctx: Context) -> dict[str, Any]:
+        begun.append(ctx.resumed_from and (ctx.resumed_from.phase, ctx.resumed_from.data))
+        for phase in ctx.remaining(["load", "clean", "store"]):
+            await ctx.checkpoint(phase, {"of": phase})
+            begun.append(phase)
+        return {"done": True}
+
+    chosen = in_thread if kind == "thread" else in_loop
+    job = make(ALONE).replace("work", chosen).lose("work", after="clean").run()
+    assert (job.status, statuses(job, "work")) == ("completed", ["lost", "completed"])
+    assert begun == [None, "load", ("clean", {"of": "clean"}), "store"]
+
+
+def test_what_never_saves_that_checkpoint_is_not_lost(make: Make) -> None:
+    job = make(ALONE).replace("work", {"done": True}).lose("work", after="never").run()
+    assert (job.result["work"], statuses(job, "work")) == ({"done": True}, ["completed"])
+
+
+def test_a_delay_counts_for_the_timeout(make: Make) -> None:
+    quick = ALONE.replace("600", "1")
+    job = make(quick).replace("work", {}).delay("work", 30, attempt=1).run()
+    first, second = job.attempts("work")
+    assert (first.status, first.error, second.status) == ("failed", "timed out after 1 s", "completed")
+
+
+def test_a_handler_is_replaced_by_a_function_or_by_an_output(make: Make) -> None:
+    def unkind(ctx: Context) -> dict[str, Any]:
+        return {"text": f"Go away, {ctx.params['name']}!"}
+
+    assert make(GREET, {"name": "Ada"}).replace("greeting", unkind).run().nodes["greet"].output == {
+        "text": "Go away, Ada!"
+    }
+    assert make(GREET, {"name": "Ada"}).replace("greeting", {"text": "-"}).run().result["tell"] == {
+        "echoed_params": {"text": "-"}
+    }
+
+
+def test_a_handler_that_is_not_there_needs_a_stand_in(make: Make) -> None:
+    elsewhere = ALONE.replace("handler: work", "handler: gpu.train")
+    with pytest.raises(InvalidWorkflow, match=r"gpu\.train"):
+        make(elsewhere).run()
+    assert make(elsewhere).replace("gpu.train", {"loss": 0.1}).run().result["work"] == {"loss": 0.1}
+
+
+def test_inputs_are_checked(make: Make) -> None:
+    with pytest.raises(WrongInputs, match="name"):
+        make(GREET).run()
+
+
+async def test_time_can_be_moved_while_a_task_runs(make: Make) -> None:
+    """Its owner sees that its time is over, long before its worker does."""
+    hangs, go = threading.Event(), threading.Event()
+
+    def work(ctx: Context) -> dict[str, Any]:
+        hangs.set()
+        if ctx.retry_count == 0:
+            go.wait(20)
+        return {}
+
+    clock = TravelClock()
+    job = make(ALONE, clock=clock).replace("work", work)
+    async with job.started():
+        await job.until("work", "running")
+        clock.advance(minutes=11)
+        await job.ended()
+        go.set()
+    assert hangs.is_set()
+    first, second = job.attempts("work")
+    assert (first.status, first.error, second.status) == ("failed", "timed out after 600 s", "completed")
+
+
+async def test_waiting_for_a_node_in_vain_says_why(make: Make) -> None:
+    async with make(GREET, {"name": "Ada"}).fail("greet").started() as job:
+        await job.until("greet", "ready")
+        with pytest.raises(JobNotEnded, match=r"has no completed node 'tell': .* waits for `greet`"):
+            await job.until("tell", "completed", timeout=0.3)
+
+
+def test_leases_are_not_fooled(make: Make) -> None:
+    """Days pass; nobody is given up, for hearts beat by another clock."""
+    daily = GREET.replace("3600", "86400")
+    job = make(daily, {"name": "Ada"}, zombie_after_seconds=1e9)
+    for attempt in (1, 2, 3):
+        job.fail("greet", attempt=attempt)
+    job.skip_time(days=3).run()
+    assert (job.status, len(job.attempts("greet"))) == ("completed", 4)
+    assert not {event["event_type"] for event in job.timeline} & {"job_taken_over", "orchestrator_error"}
+    assert len({attempt.worker_id for attempt in job.attempts("greet")}) == 1
+
+
+# Workflows in Python
+
+
+@task(retries=2, retry_delay=3600)
+def clean(number: int) -> int:
+    return number * 10
+
+
+@task
+async def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@workflow(id="etl_under_test")
+def etl(day: int, factor: int = 2) -> int:
+    return total([clean(day), clean(factor)])
+
+
+def test_a_workflow_in_python_gives_what_it_returns(make: Make) -> None:
+    job = make(etl, {"day": 3}).fail("clean_2").skip_time(hours=1).run()
+    assert (job.status, job.result) == ("completed", 50)
+    assert (statuses(job, "clean"), statuses(job, "clean_2")) == (["completed"], ["failed", "completed"])
+    assert job.nodes["total"].output == {"result": 50}
+
+
+def test_a_python_task_is_replaced_by_what_it_could_be(make: Make) -> None:
+    assert make(etl, {"day": 3}).replace(clean, lambda number: number + 1).run().result == 7
+    assert make(etl, {"day": 3}).replace(clean, 5).run().result == 10
+    assert call_handler(clean, {"number": 4}).output == {"result": 40}
+
+
+def test_a_python_workflow_that_fails_has_no_result(make: Make) -> None:
+    job = make(etl, {"day": 3}).fail("total", error=Permanent("no")).run()
+    assert (job.status, job.result) == ("failed", None)
+
+
+@task
+async def add_two(number: int) -> None:
+    await apply([create_task(clean, {"number": number}), create_task(clean, {"number": number + 1})])
+
+
+@workflow
+def adding(number: int) -> None:
+    add_two(number)
+
+
+def test_what_a_task_adds_can_fail_too(make: Make) -> None:
+    job = make(adding, {"number": 1}).fail("add_two.1").skip_time(hours=1).run()
+    added = [node for node in job.nodes.values() if node.parent == "add_two"]
+    assert (job.status, sorted(node.output["result"] for node in added)) == ("completed", [10, 20])
+    assert sorted(statuses(job, node.node_id) for node in added) == [["completed"], ["failed", "completed"]]
+
+
+# Without pytest
+
+
+def test_a_workflow_can_be_run_without_any_fixture() -> None:
+    job = run_workflow(GREET, {"name": "Ada"}, handlers=[greeting])
+    assert job.status == "completed"
+    with job_under_test(SPREAD, handlers=[double]) as other:
+        assert other.fail("spread__0").run().status == "completed"
+
+
+# What waits
+
+LAUNCH = """
+workflow_id: launch
+nodes:
+  rest: {type: wait, duration: 3h, next: ask}
+  ask: {type: approval, message: "Go?", approvers: [ada, grace], timeout_seconds: 86400, next: hear}
+  hear: {type: wait, signal: weather, timeout_seconds: 86400, next: go}
+  go: {handler: echo, params: {by: "{{ nodes.ask.output.by }}", sky: "{{ nodes.hear.output.signal.data }}"}}
+"""
+
+
+def test_what_is_waited_for_can_be_told_before(make: Make) -> None:
+    job = make(LAUNCH).approve("ask", comment="yes").signal("weather", {"sky": "blue"}).skip_time(hours=3).run()
+    assert job.result["go"]["echoed_params"] == {"by": "ada", "sky": {"sky": "blue"}}
+    assert job.result["rest"]["waited_seconds"] >= 3 * 3600
+
+
+def test_a_rejection_is_told_too(make: Make) -> None:
+    job = make(LAUNCH).reject("ask", by="grace", comment="too windy").skip_time(hours=3).run()
+    assert (job.status, job.error) == ("failed", "node ask failed: rejected by grace: too windy")
+
+
+def test_who_may_not_decide_is_named(make: Make) -> None:
+    with pytest.raises(Forbidden, match="decided by ada or grace, not by eve"):
+        make(LAUNCH).approve("ask", by="eve").skip_time(hours=3).run()
+
+
+def test_the_time_for_a_decision_can_run_out(make: Make) -> None:
+    job = make(LAUNCH).skip_time(days=2).run()
+    assert job.status == "failed" and job.nodes["ask"].status == "failed" and job.nodes["go"].status == "skipped"
+
+
+def test_a_signal_wakes_one_wait_and_the_next_one_runs_out_of_time(make: Make) -> None:
+    text = """
+workflow_id: twice
+nodes:
+  first: {type: wait, signal: go, timeout_seconds: 3600, next: second}
+  second: {type: wait, signal: go, timeout_seconds: 3600, allow_failure: true}
+"""
+    job = make(text).signal("go").skip_time(hours=2).run(timeout=10)
+    assert job.status == "completed"
+    assert "did not come within 3600 s" in job.attempts("second")[0].error
+
+
+def test_no_time_is_skipped_while_a_called_workflow_is_on_its_way(make: Make, tmp_path: Path) -> None:
+    """The hour that another node waits would be the end of the call."""
+    (tmp_path / "greet.yaml").write_text(GREET)
+    (tmp_path / "outer.yaml").write_text(
+        "workflow_id: outer\nnodes:\n  nap: {type: wait, duration: 1h}\n"
+        "  inner: {type: workflow, workflow: greet, inputs: {name: Ada}, timeout_seconds: 60}\n"
+    )
+    job = make("outer.yaml", folders=[tmp_path]).skip_time(hours=1).run()
+    assert (job.status, job.error) == ("completed", None)
+
+
+CALLS = """
+workflow_id: outer
+nodes:
+  inner:
+    type: workflow
+    workflow: {called}
+    timeout_seconds: 7200
+    retry: {{max_attempts: 1, backoff: fixed, initial_delay_seconds: 3600, max_delay_seconds: 3600}}
+"""
+
+
+def test_the_pause_before_a_workflow_is_called_again_is_skipped(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "alone.yaml").write_text(ALONE.replace("max_attempts: 1", "max_attempts: 0"))
+    (tmp_path / "outer.yaml").write_text(CALLS.format(called="alone"))
+    tries: list[int] = []
+
+    def work(ctx: Context) -> dict[str, Any]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise Permanent("no luck")
+        return {}
+
+    job = make("outer.yaml", folders=[tmp_path], handlers=[work]).skip_time(hours=1).run()
+    assert (job.status, len(tries)) == ("completed", 2)
+
+
+def test_the_time_of_a_call_runs_out_when_what_was_called_waits_for_ever(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "patient.yaml").write_text("workflow_id: patient\nnodes:\n  w: {type: wait, signal: never}\n")
+    (tmp_path / "outer.yaml").write_text(CALLS.format(called="patient"))
+    job = make("outer.yaml", folders=[tmp_path]).skip_time(days=1).run()
+    assert job.error == "node inner failed: timed out: the job that it called did not end within 7200 s"
+
+
+def test_a_workflow_that_is_called_is_found_beside_its_file(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "greet.yaml").write_text(GREET)
+    (tmp_path / "outer.yaml").write_text(
+        "workflow_id: outer\nnodes:\n  inner: {type: workflow, workflow: greet, inputs: {name: Ada}}\n"
+    )
+    job = make("outer.yaml", folders=[tmp_path]).run()
+    assert job.result["inner"]["result"]["greet"] == {"text": "Hello, Ada!"}
