@@ -1,4 +1,4 @@
-"""`python -m benchmarks [w1 w2 w3 w4 w5 idle floor]`: measure, print the table, fail if a bar is missed."""
+"""`python -m benchmarks [w1 w2 w3 w4 w5 w6 w7 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks import floor, idle, w1_latency, w2_chain, w3_fan, w4_throughput, w5_api
+from benchmarks import floor, idle, w1_latency, w2_chain, w3_fan, w4_throughput, w5_api, w6_adding, w7_task_chain
 from benchmarks.figures import Figure
 from benchmarks.place import Place, embedded_place
 from benchmarks.report import missed, table, to_json, write_into
@@ -23,10 +23,12 @@ WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
     "w3": w3_fan.measure,
     "w4": w4_throughput.measure,
     "w5": w5_api.measure,
+    "w6": w6_adding.measure,
+    "w7": w7_task_chain.measure,
     "idle": idle.measure,
     "floor": floor.measure,
 }
-BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "idle")
+BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "idle")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

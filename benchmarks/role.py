@@ -11,10 +11,12 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks import handlers
 from benchmarks.workflows import QUEUE, chain
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.cli.runtime import fleet, stop_on_signals, until_stopped, worker_options
+from dagmaster.cli.runtime import stop_on_signals, until_stopped
 from dagmaster.cli.serving import Door, serving
+from dagmaster.fleet import fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.settings import Settings, load_settings
 from dagmaster.web.serving import bind, url_of
@@ -45,7 +47,7 @@ async def serve(dsn: str, settings: Settings) -> None:
 def main() -> None:
     role, dsn, concurrency = sys.argv[1:]
     logging.basicConfig(level="WARNING")
-    load_handlers([])
+    load_handlers([handlers.__file__])
     folder = os.environ.get("BENCH_PROFILE")
     if folder is None:
         uvloop.run(play(role, dsn, int(concurrency)))

@@ -1,8 +1,9 @@
 """W2: a chain of steps, with separate processes and in one process."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
+from typing import Any
 
 from benchmarks.figures import Bar, Figure, Sample
 from benchmarks.fleet import separate
@@ -18,7 +19,7 @@ from benchmarks.submitter import (
     open_submitter,
 )
 from benchmarks.workflows import CHAIN_INPUTS, QUEUE, chain
-from dagmaster.cli.runtime import Fleet, fleet, worker_options
+from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.model.graph import Graph
 from dagmaster.settings import load_settings
@@ -65,22 +66,24 @@ async def measure_one_process(place: Place, scale: Scale) -> list[Figure]:
             await connect(dsn, application="bench") as conn,
             open_floor(floor_dsn) as floor,
         ):
-            await _time_here(running, conn, graph)  # warm
+            await time_here(running, conn, graph, CHAIN_INPUTS)  # warm
             for _ in range(scale.repetitions * CHAINS_PER_REPETITION):
                 await floor.measure_chain(scale.chain_steps)
-                times.append(await _time_here(running, conn, graph, min(times, default=0.0)))
+                times.append(await time_here(running, conn, graph, CHAIN_INPUTS, min(times, default=0.0)))
             await floor.measure_one_row(scale.rounds)
     return one_process_figures(times, floor.chains, floor.one_row, scale.chain_steps)
 
 
-async def _time_here(running: Fleet, conn: Connection, graph: Graph, expected_seconds: float = 0.0) -> float:
+async def time_here(
+    running: Fleet, conn: Connection, graph: Graph, inputs: Mapping[str, Any], expected_seconds: float = 0.0
+) -> float:
     """From before the submission until the owner, in this process, has seen the last commit succeed."""
     assert running.orchestrator is not None
     ended = running.orchestrator.stats.jobs_ended
     owner_id = running.orchestrator.me.instance_id
     began = perf_counter()
     submitted = await jobs.submit(
-        conn, jobs.NewJob(graph, CHAIN_INPUTS), threshold_seconds=OWNER_IS_ALIVE_SECONDS, owner_id=owner_id
+        conn, jobs.NewJob(graph, inputs), threshold_seconds=OWNER_IS_ALIVE_SECONDS, owner_id=owner_id
     )
     running.wake()
     async with asyncio.timeout(GIVE_UP_SECONDS):

@@ -33,6 +33,17 @@ def chain(steps: int) -> Graph:
     )
 
 
+def adding() -> Graph:
+    """START -> a task that adds a node for each of the input's items -> END."""
+    nodes: dict[str, Node] = {
+        "START": StartNode(next=("spread",)),
+        "spread": TaskNode(handler="bench.add", queue=QUEUE, params={"items": "{{ inputs.items }}"}, next=("END",)),
+        "END": EndNode(),
+    }
+    inputs = {"items": InputSpec(type=InputType.ARRAY)}
+    return compile_graph(Workflow(workflow_id="adding", name="adding", inputs=inputs, nodes=nodes))
+
+
 def fan(queue: str = QUEUE) -> Graph:
     """START -> fan-out over the input's items -> fan-in that collects -> END."""
     child = ChildTask(handler="echo", queue=queue, params={"item": "{{ item }}"})

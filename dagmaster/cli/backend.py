@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -52,6 +53,14 @@ class Steered:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """How the node stands. `is_done` is false when the job's owner has not acted yet."""
+
+    status: str
+    is_done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Listed:
     """A workflow in a list; of its inputs those that may be left out end with a question mark."""
 
@@ -62,6 +71,16 @@ class Listed:
     source: str
     is_active: bool
     record: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The times that a backfill is for; without an offset they are of the schedule's timezone."""
+
+    start: datetime
+    end: datetime
+    most: int
+    dry_run: bool
 
 
 class Backend(Protocol):
@@ -90,6 +109,11 @@ class Backend(Protocol):
 
     def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered: ...
 
+    def signal(self, job_id: int, name: str, data: Any, *, actor: str | None) -> str:
+        """The status of the job."""
+
+    def decide(self, job_id: int, node: str, *, approved: bool, comment: str | None, actor: str | None) -> Decided: ...
+
     def explain(self, job_id: int, node: str | None) -> Explanation: ...
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
@@ -99,6 +123,22 @@ class Backend(Protocol):
         """What is wanted of it now."""
 
     def queues(self) -> Sequence[Row]: ...
+
+    def schedules(self) -> Sequence[Row]: ...
+
+    def steer_schedule(self, schedule_id: str, command: str, *, actor: str | None) -> Row:
+        """The schedule after it was paused or resumed."""
+
+    def trigger_schedule(self, schedule_id: str, *, actor: str | None) -> Row:
+        """The job that was started, and the time it stands for."""
+
+    def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
+        """Which were added, changed and removed."""
+
+    def backfill(self, schedule_id: str, wanted: Range, *, actor: str | None) -> Row: ...
+
+    def clear_cache(self, handler: str | None, *, actor: str | None) -> int:
+        """How many results were forgotten."""
 
     def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[Listed], Sequence[Row]]:
         """And the problems of files that were not loaded."""

@@ -1,46 +1,38 @@
 """From what a user names to a graph that can be run: handlers, queues, files, defaults."""
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.preparing import Find
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.cli.failures import tell
 from dagmaster.errors import UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
 from dagmaster.model.problems import InvalidWorkflow, Problem
 from dagmaster.model.workflow import Workflow
+from dagmaster.python.catalogue import find_python_workflow, join, module_in
+from dagmaster.python.entrypoints import allow_modules
+from dagmaster.python.workflows import defined
 from dagmaster.settings import Settings
 
-DEFAULT_QUEUE = "default"
 SUFFIXES = (".yaml", ".yml")
-
-log = logging.getLogger(__name__)
 
 
 def load_registry(settings: Settings, more: Sequence[str] | None) -> Registry:
     load_handlers([*settings.handlers, *(more or ())])
+    allow_modules(settings.task_modules)
     return registry
 
 
-def default_queue(settings: Settings) -> str | None:
-    """Where tasks go that name no queue. Nobody chooses it for a server that others use (ruling C-16)."""
-    return settings.worker_queue if settings.database_dsn() else own_queue(settings)
-
-
-def own_queue(settings: Settings) -> str:
-    """The same for all that runs in one process or on one data folder: there it need not be set."""
-    if settings.worker_queue:
-        return settings.worker_queue
-    log.info("no default queue is set (DAGMASTER_WORKER_QUEUE): tasks that name none go to %r", DEFAULT_QUEUE)
-    return DEFAULT_QUEUE
-
-
 def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
-    """The workflow of a file, or of an id in the folder of workflows."""
+    """The workflow of a file, of a loaded module, or of an id in the folder of workflows."""
     path = Path(name)
+    if module_in(name) is not None:
+        return Catalog(queues=rules).register(find_python_workflow(name).workflow)
+    if name in defined:
+        return Catalog(queues=rules).register(defined[name].workflow)
     if path.suffix in SUFFIXES or "/" in name:
         return load_workflow(path, queues=rules)
     if not settings.workflows_dir.is_dir():
@@ -56,13 +48,27 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
     return catalog.get(name)
 
 
+def find_called(name: str, settings: Settings, rules: QueueRules) -> Find:
+    """Where to look for the workflows that this one calls: beside its file first."""
+    folder = Path(name).parent if Path(name).suffix in SUFFIXES else None
+    beside: Mapping[str, Workflow] = Catalog(folder, queues=rules).workflows if folder is not None else {}
+    return lambda called: beside[called] if called in beside else find_workflow(called, settings, rules)
+
+
 def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
     """Broken files are told, and do not keep the others from being used."""
     folder = settings.workflows_dir if settings.workflows_dir.is_dir() else None
     catalog = Catalog(folder, queues=rules)
+    tell(*map(str, join(catalog)))
     for problems in catalog.problems.values():
         tell(*map(str, problems))
     return catalog
+
+
+def with_module_of(workflow: str, handlers: Sequence[str] | None) -> list[str]:
+    """What is to be loaded so that a workflow is found that is named by its place: `FILE.py:function`."""
+    module = module_in(workflow)
+    return [*(handlers or ()), *([module] if module else ())]
 
 
 def problem_record(problem: Problem) -> dict[str, Any]:

@@ -37,6 +37,14 @@ def read_inputs(types: Mapping[str, InputType], pairs: Sequence[str], *documents
     return given
 
 
+def read_json(text: str, what: str) -> Any:
+    """Any value, not only an object."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInputs(f"{what} is no JSON: {error.msg}; a text needs its quotes, such as '\"yes\"'") from None
+
+
 def _read_pair(pair: str, types: Mapping[str, InputType]) -> tuple[str, Any]:
     name, equals, text = pair.partition("=")
     name = name.strip()

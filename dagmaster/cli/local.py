@@ -7,17 +7,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dagmaster.authoring.implicit import default_queue, own_queue
 from dagmaster.authoring.preparing import prepare, queues_of, tasks_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.backend import Listed, Order, Receipt, Row, Steered, Whole
-from dagmaster.cli.databases import database
+from dagmaster.cli import scheduling
+from dagmaster.cli.backend import Decided, Listed, Order, Range, Receipt, Row, Steered, Whole
 from dagmaster.cli.definitions import (
-    default_queue,
+    find_called,
     find_workflow,
     load_catalog,
     load_registry,
-    own_queue,
     problem_record,
+    with_module_of,
 )
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.progress import JobView, Show
@@ -25,17 +26,20 @@ from dagmaster.cli.sessions import ask, session
 from dagmaster.cli.watching import follow, outlook_of, steps_of
 from dagmaster.engine.facts import Explanation
 from dagmaster.errors import NotFound
-from dagmaster.model.states import JOB_TERMINAL, JobStatus
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import Workflow
 from dagmaster.outbound import check_url, policy_of
 from dagmaster.settings import Settings
-from dagmaster.store import steering, viewing
+from dagmaster.store import steering, steps, viewing
+from dagmaster.store.caching import clear_results
 from dagmaster.store.connect import Connection
+from dagmaster.store.databases import database
 from dagmaster.store.events import list_events
 from dagmaster.store.explaining import explain_job, explain_node
 from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_workers
 from dagmaster.store.jobs import NewJob, Submitted, get_job, list_jobs, list_nodes
 from dagmaster.store.jobs import submit as store_job
+from dagmaster.store.schedules import list_schedules
 from dagmaster.store.signals import MAIL
 from dagmaster.store.standing import Histories, standing_of
 from dagmaster.store.tasks import queue_depths, unserved
@@ -70,14 +74,16 @@ class Local:
 
     def _new_job(self, order: Order) -> NewJob:
         settings = self.settings
-        registry = load_registry(settings, order.handlers)
+        handlers = with_module_of(order.workflow, order.handlers)
+        registry = load_registry(settings, handlers)
         # Which handlers there are is the workers' business, unless it is said here too.
-        known = registry.queues() if order.handlers or settings.handlers else None
-        definition = find_workflow(order.workflow, settings, QueueRules(known, default_queue(settings)))
+        known = registry.queues() if handlers or settings.handlers else None
+        rules = QueueRules(known, default_queue(settings))
+        definition = find_workflow(order.workflow, settings, rules)
         if (url := order.options.get("callback_url")) is not None:
             check_url(url, policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http))
         return NewJob(
-            prepare(definition, settings, registry),
+            prepare(definition, settings, registry, find_called(order.workflow, settings, rules)),
             gather_inputs(definition, order.pairs, *order.documents),
             **order.options,
         )
@@ -171,6 +177,20 @@ class Local:
             lambda _, now: now["paused_at"] is None,
         )
 
+    def signal(self, job_id: int, name: str, data: Any, *, actor: str | None) -> str:
+        job = ask(self.settings, lambda conn: steps.send_signal(conn, job_id, name, data=data, actor=actor))
+        return str(job["status"])
+
+    def decide(self, job_id: int, node: str, *, approved: bool, comment: str | None, actor: str | None) -> Decided:
+        async def do(conn: Connection) -> Decided:
+            await steps.request_decision(conn, job_id, node, approved=approved, actor=actor, comment=comment)
+            is_there = await is_orchestrated(conn, threshold_seconds=self.settings.orphan_threshold_seconds)
+            seconds = STEER_SECONDS if is_there else 0
+            status = await steps.until_decided(conn, job_id, node, seconds=seconds)
+            return Decided(status, status is not NodeStatus.RUNNING)
+
+        return ask(self.settings, do)
+
     def explain(self, job_id: int, node: str | None) -> Explanation:
         threshold = self.settings.orphan_threshold_seconds
 
@@ -220,6 +240,24 @@ class Local:
 
     def queues(self) -> Sequence[Row]:
         return ask(self.settings, queue_depths)
+
+    def schedules(self) -> Sequence[Row]:
+        return ask(self.settings, list_schedules)
+
+    def steer_schedule(self, schedule_id: str, command: str, *, actor: str | None) -> Row:
+        return scheduling.steer(self.settings, schedule_id, command, actor)
+
+    def trigger_schedule(self, schedule_id: str, *, actor: str | None) -> Row:
+        return scheduling.start_now(self.settings, schedule_id, actor)
+
+    def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
+        return scheduling.sync(self.settings, handlers, prune=prune, actor=actor)
+
+    def backfill(self, schedule_id: str, wanted: Range, *, actor: str | None) -> Row:
+        return scheduling.fill(self.settings, schedule_id, wanted, actor)
+
+    def clear_cache(self, handler: str | None, *, actor: str | None) -> int:
+        return ask(self.settings, lambda conn: clear_results(conn, handler, actor=actor, source_app="cli"))
 
     def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[Listed], Sequence[Row]]:
         registry = load_registry(self.settings, handlers)

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from dagmaster.cli.databases import database
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import console, print_json, table
 from dagmaster.cli.sessions import check_named
 from dagmaster.store import migrate
+from dagmaster.store.databases import database
 
 app = typer.Typer(name="migrate", add_completion=False)
 

@@ -108,6 +108,7 @@ def _print_removed(removed: Removed, folder: Path | None, *, as_json: bool) -> N
         count_of(removed.nodes, "node"),
         count_of(removed.events, "event"),
         count_of(removed.definitions, "definition"),
+        *([count_of(removed.cached_results, "cached result")] if removed.cached_results else ()),
     ]
     days = f", and {count_of(removed.event_days, 'whole day')} of events" if removed.event_days else ""
     typer.echo(f"removed {', '.join(parts)}{days}")

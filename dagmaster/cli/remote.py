@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import Any
 
-from dagmaster.cli.backend import Listed, Order, Receipt, Row, Steered, Whole
+from dagmaster.cli.backend import Decided, Listed, Order, Range, Receipt, Row, Steered, Whole
 from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
@@ -131,6 +131,16 @@ class Remote:
         _check_actor(actor)
         return _steered(self.client.retry(job_id, node))
 
+    def signal(self, job_id: int, name: str, data: Any, *, actor: str | None) -> str:
+        _check_actor(actor)
+        return self.client.signal(job_id, name, data).status
+
+    def decide(self, job_id: int, node: str, *, approved: bool, comment: str | None, actor: str | None) -> Decided:
+        _check_actor(actor)
+        decide = self.client.approve if approved else self.client.reject
+        reply = decide(job_id, node, comment)
+        return Decided(reply.status, reply.is_done)
+
     def explain(self, job_id: int, node: str | None) -> Explanation:
         found = self.client.explain(job_id, node)
         return Explanation(Kind(found.kind), found.sentence, found.data)
@@ -175,6 +185,33 @@ class Remote:
             for one in self.client.queues()
             if one.depth or one.held or one.running
         ]
+
+    def schedules(self) -> Sequence[Row]:
+        return [_row(one) for one in self.client.schedules()]
+
+    def steer_schedule(self, schedule_id: str, command: str, *, actor: str | None) -> Row:
+        _check_actor(actor)
+        steer = {"pause": self.client.pause_schedule, "resume": self.client.resume_schedule}
+        return _row(steer[command](schedule_id))
+
+    def trigger_schedule(self, schedule_id: str, *, actor: str | None) -> Row:
+        _check_actor(actor)
+        return _row(self.client.trigger_schedule(schedule_id))
+
+    def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
+        _check_actor(actor)
+        if handlers:
+            raise Invalid("--handlers is for the files of this machine; the server has its own")
+        return _row(self.client.sync_schedules(prune=prune))
+
+    def backfill(self, schedule_id: str, wanted: Range, *, actor: str | None) -> Row:
+        _check_actor(actor)
+        done = self.client.backfill(schedule_id, wanted.start, wanted.end, max_jobs=wanted.most, dry_run=wanted.dry_run)
+        return _row(done)
+
+    def clear_cache(self, handler: str | None, *, actor: str | None) -> int:
+        _check_actor(actor)
+        return self.client.clear_cache(handler).removed
 
     def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[Listed], Sequence[Row]]:
         if handlers:

@@ -10,18 +10,20 @@ import typer
 import uvloop
 
 from dagmaster import __version__
+from dagmaster.authoring.implicit import default_queue, own_queue
 from dagmaster.authoring.preparing import queues_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.databases import database
-from dagmaster.cli.definitions import default_queue, load_catalog, load_registry, own_queue
+from dagmaster.cli.definitions import load_catalog, load_registry
 from dagmaster.cli.far import is_far, work_far
 from dagmaster.cli.health import answering, open_health
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 from dagmaster.cli.output import count_of, listed
-from dagmaster.cli.runtime import fleet, stop_on_signals, until_stopped, worker_options
+from dagmaster.cli.runtime import stop_on_signals, until_stopped
 from dagmaster.cli.serving import Door, serving
+from dagmaster.fleet import fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
+from dagmaster.store.databases import database
 from dagmaster.web.serving import bind, url_of
 from dagmaster.worker.options import WorkerOptions
 

@@ -8,21 +8,23 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
+from dagmaster.authoring.implicit import own_queue
 from dagmaster.authoring.preparing import prepare, queues_of
 from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.concluding import conclude, showing
-from dagmaster.cli.databases import database
-from dagmaster.cli.definitions import find_workflow, load_registry, own_queue
+from dagmaster.cli.definitions import find_called, find_workflow, load_registry, with_module_of
 from dagmaster.cli.failures import INTERRUPTED, TIMED_OUT, tell
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.options import Concurrency, Handlers, Inputs, InputsJson, JsonOutput, begin
 from dagmaster.cli.progress import JobView, Show
-from dagmaster.cli.runtime import Fleet, fleet, stop_on_signals, worker_options
+from dagmaster.cli.runtime import stop_on_signals
 from dagmaster.cli.watching import follow, steps_of
+from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.model.graph import Graph
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
+from dagmaster.store.databases import database
 from dagmaster.store.jobs import NewJob, submit
 from dagmaster.tracing import current_trace_parent, span
 from dagmaster.worker.options import WorkerOptions
@@ -36,7 +38,9 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def run(
     ctx: typer.Context,
-    workflow: Annotated[str, typer.Argument(metavar="FILE|ID", help="A workflow file, or an id in the folder.")],
+    workflow: Annotated[
+        str, typer.Argument(metavar="FILE|ID", help="A workflow file, FILE.py:FUNCTION, or an id in the folder.")
+    ],
     single_inputs: Inputs = None,
     inputs: InputsJson = None,
     handlers: Handlers = None,
@@ -57,14 +61,17 @@ def run(
       dagmaster run workflows/demo.yaml
       dagmaster run hello_world -i name=Ada
       dagmaster run my.yaml --handlers my_handlers.py --json
+      dagmaster run my_workflows.py:nightly
     """
     settings = begin(ctx, traced=True)
+    handlers = with_module_of(workflow, handlers)
     registry = load_registry(settings, handlers)
     queue = own_queue(settings)
-    definition = find_workflow(workflow, settings, QueueRules(registry.queues(), queue))
-    graph = prepare(definition, settings, registry)
+    rules = QueueRules(registry.queues(), queue)
+    definition = find_workflow(workflow, settings, rules)
+    graph = prepare(definition, settings, registry, find_called(workflow, settings, rules))
     job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs))
-    queues = sorted({queue} | queues_of(definition))
+    queues = sorted({queue}.union(*(queues_of(one.workflow) for one in (graph, *graph.called))))
     options = worker_options(settings, queues, concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
     with database(settings) as dsn:
         outcome = uvloop.run(Runner(dsn, settings, registry, options, as_json, timeout).run(job))

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.cli.runtime import Fleet
 from dagmaster.errors import Misconfigured
+from dagmaster.fleet import Fleet
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.keys import any_keys
 from dagmaster.web.app import create_app
+from dagmaster.web.scheduling import sync_catalog
 from dagmaster.web.services import opened_services
 from dagmaster.web.serving import is_loopback, served
 
@@ -48,6 +49,8 @@ async def serving(
         is_local=is_local,
         orchestrator=running.orchestrator,
     ) as services:
+        async with services.pool.connection() as conn:
+            await sync_catalog(conn, services)
         app = create_app(services)
         async with served(app, door.listener):
             yield app

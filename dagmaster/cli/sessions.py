@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import psycopg
 
-from dagmaster.cli.databases import database
 from dagmaster.errors import DatabaseUnavailable, Misconfigured, NotFound
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, opened
+from dagmaster.store.databases import database
 from dagmaster.store.embedded import EmbeddedServer
 
 T = TypeVar("T")

@@ -1,20 +1,24 @@
 """Workflow files: which there are, and what is wrong with them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.implicit import default_queue
 from dagmaster.authoring.yaml import QueueRules, read_file
 from dagmaster.cli.backend import backend_of
-from dagmaster.cli.definitions import SUFFIXES, default_queue, load_registry, problem_record
+from dagmaster.cli.definitions import SUFFIXES, load_registry, problem_record
 from dagmaster.cli.failures import WRONG_USE, tell
 from dagmaster.cli.options import Handlers, JsonOutput, begin
 from dagmaster.cli.output import console, print_json, table
 from dagmaster.errors import NotFound
 from dagmaster.model.problems import Problem
+from dagmaster.python.catalogue import SUFFIX as PYTHON
+from dagmaster.python.catalogue import join
 
 app = typer.Typer(add_completion=False)
 
@@ -53,7 +57,10 @@ def workflows(ctx: typer.Context, handlers: Handlers = None, as_json: JsonOutput
 @app.command()
 def validate(
     ctx: typer.Context,
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Workflow files, or folders of them.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Workflow files, Python files, or folders of workflow files."),
+    ],
     handlers: Handlers = None,
     as_json: JsonOutput = False,
 ) -> None:
@@ -66,12 +73,14 @@ def validate(
     For example:
       dagmaster validate workflows
       dagmaster validate my.yaml --handlers my_handlers.py
+      dagmaster validate my_workflows.py
     """
     settings = begin(ctx)
-    registry = load_registry(settings, handlers)
+    modules = [str(path) for path in paths if path.suffix == PYTHON]
+    registry = load_registry(settings, [*(handlers or ()), *modules])
     known = registry.queues() if handlers or settings.handlers else None
     rules = QueueRules(known, default_queue(settings))
-    checked = {path: read_file(path, queues=rules)[1] for path in _files(paths)}
+    checked = {path: _problems(path, rules) for path in _files(paths)}
     has_errors = any(problem.is_error for problems in checked.values() for problem in problems)
     if as_json:
         print_json({"ok": not has_errors, "files": [_file(path, problems) for path, problems in checked.items()]})
@@ -80,6 +89,12 @@ def validate(
             for line in [*map(str, problems)] or [f"{path}: ok"]:
                 typer.echo(line)
     raise typer.Exit(WRONG_USE if has_errors else 0)
+
+
+def _problems(path: Path, rules: QueueRules) -> Sequence[Problem]:
+    if path.suffix == PYTHON:
+        return join(Catalog(queues=rules), str(path))
+    return read_file(path, queues=rules)[1]
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:

@@ -12,6 +12,7 @@ import pytest
 from docs_runner import ROOT, find_pages, make_template, prepared, read_page
 from pydantic_core import PydanticUndefined
 
+import dagmaster
 from dagmaster import client
 from dagmaster.authoring import dialects
 from dagmaster.engine.facts import Kind
@@ -106,6 +107,7 @@ def test_all_codes_of_errors_are_described() -> None:
 def test_all_metrics_are_described() -> None:
     nothing: dict[str, Any] = {"orchestrators": [], "workers": [], "queues": []}
     nothing |= {"callbacks": {"waiting": 0, "failed": 0}, "connections": {"most": 1, "by_application": {}}}
+    nothing["schedules"] = {"active": 0, "paused": 0, "late": 0}
     described = {word.removesuffix("_total") for word in _words("metrics.md") if word.startswith("dagmaster_")}
     assert {metric.name for metric in Fleet(nothing).collect()} == described
 
@@ -117,6 +119,13 @@ def test_all_of_the_client_is_described() -> None:
     for name, method in methods.items():
         assert set(inspect.signature(method).parameters) - {"self"} <= words, name
         assert inspect.signature(method).parameters == inspect.signature(getattr(client.AsyncClient, name)).parameters
+
+
+def test_all_of_the_python_api_is_described() -> None:
+    words = _words("python.md") | _words("client.md")
+    assert set(dagmaster.HOMES) <= words
+    for name in dagmaster.sync.__all__:
+        assert set(inspect.signature(getattr(dagmaster, name)).parameters) <= words, name
 
 
 def test_all_roles_checks_and_reasons_are_described() -> None:
@@ -169,7 +178,8 @@ def test_all_of_the_expression_language_is_described() -> None:
 
 def test_all_keys_of_workflow_files_are_described() -> None:
     keys = {key for keys in dialects._KEYS.values() for key in keys}
-    known = {*Workflow.model_fields, *InputSpec.model_fields, *RetryPolicy.model_fields, *Aggregation, *InputType}
+    of_workflows = {field.alias or name for name, field in Workflow.model_fields.items()}
+    known = {*of_workflows, *InputSpec.model_fields, *RetryPolicy.model_fields, *Aggregation, *InputType}
     assert {*dialects._ALL_KEYS, *keys, *known} <= _words("workflow-file.md")
 
 

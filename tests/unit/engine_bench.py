@@ -92,13 +92,22 @@ def end(*all_of: str, any_of: tuple[str, ...] = ()) -> EndNode:
 
 
 class Bench:
-    """`start` is added to the nodes; whatever depends on nothing depends on it. `expands` is for the next slices."""
+    """`start` is added to the nodes; whatever depends on nothing depends on it. `expands` is for the next slices.
 
-    def __init__(self, inputs: Mapping[str, Any] | None = None, rules: Rules | None = None, **nodes: Node) -> None:
+    `chains` are the heads of the chains that run last, by their key.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        rules: Rules | None = None,
+        chains: Mapping[str, tuple[str, ...]] | None = None,
+        **nodes: Node,
+    ) -> None:
         self.rules = rules or Rules()
         self.now = START
         self.expands = True
-        graph = compile_graph(_workflow(dict(inputs or {}), nodes))
+        graph = compile_graph(_workflow(dict(inputs or {}), nodes, dict(chains or {})))
         self.store = Store(JOB, graph, dict(inputs or {}), OWNER, self.now)
         self.job = self.store.load()
         self.turn = Turn(self.job, self.now, self.rules)
@@ -241,7 +250,7 @@ class Bench:
         return found[-1].event_data or {}
 
 
-def _workflow(inputs: Mapping[str, Any], nodes: Mapping[str, Node]) -> Workflow:
+def _workflow(inputs: Mapping[str, Any], nodes: Mapping[str, Node], chains: Mapping[str, tuple[str, ...]]) -> Workflow:
     branched = {
         target
         for node in nodes.values()
@@ -250,6 +259,7 @@ def _workflow(inputs: Mapping[str, Any], nodes: Mapping[str, Node]) -> Workflow:
         for target in branch.next
     }
     linked = branched | {target for node in nodes.values() for target in node.next}
+    linked |= {head for heads in chains.values() for head in heads}
     loose = [name for name, node in nodes.items() if not node.depends_on and name not in linked]
     return Workflow(
         workflow_id="bench",
@@ -257,6 +267,7 @@ def _workflow(inputs: Mapping[str, Any], nodes: Mapping[str, Node]) -> Workflow:
         version=7,
         inputs={name: InputSpec(type=_type_of(value)) for name, value in inputs.items()},
         nodes={"start": StartNode(next=tuple(loose)), **nodes},
+        **chains,
     )
 
 

@@ -6,7 +6,17 @@ import pytest
 
 from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, call, encode_output, registry
 
-BASIC = ["chunk_processor", "echo", "fail", "flaky_echo", "hello_world", "multi_phase", "size_check", "sleep"]
+BASIC = [
+    "chunk_processor",
+    "collect",
+    "echo",
+    "fail",
+    "flaky_echo",
+    "hello_world",
+    "multi_phase",
+    "size_check",
+    "sleep",
+]
 
 
 def a_context(name, params=None, **fields) -> HandlerContext:
@@ -21,6 +31,11 @@ async def run(name, params=None, **fields) -> HandlerResult:
 @pytest.mark.parametrize("name", BASIC)
 def test_no_basic_handler_insists_on_a_queue(name):
     assert registry.queues()[name] is None
+
+
+async def test_collect_gives_a_list_as_one_result():
+    assert (await run("collect", {"values": [1, {"a": None}]})).output == {"result": [1, {"a": None}]}
+    assert (await run("collect")).output == {"result": []}
 
 
 async def test_echo_gives_its_params_back():

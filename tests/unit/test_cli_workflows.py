@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from command_line import WORKFLOWS, call, write_workflow
 
+from dagmaster.python import catalogue
+
 GOOD = """\
 workflow_id: good
 nodes:
@@ -28,6 +30,7 @@ nodes:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "workflows").mkdir()
+    monkeypatch.setattr(catalogue, "defined", {})  # Modules of other tests define workflows too.
     return tmp_path / "workflows"
 
 

@@ -12,7 +12,17 @@ from dagmaster.errors import Misconfigured
 from dagmaster.handlers import Registry, basic, load_handlers, loading
 from dagmaster.handlers import registry as default_registry
 
-BASIC = {"echo", "hello_world", "sleep", "fail", "flaky_echo", "multi_phase", "size_check", "chunk_processor"}
+BASIC = {
+    "echo",
+    "hello_world",
+    "sleep",
+    "fail",
+    "flaky_echo",
+    "multi_phase",
+    "size_check",
+    "chunk_processor",
+    "collect",
+}
 
 
 @pytest.fixture(autouse=True)
