@@ -43,7 +43,7 @@ from dagmaster.model.workflow import (
     WorkflowNode,
 )
 
-__all__ = ["compile_graph", "find_problems"]
+__all__ = ["assemble_graph", "compile_graph", "find_problems"]
 
 # Nobody wants to be asked again, and a job is not done twice, unless its author says so.
 ONCE = RetryPolicy(max_attempts=0)
@@ -60,6 +60,16 @@ def compile_graph(
     problems = find_problems(workflow, known_handlers=known_handlers)
     if any(problem.is_error for problem in problems):
         raise InvalidWorkflow(problems)
+    return assemble_graph(workflow, default_timeout_seconds=default_timeout_seconds, default_retry=default_retry)
+
+
+def assemble_graph(
+    workflow: Workflow,
+    *,
+    default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    default_retry: RetryPolicy = RetryPolicy(),
+) -> Graph:
+    """The graph of a workflow in which nothing is wrong: what a job is pinned to was checked when it was submitted."""
     compiler = _Compiler(workflow, default_timeout_seconds, default_retry)
     order = sorted(sort_topologically(compiler.inbound), key=lambda node_id: ORDER.index(compiler.phases[node_id]))
     nodes = {node_id: compiler.compile(node_id) for node_id in order}

@@ -62,12 +62,17 @@ class GraphNode(Reply):
     queue: str | None
     retry_count: int
     error_message: str | None
+    max_retries: int
+    not_before: Time | None
     started_at: Time | None
     completed_at: Time | None
     duration_seconds: float | None
     taken_branch: str | None
+    waits_for: str | None = Field(description="approval, signal, time, job or retry, while it waits for that")
+    runs_last: str | None = Field(description="on_failure or finally, if it begins such a chain")
     children: dict[str, int] = Field(default_factory=dict)
     added: dict[str, int] = Field(default_factory=dict, description="what its task has added, by status")
+    last_ended_at: Time | None = Field(default=None, description="when the last of these ended")
 
 
 class GraphEdge(Reply):
@@ -80,10 +85,13 @@ class GraphEdge(Reply):
 
 
 class GraphReply(Reply):
+    """What happens from here on stands behind the event `last_event_id`."""
+
     job_id: Id
     workflow_id: str
     workflow_version: int
     status: str
+    last_event_id: Id
     nodes: list[GraphNode]
     edges: list[GraphEdge]
 

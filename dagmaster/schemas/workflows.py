@@ -40,6 +40,7 @@ class WorkflowNode(Reply):
     handler: str | None
     queue: str | None
     timeout_seconds: float | None
+    runs_last: str | None = Field(description="on_failure or finally, if it begins such a chain")
 
 
 class WorkflowEdge(Reply):

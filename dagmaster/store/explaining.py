@@ -10,13 +10,12 @@ from dagmaster.engine.facts import Consumer, Explanation, Facts, OwnerFacts, Pro
 from dagmaster.engine.state import JobState, NodeState, is_executed, new_job, restore
 from dagmaster.engine.turn import Rules
 from dagmaster.errors import NotFound, UnknownJob, UnknownNode
-from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
-from dagmaster.model.workflow import Workflow
 from dagmaster.store.connect import Connection
 from dagmaster.store.instances import is_orchestrated
 from dagmaster.store.jobs import node_of
+from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.statements import run
 
 Row = Mapping[str, Any]
@@ -43,24 +42,30 @@ class _Moment:
     now: datetime
 
 
-async def explain_job(conn: Connection, job_id: int, *, threshold_seconds: float) -> Explanation:
-    """Raises UnknownJob. Opens a transaction of its own."""
-    it = await _look(conn, job_id, None, threshold_seconds)
+async def explain_job(
+    conn: Connection, job_id: int, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
+) -> Explanation:
+    """Raises UnknownJob. Opens a transaction of its own. Those who ask often have `pinned`."""
+    it = await _look(conn, job_id, None, threshold_seconds, pinned)
     return explain.explain_job(it.job, it.facts, it.now, it.rules)
 
 
-async def explain_node(conn: Connection, job_id: int, node_id: str, *, threshold_seconds: float) -> Explanation:
+async def explain_node(
+    conn: Connection, job_id: int, node_id: str, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
+) -> Explanation:
     """Raises UnknownJob and UnknownNode. Opens a transaction of its own."""
-    it = await _look(conn, job_id, node_id, threshold_seconds)
+    it = await _look(conn, job_id, node_id, threshold_seconds, pinned)
     return explain.explain_node(it.job, node_id, it.facts, it.now, it.rules)
 
 
-async def _look(conn: Connection, job_id: int, node_id: str | None, threshold_seconds: float) -> _Moment:
+async def _look(
+    conn: Connection, job_id: int, node_id: str | None, threshold_seconds: float, pinned: PinnedGraphs | None
+) -> _Moment:
     """The facts about one node, or about all that are open."""
     async with conn.transaction():
         await run(conn, "explain_snapshot")
         row = await _job_row(conn, job_id, threshold_seconds)
-        job = await _load(conn, row)
+        job = await _load(conn, row, pinned or PinnedGraphs())
         if node_id is not None and node_id not in job.nodes:
             raise UnknownNode(f"job {job_id} has no node {node_id!r}; `dagmaster show {job_id}` lists them")
         wanted = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
@@ -86,14 +91,14 @@ async def _job_row(conn: Connection, job_id: int, threshold_seconds: float) -> R
     row = await (await run(conn, "explain_job", values)).fetchone()
     if row is None:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
-    if row["definition"] is None:
-        raise NotFound(f"the pinned definition of job {job_id} is not in dag_workflows")
     return row
 
 
-async def _load(conn: Connection, row: Row) -> JobState:
+async def _load(conn: Connection, row: Row, pinned: PinnedGraphs) -> JobState:
     """The job as its owner would have it in memory, whether it has one or not, without what its nodes hold."""
-    graph = compile_graph(Workflow.model_validate_json(row["definition"]))
+    graph = await pinned.find(conn, row["workflow_hash"])
+    if graph is None:
+        raise NotFound(f"the pinned definition of job {row['job_id']} is not in dag_workflows")
     job = new_job(row["job_id"], graph, {}, row["created_at"], priority=row["priority"])
     job.status = JobStatus(row["status"])
     job.started_at, job.completed_at, job.error = row["started_at"], row["completed_at"], row["error_message"]

@@ -8,13 +8,11 @@ from typing import Any
 
 from dagmaster.engine.estimate import TIMED, Estimate, Usual, estimate
 from dagmaster.errors import UnknownJob
-from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding
 from dagmaster.model.states import JobStatus, NodeStatus
-from dagmaster.model.workflow import Workflow
 from dagmaster.store.connect import Connection
-from dagmaster.store.jobs import load_definitions
+from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.statements import run
 
 HISTORY_SECONDS = 30.0
@@ -82,7 +80,10 @@ def _fan(row: Row) -> FanStanding:
 class Histories:
     """How workflows usually go, looked up again when it is old: those who look at a job often ask for it each time."""
 
-    def __init__(self, keep: int = KEEP_HISTORIES, seconds: float = HISTORY_SECONDS) -> None:
+    def __init__(
+        self, pinned: PinnedGraphs | None = None, *, keep: int = KEEP_HISTORIES, seconds: float = HISTORY_SECONDS
+    ) -> None:
+        self._pinned = pinned or PinnedGraphs()
         self._known: dict[str, tuple[float, History]] = {}
         self._keep, self._seconds = keep, seconds
 
@@ -99,7 +100,7 @@ class Histories:
             return known
         if known is not None:  # Whoever asks meanwhile gets the old one.
             self._known[workflow_hash] = (monotonic() + self._seconds, known)
-        graph = known.graph if known is not None else await _graph(conn, workflow_hash)
+        graph = known.graph if known is not None else await self._pinned.find(conn, workflow_hash)
         if graph is None:
             return None
         found = History(graph, await usual_times(conn, graph))
@@ -107,11 +108,6 @@ class Histories:
             del self._known[next(iter(self._known))]
         self._known[workflow_hash] = (monotonic() + self._seconds, found)
         return found
-
-
-async def _graph(conn: Connection, workflow_hash: str) -> Graph | None:
-    definition = (await load_definitions(conn, [workflow_hash])).get(workflow_hash)
-    return compile_graph(Workflow.model_validate(definition)) if definition is not None else None
 
 
 async def usual_times(conn: Connection, graph: Graph) -> dict[str, Usual]:

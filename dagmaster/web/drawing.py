@@ -1,13 +1,30 @@
 """A job or a workflow as nodes and edges that can be drawn."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from dagmaster.model.added import OUTSIDE
 from dagmaster.model.edges import find_inbound, find_targets
+from dagmaster.model.graph import Graph
+from dagmaster.model.graph import GraphNode as CompiledNode
+from dagmaster.model.last import find_heads
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
-from dagmaster.model.workflow import ChildTask, ConditionalNode, FanOutNode, Node, TaskNode, Workflow
-from dagmaster.schemas.timeline import GraphEdge, GraphNode, GraphReply
+from dagmaster.model.workflow import (
+    ApprovalNode,
+    ChildTask,
+    ConditionalNode,
+    FanOutNode,
+    Node,
+    TaskNode,
+    WaitNode,
+    Workflow,
+)
+from dagmaster.model.workflow import WorkflowNode as WorkflowCall
+from dagmaster.schemas.timeline import GraphReply
 from dagmaster.schemas.workflows import WorkflowEdge, WorkflowNode
 from dagmaster.web.views import seconds_between
 
@@ -15,6 +32,7 @@ Row = Mapping[str, Any]
 
 
 def workflow_nodes(workflow: Workflow) -> list[WorkflowNode]:
+    last = _running_last(workflow)
     return [
         WorkflowNode(
             node_id=node_id,
@@ -23,6 +41,7 @@ def workflow_nodes(workflow: Workflow) -> list[WorkflowNode]:
             handler=task.handler if (task := task_of(node)) else None,
             queue=task.queue if task else None,
             timeout_seconds=task.timeout_seconds if task else None,
+            runs_last=last.get(node_id),
         )
         for node_id, node in workflow.nodes.items()
     ]
@@ -35,48 +54,119 @@ def workflow_edges(workflow: Workflow) -> list[WorkflowEdge]:
     ]
 
 
-def draw(job: Row, workflow: Workflow, rows: Iterable[Row], counts: Iterable[Row]) -> GraphReply:
+@dataclass(slots=True)
+class Folded:
+    """What is drawn within a node: the items of a fan-out, and what its task has added, by status."""
+
+    children: dict[str, int] = field(default_factory=dict)
+    added: dict[str, int] = field(default_factory=dict)
+    began_at: datetime | None = None
+    last_ended_at: datetime | None = None
+
+    def take(self, count: Row) -> None:
+        counts = self.added if count["is_added"] else self.children
+        counts[count["status"]] = count["nodes"]
+        self.began_at = min(filter(None, (self.began_at, count["began_at"])), default=None)
+        self.last_ended_at = max(filter(None, (self.last_ended_at, count["last_ended_at"])), default=None)
+
+
+NOTHING = Folded()
+
+
+def draw(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, last_event_id: int) -> GraphReply:
+    """`counts` are those of `count_folded`. Made in one go: there may be thousands of nodes."""
     known = {row["node_id"]: row for row in rows}
-    children: dict[str, dict[str, int]] = {}
-    added: dict[str, dict[str, int]] = {}
+    folded: defaultdict[str, Folded] = defaultdict(Folded)
     for count in counts:
-        if count["parent_node_id"] is not None:
-            counted = added if count["is_added"] else children
-            counted.setdefault(count["parent_node_id"], {})[count["status"]] = count["nodes"]
-    return GraphReply(
-        job_id=job["job_id"],
-        workflow_id=job["workflow_id"],
-        workflow_version=job["workflow_version"],
-        status=job["status"],
-        nodes=[
-            _node(node_id, node, known[node_id], children.get(node_id, {}), added.get(node_id, {}))
-            for node_id, node in workflow.nodes.items()
-            if node_id in known
-        ],
-        edges=[
-            GraphEdge(
-                source=source,
-                target=target,
-                kind=_kind(known[source], branches, children.get(source, {})),
-                branch=", ".join(branches) or None,
-            )
-            for source, target, branches in _edges(workflow)
-            if source in known
-        ],
-    )
+        folded[count["parent_node_id"]].take(count)
+    last = _running_last(graph.workflow)
+    nodes = [
+        _node(node, known[node_id], folded.get(node_id, NOTHING), last.get(node_id))
+        for node_id, node in graph.workflow.nodes.items()
+        if node_id in known
+    ]
+    if OUTSIDE in folded and OUTSIDE not in known:
+        nodes.append(_outside(folded[OUTSIDE]))
+    edges = [
+        edge
+        for node_id in graph.workflow.nodes
+        if node_id in known
+        for edge in _edges_from(graph.nodes[node_id], known[node_id], folded.get(node_id, NOTHING).children)
+    ]
+    return GraphReply.model_validate({**job, "last_event_id": str(last_event_id), "nodes": nodes, "edges": edges})
 
 
-def _node(node_id: str, node: Node, row: Row, children: dict[str, int], added: dict[str, int]) -> GraphNode:
+def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
+    """Of GraphNode."""
     task = task_of(node)
-    return GraphNode(
-        **{**row, "error_message": redact(row["error_message"])},
-        type=node.type,
-        handler=task.handler if task else None,
-        queue=task.queue if task else None,
-        duration_seconds=seconds_between(row["started_at"], row["completed_at"]),
-        children=children,
-        added=added,
-    )
+    return {
+        **row,
+        "error_message": redact(row["error_message"]),
+        "type": node.type,
+        "handler": task.handler if task else None,
+        "queue": task.queue if task else None,
+        "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
+        "waits_for": _waits_for(node, row),
+        "runs_last": runs_last,
+        "children": folded.children,
+        "added": folded.added,
+        "last_ended_at": folded.last_ended_at,
+    }
+
+
+def _edges_from(node: CompiledNode, row: Row, children: Mapping[str, int]) -> Iterator[Row]:
+    """Of GraphEdge."""
+    plain = _kind(row, [], children)
+    for target in node.targets:
+        branches = [branch.name for branch in node.branches if target in branch.targets]
+        kind = _kind(row, branches, children) if branches else plain
+        yield {"source": node.node_id, "target": target, "kind": kind, "branch": ", ".join(branches) or None}
+
+
+def _running_last(workflow: Workflow) -> dict[str, str]:
+    return {head: phase.value for phase, heads in find_heads(workflow).items() for head in heads}
+
+
+def _waits_for(node: Node, row: Row) -> str | None:
+    if row["status"] == NodeStatus.READY and row["not_before"] is not None:
+        return "retry"
+    if row["status"] != NodeStatus.RUNNING:
+        return None
+    match node:
+        case ApprovalNode():
+            return "approval"
+        case WaitNode():
+            return "signal" if node.signal else "time"
+        case WorkflowCall():
+            return "job"
+        case _:
+            return None
+
+
+def _outside(folded: Folded) -> Row:
+    """What was added by no task stands for itself."""
+    is_open = any(status not in NODE_TERMINAL for status in folded.added)
+    failed = NodeStatus.FAILED if NodeStatus.FAILED in folded.added else NodeStatus.COMPLETED
+    ended_at = None if is_open else folded.last_ended_at
+    return {
+        "node_id": OUTSIDE,
+        "type": "added",
+        "status": NodeStatus.RUNNING if is_open else failed,
+        "handler": None,
+        "queue": None,
+        "retry_count": 0,
+        "max_retries": 0,
+        "error_message": None,
+        "not_before": None,
+        "started_at": folded.began_at,
+        "completed_at": ended_at,
+        "duration_seconds": seconds_between(folded.began_at, ended_at),
+        "taken_branch": None,
+        "waits_for": None,
+        "runs_last": None,
+        "added": folded.added,
+        "last_ended_at": folded.last_ended_at,
+    }
 
 
 def task_of(node: Node) -> ChildTask | None:
@@ -98,7 +188,7 @@ def _edges(workflow: Workflow) -> Iterator[tuple[str, str, list[str]]]:
             yield source, target, [branch.name for branch in branches if target in branch.next]
 
 
-def _kind(source: Row, branches: list[str], children: Mapping[str, int]) -> str:
+def _kind(source: Row, branches: Sequence[str], children: Mapping[str, int]) -> str:
     """As the engine decides it: nothing comes from what was skipped or failed, or along a branch not taken."""
     status = NodeStatus(source["status"])
     is_open = any(state not in NODE_TERMINAL for state, number in children.items() if number)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dagmaster.model.compile import compile_graph, find_problems
+from dagmaster.model.compile import assemble_graph, compile_graph, find_problems
 from dagmaster.model.edges import Inbound, find_cycles, find_inbound, find_targets, sort_topologically
 from dagmaster.model.graph import GraphNode, NodeType
 from dagmaster.model.problems import InvalidWorkflow, Problem, did_you_mean
@@ -577,6 +577,7 @@ def test_any_wiring_compiles_or_is_explained(links: dict[str, list[str]]) -> Non
     else:
         assert set(graph.nodes) == set(definition.nodes)
         assert graph.roots == ("START",)
+        assert assemble_graph(definition) == graph
 
 
 def test_members_in_both_lists_count_as_one_source() -> None:

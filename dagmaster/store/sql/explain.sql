@@ -3,9 +3,9 @@
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
 -- explain_job --
--- A job with its definition, and what is known of its owner.
+-- A job, and what is known of its owner.
 SELECT j.job_id, j.status, j.priority, j.created_at, j.started_at, j.completed_at, j.error_message, j.paused_at,
-    j.paused_by, j.resumed_at, j.owner_id, w.definition::text AS definition, clock_timestamp() AS now,
+    j.paused_by, j.resumed_at, j.owner_id, j.workflow_hash, clock_timestamp() AS now,
     coalesce(o.status = 'running', false) AS owner_runs,
     extract(epoch FROM clock_timestamp() - o.heartbeat_at)::float AS beat_seconds_ago,
     (
@@ -14,7 +14,6 @@ SELECT j.job_id, j.status, j.priority, j.created_at, j.started_at, j.completed_a
     ) AS orchestrators
 FROM dagapp.dag_jobs j
 LEFT JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = j.owner_id
-LEFT JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 WHERE j.job_id = :job_id;
 
 -- explain_nodes --

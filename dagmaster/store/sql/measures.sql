@@ -4,7 +4,7 @@ WITH jobs AS MATERIALIZED (
     SELECT workflow_id, status, extract(epoch FROM completed_at - started_at)::float AS seconds,
         CASE WHEN status = 'failed' THEN error_message END AS error
     FROM dagapp.dag_jobs
-    WHERE created_at >= clock_timestamp() - make_interval(days => :days::int)
+    WHERE created_at >= now() - make_interval(days => :days::int)
         AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
 ), causes AS (
     SELECT workflow_id, cause, count(*)::int AS occurrences,
@@ -38,7 +38,7 @@ WITH nodes AS MATERIALIZED (
         n.retry_count, n.dispatched_at IS NOT NULL OR n.retry_count > 0 AS was_tried,
         extract(epoch FROM n.completed_at - n.started_at)::float AS seconds
     FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
-    WHERE j.workflow_id = :workflow_id AND j.created_at >= clock_timestamp() - make_interval(days => :days::int)
+    WHERE j.workflow_id = :workflow_id AND j.created_at >= now() - make_interval(days => :days::int)
         AND n.definition IS NULL -- What tasks have added differs from job to job.
 )
 SELECT DISTINCT ON (node_id) node_id, is_child AS is_fan_out,
@@ -61,7 +61,7 @@ FROM (
         '\m[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\M', '<id>', 'gi'
     ), '\d+(\.\d+)?', '<n>', 'g'), 200) AS cause
     FROM dagapp.dag_jobs
-    WHERE status = 'failed' AND created_at >= clock_timestamp() - make_interval(days => :days::int)
+    WHERE status = 'failed' AND created_at >= now() - make_interval(days => :days::int)
         AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
 ) failures
 GROUP BY cause ORDER BY occurrences DESC, last_at DESC LIMIT :limit;
@@ -72,8 +72,8 @@ WITH width AS (
     SELECT make_interval(mins => :bucket_minutes::int) AS width, timestamptz '2000-01-01 00:00+00' AS origin
 ), buckets AS (
     SELECT generate_series(
-        date_bin(width, clock_timestamp() - make_interval(hours => :hours::int), origin),
-        date_bin(width, clock_timestamp(), origin), width
+        date_bin(width, now() - make_interval(hours => :hours::int), origin),
+        date_bin(width, now(), origin), width
     ) AS bucket_start
     FROM width
 ), ended AS (

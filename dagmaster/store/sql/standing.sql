@@ -10,7 +10,7 @@ WITH states AS MATERIALIZED (
         sum(retry_count) AS retries, max(dispatched_at) AS dispatched_at, max(started_at) AS started_at,
         max(completed_at) AS completed_at, max(not_before) AS not_before, avg(completed_at - started_at) AS duration
     FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY 1, 2, 3, 4
-), fans AS (
+), fans AS MATERIALIZED ( -- Not once for each node, as is planned while the table has no statistics.
     SELECT s.parent_node_id, jsonb_object_agg(s.status, s.nodes) AS counts, sum(s.retries)::bigint AS retries,
         max(s.completed_at) AS last_ended_at,
         max(s.started_at) FILTER (WHERE s.status = 'running') AS newest_started_at,
@@ -20,7 +20,7 @@ WITH states AS MATERIALIZED (
             WHERE n.job_id = :job_id AND n.node_id = s.parent_node_id
         ) AS items
     FROM states s WHERE s.parent_node_id IS NOT NULL AND NOT s.is_added GROUP BY s.parent_node_id
-), added AS (
+), added AS MATERIALIZED (
     SELECT parent_node_id, jsonb_object_agg(status, nodes) AS counts
     FROM states WHERE parent_node_id IS NOT NULL AND is_added GROUP BY parent_node_id
 )

@@ -17,14 +17,17 @@ router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
     """Why the job does not run, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
-    return _reply(job, None, await explaining.explain_job(conn, job["job_id"], threshold_seconds=threshold))
+    found = await explaining.explain_job(conn, job["job_id"], threshold_seconds=threshold, pinned=services.pinned)
+    return _reply(job, None, found)
 
 
 @router.get("/nodes/{node_id}/explain", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def explain_node(job: Job, node_id: str, services: Given, conn: Conn) -> Explanation:
     """Why this node does not run, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
-    found = await explaining.explain_node(conn, job["job_id"], node_id, threshold_seconds=threshold)
+    found = await explaining.explain_node(
+        conn, job["job_id"], node_id, threshold_seconds=threshold, pinned=services.pinned
+    )
     return _reply(job, node_id, found)
 
 

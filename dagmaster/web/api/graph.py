@@ -1,23 +1,26 @@
 """A job as a drawing."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
-from dagmaster.model.workflow import Workflow
+from dagmaster.errors import NotFound
 from dagmaster.schemas.timeline import GraphReply
-from dagmaster.store import jobs as job_store
-from dagmaster.store.viewing import view_graph
+from dagmaster.store.viewing import count_folded, last_event_of_job, view_graph
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.drawing import draw
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn
+from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 
 
-@router.get("/graph", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_graph(job: Job, conn: Conn) -> GraphReply:
+@router.get("/graph", response_model=GraphReply, responses=documented(404), dependencies=[READERS_OF_OWN])
+async def get_graph(job: Job, services: Given, conn: Conn) -> Response:
     """The nodes with their states, and the edges: live, dead, or not yet decided."""
-    definitions = await job_store.load_definitions(conn, [job["workflow_hash"]])
-    workflow = Workflow.model_validate(definitions[job["workflow_hash"]])
+    graph = await services.pinned.find(conn, job["workflow_hash"])
+    if graph is None:
+        raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
+    seen = await last_event_of_job(conn, job)  # Before the rest: what is told twice does no harm.
     rows = await view_graph(conn, job["job_id"])
-    return draw(job, workflow, rows, await job_store.count_nodes(conn, job["job_id"]))
+    drawn = draw(job, graph, rows, await count_folded(conn, job["job_id"]), last_event_id=seen)
+    # As it is: it may be megabytes, and would be looked through twice more on its way.
+    return Response(drawn.model_dump_json(), media_type="application/json")

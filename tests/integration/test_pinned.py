@@ -1,0 +1,51 @@
+"""The definitions of jobs are put together once for all who look at them."""
+
+import asyncio
+
+from fleet import graph, single, task
+
+from dagmaster.model.graph import Graph
+from dagmaster.store import jobs
+from dagmaster.store.connect import Connection, keep_json, opened
+from dagmaster.store.pinned import PinnedGraphs
+
+
+async def submitted(conn: Connection, made: Graph) -> str:
+    job_id = (await jobs.submit(conn, jobs.NewJob(made, {}), threshold_seconds=30)).job_id
+    return str((await jobs.get_job(conn, job_id))["workflow_hash"])
+
+
+async def test_all_who_ask_get_the_same_graph(dsn: str) -> None:
+    pinned, made = PinnedGraphs(), single()
+    async with opened(dsn, application="test") as conn, opened(dsn, application="test") as other:
+        workflow_hash = await submitted(conn, made)
+        first, second = await asyncio.gather(pinned.find(conn, workflow_hash), pinned.find(other, workflow_hash))
+        assert first is not None
+        assert first is second is await pinned.find(conn, workflow_hash)
+        assert first.workflow == made.workflow
+        assert first.nodes.keys() == made.nodes.keys()
+
+
+async def test_a_definition_that_is_gone_is_not_found(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        assert await PinnedGraphs().find(conn, "nope") is None
+
+
+async def test_what_was_not_asked_for_longest_makes_room(dsn: str) -> None:
+    pinned = PinnedGraphs(most_nodes=8)
+    async with opened(dsn, application="test") as conn:
+        one, two = [await submitted(conn, single(workflow_id=name)) for name in ("one", "two")]
+        large = await submitted(conn, graph({"a": task("echo", "b"), "b": task("echo", "END")}, "large", start="a"))
+        kept, left = await pinned.find(conn, one), await pinned.find(conn, two)
+        assert await pinned.find(conn, one) is kept
+        await pinned.find(conn, large)
+        assert await pinned.find(conn, one) is kept
+        assert await pinned.find(conn, two) is not left
+
+
+async def test_connections_that_leave_json_as_it_is_will_do(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        workflow_hash = await submitted(conn, single())
+        keep_json(conn)
+        found = await PinnedGraphs().find(conn, workflow_hash)
+        assert found is not None and "work" in found.nodes
