@@ -89,8 +89,18 @@ async def find_key(conn: Connection, text: str) -> Key | None:
     row = await (await run(conn, "find_key", {"key_id": match[1]})).fetchone()
     if row is None or not hmac.compare_digest(row["key_hash"], _hash(text)):
         return None
+    return await _used(conn, row)
+
+
+async def find_key_by_id(conn: Connection, key_id: str) -> Key | None:
+    """For who has shown the key before; None when it is revoked or expired since."""
+    row = await (await run(conn, "find_key", {"key_id": key_id})).fetchone()
+    return await _used(conn, row) if row else None
+
+
+async def _used(conn: Connection, row: Mapping[str, Any]) -> Key:
     if row["is_use_old"]:
-        await run(conn, "touch_key", {"key_id": match[1]})
+        await run(conn, "touch_key", {"key_id": row["key_id"]})
     return _key(row)
 
 

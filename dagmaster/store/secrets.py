@@ -10,6 +10,7 @@ from dagmaster.store.statements import run
 SECRET_BYTES = 32
 CALLBACK_SIGNING = "callback_signing"
 TASK_TOKENS = "task_tokens"
+SESSIONS = "sessions"
 
 
 async def get_secret(conn: Connection, name: str, *, chosen: bytes | None = None) -> bytes:

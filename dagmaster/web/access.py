@@ -2,8 +2,9 @@
 
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from time import monotonic
 from typing import Annotated, Any
@@ -16,9 +17,10 @@ from dagmaster.errors import Forbidden, Unauthorized, UnknownJob
 from dagmaster.model.access import Role
 from dagmaster.store.connect import Connection, Pool
 from dagmaster.store.jobs import get_job
-from dagmaster.store.keys import any_keys, find_key
-from dagmaster.store.secrets import TASK_TOKENS, get_secret
+from dagmaster.store.keys import Key, any_keys, find_key, find_key_by_id
+from dagmaster.store.secrets import SESSIONS, TASK_TOKENS, get_secret
 from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.sessions import COOKIE, CSRF_HEADER, SAFE_METHODS, Session, open_session
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip")
@@ -30,12 +32,16 @@ TOKEN_PREFIX = "dmt_"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`token` is what came instead of a key, for one task only; it is checked against the task."""
+    """`token` is what came instead of a key, for one task only; it is checked against the task.
+
+    `csrf` is what the pages of somebody who has signed in send along with every change.
+    """
 
     name: str
     role: Role
     token: str | None = None
     key_id: str | None = None
+    csrf: str = ""
 
     @property
     def is_partner(self) -> bool:
@@ -49,20 +55,33 @@ class Keyring:
         self._pool = pool
         self._known: dict[str, tuple[float, Caller]] = {}
         self._any: tuple[float, bool] = (0.0, True)
+        self._session_secret: bytes | None = None
 
     async def find(self, text: str) -> Caller | None:
-        digest = sha256(text.encode()).hexdigest()
-        if (known := self._known.get(digest)) and known[0] > monotonic():
+        return await self._look_up(sha256(text.encode()).hexdigest(), partial(find_key, text=text))
+
+    async def find_signed_in(self, session: Session) -> Caller | None:
+        """A session ends with its key."""
+        return await self._look_up(f"id:{session.key_id}", partial(find_key_by_id, key_id=session.key_id))
+
+    async def session_secret(self, chosen: bytes | None) -> bytes:
+        if self._session_secret is None:
+            async with self._pool.connection() as conn:
+                self._session_secret = await get_secret(conn, SESSIONS, chosen=chosen)
+        return self._session_secret
+
+    async def _look_up(self, name: str, find: Callable[[Connection], Awaitable[Key | None]]) -> Caller | None:
+        if (known := self._known.get(name)) and known[0] > monotonic():
             return known[1]
         async with self._pool.connection() as conn:
-            key = await find_key(conn, text)
+            key = await find(conn)
         if key is None:
-            self._known.pop(digest, None)
+            self._known.pop(name, None)
             return None
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         caller = Caller(key.name, key.role, key_id=key.key_id)
-        self._known[digest] = (monotonic() + TRUST_SECONDS, caller)
+        self._known[name] = (monotonic() + TRUST_SECONDS, caller)
         return caller
 
     async def has_any(self) -> bool:
@@ -86,11 +105,35 @@ async def caller_of(request: HTTPConnection, services: Given) -> Caller:
         if (caller := await keyring.find(presented)) is not None:
             return caller
         raise Unauthorized("the API key is unknown, revoked or expired")
+    if (caller := await _signed_in(request, services)) is not None:
+        return caller
     if await keyring.has_any():
         raise Unauthorized
     if not _is_near(request, services):
         raise Unauthorized("without API keys only this machine is served; make one with `dagmaster keys create`")
     return Caller("", Role.ADMIN)
+
+
+async def _signed_in(request: HTTPConnection, services: Services) -> Caller | None:
+    """By the cookie of a browser. What changes something must come from our own pages: it carries their token."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie is None:
+        return None
+    keyring: Keyring = request.app.state.keyring
+    secret = await keyring.session_secret(services.settings.chosen_secret())
+    session = open_session(cookie, secret)
+    caller = await keyring.find_signed_in(session) if session else None
+    if session is None or caller is None:
+        return None
+    token = session.csrf(secret)
+    if request.scope["type"] == "websocket":
+        is_ours = _is_same_origin(request)
+    else:
+        said = request.headers.get(CSRF_HEADER, "")
+        is_ours = request.scope["method"] in SAFE_METHODS or hmac.compare_digest(said.encode(), token.encode())
+    if not is_ours:
+        raise Forbidden("this did not come from a page of this server; reload the page and try again")
+    return replace(caller, csrf=token)
 
 
 def _presented(request: HTTPConnection) -> str:
@@ -107,7 +150,13 @@ def _is_near(request: HTTPConnection, services: Services) -> bool:
     client = request.client.host if request.client else ""
     named = _host(request.headers.get("host", ""))
     origin = request.headers.get("origin")
-    return client in LOOPBACK and named in LOOPBACK and (origin is None or _host(origin.partition("//")[2]) in LOOPBACK)
+    is_ours = origin is None or origin in services.settings.cors_origins or _is_same_origin(request)
+    return client in LOOPBACK and named in LOOPBACK and is_ours
+
+
+def _is_same_origin(request: HTTPConnection) -> bool:
+    """A page of another port is a page of somebody else."""
+    return request.headers.get("origin", "").partition("//")[2] == request.headers.get("host")
 
 
 def _host(address: str) -> str:

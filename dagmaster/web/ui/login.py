@@ -1,0 +1,79 @@
+"""Signing in with an API key, and out."""
+
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+
+from dagmaster.errors import Forbidden, Unauthorized
+from dagmaster.model.access import Role
+from dagmaster.web.access import EVERYBODY, Caller, Keyring, caller_of
+from dagmaster.web.services import Given
+from dagmaster.web.sessions import forget, new_session, remember
+from dagmaster.web.ui.pages import Page
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+UNKNOWN = "This key is unknown, revoked or expired."
+NOT_FOR_PAGES = "Keys of workers are for workers; ask for one of role viewer or operator."
+
+
+@router.get("/login", dependencies=[EVERYBODY])
+async def show_login(request: Request, services: Given, next: str = "/ui/") -> Response:
+    try:
+        await caller_of(request, services)
+    except Unauthorized as refused:
+        return _form(request, services, next, None if await _has_keys(request) else str(refused))
+    return RedirectResponse(_inside(next), 303)
+
+
+@router.post("/login", dependencies=[EVERYBODY])
+async def sign_in(request: Request, services: Given) -> Response:
+    if _is_from_elsewhere(request):
+        raise Forbidden("this did not come from the sign-in page of this server")
+    said = dict(parse_qsl((await request.body()).decode(errors="replace")))
+    key, next = said.get("key", ""), said.get("next", "/ui/")
+    keyring: Keyring = request.app.state.keyring
+    caller = await keyring.find(key.strip())
+    if caller is None or caller.key_id is None:
+        return _form(request, services, next, UNKNOWN, status=401)
+    if caller.role is Role.WORKER:
+        return _form(request, services, next, NOT_FOR_PAGES, status=403)
+    answer = RedirectResponse(_inside(next, caller), 303)
+    secret = await keyring.session_secret(services.settings.chosen_secret())
+    remember(request, answer, new_session(caller.key_id), secret)
+    return answer
+
+
+@router.get("/logout", dependencies=[EVERYBODY])
+async def sign_out() -> Response:
+    """A page of somebody else can send people here, and all it gains is that they sign in again."""
+    answer = RedirectResponse("/ui/login", 303)
+    forget(answer)
+    return answer
+
+
+async def _has_keys(request: Request) -> bool:
+    keyring: Keyring = request.app.state.keyring
+    return await keyring.has_any()
+
+
+def _form(request: Request, services: Given, next: str, error: str | None, *, status: int = 200) -> Response:
+    page = Page(request, services, Caller("", Role.WORKER))
+    return page.render("login.html", {"next": _inside(next), "error": error}, status=status)
+
+
+def _is_from_elsewhere(request: Request) -> bool:
+    """Another site must not sign people in with a key of its own. Old browsers tell the origin only."""
+    if (site := request.headers.get("sec-fetch-site")) is not None:
+        return site not in ("same-origin", "none")
+    origin = request.headers.get("origin")
+    return origin is not None and origin.partition("//")[2] != request.headers.get("host")
+
+
+def _inside(path: str, caller: Caller | None = None) -> str:
+    """Never to another site. Partners have no dashboard."""
+    page = path.partition("?")[0]
+    is_ours = page.startswith("/ui/") and "\\" not in path and page not in ("/ui/login", "/ui/logout")
+    wanted = path if is_ours else "/ui/"
+    return "/ui/jobs" if caller and caller.is_partner and wanted == "/ui/" else wanted

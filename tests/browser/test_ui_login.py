@@ -1,0 +1,99 @@
+"""Signing in with a browser, and what is shown to whom."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from browsing import THEMES, Site, Visit, accessibility_findings
+from playwright.sync_api import Page, expect
+
+ROLES = ("operator", "viewer", "partner", "worker")
+
+
+@pytest.fixture(scope="module")
+def keys(site: Site) -> dict[str, str]:
+    """One of each role; from now on everybody has to show one."""
+
+    def make(name: str, role: str) -> str:
+        answer = site.client.post("/api/v1/keys", json={"name": name, "role": role}, timeout=60)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["key"])
+
+    admin = make("admin", "admin")
+    site.client.headers["Authorization"] = f"Bearer {admin}"
+    return {"admin": admin, **{role: make(role, role) for role in ROLES}, "leaving": make("leaving", "operator")}
+
+
+def sign_in(page: Page, key: str) -> None:
+    page.get_by_label("Your API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_a_person_signs_in_lands_where_they_wanted_to_and_signs_out(keys: dict[str, str], page: Page) -> None:
+    page.goto("/ui/jobs?status=failed")
+    expect(page).to_have_title("Sign in · dagmaster")
+    expect(page.get_by_label("Your API key")).to_be_focused()
+    sign_in(page, keys["operator"])
+    page.wait_for_url("**/ui/jobs?status=failed")
+    expect(page.locator(".who")).to_contain_text("operator")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    page.get_by_role("link", name="Sign out").click()
+    page.goto("/ui/jobs")
+    expect(page).to_have_title("Sign in · dagmaster")
+
+
+def test_a_wrong_key_and_a_workers_key_are_told_so(keys: dict[str, str], visit: Callable[..., Visit]) -> None:
+    seen = visit()
+    seen.page.goto("/ui/jobs")
+    sign_in(seen.page, "dm_nonsense")
+    expect(seen.page.get_by_role("alert")).to_contain_text("unknown, revoked or expired")
+    sign_in(seen.page, keys["worker"])
+    expect(seen.page.get_by_role("alert")).to_contain_text("Keys of workers are for workers")
+    sign_in(seen.page, keys["viewer"])
+    seen.page.wait_for_url("**/ui/jobs")
+    seen.forgive("401")
+    seen.forgive("403")
+
+
+def test_who_may_only_look_has_no_buttons(keys: dict[str, str], site: Site, page: Page) -> None:
+    site.run("greet")
+    page.goto("/ui/jobs")
+    sign_in(page, keys["viewer"])
+    expect(page.locator("tbody tr").first).to_be_visible()
+    expect(page.locator("[data-check]")).to_have_count(0)
+    expect(page.get_by_role("navigation").get_by_role("link", name="Submit")).to_have_count(0)
+
+
+def test_a_partner_sees_only_its_own_jobs(keys: dict[str, str], site: Site, page: Page) -> None:
+    foreign = site.run("greet")
+    page.goto("/ui/")
+    sign_in(page, keys["partner"])
+    page.wait_for_url("**/ui/jobs")
+    expect(page.locator(f"#job-{foreign}")).to_have_count(0)
+    page.goto("/ui/submit?workflow=greet")
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_url("**/ui/jobs/*")
+    own = page.url.rpartition("/")[2]
+    page.goto("/ui/jobs")
+    expect(page.locator(f"#job-{own}")).to_be_visible()
+
+
+def test_a_revoked_key_leads_an_open_page_back_to_the_login(
+    keys: dict[str, str], site: Site, visit: Callable[..., Visit]
+) -> None:
+    seen = visit()
+    seen.page.goto("/ui/jobs")
+    sign_in(seen.page, keys["leaving"])
+    expect(seen.page.locator("#live-state")).to_have_attribute("data-state", "live")
+    assert site.client.delete("/api/v1/keys/leaving").is_success
+    expect(seen.page).to_have_title("Sign in · dagmaster", timeout=30_000)
+    assert seen.page.url.endswith("next=/ui/jobs")
+    seen.forgive("401")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_everybody_can_sign_in(keys: dict[str, str], visit: Callable[..., Visit], theme: Any) -> None:
+    page = visit(viewport={"width": 360, "height": 740}, color_scheme=theme).page
+    page.goto("/ui/login")
+    assert accessibility_findings(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -1,0 +1,318 @@
+"""Who signs in stays who they are, and nobody else can act in their name."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import time
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fleet import single
+from hypothesis import given
+from hypothesis import strategies as st
+from web import Web, web
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from dagmaster.model.access import Role
+from dagmaster.store.connect import opened
+from dagmaster.store.keys import revoke_key
+from dagmaster.web.access import EVERYBODY
+from dagmaster.web.sessions import COOKIE, Session, new_session, open_session
+from dagmaster.web.ui.headers import HEADERS
+
+SECRET = b"a secret of the tests"
+OURS = "http://127.0.0.1"
+
+
+# The cookie itself.
+
+
+@given(
+    st.text() | st.text(alphabet=st.characters(codec="latin-1")) | st.binary().map(lambda one: one.decode("latin-1"))
+)
+def test_no_garbage_opens_a_session_or_breaks_the_lock(text: str) -> None:
+    assert open_session(text, SECRET) is None
+
+
+@given(st.data())
+def test_a_cookie_that_was_changed_anywhere_is_none(data: st.DataObject) -> None:
+    sealed = new_session("key").sealed(SECRET)
+    place = data.draw(st.integers(0, len(sealed) - 1))
+    letter = data.draw(st.characters(codec="ascii").filter(lambda one: one != sealed[place]))
+    # The last letter of base64 without padding holds bits that say nothing.
+    changed = open_session(sealed[:place] + letter + sealed[place + 1 :], SECRET)
+    assert changed is None
+
+
+def test_a_session_is_what_was_sealed_until_it_expires() -> None:
+    session = new_session("key")
+    assert open_session(session.sealed(SECRET), SECRET) == session
+    assert open_session(session.sealed(b"another"), SECRET) is None
+    assert open_session(Session("key", "nonce", int(time()) - 1).sealed(SECRET), SECRET) is None
+    assert session.csrf(SECRET) != new_session("key").csrf(SECRET)
+
+
+def test_a_cookie_of_some_other_form_is_none_though_we_have_signed_it() -> None:
+    strange: Any = Session("key", "nonce", None)  # type: ignore[arg-type]
+    assert open_session(strange.sealed(SECRET), SECRET) is None
+
+
+# Signing in.
+
+
+@asynccontextmanager
+async def guarded(dsn: str, **options: Any) -> AsyncIterator[Web]:
+    """There is a key, so everybody has to show one."""
+    async with web(dsn, single(), **options) as it:
+        await it.key("first")
+        yield it
+
+
+async def text_of(it: Web, name: str, role: Role) -> str:
+    return (await it.key(name, role))["Authorization"].removeprefix("Bearer ")
+
+
+async def sign_in(it: Web, role: Role = Role.OPERATOR, name: str = "ada", **form: str) -> httpx.Response:
+    key = await text_of(it, name, role)
+    return await it.client.post("/ui/login", data={"key": key, **form})
+
+
+async def csrf(it: Web) -> str:
+    found = re.search(r'name="csrf-token" content="([^"]+)"', await it.get("/ui/jobs"))
+    assert found
+    return found[1]
+
+
+async def test_without_a_session_every_page_leads_to_the_login_and_back(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        for path in ("/ui/", "/ui/jobs?status=failed", "/ui/submit", "/ui/nonsense"):
+            answer = await it.client.get(path)
+            assert (answer.status_code, answer.headers["location"]) == (303, f"/ui/login?next={quote(path)}")
+        live = await it.client.get("/ui/jobs", headers={"X-Live": "1"})
+        assert (live.status_code, live.headers["x-login"]) == (401, "/ui/login?next=/ui/jobs")
+
+
+async def test_a_wrong_key_is_told_and_nothing_is_remembered(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        for key in ("", "wrong", "dm_aaaaaaaaaaaa_" + "a" * 43, "\0", "ключ", "x" * 10_000):
+            answer = await it.client.post("/ui/login", data={"key": key})
+            assert answer.status_code == 401
+            assert "unknown, revoked or expired" in answer.text
+            assert "set-cookie" not in answer.headers
+
+
+async def test_a_key_of_a_worker_is_kindly_refused(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        answer = await sign_in(it, Role.WORKER)
+        assert answer.status_code == 403
+        assert "Keys of workers are for workers" in answer.text
+
+
+async def test_the_cookie_is_kept_from_scripts_and_other_sites(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        cookie = (await sign_in(it)).headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/" in cookie
+        assert "Secure" not in cookie
+        key = await text_of(it, "eve", Role.VIEWER)
+        for told in ({"base_url": "https://127.0.0.1"}, {"headers": {"X-Forwarded-Proto": "https"}}):
+            async with httpx.AsyncClient(**{"base_url": OURS, "transport": it.client._transport, **told}) as client:  # type: ignore[arg-type]
+                assert "Secure" in (await client.post("/ui/login", data={"key": key})).headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "goes_to"),
+    [
+        ("/ui/jobs?status=failed", "/ui/jobs?status=failed"),
+        ("//evil.example", "/ui/"),
+        ("https://evil.example/ui/", "/ui/"),
+        ("/ui\\evil.example", "/ui/"),
+        ("/\\evil.example", "/ui/"),
+        ("/ui/\\..//evil.example", "/ui/"),
+        ("/uievil", "/ui/"),
+        ("javascript:alert(1)", "/ui/"),
+        ("/ui/login?next=/ui/logout", "/ui/"),
+        ("/ui/logout", "/ui/"),
+        ("", "/ui/"),
+    ],
+)
+async def test_nobody_is_led_to_another_site(dsn: str, wanted: str, goes_to: str) -> None:
+    async with guarded(dsn) as it:
+        assert (await sign_in(it, next=wanted)).headers["location"] == goes_to
+        again = await it.client.get("/ui/login", params={"next": wanted})
+        assert again.headers["location"] == goes_to
+
+
+async def test_another_site_cannot_sign_people_in(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        key = await text_of(it, "eve", Role.VIEWER)
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": OURS, "Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            answer = await it.client.post("/ui/login", data={"key": key}, headers=headers)
+            assert answer.status_code == 403 and "set-cookie" not in answer.headers
+        ours = {"Origin": OURS, "Sec-Fetch-Site": "same-origin"}
+        assert (await it.client.post("/ui/login", data={"key": key}, headers=ours)).status_code == 303
+
+
+async def test_signing_out_ends_it(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        await sign_in(it)
+        await it.get("/ui/jobs")
+        assert (await it.client.get("/ui/logout")).status_code == 303
+        assert (await it.client.get("/ui/jobs")).status_code == 303
+
+
+# Acting.
+
+
+async def test_a_change_takes_the_token_of_our_own_pages(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        await sign_in(it)
+        token = await csrf(it)
+        body = {"workflow_id": "single"}
+        for headers in ({}, {"X-CSRF-Token": ""}, {"X-CSRF-Token": "wrong"}, {"X-CSRF-Token": token + "x"}):
+            await it.post("/api/v1/jobs", body, 403, headers=headers)
+        async with guarded_client(it) as other:
+            await other.post("/ui/login", data={"key": await text_of(it, "eve", Role.OPERATOR)})
+            stolen = await other.post("/api/v1/jobs", json=body, headers={"X-CSRF-Token": token})
+            assert stolen.status_code == 403
+        answer = await it.client.post("/api/v1/jobs", json=body, headers={"X-CSRF-Token": token})
+        assert answer.status_code == 201
+
+
+@asynccontextmanager
+async def guarded_client(it: Web) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=OURS, transport=httpx.ASGITransport(it.app)) as client:
+        yield client
+
+
+async def test_without_keys_a_page_of_another_origin_can_do_nothing(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        for origin in ("http://localhost:3000", "https://evil.example", "null", "http://127.0.0.1:1"):
+            await it.post("/api/v1/workflows/reload", None, 401, headers={"Origin": origin})
+        await it.post("/api/v1/workflows/reload", None, 200, headers={"Origin": OURS})
+
+
+async def test_garbled_cookies_lead_to_the_login_and_never_break(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        expired = Session("key", "nonce", int(time()) - 1)
+        secret = await it.app.state.keyring.session_secret(None)
+        for cookie in ("", ".", "a.b", "\xff\xfe", "%00", "[]." * 50, expired.sealed(secret), '"\\777"', "x" * 4000):
+            headers = [(b"cookie", f"{COOKIE}={cookie}".encode("latin-1"))]
+            assert (await it.client.get("/ui/jobs", headers=headers)).status_code == 303
+            assert (await it.client.post("/api/v1/jobs", json={}, headers=headers)).status_code == 401
+
+
+async def test_a_revoked_key_ends_its_session(dsn: str) -> None:
+    async with guarded(dsn) as it:
+        await sign_in(it, name="gone")
+        await it.get("/ui/jobs")
+        await revoke(it, "gone")
+        it.app.state.keyring._known.clear()
+        assert (await it.client.get("/ui/jobs")).status_code == 303
+
+
+async def revoke(it: Web, name: str) -> None:
+    async with opened(it.dsn, application="test") as conn:
+        await revoke_key(conn, name, actor="test")
+
+
+# The socket.
+
+
+async def test_a_socket_is_only_for_our_own_pages(dsn: str) -> None:
+    async with guarded(dsn) as it, it.real_server() as url:
+        await sign_in(it)
+        cookie = {"Cookie": f"{COOKIE}={it.client.cookies[COOKIE]}"}
+        address = url.replace("http", "ws") + "/ws/live"
+        assert await closed_with(address, cookie, "http://localhost:3000") == 4403
+        assert await closed_with(address, {}, url) == 4401
+        async with connect(address, additional_headers=cookie, origin=url) as socket:  # type: ignore[arg-type]
+            assert '"beat"' in str(await socket.recv())
+
+
+async def test_a_socket_is_closed_when_its_key_is_revoked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
+    monkeypatch.setattr("dagmaster.web.ui.pulse.BEAT_SECONDS", 0.2)
+    async with guarded(dsn) as it, it.real_server() as url:
+        await sign_in(it, name="gone")
+        cookie = {"Cookie": f"{COOKIE}={it.client.cookies[COOKIE]}"}
+        address = url.replace("http", "ws") + "/ws/live"
+        async with connect(address, additional_headers=cookie, origin=url) as socket:  # type: ignore[arg-type]
+            await socket.recv()
+            await revoke(it, "gone")
+            with pytest.raises(ConnectionClosed) as ended:
+                while True:
+                    await socket.recv()
+        assert ended.value.rcvd and ended.value.rcvd.code == 4401
+
+
+async def closed_with(address: str, headers: dict[str, str], origin: str) -> int:
+    async with connect(address, additional_headers=headers, origin=origin) as socket:  # type: ignore[arg-type]
+        with pytest.raises(ConnectionClosed) as ended:
+            await socket.recv()
+    assert ended.value.rcvd
+    return ended.value.rcvd.code
+
+
+# What is shown.
+
+
+@pytest.mark.parametrize(
+    ("role", "sees", "does_not"),
+    [
+        (Role.VIEWER, "/ui/workers", "/ui/submit"),
+        (Role.PARTNER, "/ui/submit", "/ui/workers"),
+        (Role.OPERATOR, "/ui/submit", "/ui/keys"),
+        (Role.ADMIN, "/ui/keys", "/ui/nonsense"),
+    ],
+)
+async def test_the_role_decides_what_is_shown(dsn: str, role: Role, sees: str, does_not: str) -> None:
+    async with guarded(dsn) as it:
+        await sign_in(it, role)
+        jobs = await it.get("/ui/jobs")
+        assert f'href="{sees}"' in jobs and f'href="{does_not}"' not in jobs
+        await it.get(sees)
+        refused = await it.client.get(does_not)
+        assert refused.status_code == (404 if role is Role.ADMIN else 403)
+        assert 'href="/ui/jobs"' in refused.text
+
+
+async def test_every_answer_of_the_pages_has_the_headers(dsn: str) -> None:
+    async with web(dsn) as it:
+
+        @it.app.get("/ui/static-failure", dependencies=[EVERYBODY])
+        async def fail() -> None:
+            raise ZeroDivisionError
+
+        it.app.router.routes.insert(0, it.app.router.routes.pop())
+        for path, status in {
+            "/ui/jobs": 200,
+            "/ui/static/app.css": 200,
+            "/ui/static/none.css": 404,
+            "/ui/nonsense": 404,
+            "/ui/jobs/0": 404,
+            "/ui/login": 303,
+            "/ui/jobs?offset=x": 422,
+            "/ui/static-failure": 500,
+        }.items():
+            answer = await it.client.get(path)
+            assert answer.status_code == status, path
+            assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS, path
+            if status >= 400:
+                assert 'href="/ui/' in answer.text and "Traceback" not in answer.text
+
+
+async def test_pages_say_when_the_database_is_away_and_lead_back(dsn: str) -> None:
+    async with web(dsn) as it:
+        await it.services.pool.close()
+        answer = await it.client.get("/ui/jobs")
+        assert answer.status_code == 503
+        assert "The database cannot be reached" in answer.text and 'href="/ui/"' in answer.text
+        assert answer.headers["Content-Security-Policy"] == HEADERS["Content-Security-Policy"]
