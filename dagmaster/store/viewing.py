@@ -102,6 +102,24 @@ async def view_graph(conn: Connection, job_id: int) -> list[Row]:
     return await _rows(conn, "view_graph", {"job_id": job_id})
 
 
+async def count_folded(conn: Connection, job_id: int) -> list[Row]:
+    """By the node within which they are drawn, and by status."""
+    return await _rows(conn, "count_folded", {"job_id": job_id})
+
+
+async def view_folded(
+    conn: Connection, job_id: int, parent: str, *, status: str | None = None, limit: int, offset: int = 0
+) -> list[Row]:
+    """The items of a fan-out, or what a node has added."""
+    values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
+    return await _rows(conn, "view_folded", values)
+
+
+async def last_event_of_job(conn: Connection, job: Mapping[str, Any]) -> int:
+    [row] = await _rows(conn, "last_event_of_job", {"job_id": job["job_id"], "since": job["created_at"]})
+    return int(row["event_id"])
+
+
 async def summarise_events(conn: Connection, job_id: int, node_id: str | None = None) -> Row:
     [row] = await _rows(conn, "summarise_events", {"job_id": job_id, "node_id": node_id})
     return row

@@ -86,8 +86,34 @@ ORDER BY checkpoint_id DESC LIMIT :limit OFFSET :offset;
 
 -- view_graph --
 -- What is needed to draw a job: how far its own nodes are, and which branches were taken.
-SELECT node_id, status, retry_count, error_message, started_at, completed_at, output ->> 'taken_branch' AS taken_branch
-FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL;
+SELECT node_id, status, retry_count, max_retries, error_message, not_before, started_at, completed_at,
+    output ->> 'taken_branch' AS taken_branch
+FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL AND definition IS NULL;
+
+-- count_folded --
+-- What is drawn within another node: the items of fan-outs, and all that has come of what a node has added.
+SELECT CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END
+        AS parent_node_id,
+    definition IS NOT NULL AS is_added, status, count(*) AS nodes, min(started_at) AS began_at,
+    max(completed_at) AS last_ended_at
+FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND (parent_node_id IS NOT NULL OR definition IS NOT NULL)
+GROUP BY 1, 2, 3;
+
+-- view_folded --
+-- Some of what is drawn within another node, in the order of the items or as it was added.
+SELECT node_id, status, retry_count, fan_out_index, left(error_message, 300) AS error_message, started_at, completed_at
+FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND (:status::text IS NULL OR status = :status::dagapp.node_status)
+    AND CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END
+        = :parent
+ORDER BY fan_out_index NULLS LAST, created_at, length(node_id), node_id
+LIMIT :limit OFFSET :offset;
+
+-- last_event_of_job --
+-- Events of a job are not older than the job.
+SELECT coalesce(max(event_id), 0) AS event_id FROM dagapp.dag_job_events
+WHERE job_id = :job_id AND created_at >= :since;
 
 -- summarise_events --
 -- Over all events of a job or of one of its nodes.

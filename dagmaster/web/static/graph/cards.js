@@ -1,0 +1,114 @@
+// Nodes near enough to be read: one card for each.
+import { duration } from "../times.js";
+import { TYPE_ICONS, described, items, secondsOf, standing, sum } from "./states.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const SPRITE = "/ui/static/vendor/feather-sprite.svg";
+const AROUND = 2 * Math.PI * 15;
+const ARCS = [["completed", ["completed", "skipped"]], ["failed", ["failed"]], ["running", ["running", "dispatched"]]];
+
+export function element(tag, name, ...inside) {
+  const made = document.createElement(tag);
+  made.className = name;
+  made.append(...inside);
+  return made;
+}
+
+export function icon(name) {
+  const made = document.createElementNS(SVG, "svg");
+  made.setAttribute("class", "icon");
+  made.setAttribute("aria-hidden", "true");
+  made.append(document.createElementNS(SVG, "use"));
+  setIcon(made, name);
+  return made;
+}
+
+function setIcon(svg, name) {
+  const address = `${SPRITE}#${name}`;
+  if (svg.firstChild.getAttribute("href") !== address) svg.firstChild.setAttribute("href", address);
+}
+
+// There is little room on a card.
+function short(seconds) {
+  if (seconds === null) return "";
+  return seconds < 60 ? duration(seconds) : duration(seconds).replaceAll(/ (?=[a-z])/g, "").replaceAll("min", "m");
+}
+
+export function makeCard(node) {
+  const card = element("div", "gnode");
+  card.dataset.node = node.node_id;
+  const badge = element("span", "gnode-badge", icon(TYPE_ICONS[node.type] ?? "box"));
+  // With spaces between the words, for those who hear them.
+  const name = element("span", "gnode-title", element("span", "gnode-name", node.node_id), " ", element("span", "gnode-tries"));
+  const state = element("span", "gnode-state", icon("circle"), element("span", "gnode-word"), " ", element("span", "gnode-time"));
+  const main = element("button", "gnode-main", badge, element("span", "gnode-text", name, " ", state));
+  main.type = "button";
+  main.tabIndex = -1;
+  card.append(main);
+  updateCard(card, node);
+  return card;
+}
+
+export function updateCard(card, node) {
+  const is = standing(node);
+  const main = card.firstChild;
+  const seconds = short(secondsOf(node));
+  const still = node.status ? is.word : node.handler ?? node.type.replace("_", "-");
+  card.dataset.status = is.name;
+  card.classList.toggle("is-added", Boolean(sum(node.added)));
+  const mark = card.querySelector(".gnode-state .icon");
+  mark.toggleAttribute("hidden", !is.icon);
+  if (is.icon) setIcon(mark, is.icon);
+  say(card.querySelector(".gnode-word"), still);
+  const tries = node.retry_count ? `${node.retry_count + 1}×` : "";
+  say(card.querySelector(".gnode-tries"), tries);
+  say(card.querySelector(".gnode-time"), seconds);
+  main.setAttribute("aria-label", described(node, [node.node_id, tries, still, seconds]));
+  main.title = [node.node_id, node.handler, node.description, node.error_message].filter(Boolean).join("\n");
+  updateItems(card, node);
+}
+
+function say(place, text) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
+// What is folded into the node: a ring that fills, and a button that unfolds it.
+function updateItems(card, node) {
+  const counts = items(node);
+  const total = sum(counts);
+  if (!total) return;
+  let button = card.querySelector(".gnode-items");
+  if (!button) {
+    button = element("button", "gnode-items");
+    button.type = "button";
+    button.tabIndex = card.firstChild.tabIndex;
+    card.append(button);
+    card.querySelector(".gnode-badge").append(ring());
+  }
+  const failed = counts.failed ? ` · ${counts.failed.toLocaleString("en")} failed` : "";
+  const done = (counts.completed ?? 0) + (counts.skipped ?? 0);
+  say(button, `${done.toLocaleString("en")}/${total.toLocaleString("en")}${failed}`);
+  button.setAttribute("aria-label", `${button.textContent}: show the items of ${node.node_id}`);
+  button.classList.toggle("has-failed", Boolean(counts.failed));
+  let from = 0;
+  for (const [name, statuses] of ARCS) {
+    const part = statuses.reduce((all, status) => all + (counts[status] ?? 0), 0) / total;
+    const arc = card.querySelector(`.ring-${name}`);
+    arc.setAttribute("stroke-dasharray", `${part * AROUND} ${AROUND}`);
+    arc.setAttribute("stroke-dashoffset", `${-from * AROUND}`);
+    from += part;
+  }
+}
+
+function ring() {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "ring");
+  svg.setAttribute("viewBox", "0 0 36 36");
+  svg.setAttribute("aria-hidden", "true");
+  for (const name of ["back", "completed", "failed", "running"]) {
+    const circle = document.createElementNS(SVG, "circle");
+    for (const [key, value] of Object.entries({ class: `ring-${name}`, cx: 18, cy: 18, r: 15 })) circle.setAttribute(key, value);
+    svg.append(circle);
+  }
+  return svg;
+}

@@ -1,0 +1,106 @@
+// The graph of a job or of a workflow. Pages put it where the macro `graph` of graph.html stands.
+import { Follower } from "./live.js";
+import { OVER, standing } from "./states.js";
+import { View } from "./view.js";
+
+const JOB_OVER = new Set(["completed", "failed", "cancelled"]);
+const views = new Map();
+
+// `graph` is what the API answers at /api/v1/jobs/ID/graph or /api/v1/workflows/ID.
+export function render(container, graph) {
+  if (!views.has(container)) views.set(container, new View(container));
+  const view = views.get(container);
+  view.show(graph);
+  return view;
+}
+
+// Of all graphs of the page that have such a node.
+export function updateNodeStatus(nodeId, status, changed = {}) {
+  for (const view of views.values()) view.update(nodeId, { status, waits_for: null, ...changed });
+}
+
+export function highlightPath(nodeId) {
+  for (const view of views.values()) view.highlight(nodeId);
+}
+
+async function start(container) {
+  const { graph: address, job: jobId } = container.dataset;
+  let graph = null;
+  const load = async () => {
+    const answer = await fetch(address, { headers: { Accept: "application/json" } });
+    if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error?.message ?? `The server answered ${answer.status}.`);
+    graph = await answer.json();
+    const view = render(container, graph);
+    view.panel.refresh();
+    count(container, graph);
+    return view;
+  };
+  try {
+    const view = await load();
+    installBar(container, view);
+    requestAnimationFrame(() => { container.dataset.ms = Math.round(performance.now()); }); // How long people waited, from their click on.
+    if (jobId) follow(jobId, () => graph, load);
+  } catch (error) {
+    problem(container, error.message);
+  }
+}
+
+function follow(jobId, current, load) {
+  new Follower(jobId, current().last_event_id, {
+    isOver: () => JOB_OVER.has(current().status),
+    onNode: (nodeId, status, { timestamp, event_id: eventId }) => {
+      if (BigInt(eventId) <= BigInt(current().last_event_id)) return; // The graph knows it already.
+      const changed = { completed_at: OVER.has(status) ? timestamp : null };
+      if (status === "running") changed.started_at = timestamp;
+      updateNodeStatus(nodeId, status, changed);
+    },
+    fetchGraph: () => load().catch(() => null), // Tried again with the next event; the page says when it is stale.
+  });
+}
+
+// In words, for those who do not see the graph.
+function count(container, { nodes }) {
+  const counts = new Map();
+  for (const node of nodes) {
+    const { word } = standing(node);
+    if (word) counts.set(word, (counts.get(word) ?? 0) + 1);
+  }
+  const said = [`${nodes.length.toLocaleString("en")} ${nodes.length === 1 ? "node" : "nodes"}`, ...[...counts].map(([word, number]) => `${number.toLocaleString("en")} ${word}`)];
+  container.querySelector(".graph-count").textContent = said.join(" · ");
+}
+
+function problem(container, text) {
+  container.querySelector(".graph-skeleton")?.remove();
+  const box = container.querySelector(".graph-problem");
+  box.hidden = false;
+  box.querySelector("span").textContent = `The graph cannot be drawn: ${text}`;
+}
+
+function installBar(container, view) {
+  const on = (name, act) => {
+    const button = container.querySelector(`[data-do="${name}"]`);
+    button?.addEventListener("click", () => act(button));
+  };
+  on("in", () => view.zoomBy(1.4));
+  on("out", () => view.zoomBy(1 / 1.4));
+  on("fit", () => view.fit());
+  on("critical", (button) => {
+    const wanted = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(wanted));
+    view.showCritical(wanted);
+  });
+  const widen = (wide) => {
+    container.classList.toggle("is-wide", wide);
+    container.querySelector('[data-do="wide"]').setAttribute("aria-pressed", String(wide));
+  };
+  on("wide", () => {
+    widen(!container.classList.contains("is-wide"));
+    requestAnimationFrame(() => view.fit(false));
+  });
+  container.addEventListener("graph:narrow", () => widen(false));
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest(".graph-legend")) container.querySelector(".graph-legend")?.removeAttribute("open");
+  });
+}
+
+for (const container of document.querySelectorAll("[data-graph]")) start(container);

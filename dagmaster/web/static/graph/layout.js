@@ -1,0 +1,65 @@
+// Where the nodes stand: layers from left to right.
+export const WIDTH = 196;
+export const HEIGHT = 58;
+const ACROSS = 44; // between two layers
+const DOWN = 20; // between two nodes of a layer
+const DAGRE_NODES = 250; // beyond, dagre takes longer than people like to wait
+const DAGRE_EDGES = 600;
+
+// {places: Map(id -> {x, y}) of their upper left corners, bends: Map(edge key -> points), width, height}
+export function layOut(model) {
+  const small = model.nodes.size <= DAGRE_NODES && model.edges.length <= DAGRE_EDGES;
+  return small && model.edges.length ? withDagre(model) : quickly(model);
+}
+
+function withDagre(model) {
+  const graph = new dagre.graphlib.Graph();
+  graph.setGraph({ rankdir: "LR", nodesep: DOWN, ranksep: ACROSS, edgesep: 12, ranker: model.nodes.size > 80 ? "longest-path" : "network-simplex" });
+  graph.setDefaultEdgeLabel(() => ({}));
+  for (const id of model.nodes.keys()) graph.setNode(id, { width: WIDTH, height: HEIGHT });
+  for (const { source, target } of model.edges) graph.setEdge(source, target);
+  // What runs when all else has ended is joined to it by edges that nobody sees.
+  const ends = model.order.filter((id) => !model.outgoing.get(id).length && !model.nodes.get(id).runs_last);
+  for (const id of model.order) {
+    if (model.nodes.get(id).runs_last && !model.incoming.get(id).length) for (const end of ends.slice(0, 20)) graph.setEdge(end, id);
+  }
+  dagre.layout(graph);
+  const places = new Map();
+  for (const id of model.nodes.keys()) {
+    const { x, y } = graph.node(id);
+    places.set(id, { x: x - WIDTH / 2, y: y - HEIGHT / 2 });
+  }
+  const bends = new Map(model.edges.map((edge) => [edge.key, graph.edge(edge.source, edge.target).points.slice(1, -1)]));
+  return { places, bends, width: graph.graph().width, height: graph.graph().height };
+}
+
+function quickly(model) {
+  const layers = [];
+  for (const id of model.order) (layers[model.layers.get(id)] ??= []).push(id);
+  const rank = new Map();
+  for (const layer of layers) layer.forEach((id, place) => rank.set(id, place));
+  for (let sweep = 0; sweep < 4; sweep += 1) sort(model, layers, rank, sweep % 2 === 0);
+  const tallest = Math.max(...layers.map((layer) => layer.length));
+  const step = HEIGHT + DOWN;
+  const places = new Map();
+  layers.forEach((layer, column) => layer.forEach((id, row) => {
+    places.set(id, { x: column * (WIDTH + ACROSS), y: (row + (tallest - layer.length) / 2) * step });
+  }));
+  return { places, bends: new Map(), width: layers.length * (WIDTH + ACROSS) - ACROSS, height: tallest * step - DOWN };
+}
+
+// Each node as near as it goes to the middle of its neighbours in the layer before (or behind).
+function sort(model, layers, rank, forward) {
+  const links = forward ? model.incoming : model.outgoing;
+  const end = forward ? "source" : "target";
+  for (const layer of forward ? layers : layers.toReversed()) {
+    const middle = new Map(layer.map((id) => {
+      const near = links.get(id);
+      return [id, near.length ? near.reduce((all, edge) => all + share(edge[end], rank, model, layers), 0) / near.length : rank.get(id) / layer.length];
+    }));
+    layer.sort((one, other) => middle.get(one) - middle.get(other) || rank.get(one) - rank.get(other));
+    layer.forEach((id, place) => rank.set(id, place));
+  }
+}
+
+const share = (id, rank, model, layers) => (rank.get(id) + 0.5) / layers[model.layers.get(id)].length;

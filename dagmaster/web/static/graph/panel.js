@@ -1,0 +1,84 @@
+// The panel beside the graph: a node, or the items that are folded into it. The server writes it.
+import { element, icon } from "./cards.js";
+import { TYPE_NAMES } from "./states.js";
+
+export class Panel {
+  constructor(root, { onClose }) {
+    this.box = root.querySelector(".graph-panel");
+    this.jobId = root.dataset.job;
+    this.close = this.close.bind(this);
+    this.onClose = onClose;
+    this.shown = null; // {node, part}
+    this.box.addEventListener("click", (event) => {
+      if (event.target.closest("[data-panel-close]")) this.close();
+    });
+    this.box.addEventListener("htmx:responseError", (event) => event.detail.target === this.box && this.#fail(event.detail.xhr.status));
+    this.box.addEventListener("htmx:sendError", (event) => event.detail.target === this.box && this.#fail(0));
+    // Where a link inside of the panel leads to is what is refreshed from then on.
+    this.box.addEventListener("htmx:beforeRequest", (event) => {
+      if (event.detail.requestConfig?.verb === "get" && event.detail.elt !== this.box && event.detail.target === this.box) this.address = event.detail.pathInfo.requestPath;
+    });
+  }
+
+  open(node, part = "panel") {
+    const isNew = this.shown?.node !== node.node_id || this.shown.part !== part;
+    this.shown = { node: node.node_id, part };
+    this.box.hidden = false;
+    if (!this.jobId) return this.#fill(node);
+    this.address = `/ui/jobs/${this.jobId}/nodes/${encodeURIComponent(node.node_id)}/${part}`;
+    if (isNew) this.box.replaceChildren(element("div", "graph-panel-skeleton skeleton"));
+    this.#load(isNew);
+  }
+
+  refresh(nodeId) {
+    if (this.shown && this.jobId && (!nodeId || nodeId === this.shown.node) && !this.busy) this.#load(false);
+  }
+
+  async #load(isNew) {
+    const { address } = this;
+    this.busy = true;
+    try {
+      await htmx.ajax("GET", address, { target: this.box, source: this.box, swap: isNew ? "innerHTML" : "morph:innerHTML" });
+    } finally {
+      this.busy = false;
+    }
+    if (isNew && address === this.address) this.focus();
+  }
+
+  #fail(status) {
+    const said = status ? `The server answered ${status}.` : "The server cannot be reached.";
+    const close = closing();
+    this.box.replaceChildren(element("header", "panel-head", element("h2", "", this.shown?.node ?? ""), close), element("p", "notice is-failed", icon("alert-triangle"), said));
+  }
+
+  focus() {
+    this.box.querySelector("[data-panel-close]")?.focus();
+  }
+
+  close() {
+    if (!this.shown) return false;
+    const { node } = this.shown;
+    this.shown = null;
+    this.box.hidden = true;
+    this.box.replaceChildren();
+    this.onClose(node);
+    return true;
+  }
+
+  // Of a workflow there is no more to tell than the graph knows.
+  #fill(node) {
+    const facts = element("dl", "facts");
+    const told = { Type: TYPE_NAMES[node.type] ?? node.type, Handler: node.handler, Queue: node.queue, Timeout: node.timeout_seconds && `${node.timeout_seconds} s`, About: node.description };
+    for (const [name, value] of Object.entries(told)) if (value) facts.append(element("dt", "", name), element("dd", "", String(value)));
+    this.box.replaceChildren(element("header", "panel-head", element("h2", "", node.node_id), closing()), facts);
+    this.focus();
+  }
+}
+
+function closing() {
+  const close = element("button", "ghost", icon("x"));
+  close.type = "button";
+  close.dataset.panelClose = "";
+  close.setAttribute("aria-label", "Close the panel");
+  return close;
+}

@@ -1,0 +1,54 @@
+// What a node is and how it stands, as shape, word and colour.
+export const TYPE_ICONS = {
+  start: "play", end: "flag", task: "box", conditional: "git-branch", fan_out: "grid", fan_in: "git-merge",
+  wait: "clock", approval: "user-check", workflow: "layers", added: "plus-square",
+};
+export const TYPE_NAMES = {
+  start: "start", end: "end", task: "task", conditional: "conditional", fan_out: "fan-out", fan_in: "fan-in",
+  wait: "wait", approval: "approval", workflow: "workflow", added: "added from outside",
+};
+const STATUS_ICONS = {
+  pending: "circle", ready: "clock", dispatched: "send", running: "loader", completed: "check-circle", failed: "x-octagon",
+  skipped: "skip-forward", waiting: "pause-circle", retry: "rotate-ccw",
+};
+const WAITS = {
+  approval: ["user-check", "needs approval"], signal: ["bell", "awaits signal"],
+  time: ["clock", "awaits its time"], job: ["layers", "awaits its job"], retry: ["rotate-ccw", "awaits retry"],
+};
+export const OVER = new Set(["completed", "failed", "skipped"]);
+
+export const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
+export const isOpen = (counts) => Object.entries(counts ?? {}).some(([status, number]) => number && !OVER.has(status));
+
+// A fan-out is done with itself as soon as it has spread; people mean its items, too.
+export function standing(node) {
+  if (!node.status) return { name: "plain", icon: null, word: "" };
+  const waits = node.waits_for && WAITS[node.waits_for];
+  if (waits) return { name: node.waits_for === "job" ? "running" : "waiting", icon: waits[0], word: waits[1] };
+  const name = node.status === "completed" && (isOpen(node.children) || isOpen(node.added)) ? "running" : node.status;
+  return { name, icon: STATUS_ICONS[name] ?? "circle", word: name === "dispatched" ? "queued" : name };
+}
+
+export function items(node) {
+  const counts = {};
+  for (const some of [node.children, node.added])
+    for (const [status, number] of Object.entries(some ?? {})) counts[status] = (counts[status] ?? 0) + number;
+  return counts;
+}
+
+export function secondsOf(node, now = Date.now()) {
+  if (!node.started_at) return null;
+  const open = standing(node).name === "running" || standing(node).name === "waiting";
+  const end = open ? now : Math.max(Date.parse(node.completed_at ?? node.started_at), Date.parse(node.last_ended_at ?? 0) || 0);
+  return Math.max(0, (end - Date.parse(node.started_at)) / 1000);
+}
+
+export function described(node, shown) {
+  const counts = items(node);
+  const total = sum(counts);
+  return [
+    shown.filter(Boolean).join(" "), TYPE_NAMES[node.type] ?? node.type,
+    node.retry_count ? `attempt ${node.retry_count + 1}` : "",
+    total ? `${counts.completed ?? 0} of ${total} items completed${counts.failed ? `, ${counts.failed} failed` : ""}` : "",
+  ].filter(Boolean).join(", ");
+}

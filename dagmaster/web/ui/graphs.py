@@ -1,0 +1,198 @@
+"""What the graph of a job shows beside itself: a node in short, and the items that are folded into one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from dagmaster.model.added import OUTSIDE
+from dagmaster.model.redact import redact, redact_text
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.model.workflow import Node
+from dagmaster.store import viewing
+from dagmaster.tasklogs import LogUnavailable
+from dagmaster.tasklogs.reading import NodeLog, NodeState, Wanted
+from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.drawing import task_of
+from dagmaster.web.services import Conn, Services
+from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.waiting import is_quickly_explained, why_node
+from dagmaster.web.views import seconds_between
+
+router = APIRouter(prefix="/ui/jobs/{job_id}/nodes/{node_id}", include_in_schema=False)
+
+GRID_SIZE: Final = 200
+LOG_LINES: Final = 12
+MAX_LOG_BYTES: Final = 8 * 1024
+# What people look for first.
+ITEM_ORDER: Final = ("failed", "running", "dispatched", "ready", "pending", "completed", "skipped")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePanel:
+    """A node in short. `attempt` counts from 1; `worker` is who has or had its newest attempt."""
+
+    job_id: str
+    node_id: str
+    type: str
+    status: str
+    description: str
+    handler: str | None
+    queue: str | None
+    worker: str | None
+    attempt: int
+    max_attempts: int
+    waited_seconds: float | None
+    run_seconds: float | None
+    dispatched_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    not_before: datetime | None
+    error: str | None
+    params: Any
+    output: Any
+    is_failed: bool
+    is_decided_by_people: bool
+    signal: str | None
+    has_log: bool
+
+    @property
+    def asks(self) -> str | None:
+        """What people are asked to approve."""
+        return (self.params or {}).get("message") if self.is_decided_by_people else None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    node_id: str
+    name: str
+    status: str
+    attempt: int
+    error: str | None
+    seconds: float | None
+
+
+@router.get("/panel", dependencies=[READERS_OF_OWN])
+async def show_panel(page: Shown, conn: Conn, job: Job, node_id: str) -> HTMLResponse:
+    if node_id == OUTSIDE:
+        return await show_items(page, conn, job, node_id)
+    row = await viewing.get_node(conn, job["job_id"], node_id)
+    attempts = await viewing.view_attempts(conn, job["job_id"], node_id)
+    graph = await page.services.pinned.find(conn, job["workflow_hash"])
+    panel = _panel(job, row, attempts, graph.workflow.nodes if graph is not None else {})
+    is_explained = row["status"] not in NODE_TERMINAL and await is_quickly_explained(conn, job["job_id"])
+    counts = _counts_of(await viewing.count_folded(conn, job["job_id"]), node_id)
+    return page.render(
+        "panel.html",
+        {
+            "node": panel,
+            "why": await why_node(conn, page, job["job_id"], node_id) if is_explained else None,
+            "is_explained_later": row["status"] not in NODE_TERMINAL and not is_explained,
+            "log": await _last_lines(page.services, row) if panel.has_log else "",
+            "counts": counts,
+            "total": sum(counts.values()),
+        },
+    )
+
+
+def _panel(job: Row, row: Row, attempts: list[viewing.Row], nodes: Mapping[str, Node]) -> NodePanel:
+    node = nodes.get(row["parent_node_id"] or row["node_id"])
+    task = task_of(node) if node else None
+    added = row["definition"] or {}
+    node_type = "task" if row["parent_node_id"] or not node else node.type
+    is_waiting = row["status"] == NodeStatus.RUNNING
+    return NodePanel(
+        job_id=str(job["job_id"]),
+        node_id=row["node_id"],
+        type=node_type.replace("_", "-"),
+        status=row["status"],
+        description=node.description if node else "",
+        handler=added.get("handler") or (task.handler if task else None),
+        queue=row["queue"] or added.get("queue") or (task.queue if task else None),
+        worker=attempts[-1]["worker_id"] if attempts else None,
+        attempt=row["retry_count"] + 1,
+        max_attempts=row["max_retries"] + 1,
+        waited_seconds=seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"]),
+        run_seconds=seconds_between(row["started_at"], row["completed_at"]),
+        dispatched_at=row["dispatched_at"],
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+        not_before=row["not_before"] if row["status"] == NodeStatus.READY else None,
+        error=redact(row["error_message"] or (row["last_error"] if row["status"] not in NODE_TERMINAL else None)),
+        params=redact(row["input_params"]),
+        output=redact(row["output"]),
+        is_failed=row["status"] == NodeStatus.FAILED,
+        is_decided_by_people=node_type == "approval" and is_waiting,
+        signal=getattr(node, "signal", None) if node_type == "wait" and is_waiting else None,
+        has_log=node_type in ("task", "fan_out") and row["task_id"] is not None,
+    )
+
+
+async def _last_lines(services: Services, row: Row) -> str:
+    """Empty where there is no log, or none that can be read from here."""
+    node = NodeLog(services.task_logs, row["job_id"], row["node_id"])
+    try:
+        found = await node.find(Wanted(tail=LOG_LINES), NodeState.of(row))
+        if found is None:
+            return ""
+        start = max(found.start, found.size - MAX_LOG_BYTES)
+        pieces = [piece async for piece in node.pieces(found.attempt, start, found.size)]
+    except LogUnavailable:
+        return ""
+    return redact_text(b"".join(pieces).decode(errors="replace"))
+
+
+@router.get("/items", dependencies=[READERS_OF_OWN])
+async def show_items(
+    page: Shown,
+    conn: Conn,
+    job: Job,
+    node_id: str,
+    status: str = "",
+    offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+) -> HTMLResponse:
+    counts = _counts_of(await viewing.count_folded(conn, job["job_id"]), node_id)
+    if not counts and node_id != OUTSIDE:
+        await viewing.node_standing(conn, job["job_id"], node_id)  # Raises for one that does not exist.
+    rows = await viewing.view_folded(
+        conn, job["job_id"], node_id, status=status or None, limit=GRID_SIZE, offset=offset
+    )
+    return page.render(
+        "grid.html",
+        {
+            "job_id": str(job["job_id"]),
+            "node_id": node_id,
+            "items": [_item(node_id, row) for row in rows],
+            "counts": counts,
+            "total": sum(counts.values()),
+            "shown_total": counts.get(status, 0) if status else sum(counts.values()),
+            "status": status,
+            "offset": offset,
+            "size": GRID_SIZE,
+        },
+    )
+
+
+def _counts_of(counts: list[viewing.Row], node_id: str) -> dict[str, int]:
+    mine: dict[str, int] = {}
+    for count in counts:
+        if count["parent_node_id"] == node_id:
+            mine[count["status"]] = mine.get(count["status"], 0) + count["nodes"]
+    return {status: mine[status] for status in ITEM_ORDER if status in mine}
+
+
+def _item(parent: str, row: Row) -> Item:
+    index = row["fan_out_index"]
+    return Item(
+        node_id=row["node_id"],
+        name=str(index) if index is not None else row["node_id"].removeprefix(f"{parent}."),
+        status=row["status"],
+        attempt=row["retry_count"] + 1,
+        error=redact(row["error_message"]),
+        seconds=seconds_between(row["started_at"], row["completed_at"]) if row["completed_at"] else None,
+    )

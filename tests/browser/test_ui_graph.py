@@ -1,0 +1,274 @@
+"""The graph of a job in a browser: live, by mouse, by keyboard, and when it is large."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from browsing import SOON, THEMES, Site, Visit, accessibility_findings
+from fleet import graph, task
+from playwright.sync_api import Locator, Page, expect
+
+from dagmaster.model.workflow import StartNode
+from dagmaster.store import jobs
+from dagmaster.store.connect import opened
+
+MANY = 5000
+WIDE = 98
+OPEN_SECONDS = 3.0
+expect.set_options(timeout=15_000)
+
+
+@pytest.fixture(scope="module")
+def asking(site: Site) -> str:
+    """A job that has come as far as its approval."""
+    job_id = site.submit("forks")
+    signal(site, job_id)
+    wait_for(site, job_id, "ask", "running")
+    return job_id
+
+
+def signal(site: Site, job_id: str) -> None:
+    site.client.post(f"/api/v1/jobs/{job_id}/signals/go").raise_for_status()
+
+
+def wait_for(site: Site, job_id: str, node_id: str, status: str) -> None:
+    deadline = time.monotonic() + SOON
+    address = f"/api/v1/jobs/{job_id}/nodes/{node_id}"
+    while (found := site.client.get(address).raise_for_status().json()["status"]) != status:
+        assert time.monotonic() < deadline, f"{node_id} is {found}"
+        time.sleep(0.05)
+
+
+def open_graph(page: Page, job_id: str) -> None:
+    page.goto(f"/ui/jobs/{job_id}")
+    expect(page.locator("[data-graph][data-drawn]")).to_be_visible()
+    page.locator('[data-do="fit"]').click()
+
+
+def card(page: Page, node_id: str) -> Locator:
+    return page.locator(f'.gnode[data-node="{node_id}"]')
+
+
+def edge(page: Page, source: str, target: str) -> Locator:
+    return page.locator(f'.gedge[data-edge="{source} → {target}"]')
+
+
+def focused(page: Page) -> str:
+    found: str = page.evaluate("document.activeElement.closest('.gnode')?.dataset.node ?? ''")
+    return found
+
+
+def test_nodes_change_while_the_job_runs(site: Site, page: Page) -> None:
+    job_id = site.submit("forks")
+    wait_for(site, job_id, "hold", "running")
+    open_graph(page, job_id)
+    expect(card(page, "hold")).to_have_attribute("data-status", "waiting")
+    expect(card(page, "hold")).to_contain_text("awaits signal")
+    expect(card(page, "join")).to_have_attribute("data-status", "pending")
+    expect(edge(page, "hold", "choose")).to_have_attribute("data-kind", "undecided")
+    signal(site, job_id)
+    expect(card(page, "join")).to_have_attribute("data-status", "completed")
+    expect(card(page, "ask")).to_contain_text("needs approval")
+    expect(edge(page, "hold", "choose")).to_have_attribute("data-kind", "live")
+
+
+def test_the_branch_that_was_taken_is_told(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    expect(edge(page, "choose", "left")).to_have_attribute("data-kind", "live")
+    expect(edge(page, "choose", "left").locator("text")).to_have_text("✓ true")
+    expect(edge(page, "choose", "right")).to_have_attribute("data-kind", "dead")
+    expect(card(page, "right")).to_have_attribute("data-status", "skipped")
+    expect(card(page, "right").get_by_role("button")).to_have_attribute("aria-label", "right skipped, task")
+
+
+def test_a_fan_out_is_one_node_whose_items_unfold(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    expect(page.locator(".gnode")).to_have_count(11)
+    expect(card(page, "spread").locator(".ring")).to_be_visible()
+    items = card(page, "spread").locator(".gnode-items")
+    expect(items).to_have_text("9/10 · 1 failed")
+    items.click()
+    panel = page.locator(".graph-panel")
+    expect(panel.locator(".grid-item")).to_have_count(10)
+    panel.get_by_role("button", name="failed 1").click()
+    expect(panel.locator(".grid-item")).to_have_count(1)
+    expect(panel.locator(".grid-item")).to_have_attribute("href", f"/ui/jobs/{asking}/nodes/spread__3")
+    panel.get_by_role("button", name="The node itself").click()
+    expect(panel.get_by_role("heading", name="spread")).to_be_visible()
+
+
+def test_the_panel_tells_about_a_node_and_closes(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    card(page, "left").get_by_role("button").click()
+    panel = page.locator(".graph-panel")
+    expect(panel).to_contain_text("completed")
+    expect(panel).to_contain_text("sleep")
+    expect(panel.get_by_role("link", name="Open the node")).to_have_attribute("href", f"/ui/jobs/{asking}/nodes/left")
+    expect(panel.get_by_text(f"dagmaster logs {asking} left")).to_be_visible()
+    expect(card(page, "left")).to_have_class("gnode is-selected")
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    assert focused(page) == "left"
+
+
+def test_an_approval_is_given_in_the_panel(site: Site, page: Page) -> None:
+    job_id = site.submit("forks")
+    signal(site, job_id)
+    wait_for(site, job_id, "ask", "running")
+    open_graph(page, job_id)
+    card(page, "ask").get_by_role("button").click()
+    panel = page.locator(".graph-panel")
+    expect(panel).to_contain_text("May <script>alert(1)</script> go out?")
+    panel.get_by_role("button", name="Approve").click()
+    expect(card(page, "ask")).to_have_attribute("data-status", "completed")
+    expect(card(page, "last")).to_have_attribute("data-status", "completed")
+    expect(panel.get_by_role("button", name="Approve")).to_have_count(0)
+
+
+def test_a_failed_node_says_why_and_is_tried_again(site: Site, page: Page) -> None:
+    job_id = site.run("fails")
+    [failed] = [node["node_id"] for node in site.job(job_id)["nodes"] if node["status"] == "failed"]
+    open_graph(page, job_id)
+    expect(card(page, failed)).to_have_attribute("data-status", "failed")
+    card(page, failed).get_by_role("button").click()
+    panel = page.locator(".graph-panel")
+    expect(panel.locator(".panel-error")).not_to_be_empty()
+    before = site.client.get(f"/api/v1/jobs/{job_id}/graph").json()["last_event_id"]
+    panel.get_by_role("button", name="Retry", exact=True).click()
+    expect(page.locator("#toasts")).to_contain_text("tried again")
+    site.until(job_id, "failed", "completed")
+    assert int(site.client.get(f"/api/v1/jobs/{job_id}/graph").json()["last_event_id"]) > int(before)
+
+
+def test_the_keyboard_is_enough(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    page.get_by_role("button", name="Zoom out").focus()
+    while not focused(page):
+        page.keyboard.press("Tab")
+    assert focused(page) == "START"
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert focused(page) in ("left", "right")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert focused(page) == "spread"
+    page.keyboard.press("Tab")
+    expect(card(page, "spread").locator(".gnode-items")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator(".graph-panel .grid-item")).to_have_count(10)
+    expect(page.locator("[data-panel-close]")).to_be_focused()
+    page.keyboard.press("Escape")
+    assert focused(page) == "spread"
+    page.keyboard.press("Home")
+    assert focused(page) == "START"
+
+
+def test_the_path_through_a_node_stands_out(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    card(page, "left").hover()
+    expect(card(page, "right")).to_have_class("gnode is-off")
+    expect(card(page, "ask")).not_to_have_class("gnode is-off")
+    page.mouse.move(5, 5)
+    expect(card(page, "right")).to_have_class("gnode")
+    page.evaluate("import('/ui/static/graph/component.js').then((graph) => graph.highlightPath('right'))")
+    expect(card(page, "left")).to_have_class("gnode is-off")
+
+
+def test_the_chain_that_decided_the_end_is_shown_on_request(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    page.get_by_role("button", name="Critical path").click()
+    for node_id in ("START", "hold", "choose", "left", "join", "spread", "gather", "ask"):
+        expect(card(page, node_id)).to_have_class("gnode is-critical")
+    expect(card(page, "right")).to_have_class("gnode")
+
+
+def test_other_scripts_can_draw_and_change_it(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    page.evaluate("import('/ui/static/graph/component.js').then((graph) => graph.updateNodeStatus('END', 'failed'))")
+    expect(card(page, "END")).to_have_attribute("data-status", "failed")
+    page.evaluate(
+        """import('/ui/static/graph/component.js').then((graph) => graph.render(document.querySelector('[data-graph]'),
+        {nodes: [{node_id: '<script>alert(1)</script>', type: 'task', status: 'running'}], edges: []}))"""
+    )
+    expect(page.locator(".gnode-name")).to_have_text("<script>alert(1)</script>")
+
+
+def test_a_phone_shows_the_panel_as_a_sheet(visit: Callable[..., Visit], asking: str) -> None:
+    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True).page
+    page.goto(f"/ui/jobs/{asking}")
+    card(page, "ask").get_by_role("button").tap()
+    box = page.locator(".graph-panel").bounding_box()
+    assert box is not None
+    assert box["width"] == 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_it_can_be_used_by_all(visit: Callable[..., Visit], asking: str, theme: str) -> None:
+    # As wide as the graph: what is zoomed out is smaller than a finger.
+    page = visit(color_scheme=theme, reduced_motion="reduce", viewport={"width": 3400, "height": 900}).page
+    open_graph(page, asking)
+    card(page, "spread").locator(".gnode-items").click()
+    expect(page.locator(".graph-panel .grid-item")).to_have_count(10)
+    page.mouse.move(5, 5)
+    assert [one for one in accessibility_findings(page) if "graph" in one or "gnode" in one or "panel" in one] == []
+    assert page.evaluate("getComputedStyle(document.querySelector('.gnode-main')).animationName") == "none"
+
+
+def submit_wide(dsn: str) -> int:
+    """As many nodes as a workflow may have; nobody takes from their queue."""
+    depth = (MANY - 2) // WIDE
+    nodes = {"START": StartNode(next=tuple(f"n0_{row}" for row in range(WIDE)))}
+    for column in range(depth):
+        for row in range(WIDE):
+            following = sorted({f"n{column + 1}_{row}", f"n{column + 1}_{(row * 7 + 3) % WIDE}"})
+            targets = following if column + 1 < depth else ["END"]
+            nodes[f"n{column}_{row}"] = task("echo", *targets, queue="nobodys")
+
+    async def submit() -> int:
+        async with opened(dsn, application="test") as conn:
+            return (await jobs.submit(conn, jobs.NewJob(graph(nodes, "wide"), {}), threshold_seconds=30)).job_id
+
+    with ThreadPoolExecutor(1) as thread:  # Playwright's loop runs in this one.
+        return thread.submit(asyncio.run, submit()).result()
+
+
+def until_queued(site: Site, number: int) -> None:
+    deadline = time.monotonic() + 3 * SOON
+    while True:
+        queues = site.client.get("/api/v1/queues/status", timeout=60).json()["queues"]
+        if [one["depth"] for one in queues if one["queue"] == "nobodys"] == [number]:
+            return
+        assert time.monotonic() < deadline, queues
+        time.sleep(0.2)
+
+
+def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -> None:
+    job_id = str(submit_wide(site.dsn))
+    until_queued(site, WIDE)
+    took = []
+    while len(took) < 3 and (not took or took[-1] > OPEN_SECONDS):  # The machine may be busy with something else.
+        page.goto(f"/ui/jobs/{job_id}", wait_until="commit", timeout=60_000)
+        drawn = page.locator("[data-graph][data-ms]")
+        expect(drawn).to_be_visible(timeout=60_000)
+        took.append(int(drawn.get_attribute("data-ms") or 0) / 1000)  # From the click on: page, graph and drawing.
+        expect(page.locator("#why-later")).to_contain_text("no worker consumes this queue")
+    assert min(took) < OPEN_SECONDS
+    expect(page.locator(".graph-count")).to_contain_text("5,000 nodes")
+    expect(page.locator(".graph-far")).to_be_visible()
+    assert page.locator(".gnode").count() < 400
+    page.get_by_role("group", name="Nodes").get_by_role("button").first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".graph-far")).to_be_hidden()
+    expect(page.locator(".graph-map")).to_be_visible()
+    assert focused(page).startswith("n0_")
+    assert 1 < page.locator(".gnode").count() < 400
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel-why")).to_contain_text("no worker consumes this queue")
+    page.evaluate("document.querySelector('#panel-why').isSame = true")
+    with page.expect_response(lambda one: one.url.endswith("/panel")):
+        page.locator(".gnode.is-selected").get_by_role("button").first.click()
+    expect(page.locator("#panel-why")).to_contain_text("no worker consumes this queue")
+    assert page.evaluate("document.querySelector('#panel-why').isSame")
