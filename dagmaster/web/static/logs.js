@@ -1,0 +1,255 @@
+// The log of one attempt, live. Lines are added in portions and only the last ones are kept, so that a log of any size
+// leaves the page quick.
+const MAX_LINES = 5000;
+const MAX_LENGTH = 4000; // characters of a line
+const PORTION = 400; // lines added at once
+const NEAR = 40; // pixels from the end that count as the end
+const ANSI = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])/g;
+
+const card = document.querySelector("[data-log]");
+const part = (selector) => card.querySelector(selector);
+const box = part(".log-lines");
+const chooser = part("[data-log-attempt]");
+const raw = part("[data-log-raw]");
+const field = part("[data-log-search]");
+
+const log = { attempt: null, isChosen: false, read: 0, rest: "", queue: [], dropped: 0, isCut: false, abort: null, drawing: false, atEnd: true, isDone: false, decoder: null };
+const found = { text: "", places: [], at: -1 };
+
+const known = () => JSON.parse(document.getElementById("log-data").textContent);
+
+function state(text) {
+  part(".log-state").textContent = text;
+}
+
+function note() {
+  const isCut = log.isCut || log.dropped > 0;
+  part(".log-note").hidden = !isCut;
+  part(".log-note span").textContent = `Only the last ${MAX_LINES.toLocaleString("en")} lines are shown; the download has all of them.`;
+}
+
+function fillChooser(attempts) {
+  const wanted = attempts.map((one) => `${one.number}`).join();
+  if (chooser.dataset.shown !== wanted) {
+    chooser.replaceChildren(...attempts.map((one) => new Option(`Attempt ${one.number}`, one.number)));
+    chooser.dataset.shown = wanted;
+  }
+  chooser.closest("label").hidden = attempts.length < 2;
+  if (log.attempt !== null) chooser.value = log.attempt;
+}
+
+// While nobody has chosen one, the newest attempt that has something to show.
+function update() {
+  const { attempts } = known();
+  const begun = attempts.filter((one) => one.bytes !== null || one.status === "running");
+  const newest = (begun.length ? begun : attempts).at(-1);
+  if (newest && !log.isChosen && log.attempt !== newest.number) open(newest.number);
+  else if (log.attempt !== null && !log.abort && !log.isDone) follow();
+  raw.hidden = !attempts.some((one) => one.bytes !== null);
+  if (!newest) state("nothing yet: it has not begun");
+  fillChooser(attempts);
+}
+
+function open(attempt) {
+  log.abort?.abort();
+  Object.assign(log, { attempt, read: 0, rest: "", queue: [], dropped: 0, isCut: false, abort: null, atEnd: true, isDone: false, decoder: new TextDecoder() });
+  box.replaceChildren();
+  look();
+  note();
+  raw.href = `${known().url}?attempt=${attempt}`;
+  follow();
+}
+
+// What is there comes first, and then what is written from there on. A stream is one of the few connections that a
+// browser has: a page that nobody sees gives it back.
+async function follow() {
+  const { url, attempts } = known();
+  const one = attempts.find((other) => other.number === log.attempt);
+  if (!one || document.hidden) return;
+  if (one.bytes === null && one.is_over) {
+    log.isDone = true;
+    return state("it has written nothing");
+  }
+  if (one.bytes === null && one.status !== "running") return state("nothing yet: it has not begun");
+  const abort = (log.abort = new AbortController());
+  const ask = async (query) => {
+    const answer = await fetch(`${url}?attempt=${log.attempt}&${query}`, { signal: abort.signal });
+    if (!answer.ok) throw new Error((await answer.json()).error?.message ?? `the server answered ${answer.status}`);
+    return answer;
+  };
+  try {
+    if (one.bytes !== null && !log.read) await takeLast(await ask(`tail=${MAX_LINES}`), abort);
+    if (!one.is_over) {
+      state("live");
+      await take(await ask(`follow=true&offset=${log.read}`), abort);
+    }
+    if (log.abort === abort) ended();
+  } catch (error) {
+    if (abort.signal.aborted) return;
+    log.abort = null;
+    state(`cannot be read now: ${error.message}`);
+    setTimeout(update, 3000);
+  }
+}
+
+// Where the last lines begin is known when they are read: they end where the log does.
+async function takeLast(answer, abort) {
+  const size = Number(answer.headers.get("X-Log-Size"));
+  await take(answer, abort);
+  if (log.abort !== abort) return;
+  log.isCut = log.read < size;
+  log.read = size;
+  note();
+}
+
+async function take(answer, abort) {
+  const reader = answer.body.getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done || log.abort !== abort) return;
+    log.read += value.length;
+    add(log.decoder.decode(value, { stream: true }));
+  }
+}
+
+// The stream ends with the attempt.
+function ended() {
+  log.abort = null;
+  log.isDone = true;
+  if (log.rest) put(log.rest);
+  log.rest = "";
+  state(box.childElementCount || log.queue.length ? "" : "it has written nothing");
+}
+
+function add(text) {
+  const lines = (log.rest + text).split("\n");
+  log.rest = lines.pop();
+  for (const line of lines) put(line);
+}
+
+function put(line) {
+  log.queue.push(line);
+  if (log.queue.length > MAX_LINES) {
+    log.dropped += log.queue.length - MAX_LINES;
+    log.queue.splice(0, log.queue.length - MAX_LINES);
+  }
+  if (!log.drawing) {
+    log.drawing = true;
+    requestAnimationFrame(draw);
+  }
+}
+
+function draw() {
+  const portion = log.queue.splice(0, PORTION);
+  const lines = portion.map(lineOf);
+  box.append(...lines);
+  const over = box.childElementCount - MAX_LINES;
+  if (over > 0) {
+    log.dropped += over;
+    for (let count = 0; count < over; count += 1) box.firstElementChild.remove();
+  }
+  if (found.text) look();
+  if (over > 0 || log.dropped) note();
+  if (log.atEnd) box.scrollTop = box.scrollHeight;
+  log.drawing = log.queue.length > 0;
+  if (log.drawing) requestAnimationFrame(draw);
+}
+
+function lineOf(text) {
+  const line = document.createElement("div");
+  const plain = text.replace(ANSI, "").replace(/\r$/, "");
+  line.textContent = plain.length > MAX_LENGTH ? `${plain.slice(0, MAX_LENGTH)}… (${plain.length - MAX_LENGTH} more characters)` : plain;
+  return line;
+}
+
+// Finding: which lines hold the text, and the one that is looked at.
+function look() {
+  const text = field.value.toLowerCase();
+  const was = found.places[found.at];
+  for (const line of found.places) line.classList.remove("hit", "current");
+  found.text = text;
+  found.places = text ? [...box.children].filter((line) => line.textContent.toLowerCase().includes(text)) : [];
+  for (const line of found.places) line.classList.add("hit");
+  found.at = found.places.indexOf(was);
+  mark(found.text);
+  count();
+}
+
+// The words themselves, where the browser can mark them without another element.
+function mark(text) {
+  if (!globalThis.Highlight) return;
+  const ranges = [];
+  for (const line of found.places) {
+    const content = line.firstChild;
+    const lower = content.data.toLowerCase();
+    for (let at = lower.indexOf(text); at >= 0 && ranges.length < 20000; at = lower.indexOf(text, at + text.length)) {
+      const range = new Range();
+      range.setStart(content, at);
+      range.setEnd(content, Math.min(at + text.length, content.length));
+      ranges.push(range);
+    }
+  }
+  CSS.highlights.set("log-hit", new Highlight(...ranges));
+}
+
+function count() {
+  const total = found.places.length;
+  part(".log-count").textContent = !found.text ? "" : !total ? "not found" : found.at < 0 ? `${total} ${total === 1 ? "line" : "lines"}` : `${found.at + 1} of ${total}`;
+}
+
+function step(by) {
+  const total = found.places.length;
+  if (!total) return;
+  found.places[found.at]?.classList.remove("current");
+  found.at = found.at < 0 ? (by > 0 ? 0 : total - 1) : (found.at + by + total) % total;
+  const line = found.places[found.at];
+  line.classList.add("current");
+  log.atEnd = false;
+  box.scrollTop = line.offsetTop - box.clientHeight / 2;
+  count();
+}
+
+box.addEventListener("scroll", () => {
+  log.atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+  part(".log-end").hidden = log.atEnd;
+});
+part(".log-end").addEventListener("click", () => {
+  log.atEnd = true;
+  box.scrollTop = box.scrollHeight;
+});
+part("[data-log-wrap]").addEventListener("click", (event) => {
+  const wraps = box.classList.toggle("wraps");
+  event.currentTarget.setAttribute("aria-pressed", String(wraps));
+  if (log.atEnd) box.scrollTop = box.scrollHeight;
+});
+field.addEventListener("input", () => {
+  found.at = -1;
+  look();
+  if (found.places.length) step(-1);
+});
+field.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  event.preventDefault();
+  step(event.shiftKey ? -1 : 1);
+});
+for (const button of card.querySelectorAll("[data-log-step]")) {
+  button.addEventListener("click", () => step(Number(button.dataset.logStep)));
+}
+function choose(attempt) {
+  log.isChosen = true;
+  open(attempt);
+  fillChooser(known().attempts);
+}
+chooser.addEventListener("change", () => choose(Number(chooser.value)));
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("[data-show-log]");
+  if (link) choose(Number(link.dataset.showLog));
+});
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    log.abort?.abort();
+    log.abort = null;
+  } else update();
+});
+document.addEventListener("dm:refreshed", update);
+update();

@@ -1,0 +1,194 @@
+"""When each node of a job waited and ran: bars for every attempt, and a strip for what a fan-out has made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dagmaster.model.states import NODE_TERMINAL
+from dagmaster.store import job_page
+from dagmaster.store.connect import Connection
+from dagmaster.store.job_page import NodeFilter
+from dagmaster.web.ui.job_nodes import Definition, ends_of, kind_of
+
+Row = Mapping[str, Any]
+
+MAX_ROWS: Final = 200
+PARTS: Final = 80
+MANY_NODES: Final = 5000  # For more of them the timeline is too long to be looked through.
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One attempt. It waits until `started_at`; what has not ended goes on."""
+
+    attempt: int
+    status: str
+    dispatched_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    worker_id: str | None = None
+
+    @property
+    def queued(self) -> float | None:
+        return _seconds(self.dispatched_at, self.started_at or self.ended_at)
+
+    @property
+    def ran(self) -> float | None:
+        return _seconds(self.started_at, self.ended_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """How many ran at a time, in equal parts of the time that the chart shows, and where some failed."""
+
+    running: Sequence[int]
+    failed: Sequence[int]
+    children: int
+
+
+@dataclass(frozen=True, slots=True)
+class GanttRow:
+    node_id: str
+    type: str
+    status: str
+    bars: Sequence[Bar]
+    strip: Strip | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    rows: Sequence[GanttRow]
+    since: datetime
+    until: datetime
+    is_open: bool
+    has_more: bool
+    offset: int
+
+    def data(self) -> dict[str, Any]:
+        """For the script that draws it, times in milliseconds."""
+        return {
+            "since": _ms(self.since),
+            "until": _ms(self.until),
+            "is_open": self.is_open,
+            "rows": [_row_data(row) for row in self.rows],
+        }
+
+
+async def gantt_of(conn: Connection, job: Row, definition: Definition, *, nodes: int, offset: int) -> Gantt:
+    rows = await job_page.find_nodes(
+        conn, job["job_id"], NodeFilter(ends=ends_of(definition)), limit=MAX_ROWS + 1, offset=offset
+    )
+    shown = [row for row in rows[:MAX_ROWS] if row["dispatched_at"] or row["started_at"] or row["retry_count"]]
+    is_open = job["completed_at"] is None
+    now = datetime.now(UTC)
+    since = job["started_at"] or job["created_at"]
+    until = max(job["completed_at"] or now, since)
+    fan_outs = [row["node_id"] for row in shown if kind_of(row, definition)[0] == "fan_out"]
+    strips = await _strips(conn, job["job_id"], fan_outs, since, until)
+    times = await job_page.fan_out_times(conn, job["job_id"], list(strips))
+    retried = [row["node_id"] for row in shown if row["retry_count"] > 0]
+    earlier = await _earlier(conn, job, retried, is_small=nodes <= MANY_NODES)
+    made = []
+    for row in shown:
+        bars = [*earlier.get(row["node_id"], ()), _last_bar(row, times.get(row["node_id"]))]
+        type, _ = kind_of(row, definition)
+        made.append(GanttRow(row["node_id"], type, row["status"], _in_order(bars), strips.get(row["node_id"])))
+    return Gantt(made, since, until, is_open, len(rows) > MAX_ROWS, offset)
+
+
+def _last_bar(row: Row, fan: Row | None) -> Bar:
+    """The newest attempt, from the node itself. A fan-out lasts as long as what it has made."""
+    ended = row["completed_at"]
+    if fan is not None:
+        ended = fan["completed_at"] if row["status"] in NODE_TERMINAL else None
+    number = row["retry_count"] + 1
+    return Bar(number, row["status"], row["dispatched_at"], row["started_at"], ended, row["worker_id"])
+
+
+def _in_order(bars: Sequence[Bar]) -> list[Bar]:
+    """Each attempt once; an attempt that is to come has no times yet."""
+    by_number = {bar.attempt: bar for bar in bars if bar.dispatched_at or bar.started_at}
+    return [by_number[number] for number in sorted(by_number)]
+
+
+async def _earlier(conn: Connection, job: Row, node_ids: Sequence[str], *, is_small: bool) -> dict[str, list[Bar]]:
+    """Attempts before the newest: from the timeline, or else from what their workers told."""
+    results = {row["task_id"]: row for row in await job_page.results_of_nodes(conn, job["job_id"], node_ids)}
+    times = await job_page.attempt_times(conn, job, node_ids) if is_small else []
+    known = {row["task_id"]: _bar_of_times(row, results.get(row["task_id"])) for row in times}
+    bars = {**{task_id: _bar_of_result(row) for task_id, row in results.items()}, **known}
+    owners = {row["task_id"]: row["node_id"] for row in [*results.values(), *times]}
+    found: dict[str, list[Bar]] = {}
+    for task_id, bar in bars.items():
+        found.setdefault(owners[task_id], []).append(bar)
+    return found
+
+
+def _bar_of_times(row: Row, result: Row | None) -> Bar:
+    status = "failed" if row["is_failed"] else "completed" if row["ended_at"] else "running"
+    worker = result["worker_id"] if result else None
+    number = attempt_number(row["task_id"])
+    return Bar(number, status, row["dispatched_at"], row["started_at"], row["ended_at"], worker)
+
+
+def _bar_of_result(row: Row) -> Bar:
+    ended = row["reported_at"]
+    began = datetime.fromtimestamp(ended.timestamp() - (row["execution_duration_ms"] or 0) / 1000, UTC)
+    is_over = row["status"] in ("completed", "failed")
+    return Bar(attempt_number(row["task_id"]), row["status"], None, began, ended if is_over else None, row["worker_id"])
+
+
+async def _strips(
+    conn: Connection, job_id: int, node_ids: Sequence[str], since: datetime, until: datetime
+) -> dict[str, Strip]:
+    found = await job_page.fan_out_density(conn, job_id, node_ids, since, until, parts=PARTS)
+    return {node_id: _strip(rows) for node_id, rows in found.items()}
+
+
+def _strip(rows: Sequence[Row]) -> Strip:
+    begun, ended, failed = [0] * (PARTS + 2), [0] * (PARTS + 2), [0] * (PARTS + 2)
+    for row in rows:
+        begun[row["part"]], ended[row["part"]], failed[row["part"]] = row["begun"], row["ended"], row["failed"]
+    running, at_work = [], begun[0] - ended[0]
+    for part in range(1, PARTS + 1):
+        at_work += begun[part]
+        running.append(at_work)  # Whoever ended within this part was at work in it.
+        at_work -= ended[part]
+    failed[PARTS] += failed[PARTS + 1]  # What ended at the very end.
+    return Strip(running, failed[1 : PARTS + 1], sum(begun))
+
+
+def attempt_number(task_id: str) -> int:
+    """Counted from 1. Results that were inserted by hand may have other ids."""
+    last = task_id.rpartition("_")[2]
+    return int(last) + 1 if last.isascii() and last.isdecimal() else 1
+
+
+def _row_data(row: GanttRow) -> dict[str, Any]:
+    bars = [
+        {
+            "attempt": bar.attempt,
+            "status": bar.status,
+            "dispatched": _ms(bar.dispatched_at),
+            "started": _ms(bar.started_at),
+            "ended": _ms(bar.ended_at),
+        }
+        for bar in row.bars
+    ]
+    strip = row.strip
+    return {
+        "id": row.node_id,
+        "type": row.type,
+        "status": row.status,
+        "bars": bars,
+        "strip": {"running": strip.running, "failed": strip.failed, "children": strip.children} if strip else None,
+    }
+
+
+def _ms(when: datetime | None) -> float | None:
+    return round(when.timestamp() * 1000, 1) if when else None
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> float | None:
+    return max((end - start).total_seconds(), 0) if start and end else None

@@ -1,0 +1,217 @@
+"""One job: how far it is, why it stands still or failed, its nodes, when they ran, what happened, what it gave."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from dagmaster.engine.estimate import Estimate
+from dagmaster.model.redact import redact
+from dagmaster.model.standing import percent_done
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
+from dagmaster.store import job_page
+from dagmaster.store.connect import Connection
+from dagmaster.store.job_page import EventFilter, NodeFilter
+from dagmaster.store.looking import count_nodes_of_jobs
+from dagmaster.store.standing import Standing, standing_of
+from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.gantt import gantt_of
+from dagmaster.web.ui.job_nodes import PAGE_SIZE, Definition, definition_of, node_page
+from dagmaster.web.ui.jobs import JobLine, job_line
+from dagmaster.web.ui.maps import shapes_of
+from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.timeline import ICONS, TYPES, Wanted, timeline_page
+from dagmaster.web.ui.unchanged import mark_of, unchanged
+from dagmaster.web.ui.values import shown
+from dagmaster.web.ui.waiting import QUICKLY_EXPLAINED, Waiting, Why, waiting_for, why_job
+from dagmaster.web.views import standing_counts
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+Row = Mapping[str, Any]
+
+TABS: Final = {
+    "graph": ("Graph", "share-2"),
+    "gantt": ("Gantt", "bar-chart-2"),
+    "timeline": ("Timeline", "list"),
+    "data": ("Inputs & result", "code"),
+    "related": ("Related", "git-merge"),
+}
+MAX_CAUSES: Final = 5
+MAX_CHILDREN: Final = 100
+NEIGHBOURS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A node that has failed."""
+
+    node_id: str
+    error: str
+    is_allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobHead:
+    """What every tab shows above itself."""
+
+    line: JobLine
+    version: int
+    scheduled_for: datetime | None
+    parent_job_id: str | None
+    parent_node_id: str | None
+    priority: int
+    callback_url: str | None
+    paused_by: str | None
+    percent: float
+    estimate: Estimate | None
+    causes: Sequence[Cause]
+    why: Why | None
+    waiting: Waiting
+    mark: str
+
+    @property
+    def is_explained_later(self) -> bool:
+        return not self.line.is_over and self.line.total > QUICKLY_EXPLAINED
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look at a job finds out once, for its head and for each of its tabs."""
+
+    page: Page
+    conn: Connection
+    job: Row
+    definition: Definition
+    standing: Standing
+    line: JobLine
+    mark: str
+    offset: int
+    nodes: NodeFilter
+    events: EventFilter
+
+
+async def wanted_nodes(
+    parent: Annotated[str, Query(max_length=200)] = "",
+    status: str = "",
+    text: Annotated[str, Query(max_length=200)] = "",
+) -> NodeFilter:
+    """As it is in the address."""
+    status = status if status in set(NodeStatus) else ""
+    return NodeFilter(parent or None, status or None, text.strip() or None)
+
+
+@router.get("/jobs/{job_id}", dependencies=[READERS_OF_OWN])
+async def show_job(
+    job: Job,
+    page: Shown,
+    conn: Conn,
+    nodes: Annotated[NodeFilter, Depends(wanted_nodes)],
+    events: Wanted,
+    tab: str = "graph",
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> Response:
+    tab = tab if tab in TABS else "graph"
+    mark = await mark_of(conn, job) if tab != "related" else ""  # There, other jobs are shown.
+    if (answer := unchanged(page, mark)) is not None:
+        return answer
+    standing = await standing_of(conn, job["job_id"])
+    counts = standing_counts(standing.job).model_dump(exclude={"total"})
+    looked = Looked(
+        page,
+        conn,
+        job,
+        await definition_of(conn, job),
+        standing,
+        job_line(job, {status: number for status, number in counts.items() if number}),
+        mark,
+        offset,
+        nodes,
+        events,
+    )
+    values = await LOOKS[tab](looked)
+    head = await _head(looked)
+    return page.render("job.html", {"head": head, "job": looked.line, "tabs": TABS, "tab": tab, **values})
+
+
+async def _head(looked: Looked) -> JobHead:
+    job, line, conn = looked.job, looked.line, looked.conn
+    is_explained = not line.is_over and line.total <= QUICKLY_EXPLAINED
+    return JobHead(
+        line=line,
+        version=job["workflow_version"],
+        scheduled_for=job["scheduled_for"],
+        parent_job_id=str(job["parent_job_id"]) if job["parent_job_id"] else None,
+        parent_node_id=job["parent_node_id"],
+        priority=job["priority"],
+        callback_url=redact(job["callback_url"]),
+        paused_by=job["paused_by"],
+        percent=percent_done(looked.standing.job),
+        estimate=await looked.page.services.histories.estimate(conn, looked.standing),
+        causes=await _causes(looked) if job["status"] in (JobStatus.FAILED, JobStatus.RUNNING) else (),
+        why=await why_job(conn, looked.page, job["job_id"]) if is_explained else None,
+        waiting=Waiting()
+        if job["status"] in JOB_TERMINAL
+        else await waiting_for(conn, looked.page, job["job_id"], looked.definition),
+        mark=looked.mark,
+    )
+
+
+async def _causes(looked: Looked) -> list[Cause]:
+    """Nodes that may fail come last: they are seldom what is looked for."""
+    if not looked.line.counts.get(NodeStatus.FAILED):
+        return []
+    rows = await job_page.failed_nodes(looked.conn, looked.job["job_id"], limit=MAX_CAUSES)
+    causes = [
+        Cause(
+            row["node_id"],
+            redact(row["error_message"] or ""),
+            bool(looked.definition.get(row["parent_node_id"] or row["node_id"], {}).get("allow_failure")),
+        )
+        for row in rows
+    ]
+    return sorted(causes, key=lambda one: one.is_allowed)
+
+
+async def _graph(looked: Looked) -> dict[str, Any]:
+    standing, wanted = looked.standing.job, looked.nodes
+    found = await node_page(looked.conn, looked.job, looked.definition, standing, wanted, offset=looked.offset)
+    return {"nodes": found, "page_size": PAGE_SIZE, "node_statuses": list(NodeStatus)}
+
+
+async def _gantt(looked: Looked) -> dict[str, Any]:
+    total = looked.line.total
+    gantt = await gantt_of(looked.conn, looked.job, looked.definition, nodes=total, offset=looked.offset)
+    return {"gantt": gantt}
+
+
+async def _timeline(looked: Looked) -> dict[str, Any]:
+    timeline = await timeline_page(looked.conn, looked.job, looked.events)
+    return {"timeline": timeline, "types": TYPES, "icons": ICONS}
+
+
+async def _data(looked: Looked) -> dict[str, Any]:
+    kept = {key: value for key, value in looked.job["metadata"].items() if key != "removal"}
+    inputs, result = shown(looked.job["input_params"]), shown(looked.job["result_data"])
+    shapes = shapes_of({"inputs": inputs.value, "result": result.value})
+    return {"inputs": inputs, "result": result, "metadata": shown(kept), "shapes": shapes}
+
+
+async def _related(looked: Looked) -> dict[str, Any]:
+    caller = looked.page.caller
+    own = caller.name if caller.is_partner else None
+    children = await job_page.child_jobs(looked.conn, looked.job["job_id"], limit=MAX_CHILDREN)
+    others = await job_page.neighbours(looked.conn, looked.job, submitted_by=own, limit=NEIGHBOURS)
+    counts = await count_nodes_of_jobs(looked.conn, [row["job_id"] for row in [*children, *others]])
+    lines = [job_line(row, counts[row["job_id"]]) for row in others]
+    runs = sorted([*lines, looked.line], key=lambda one: one.created_at, reverse=True)
+    return {
+        "children": [(row["parent_node_id"], job_line(row, counts[row["job_id"]])) for row in children],
+        "runs": runs,
+    }
+
+
+LOOKS: Final = {"graph": _graph, "gantt": _gantt, "timeline": _timeline, "data": _data, "related": _related}

@@ -1,0 +1,129 @@
+"""The nodes of a job as lines of a table; what a fan-out has made is folded into one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+from dagmaster.model.redact import redact
+from dagmaster.model.standing import JobStanding
+from dagmaster.model.states import NODE_TERMINAL
+from dagmaster.store.connect import Connection
+from dagmaster.store.job_page import NodeFilter, find_nodes
+from dagmaster.store.jobs import load_definitions
+from dagmaster.web.views import seconds_between
+
+Row = Mapping[str, Any]
+Definition = Mapping[str, Row]
+
+PAGE_SIZE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """`children` are counts by status of what is folded into this line; `queued` and `ran` are seconds."""
+
+    node_id: str
+    status: str
+    type: str
+    handler: str | None
+    attempts: int
+    max_attempts: int
+    queued: float | None
+    ran: float | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    worker_id: str | None
+    error: str | None
+    progress_percent: float | None
+    progress_message: str | None
+    children: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(self.children.values())
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in NODE_TERMINAL
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    lines: Sequence[NodeLine]
+    has_more: bool
+    wanted: NodeFilter
+    offset: int
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.wanted.status or self.wanted.text)
+
+
+async def definition_of(conn: Connection, job: Row) -> Definition:
+    """The nodes as they were pinned. Empty when that is no longer known."""
+    pinned: dict[str, Any] = {**await load_definitions(conn, [job["workflow_hash"]])}
+    nodes: Definition = pinned.get(job["workflow_hash"], {}).get("nodes", {})
+    return nodes
+
+
+def ends_of(definition: Definition) -> list[str]:
+    return [node_id for node_id, node in definition.items() if node["type"] == "end"]
+
+
+async def node_page(
+    conn: Connection, job: Row, definition: Definition, standing: JobStanding, wanted: NodeFilter, *, offset: int
+) -> NodePage:
+    wanted = replace(wanted, ends=ends_of(definition))
+    rows = await find_nodes(conn, job["job_id"], wanted, limit=PAGE_SIZE + 1, offset=offset)
+    lines = [node_line(row, definition, standing) for row in rows[:PAGE_SIZE]]
+    return NodePage(lines, len(rows) > PAGE_SIZE, wanted, offset)
+
+
+def node_line(row: Row, definition: Definition, standing: JobStanding | None = None) -> NodeLine:
+    type, handler = kind_of(row, definition)
+    error = row["error_message"] if row["status"] in NODE_TERMINAL else row["last_error"]
+    return NodeLine(
+        node_id=row["node_id"],
+        status=row["status"],
+        type=type,
+        handler=handler,
+        attempts=row["retry_count"] + 1 if row["dispatched_at"] or row["retry_count"] else 0,
+        max_attempts=row["max_retries"] + 1,
+        queued=_queued(row),
+        ran=seconds_between(row["started_at"], row["completed_at"]) if row["status"] != "skipped" else None,
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+        worker_id=row["worker_id"],
+        error=redact(error),
+        progress_percent=row["progress_percent"] if row["status"] == "running" else None,
+        progress_message=redact(row["progress_message"]) if row["status"] == "running" else None,
+        children=_children(row["node_id"], standing) if standing else {},
+    )
+
+
+def kind_of(row: Row, definition: Definition) -> tuple[str, str | None]:
+    """Type and handler: of itself, of the fan-out that has made it, or of what added it."""
+    if row["is_added"]:
+        return row["type"] or "task", row["handler"]
+    parent = row["parent_node_id"]
+    node = definition.get(parent or row["node_id"], {})
+    task = node.get("task") or node
+    return "task" if parent else node.get("type", "task"), task.get("handler") or node.get("workflow")
+
+
+def _queued(row: Row) -> float | None:
+    if row["dispatched_at"] is None or row["status"] in ("skipped", "ready", "pending"):
+        return None
+    return seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"])
+
+
+def _children(node_id: str, standing: JobStanding) -> dict[str, int]:
+    node = standing.nodes.get(node_id)
+    if node is None:
+        return {}
+    counted = [*(node.fan.counts.items() if node.fan else ()), *node.added.items()]
+    sums: dict[str, int] = {}
+    for status, number in counted:
+        sums[str(status)] = sums.get(str(status), 0) + number
+    return sums

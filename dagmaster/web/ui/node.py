@@ -1,0 +1,249 @@
+"""One node of a job: every attempt at it, what it was given and gave, and its log while it is written."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from fastapi import APIRouter, Response
+
+from dagmaster.model.redact import redact
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.store import job_page
+from dagmaster.store.connect import Connection
+from dagmaster.store.viewing import get_node, view_attempts, view_checkpoints
+from dagmaster.tasklogs import LogUnavailable
+from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.services import Conn, Services
+from dagmaster.web.ui.gantt import attempt_number
+from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
+from dagmaster.web.ui.maps import shapes_of
+from dagmaster.web.ui.pages import Shown
+from dagmaster.web.ui.unchanged import mark_of, unchanged
+from dagmaster.web.ui.values import Value, shown
+from dagmaster.web.ui.waiting import Waiting, is_quickly_explained, waiting_for, why_node
+from dagmaster.web.views import node_counts, seconds_between
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+Row = Mapping[str, Any]
+
+MAX_CHECKPOINTS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """`queued` and `ran` are seconds. `log_bytes` is None where there is no log that the server can read."""
+
+    number: int
+    status: str
+    worker_id: str | None
+    started_at: datetime | None
+    queued: float | None
+    ran: float | None
+    memory_bytes: int | None
+    cpu_seconds: float | None
+    error_type: str | None
+    error: str | None
+    progress_percent: float | None
+    progress_message: str | None
+    log_bytes: int | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ("completed", "failed", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHead:
+    node_id: str
+    status: str
+    type: str
+    handler: str | None
+    queue: str | None
+    timeout_seconds: float | None
+    description: str
+    parent_node_id: str | None
+    fan_out_index: int | None
+    retry_count: int
+    max_retries: int
+    not_before: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    queued: float | None
+    ran: float | None
+    error: str | None
+    children: Mapping[str, int]
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in NODE_TERMINAL
+
+    @property
+    def has_log(self) -> bool:
+        return self.type == "task"
+
+    @property
+    def total(self) -> int:
+        return sum(self.children.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    checkpoint_id: str
+    phase: str
+    position: str
+    message: str | None
+    is_valid: bool
+    created_at: datetime
+    state: Value
+
+
+@router.get("/jobs/{job_id}/nodes/{node_id}", dependencies=[READERS_OF_OWN])
+async def show_node(job: Job, node_id: str, page: Shown, conn: Conn) -> Response:
+    mark = await mark_of(conn, job)
+    if (answer := unchanged(page, mark)) is not None:
+        return answer
+    row = await get_node(conn, job["job_id"], node_id)
+    definition = await definition_of(conn, job)
+    counts = await job_page.count_children(conn, job["job_id"], node_id)
+    node = node_head(row, definition, node_counts(counts).model_dump(exclude={"total"}))
+    attempts = await _attempts(conn, page.services, job, row)
+    is_open = row["status"] not in NODE_TERMINAL
+    is_explained = is_open and await is_quickly_explained(conn, job["job_id"])
+    params, output = shown(row["input_params"]), shown(row["output"])
+    checkpoints = await view_checkpoints(conn, job["job_id"], node_id, limit=MAX_CHECKPOINTS)
+    return page.render(
+        "node.html",
+        {
+            "job_id": str(job["job_id"]),
+            "job_status": job["status"],
+            "workflow_id": job["workflow_id"],
+            "node": node,
+            "attempts": attempts,
+            "log": _log(job, node, attempts),
+            "mark": mark,
+            "why": await why_node(conn, page, job["job_id"], node_id) if is_explained else None,
+            "is_explained_later": is_open and not is_explained,
+            "waiting": await waiting_for(conn, page, job["job_id"], definition, node_id) if is_open else Waiting(),
+            "params": params,
+            "output": output,
+            "shapes": shapes_of({"params": params.value, "output": output.value}),
+            "checkpoints": [_checkpoint(one) for one in checkpoints],
+        },
+    )
+
+
+def node_head(row: Row, definition: Definition, counts: Mapping[str, int]) -> NodeHead:
+    added = row["definition"] or {}
+    type, handler = kind_of({**row, "is_added": bool(added), **_own(added)}, definition)
+    node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
+    task = node.get("task") or node
+    return NodeHead(
+        node_id=row["node_id"],
+        status=row["status"],
+        type=type,
+        handler=handler,
+        queue=row["queue"] or task.get("queue"),
+        timeout_seconds=task.get("timeout_seconds"),
+        description=redact(node.get("description") or ""),
+        parent_node_id=row["parent_node_id"],
+        fan_out_index=row["fan_out_index"],
+        retry_count=row["retry_count"],
+        max_retries=row["max_retries"],
+        not_before=row["not_before"] if row["status"] == NodeStatus.READY else None,
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        completed_at=row["completed_at"],
+        queued=_queued(row),
+        ran=seconds_between(row["started_at"], row["completed_at"]),
+        error=redact(row["last_error"]),
+        children={status: number for status, number in counts.items() if number},
+    )
+
+
+def _own(added: Row) -> dict[str, Any]:
+    return {"type": added.get("type"), "handler": added.get("handler")}
+
+
+def _queued(row: Row) -> float | None:
+    return seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"])
+
+
+async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -> list[Attempt]:
+    """What was reported of each, and of the newest what its node says: it may not have been reported on yet."""
+    results = {row["task_id"]: row for row in await view_attempts(conn, job["job_id"], node["node_id"])}
+    times = {}
+    if node["retry_count"]:
+        times = {row["task_id"]: row for row in await job_page.attempt_times(conn, job, [node["node_id"]])}
+    if node["task_id"]:
+        own = {"ended_at": node["completed_at"], **node}
+        times[node["task_id"]] = {name: own[name] for name in ("dispatched_at", "started_at", "ended_at")}
+    running = await job_page.worker_of(conn, node["task_id"]) if node["task_id"] else None
+    ids = sorted({*results, *times}, key=attempt_number)
+    sizes = await asyncio.gather(*(_size(services, one) for one in ids))
+    return [
+        _attempt(task_id, results.get(task_id), times.get(task_id), node, size, running)
+        for task_id, size in zip(ids, sizes, strict=True)
+    ]
+
+
+def _attempt(
+    task_id: str, result: Row | None, times: Row | None, node: Row, log_bytes: int | None, worker: str | None
+) -> Attempt:
+    told = redact(dict(result)) if result else {}
+    is_newest = task_id == node["task_id"]
+    started = times["started_at"] if times else None
+    ended = times["ended_at"] if times else None
+    ran = seconds_between(started, ended) if started and (ended or is_newest) else None
+    if ran is None and told.get("execution_duration_ms") is not None:
+        ran = told["execution_duration_ms"] / 1000
+    return Attempt(
+        number=attempt_number(task_id),
+        status=node["status"] if is_newest else told.get("status") or "failed",
+        worker_id=told.get("worker_id") or (worker if is_newest else None),
+        started_at=started,
+        queued=seconds_between(times["dispatched_at"], started or ended) if times else None,
+        ran=ran,
+        memory_bytes=told.get("peak_memory_bytes"),
+        cpu_seconds=told.get("cpu_seconds"),
+        error_type=told.get("error_type"),
+        error=told.get("error_message") or (redact(node["error_message"]) if is_newest else None),
+        progress_percent=told.get("progress_percent"),
+        progress_message=told.get("progress_message"),
+        log_bytes=log_bytes,
+    )
+
+
+async def _size(services: Services, task_id: str) -> int | None:
+    try:
+        return await services.task_logs.size(task_id)
+    except LogUnavailable:
+        return None
+
+
+def _log(job: Row, node: NodeHead, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """What the script that shows logs has to know; it is refreshed with the page."""
+    return {
+        "url": f"/api/v1/jobs/{job['job_id']}/nodes/{node.node_id}/logs",
+        "attempts": [
+            {"number": one.number, "status": one.status, "is_over": one.is_over, "bytes": one.log_bytes}
+            for one in attempts
+        ],
+    }
+
+
+def _checkpoint(row: Row) -> Checkpoint:
+    index, total = row["phase_index"], row["phase_total"]
+    position = f"{index + 1} of {total}" if index is not None and total else ""
+    return Checkpoint(
+        checkpoint_id=str(row["checkpoint_id"]),
+        phase=row["phase_name"],
+        position=position,
+        message=redact(row["progress_message"]),
+        is_valid=row["is_valid"],
+        created_at=row["created_at"],
+        state=shown(row["state_data"]),
+    )

@@ -1,0 +1,257 @@
+"""The page of a job in a browser."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from browsing import Site, Visit, accessibility_findings
+from job_site import HOLD, job_site
+from playwright.sync_api import Page, expect
+
+SCRIPT = "<script>document.title = 'taken over'</script>"
+
+
+@pytest.fixture(scope="module")
+def site(shared_dsn: str) -> Iterator[Site]:
+    with job_site(shared_dsn) as site:
+        yield site
+
+
+@pytest.fixture(autouse=True)
+def hold() -> Iterator[None]:
+    HOLD.keep()
+    yield
+    HOLD.let_go()
+
+
+def test_a_job_is_watched_to_its_end_without_a_reload(site: Site, page: Page) -> None:
+    job_id = site.submit("held")
+    page.goto(f"/ui/jobs/{job_id}")
+    page.evaluate("window.isSame = true")
+    expect(page.locator("#node-first")).to_contain_text("running")
+    expect(page.locator("#job-head .why")).to_contain_text("first")
+    HOLD.let_go()
+    expect(page.locator("#job-head .badge").first).to_have_text("completed")
+    expect(page.locator("#node-second")).to_contain_text("completed")
+    expect(page.locator("#job-head .why")).to_have_count(0)
+    assert page.evaluate("window.isSame")
+
+
+def test_a_failed_job_says_why_and_can_be_tried_again(site: Site, page: Page) -> None:
+    job_id = site.run("stumble")
+    page.goto(f"/ui/jobs/{job_id}")
+    why = page.get_by_label("Why it failed")
+    expect(why).to_contain_text("flaky_echo failed in attempt 1")
+    expect(why.get_by_role("link", name="Read its log")).to_have_attribute("href", f"/ui/jobs/{job_id}/nodes/step#log")
+    why.get_by_role("button", name="Retry step").click()
+    expect(page.locator("#job-head .badge").first).to_have_text("completed")
+    expect(why).to_have_count(0)
+    expect(page.locator("#node-step [data-label=Attempts]")).to_contain_text("2")
+
+
+def test_the_page_of_an_ended_job_rests_while_others_work_and_notices_a_retry_by_others(site: Site, page: Page) -> None:
+    job_id = site.run("stumble")
+    answers: list[int] = []
+    page.on("response", lambda one: answers.append(one.status) if one.url.endswith(f"/ui/jobs/{job_id}") else None)
+    with page.expect_response(lambda one: one.status == 304):  # When the socket has come.
+        page.goto(f"/ui/jobs/{job_id}")
+    with page.expect_response(lambda one: one.status == 304):
+        site.submit("held")
+    assert answers.count(200) == 1
+    site.client.post(f"/api/v1/jobs/{job_id}/retry").raise_for_status()
+    expect(page.locator("#job-head .badge").first).to_have_text("completed")
+    expect(page.locator('.gnode[data-node="step"]')).to_have_attribute("data-status", "completed")
+
+
+def test_a_job_is_cancelled_with_a_reason_after_a_question(site: Site, page: Page) -> None:
+    job_id = site.submit("held")
+    page.goto(f"/ui/jobs/{job_id}")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Leave it").click()
+    assert site.job(job_id)["status"] in ("pending", "running")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_label("Why").fill("wrong numbers")
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("#job-head .badge").first).to_have_text("cancelled")
+    page.goto(f"/ui/jobs/{job_id}?tab=timeline")
+    expect(page.locator(".events")).to_contain_text("wrong numbers")
+
+
+def test_a_job_is_paused_and_resumed(site: Site, page: Page) -> None:
+    job_id = site.submit("held")
+    page.goto(f"/ui/jobs/{job_id}")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#job-head .badge").first).to_have_text("paused")
+    expect(page.locator("#job-head .why")).to_contain_text("paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#job-head .badge").first).to_have_text("running")
+    HOLD.let_go()
+    expect(page.locator("#job-head .badge").first).to_have_text("completed")
+
+
+def test_an_approval_and_a_signal_are_given_on_the_page(site: Site, page: Page) -> None:
+    job_id = site.submit("release", name="version 2")
+    page.goto(f"/ui/jobs/{job_id}")
+    asked = page.get_by_label("Approval ask")
+    expect(asked).to_contain_text("Ship version 2?")
+    asked.get_by_role("button", name="Approve").click()
+    page.get_by_label("Why").fill("looks good")
+    page.locator("#confirm-yes").click()
+    expect(asked).to_have_count(0)
+    signal = page.get_by_label("Signal tests_done")
+    signal.get_by_role("textbox").fill('{"passed": 212}')
+    signal.get_by_role("button", name="Send").click()
+    expect(page.locator("#job-head .badge").first).to_have_text("completed")
+    job = site.job(job_id)
+    assert job["result_data"]["ask"]["comment"] == "looks good"
+    assert job["result_data"]["ship"]["echoed_params"] == {"passed": 212}
+
+
+def test_what_is_typed_for_a_signal_outlives_a_refresh(site: Site, page: Page) -> None:
+    job_id = site.submit("release")
+    site.until(job_id, "running")
+    page.goto(f"/ui/jobs/{job_id}")
+    page.get_by_label("Approval ask").get_by_role("button", name="Approve").click()
+    page.locator("#confirm-yes").click()
+    box = page.get_by_label("Signal tests_done").get_by_role("textbox")
+    box.fill('{"passed": ')
+    page.get_by_role("button", name="Refresh").click()
+    page.get_by_text("On the command line").click()
+    expect(box).to_have_value('{"passed": ')
+    site.client.post(f"/api/v1/jobs/{job_id}/cancel").raise_for_status()
+    expect(box).to_have_count(0)
+    expect(page.locator(".commands")).to_have_attribute("open", "")
+
+
+def test_the_chart_has_a_bar_for_every_attempt_and_a_strip_for_a_fan_out(site: Site, page: Page) -> None:
+    job_id = site.run("persist")
+    page.goto(f"/ui/jobs/{job_id}?tab=gantt")
+    step = page.locator("a.gantt-row", has_text="step")
+    expect(step.locator("rect.ran")).to_have_count(3)
+    expect(step.locator("path.mark.is-failed")).to_have_count(2)
+    expect(step).to_have_attribute("aria-label", re.compile("attempt 1 failed.*attempt 3 completed"))
+    spread = page.locator("a.gantt-row", has_text="spread")
+    assert spread.locator("rect.part").count() > 0
+    page.get_by_text("The same as a table").click()
+    expect(page.locator("#bar-step-2")).to_contain_text("failed")
+    expect(page.locator("#bar-step-3")).to_contain_text("completed")
+
+
+def test_the_chart_is_zoomed_and_walked_by_keys(site: Site, page: Page) -> None:
+    job_id = site.run("persist")
+    page.goto(f"/ui/jobs/{job_id}?tab=gantt")
+    bar = page.locator("a.gantt-row", has_text="step").locator("rect.ran").first
+    expect(bar).to_be_visible()
+    before = float(bar.get_attribute("width") or 0)
+    page.locator("a.gantt-row").first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("a.gantt-row", has_text="step")).to_be_focused()
+    for _ in range(6):
+        page.keyboard.press("+")
+    assert float(bar.get_attribute("width") or 0) > before
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{site.url}/ui/jobs/{job_id}/nodes/step")
+
+
+def test_the_chart_of_a_running_job_goes_on(site: Site, page: Page) -> None:
+    job_id = site.submit("held")
+    page.goto(f"/ui/jobs/{job_id}?tab=gantt")
+    expect(page.locator(".gantt-now")).not_to_have_attribute("display", "none")
+    expect(page.locator("a.gantt-row[data-status=running] rect.ran.is-running")).to_have_count(1)
+    HOLD.let_go()
+    expect(page.locator("a.gantt-row[data-status=completed]", has_text="END")).to_have_count(1)
+    expect(page.locator(".gantt-now")).to_have_attribute("display", "none")
+
+
+def test_children_of_a_fan_out_are_folded_and_unfolded(site: Site, page: Page) -> None:
+    job_id = site.run("persist")
+    page.goto(f"/ui/jobs/{job_id}")
+    expect(page.locator("tbody tr")).to_have_count(5)
+    expect(page.locator("#node-spread")).to_contain_text("5/5")
+    page.locator("#node-spread .fold").click()
+    expect(page).to_have_url(re.compile("parent=spread"))
+    expect(page.locator("tbody tr")).to_have_count(5)
+    expect(page.locator("#node-spread__4")).to_contain_text("completed")
+
+
+def test_nodes_are_filtered_by_status_and_text(site: Site, page: Page) -> None:
+    job_id = site.run("stumble")
+    page.goto(f"/ui/jobs/{job_id}")
+    page.locator("#nodes select[name=status]").select_option("failed")
+    page.wait_for_url("**?status=failed")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.goto(f"/ui/jobs/{job_id}?text=attempt 1")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.goto(f"/ui/jobs/{job_id}?text=nothing")
+    expect(page.get_by_text("No node fits")).to_be_visible()
+
+
+def test_the_timeline_tells_in_words_and_keeps_its_filters_in_the_address(site: Site, page: Page) -> None:
+    job_id = site.run("stumble")
+    page.goto(f"/ui/jobs/{job_id}/timeline")
+    expect(page.locator(".events > li").first).to_contain_text("the job has failed")
+    page.locator("select[name=order]").select_option("oldest")
+    page.wait_for_url("**order=oldest")
+    expect(page.locator(".events > li").first).to_contain_text("submitted")
+    page.locator("select[name=type]").select_option("node_failed")
+    page.wait_for_url("**type=node_failed**")
+    expect(page.locator(".events > li")).to_have_count(1)
+    page.goto(f"/ui/jobs/{job_id}?tab=timeline&node=step")
+    expect(page.locator(".events > li")).not_to_have_count(0)
+    expect(page.locator(".events").get_by_role("link", name="END")).to_have_count(0)
+
+
+def test_inputs_and_result_are_copied_as_json(site: Site, page: Page) -> None:
+    job_id = site.run("stumble", failures=0)
+    page.goto(f"/ui/jobs/{job_id}?tab=data")
+    page.locator("#inputs").get_by_role("button", name="Copy as JSON").click()
+    assert '"failures": 0' in page.evaluate("navigator.clipboard.readText()")
+    expect(page.locator("#result")).to_contain_text("step")
+
+
+def test_related_runs_lead_to_each_other(site: Site, page: Page) -> None:
+    first, second = site.run("stumble", failures=0), site.run("stumble", failures=0)
+    page.goto(f"/ui/jobs/{first}?tab=related")
+    expect(page.locator(f"#run-{first}")).to_contain_text("this one")
+    page.locator(f"#run-{second}").get_by_role("link", name=second).click()
+    expect(page).to_have_url(f"{site.url}/ui/jobs/{second}")
+
+
+def test_a_job_that_does_not_exist_is_a_page_with_a_way_back(visit: Callable[..., Visit]) -> None:
+    one = visit()
+    one.page.goto("/ui/jobs/12345")
+    expect(one.page.get_by_text("there is no job 12345")).to_be_visible()
+    expect(one.page.get_by_role("button", name="Back")).to_be_visible()
+    one.forgive("404")
+
+
+def test_what_users_write_is_text_and_never_a_part_of_the_page(site: Site, page: Page) -> None:
+    job_id = site.run("hostile", text=SCRIPT)
+    for address in ("", "?tab=gantt", "?tab=timeline", "?tab=data", "?tab=related", "/timeline", "/nodes/break"):
+        page.goto(f"/ui/jobs/{job_id}{address}")
+        expect(page).not_to_have_title("taken over")
+    page.goto(f"/ui/jobs/{job_id}")
+    expect(page.get_by_label("Why it failed")).to_contain_text(SCRIPT)
+    page.goto(f"/ui/jobs/{job_id}?tab=data")
+    expect(page.locator("#inputs")).to_contain_text(SCRIPT)
+
+
+@pytest.mark.parametrize("address", ["", "?tab=gantt", "?tab=timeline", "?tab=data", "?tab=related", "/timeline"])
+def test_a_phone_scrolls_no_page_sideways(site: Site, visit: Callable[..., Visit], address: str) -> None:
+    job_id = site.run("hostile", text="a_very_long_word_" * 20)
+    page = visit(viewport={"width": 390, "height": 844}).page
+    page.goto(f"/ui/jobs/{job_id}{address}")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_of_a_job_can_be_used_by_everybody(site: Site, visit: Callable[..., Visit], theme: str) -> None:
+    failed, waiting = site.run("stumble"), site.submit("release")
+    site.until(waiting, "running")
+    page = visit(color_scheme=theme).page
+    tabs = ("gantt", "timeline", "data", "related")  # The graph has tests of its own.
+    for address in [*(f"{failed}?tab={tab}" for tab in tabs), f"{waiting}?tab=related"]:
+        page.goto(f"/ui/jobs/{address}")
+        expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+        assert accessibility_findings(page) == []

@@ -1,0 +1,150 @@
+"""The page of a node in a browser, with its log."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from browsing import Site, Visit, accessibility_findings
+from job_site import HOLD, job_site
+from playwright.sync_api import Page, expect
+
+SCRIPT = "<script>document.title = 'taken over'</script>"
+LINES = ".log-lines > div"
+
+
+@pytest.fixture(scope="module")
+def site(shared_dsn: str) -> Iterator[Site]:
+    with job_site(shared_dsn) as site:
+        yield site
+
+
+@pytest.fixture(autouse=True)
+def hold() -> Iterator[None]:
+    HOLD.keep()
+    yield
+    HOLD.let_go()
+
+
+def test_a_log_grows_while_it_is_looked_at(site: Site, page: Page) -> None:
+    job_id = site.submit("chatty")
+    page.goto(f"/ui/jobs/{job_id}/nodes/talk")
+    expect(page.locator(LINES)).to_have_count(3)
+    expect(page.locator(".log-state")).to_have_text("live")
+    HOLD.let_go()
+    expect(page.locator(LINES)).to_have_count(4)
+    expect(page.locator(LINES).last).to_contain_text("the last word")
+    expect(page.locator(LINES).last).not_to_contain_text("[31m")
+    expect(page.locator("#node-head .badge").first).to_have_text("completed")
+    expect(page.locator(".log-state")).to_have_text("")
+
+
+def test_a_log_stays_where_somebody_has_scrolled_to(site: Site, page: Page) -> None:
+    job_id = site.submit("chatty", lines=400)
+    page.goto(f"/ui/jobs/{job_id}/nodes/talk")
+    expect(page.locator(LINES)).to_have_count(400)
+    expect(page.get_by_role("button", name="To the end")).to_be_hidden()
+    page.locator(".log-lines").evaluate("box => { box.scrollTop = 0 }")
+    expect(page.get_by_role("button", name="To the end")).to_be_visible()
+    HOLD.let_go()
+    expect(page.locator(LINES)).to_have_count(401)
+    assert page.locator(".log-lines").evaluate("box => box.scrollTop") == 0
+    page.get_by_role("button", name="To the end").click()
+    expect(page.get_by_role("button", name="To the end")).to_be_hidden()
+
+
+def test_a_text_is_found_in_a_log(site: Site, page: Page) -> None:
+    HOLD.let_go()
+    job_id = site.run("chatty", lines=120)
+    page.goto(f"/ui/jobs/{job_id}/nodes/talk")
+    expect(page.locator(LINES)).to_have_count(121)
+    find = page.get_by_label("Find in the log")
+    find.fill("LINE 11")
+    expect(page.locator(".log-count")).to_have_text("11 of 11")
+    find.press("Enter")
+    expect(page.locator(".log-count")).to_have_text("1 of 11")
+    expect(page.locator(f"{LINES}.current")).to_contain_text("line 11")
+    page.get_by_role("button", name="Previous place").click()
+    expect(page.locator(f"{LINES}.current")).to_contain_text("line 119")
+    find.fill("no such thing")
+    expect(page.locator(".log-count")).to_have_text("not found")
+
+
+def test_of_a_huge_log_the_end_is_shown_and_the_rest_is_offered(site: Site, page: Page) -> None:
+    HOLD.let_go()
+    job_id = site.run("chatty", lines=12_000)
+    page.goto(f"/ui/jobs/{job_id}/nodes/talk")
+    expect(page.locator(LINES)).to_have_count(5000)
+    expect(page.locator(LINES).last).to_contain_text("the last word")
+    expect(page.locator(".log-note")).to_contain_text("Only the last 5,000 lines")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.path().read_text().count("\n") == 12_001
+
+
+def test_every_attempt_has_its_error_and_can_be_tried_again(site: Site, page: Page) -> None:
+    job_id = site.run("stumble", failures=2)
+    page.goto(f"/ui/jobs/{job_id}/nodes/step")
+    expect(page.get_by_label("Why it failed")).to_contain_text("failed in attempt 1")
+    page.get_by_role("button", name="Retry", exact=True).click()
+    expect(page.get_by_label("Why it failed")).to_contain_text("failed in attempt 2")
+    expect(page.get_by_label("Error of attempt 1")).to_contain_text("failed in attempt 1")
+    page.get_by_role("button", name="Retry", exact=True).click()
+    expect(page.locator("#node-head .badge").first).to_have_text("completed")
+    expect(page.locator("#attempt-3")).to_contain_text("completed")
+    expect(page.locator("#output")).to_contain_text("retry_count")
+
+
+def test_an_approval_is_rejected_on_the_page_of_its_node(site: Site, page: Page) -> None:
+    job_id = site.submit("release")
+    page.goto(f"/ui/jobs/{job_id}/nodes/ask")
+    asked = page.get_by_label("Approval ask")
+    asked.get_by_role("button", name="Reject").click()
+    page.get_by_label("Why").fill("not today")
+    page.locator("#confirm-yes").click()
+    expect(page.locator("#node-head .badge").first).to_have_text("failed")
+    expect(page.get_by_label("Why it failed")).to_contain_text("not today")
+
+
+def test_a_node_that_waits_says_for_what(site: Site, page: Page) -> None:
+    job_id = site.submit("held")
+    site.until(job_id, "running")
+    page.goto(f"/ui/jobs/{job_id}/nodes/second")
+    expect(page.locator("#node-head .why")).to_contain_text("first")
+    HOLD.let_go()
+    expect(page.locator("#node-head .badge").first).to_have_text("completed")
+
+
+def test_logs_and_outputs_are_text_and_never_a_part_of_the_page(site: Site, page: Page) -> None:
+    job_id = site.run("hostile", text=SCRIPT)
+    page.goto(f"/ui/jobs/{job_id}/nodes/say")
+    expect(page.locator(LINES).first).to_contain_text(SCRIPT)
+    page.goto(f"/ui/jobs/{job_id}/nodes/give")
+    expect(page.locator("#output")).to_contain_text(SCRIPT)
+    expect(page).not_to_have_title("taken over")
+
+
+def test_a_node_that_does_not_exist_is_a_page_with_a_way_back(site: Site, visit: Callable[..., Visit]) -> None:
+    job_id = site.run("stumble", failures=0)
+    one = visit()
+    one.page.goto(f"/ui/jobs/{job_id}/nodes/nowhere")
+    expect(one.page.get_by_text("has no node 'nowhere'")).to_be_visible()
+    one.forgive("404")
+
+
+def test_a_phone_scrolls_no_page_sideways(site: Site, visit: Callable[..., Visit]) -> None:
+    job_id = site.run("hostile", text="a_very_long_word_" * 20)
+    page = visit(viewport={"width": 390, "height": 844}).page
+    for node in ("say", "break", "give"):
+        page.goto(f"/ui/jobs/{job_id}/nodes/{node}")
+        expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_of_a_node_can_be_used_by_everybody(site: Site, visit: Callable[..., Visit], theme: str) -> None:
+    HOLD.let_go()
+    failed, talked = site.run("stumble"), site.run("chatty")
+    page = visit(color_scheme=theme).page
+    for address in (f"{failed}/nodes/step", f"{talked}/nodes/talk"):
+        page.goto(f"/ui/jobs/{address}")
+        expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+        assert accessibility_findings(page) == []

@@ -1,0 +1,229 @@
+"""What the pages of jobs and nodes show, and to whom."""
+
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from html import unescape
+
+import pytest
+from fleet import graph, retry, task
+from web import Web, web
+
+from dagmaster.model.access import Role
+from dagmaster.model.workflow import ApprovalNode, ChildTask, FanInNode, FanOutNode, WorkflowNode
+from dagmaster.store.connect import opened
+from dagmaster.store.job_page import EventFilter, NodeFilter, find_events, find_nodes
+from dagmaster.store.jobs import get_job, load_definitions
+from dagmaster.web.ui import job, waiting
+from dagmaster.web.ui.gantt import Gantt, attempt_number, gantt_of
+from dagmaster.web.ui.job_nodes import definition_of, node_line
+from dagmaster.web.ui.values import MAX_DEPTH, MAX_TREE, shown
+
+STUMBLES = graph(
+    {"step": task("flaky_echo", "spread", params={"fail_attempts": 2}, retry=retry(2))}
+    | {
+        "spread": FanOutNode(source=[1, 2, 3], task=ChildTask(handler="echo", queue="q"), next=("gather",)),
+        "gather": FanInNode(next=("END",)),
+    },
+    "stumbles",
+    start="step",
+)
+ASKS = graph(
+    {"ask": ApprovalNode(message="Ship it?", approvers=("ann",), next=("END",))},
+    "asks",
+    start="ask",
+)
+CALLS = graph({"sub": WorkflowNode(workflow="stumbles", next=("END",))}, "calls", start="sub")
+FAILS = graph({"step": task("fail", "END", params={"password": "hunter2"}, retry=retry(0))}, "fails", start="step")
+
+
+@pytest.fixture
+async def it(dsn: str) -> AsyncIterator[Web]:
+    async with web(dsn, STUMBLES, ASKS, CALLS, FAILS, runs=True) as one:
+        yield one
+
+
+async def run(it: Web, workflow_id: str, headers: dict[str, str] | None = None) -> int:
+    created = await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, headers=headers)
+    return int(created["job_id"])
+
+
+async def until_ended(it: Web, job_id: int) -> None:
+    query = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
+    await it.fleet.until(query, lambda: [job_id])
+
+
+async def chart(it: Web, job_id: int, *, nodes: int = 10) -> Gantt:
+    async with opened(it.dsn, application="test") as conn:
+        job = await get_job(conn, job_id)
+        return await gantt_of(conn, job, await definition_of(conn, job), nodes=nodes, offset=0)
+
+
+@pytest.mark.parametrize("nodes", [10, 1_000_000])
+async def test_the_chart_has_every_attempt_from_the_timeline_or_from_the_reports(it: Web, nodes: int) -> None:
+    job_id = await run(it, "stumbles")
+    await until_ended(it, job_id)
+    rows = {row.node_id: row for row in (await chart(it, job_id, nodes=nodes)).rows}
+    bars = rows["step"].bars
+    assert [(bar.attempt, bar.status) for bar in bars] == [(1, "failed"), (2, "failed"), (3, "completed")]
+    assert all(bar.started_at and bar.ended_at and bar.started_at <= bar.ended_at for bar in bars)
+    strip = rows["spread"].strip
+    assert strip is not None
+    assert strip.children == 3
+    assert max(strip.running) <= 3
+
+
+async def test_the_nodes_are_folded_told_and_filtered(it: Web) -> None:
+    job_id = await run(it, "stumbles")
+    await until_ended(it, job_id)
+    async with opened(it.dsn, application="test") as conn:
+        job = await get_job(conn, job_id)
+        definition = await definition_of(conn, job)
+        own = await find_nodes(conn, job_id, NodeFilter(ends=["END"]), limit=100)
+        children = await find_nodes(conn, job_id, NodeFilter(parent="spread", text="spread__1"), limit=100)
+        failed = await find_nodes(conn, job_id, NodeFilter(status="failed"), limit=100)
+    lines = {line.node_id: line for line in (node_line(row, definition) for row in own)}
+    assert list(lines) == ["START", "step", "spread", "gather", "END"]
+    assert (lines["step"].handler, lines["step"].attempts, lines["spread"].type) == ("flaky_echo", 3, "fan_out")
+    assert [row["node_id"] for row in children] == ["spread__1"]
+    assert failed == []
+
+
+async def test_the_timeline_is_paged_in_both_orders(it: Web) -> None:
+    job_id = await run(it, "stumbles")
+    await until_ended(it, job_id)
+    async with opened(it.dsn, application="test") as conn:
+        job = await get_job(conn, job_id)
+        every = [row["event_id"] for row in await find_events(conn, job, EventFilter(is_newest_first=False), limit=500)]
+        down = await find_events(conn, job, EventFilter(cursor=every[5]), limit=3)
+        up = await find_events(conn, job, EventFilter(cursor=every[5], is_newest_first=False), limit=3)
+        of_step = await find_events(conn, job, EventFilter("node_failed", "step"), limit=10)
+    assert [row["event_id"] for row in down] == [every[4], every[3], every[2]]
+    assert [row["event_id"] for row in up] == every[6:9]
+    assert len(of_step) == 2
+
+
+async def test_partners_see_their_own_jobs_and_nobody_elses(it: Web) -> None:
+    ours, theirs = await it.key("ours", Role.PARTNER), await it.key("theirs", Role.PARTNER)
+    job_id = await run(it, "stumbles", ours)
+    await until_ended(it, job_id)
+    for path in ("", "?tab=gantt", "?tab=timeline", "?tab=data", "?tab=related", "/timeline", "/nodes/step"):
+        await it.get(f"/ui/jobs/{job_id}{path}", headers=ours)
+        await it.get(f"/ui/jobs/{job_id}{path}", 404, headers=theirs)
+    page = await it.get(f"/ui/jobs/{job_id}", headers=ours)
+    assert "/ui/workflows/" not in page
+    assert "Submit again" in page
+
+
+async def test_viewers_have_no_buttons_that_change_something(it: Web) -> None:
+    admin, viewer = await it.key("root"), await it.key("eve", Role.VIEWER)
+    job_id = await run(it, "fails", admin)
+    await until_ended(it, job_id)
+    for path in ("", "/nodes/step"):
+        assert "data-action" in await it.get(f"/ui/jobs/{job_id}{path}", headers=admin)
+        assert "data-action" not in await it.get(f"/ui/jobs/{job_id}{path}", headers=viewer)
+
+
+async def test_only_approvers_are_offered_to_decide(it: Web) -> None:
+    ann, bob = await it.key("ann"), await it.key("bob")
+    job_id = await run(it, "asks", ann)
+    query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
+    await it.fleet.until(query, lambda: [job_id])
+    assert "nodes/ask/approve" in await it.get(f"/ui/jobs/{job_id}", headers=ann)
+    page = await it.get(f"/ui/jobs/{job_id}", headers=bob)
+    assert "nodes/ask/approve" not in page
+    assert "Your key is not among those who decide" in page
+
+
+async def test_secrets_are_hidden(it: Web) -> None:
+    job_id = await run(it, "fails")
+    await until_ended(it, job_id)
+    page = await it.get(f"/ui/jobs/{job_id}/nodes/step")
+    assert "password" in page
+    assert "hunter2" not in page
+
+
+async def test_a_job_and_what_it_has_called_lead_to_each_other(it: Web) -> None:
+    job_id = await run(it, "calls")
+    await until_ended(it, job_id)
+    async with opened(it.dsn, application="test") as conn:
+        found = await conn.execute("SELECT job_id FROM dagapp.dag_jobs WHERE parent_job_id = $1", [job_id])
+        [child] = await found.fetchall()
+    assert f"/ui/jobs/{child['job_id']}" in await it.get(f"/ui/jobs/{job_id}?tab=related")
+    assert f"/ui/jobs/{job_id}/nodes/sub" in await it.get(f"/ui/jobs/{child['job_id']}?tab=related")
+
+
+async def test_a_job_whose_definition_is_gone_is_still_shown(it: Web) -> None:
+    job_id = await run(it, "fails")
+    await until_ended(it, job_id)
+    async with opened(it.dsn, application="test") as conn:
+        job = await get_job(conn, job_id)
+        await conn.execute("DELETE FROM dagapp.dag_workflows WHERE workflow_hash = $1", [job["workflow_hash"]])
+        assert await load_definitions(conn, [job["workflow_hash"]]) == {}
+    for path in ("", "?tab=gantt", "/nodes/step"):
+        await it.get(f"/ui/jobs/{job_id}{path}")
+
+
+PAGES = ("", "?tab=gantt", "?tab=timeline", "/timeline", "/nodes/step")
+
+
+def mark_in(page: str) -> str:
+    [mark] = re.findall(r'data-mark="([^"]*)"', page)
+    return unescape(mark)
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_the_page_of_an_ended_job_is_made_anew_only_when_something_has_happened_to_it(it: Web, path: str) -> None:
+    job_id = await run(it, "fails")
+    await until_ended(it, job_id)
+    known = {"If-None-Match": mark_in(await it.get(f"/ui/jobs/{job_id}{path}"))}
+    await until_ended(it, await run(it, "fails"))
+    await it.get(f"/ui/jobs/{job_id}{path}", 304, headers=known)
+    await it.post(f"/api/v1/jobs/{job_id}/retry", {})
+    await until_ended(it, job_id)
+    assert mark_in(await it.get(f"/ui/jobs/{job_id}{path}", headers=known)) != known["If-None-Match"]
+
+
+async def test_what_goes_on_and_what_shows_other_jobs_is_always_made_anew(it: Web) -> None:
+    job_id = await run(it, "asks")
+    assert mark_in(await it.get(f"/ui/jobs/{job_id}")) == ""
+    ended = await run(it, "fails")
+    await until_ended(it, ended)
+    assert mark_in(await it.get(f"/ui/jobs/{ended}?tab=related")) == ""
+
+
+async def test_why_a_large_job_stands_still_is_told_after_its_page(it: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = await run(it, "asks")
+    query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
+    await it.fleet.until(query, lambda: [job_id])
+    pages = [f"/ui/jobs/{job_id}{path}" for path in ("", "/nodes/ask", "/nodes/ask/panel")]
+    for page in pages:
+        assert "waits for approval" in await it.get(page)
+    monkeypatch.setattr(job, "QUICKLY_EXPLAINED", 2)
+    monkeypatch.setattr(waiting, "QUICKLY_EXPLAINED", 2)
+    for page in pages:
+        [address] = re.findall(r'hx-get="([^"]*/why)"', await it.get(page))
+        assert "<code>ask</code>" in await it.get(address)
+        assert "<html" not in await it.get(address)
+
+
+def test_what_is_too_large_or_too_deep_is_no_tree() -> None:
+    deep: list[object] = []
+    for _ in range(MAX_DEPTH + 5):
+        deep = [deep]
+    assert not shown(deep).is_tree
+    large = shown("x" * (MAX_TREE + 10))
+    assert (large.is_tree, large.is_cut, len(large.text)) == (False, True, MAX_TREE)
+    assert shown({"a": [1]}).is_tree
+
+
+def test_attempts_are_counted_by_the_ends_of_their_ids() -> None:
+    assert attempt_number("12_step_0") == 1
+    assert attempt_number("12_step_3") == 4
+    assert attempt_number("by hand") == 1
+
+
+def test_a_chart_gives_times_in_milliseconds() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    empty = Gantt([], now, now + timedelta(seconds=1), is_open=False, has_more=False, offset=0)
+    assert empty.data()["until"] - empty.data()["since"] == 1000
