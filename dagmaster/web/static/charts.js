@@ -1,0 +1,53 @@
+// What a column, a cell or a stroke stands for, for who points at it or reaches it by keyboard. The shapes come from the
+// server and are morphed; so everything is listened for on the document.
+import { refreshSoon } from "./live.js";
+
+const LOOK_AGAIN = 30000; // milliseconds: time passes for these pages even while nothing happens
+let shown = null;
+
+function tip() {
+  let box = document.querySelector(".tip");
+  if (!box) {
+    box = document.createElement("div");
+    box.className = "tip";
+    box.setAttribute("aria-hidden", "true"); // the element itself has the text as its label
+    document.body.append(box);
+  }
+  return box;
+}
+
+function show(target) {
+  shown = target;
+  const box = tip();
+  box.hidden = false;
+  box.textContent = target.dataset.tip;
+  const at = target.getBoundingClientRect();
+  const { width, height } = box.getBoundingClientRect();
+  const left = Math.min(Math.max(8, at.left + at.width / 2 - width / 2), window.innerWidth - width - 8);
+  const above = at.top - height - 8;
+  box.style.left = `${left}px`;
+  box.style.top = `${above > 0 ? above : at.bottom + 8}px`;
+}
+
+function hide() {
+  shown = null;
+  const box = document.querySelector(".tip");
+  if (box) box.hidden = true;
+}
+
+for (const kind of ["pointerover", "focusin"]) {
+  document.addEventListener(kind, (event) => {
+    const target = event.target.closest?.("[data-tip]");
+    if (target) show(target);
+    else if (kind === "pointerover" && shown && shown !== document.activeElement) hide();
+  });
+}
+document.addEventListener("focusout", hide);
+document.addEventListener("scroll", hide, { capture: true, passive: true });
+document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
+document.addEventListener("dm:refreshed", () => shown && (shown.isConnected ? show(shown) : hide()));
+
+// The newest runs are on the right, and are what people come for.
+for (const box of document.querySelectorAll("[data-scroll-end]")) box.scrollLeft = box.scrollWidth;
+
+setInterval(refreshSoon, LOOK_AGAIN);

@@ -1,0 +1,205 @@
+"""What needs somebody, in one sentence each: what is wrong, and where to go about it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.model.redact import redact_text
+from dagmaster.store.overview import MOST, Trouble
+from dagmaster.web.ui.filters import first_line
+
+Row = Mapping[str, Any]
+
+STILL: Final = {
+    "mail": "Something has happened for {them}, and no orchestrator takes it in.",
+    "tasks": "A task has waited for a worker for too long: workers are busy, or none takes such tasks.",
+    "begin": "No orchestrator has begun {them}.",
+}
+STILL_ICON: Final = "pause-circle"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """`tone` is a status whose colours fit: failed, paused or pending. `retry` is a job that can be tried again,
+    `command` what somebody may type; a sentence that `is_quote` is an error's own.
+    """
+
+    key: str
+    tone: str
+    icon: str
+    title: str
+    sentence: str
+    href: str
+    link: str
+    at: datetime | None = None
+    more: str | None = None
+    retry: str | None = None
+    command: str | None = None
+    is_quote: bool = False
+
+
+def find_needs(trouble: Trouble, catalog: Catalog, *, is_orchestrated: bool, live_jobs: int) -> list[Need]:
+    """What keeps all from getting on comes first, what has passed comes last."""
+    fresh = [row for row in trouble.failures if not row["has_recovered"]]
+    passed = [row for row in trouble.failures if row["has_recovered"]]
+    return [
+        *_orchestrator(is_orchestrated, live_jobs),
+        *_untaken(trouble.untaken),
+        *(_failure(row) for row in fresh),
+        *_still(trouble.still),
+        *_approvals(trouble.approvals),
+        *(_worker(row) for row in trouble.workers if row["status"] == "active"),
+        *(_schedule(row) for row in trouble.schedules),
+        *_files(catalog),
+        *(_failure(row) for row in passed),
+        *(_worker(row) for row in trouble.workers if row["status"] != "active"),
+    ]
+
+
+def _orchestrator(is_orchestrated: bool, live_jobs: int) -> Iterator[Need]:
+    if is_orchestrated:
+        return
+    waiting = f"{_count(live_jobs, 'job waits', 'jobs wait')} for one." if live_jobs else "Nothing can begin."
+    yield Need(
+        "orchestrator",
+        "failed",
+        "alert-octagon",
+        "No orchestrator runs",
+        f"{waiting} Start one:",
+        "/ui/health",
+        "Health",
+        command="dagmaster orchestrator",
+    )
+
+
+def _untaken(rows: Sequence[Row]) -> Iterator[Need]:
+    for row in rows:
+        tasks = _count(row["tasks"], "task waits", "tasks wait")
+        unknown = f"The workers of this queue do not know the handler {row['handler']}."
+        yield Need(
+            f"untaken-{row['queue']}-{row['handler']}",
+            "failed",
+            "inbox",
+            f"{tasks} in queue {row['queue']}, and nobody takes {'it' if row['tasks'] == 1 else 'them'}",
+            unknown if row["is_consumed"] else "No worker takes from this queue. Start one:",
+            "/ui/queues",
+            "Queues",
+            at=row["oldest"],
+            command=None if row["is_consumed"] else f"dagmaster worker --queues {row['queue']}",
+        )
+
+
+def _failure(row: Row) -> Need:
+    workflow, jobs, job_id = row["workflow_id"], row["jobs"], str(row["job_id"])
+    has_recovered, is_one = row["has_recovered"], row["jobs"] == 1
+    title = f"{workflow} failed" if is_one else f"{workflow}: {jobs} jobs failed alike"
+    return Need(
+        f"failure-{job_id}",
+        "pending" if has_recovered else "failed",
+        "check-circle" if has_recovered else "x-octagon",
+        f"{title}; its newest run completed" if has_recovered else title,
+        first_line(redact_text(row["error"]), 300),
+        f"/ui/jobs/{job_id}",
+        "Why?" if is_one else "The newest",
+        at=row["completed_at"],
+        more=None if is_one else _jobs_path(status="failed", workflow=workflow, period="24h"),
+        retry=job_id if is_one and not has_recovered else None,
+        is_quote=True,
+    )
+
+
+def _still(rows: Sequence[Row]) -> Iterator[Need]:
+    """One for each reason, with the job that has waited longest."""
+    seen: set[str] = set()
+    for row in rows:
+        if row["why"] in seen:
+            continue
+        seen.add(row["why"])
+        is_one = row["total"] == 1
+        yield Need(
+            f"still-{row['why']}",
+            "paused",
+            STILL_ICON,
+            f"{_count(row['total'], 'job stands', 'jobs stand')} still",
+            STILL[row["why"]].format(them="it" if is_one else "them"),
+            f"/ui/jobs/{row['job_id']}",
+            row["workflow_id"] if is_one else "The longest waiting",
+            at=row["since"],
+        )
+
+
+def _approvals(rows: Sequence[Row]) -> Iterator[Need]:
+    if not rows:
+        return
+    first, number = rows[0], len(rows)
+    title = (
+        f"{number}{'+' if number >= MOST else ''} {'approval waits' if number == 1 else 'approvals wait'} for somebody"
+    )
+    said = first_line(redact_text(first["message"] or "It says nothing about what is to be approved."), 200)
+    yield Need(
+        "approvals",
+        "paused",
+        "check-square",
+        title,
+        f"{first['workflow_id']}: {said}",
+        "/ui/approvals",
+        "Decide",
+        at=first["started_at"],
+    )
+
+
+def _worker(row: Row) -> Need:
+    name, tasks = f"{row['hostname']}:{row['pid']}", _count(row["tasks"], "task", "tasks")
+    if row["status"] == "active" and row["stuck"]:
+        title = f"Worker {name} has {_count(row['stuck'], 'stuck slot', 'stuck slots')}"
+        sentence = "Tasks of it did not stop when they should. Restart the worker to have all its slots again."
+    elif row["status"] == "active":
+        title = f"Worker {name} no longer beats"
+        sentence = f"It holds {tasks}. An orchestrator gives them to others as soon as it counts as lost."
+    else:
+        title = f"Worker {name} was lost"
+        sentence = "It stopped without a word: its process was killed or its machine is gone. Its tasks went to others."
+    tone = "paused" if row["status"] == "active" else "pending"
+    return Need(
+        f"worker-{row['worker_id']}", tone, "server", title, sentence, "/ui/workers", "Workers", row["last_heartbeat"]
+    )
+
+
+def _schedule(row: Row) -> Need:
+    schedule_id = row["schedule_id"]
+    if row["is_paused"]:
+        title, sentence = f"Schedule {schedule_id} was stopped", "It has no next time, or could not be read any more."
+    elif row["missed"]:
+        title = f"Schedule {schedule_id} has missed {_count(row['missed'], 'run', 'runs')}"
+        sentence = "Nobody was there to start them."
+    else:
+        title, sentence = f"Schedule {schedule_id} is late", "Orchestrators start its jobs: is one running?"
+    said = first_line(redact_text(row["error"]), 300) if row["error"] else sentence
+    tone = "failed" if row["error"] else "paused"
+    return Need(f"schedule-{schedule_id}", tone, "calendar", title, said, "/ui/schedules", "Schedules", row["since"])
+
+
+def _files(catalog: Catalog) -> Iterator[Need]:
+    broken = {Path(file).name: problems for file, problems in catalog.problems.items() if _has_error(problems)}
+    if not broken:
+        return
+    first = next(problem for problem in next(iter(broken.values())) if problem.is_error)
+    title = f"{_count(len(broken), 'workflow file', 'workflow files')} cannot be loaded"
+    sentence = f"{next(iter(broken))}: {first_line(first.message, 200)}"
+    yield Need("files", "paused", "file-text", title, sentence, "/ui/workflows#problems", "What is wrong")
+
+
+def _has_error(problems: Iterable[Any]) -> bool:
+    return any(problem.is_error for problem in problems)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _jobs_path(**query: str) -> str:
+    return f"/ui/jobs?{urlencode(query)}"

@@ -1,0 +1,206 @@
+"""Numbers as shapes that a template can draw: columns with axes, and rows of small ticks.
+
+Columns are drawn in their own units and stretched to the page, so that no script is needed; their axes are texts beside
+them, at equal distances, which are never stretched.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any, Final
+
+from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.web.ui.filters import duration, exact, share
+from dagmaster.web.views import seconds_between
+
+Row = Mapping[str, Any]
+
+COLUMN: Final = 10.0
+GAP: Final = 1.5
+HEIGHT: Final = 100.0
+LEAST: Final = 1.5  # of the height, so that a short run is still seen
+FEWEST: Final = 25  # columns for which there is room, so that few are not too broad
+# Tops of axes whose half is a plain number too.
+COUNTS: Final = (2, 4, 6, 8, 10)
+SECONDS: Final = (
+    *(factor * 10.0**power for power in (-3, -2, -1, 0) for factor in (1, 2, 4)),
+    *(10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400, 172_800, 345_600, 864_000),
+)
+# Told apart by height too, not by colour alone.
+TICK_HEIGHTS: Final = {"failed": 16, "completed": 11, "running": 7, "pending": 4, "cancelled": 7}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a column; `name` is a status."""
+
+    name: str
+    y: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`tip` says what it stands for. With an address it leads there."""
+
+    key: str
+    x: float
+    parts: tuple[Part, ...]
+    tip: str
+    href: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Axes are from the top and from the left. The table says the same to those who do not see."""
+
+    columns: tuple[Column, ...]
+    up: tuple[str, ...]
+    along: tuple[str, ...]
+    summary: str
+    legend: tuple[str, ...]
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    middle: float | None = None
+
+    width: float = 0.0
+    height: float = HEIGHT
+    bar: float = COLUMN - GAP
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    key: str
+    status: str
+    x: float
+    y: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """The last runs, the oldest first, and the share of those that ended well."""
+
+    ticks: tuple[Tick, ...]
+    text: str
+    percent: float | None
+    width: float
+
+
+def draw_throughput(rows: Sequence[Row]) -> Chart:
+    """Jobs that ended in each minute, the failed ones on top."""
+    counts = [(row["bucket_start"], row["jobs_completed"], row["jobs_failed"]) for row in rows]
+    top = count_top(max((good + bad for _, good, bad in counts), default=0))
+    columns = tuple(
+        Column(
+            key=f"{at:%H%M}",
+            x=place * COLUMN,
+            parts=_stack((("completed", good), ("failed", bad)), top),
+            tip=f"{at:%H:%M} UTC: {good} completed, {bad} failed",
+        )
+        for place, (at, good, bad) in enumerate(counts)
+    )
+    good, bad = sum(one[1] for one in counts), sum(one[2] for one in counts)
+    return Chart(
+        columns,
+        up=(f"{top:g}", f"{top / 2:g}", "0"),
+        along=("60 min ago", "45", "30", "15", "now"),
+        summary=f"Jobs that ended in the last hour: {good} completed, {bad} failed",
+        legend=("completed", "failed"),
+        heads=("Minute (UTC)", "Completed", "Failed"),
+        rows=tuple((f"{at:%H:%M}", str(good), str(bad)) for at, good, bad in counts if good or bad),
+        width=len(counts) * COLUMN,
+    )
+
+
+def draw_durations(runs: Sequence[Row]) -> Chart | None:
+    """How long each run took, the oldest first; None before the first one has begun."""
+    begun = [run for run in reversed(runs) if run["started_at"] is not None]
+    if not begun:
+        return None
+    took = [seconds_between(run["started_at"], run["completed_at"]) or 0.0 for run in begun]
+    top = seconds_top(max(took))
+    usual, free = median_seconds(runs), max(FEWEST - len(begun), 0)
+    columns = tuple(
+        Column(
+            key=str(run["job_id"]),
+            x=(free + place) * COLUMN,
+            parts=_stack(((run["status"], seconds),), top),
+            tip=f"{run['status']}, {duration(seconds)}, {_when(run['created_at'])}, job {run['job_id']}",
+            href=f"/ui/jobs/{run['job_id']}",
+        )
+        for place, (run, seconds) in enumerate(zip(begun, took, strict=True))
+    )
+    return Chart(
+        columns,
+        up=(duration(top), duration(top / 2), "0"),
+        along=("" if free else _when(begun[0]["created_at"]), _when(begun[-1]["created_at"])),
+        summary=f"How long the last {len(begun)} runs took, the newest on the right",
+        legend=tuple(sorted({run["status"] for run in begun})),
+        heads=("Job", "Status", "Created", "Took"),
+        rows=tuple(
+            (str(run["job_id"]), run["status"], exact(run["created_at"]), duration(seconds))
+            for run, seconds in zip(reversed(begun), reversed(took), strict=True)
+        ),
+        middle=None if usual is None else round(HEIGHT - HEIGHT * usual / top, 2),
+        width=(free + len(begun)) * COLUMN,
+    )
+
+
+def draw_ticks(runs: Sequence[Row]) -> Ticks:
+    """Of the newest runs, which come first."""
+    ticks = []
+    for place, run in enumerate(reversed(runs)):
+        height = TICK_HEIGHTS[run["status"]]
+        ticks.append(Tick(str(run["job_id"]), run["status"], place * 4.0, 16.0 - height, height))
+    return Ticks(tuple(ticks), _said(runs), success_percent(runs), max(len(runs) * 4.0 - 1.0, 1.0))
+
+
+def success_percent(runs: Iterable[Row]) -> float | None:
+    """Of those that completed or failed; None when there is none."""
+    ended = [run["status"] == "completed" for run in runs if run["status"] in ("completed", "failed")]
+    return share(sum(ended), len(ended)) if ended else None
+
+
+def median_seconds(runs: Iterable[Row]) -> float | None:
+    """Of those that completed: what failed may have ended early."""
+    took = [seconds_between(run["started_at"], run["completed_at"]) for run in runs if run["status"] == "completed"]
+    known = [seconds for seconds in took if seconds is not None]
+    return median(known) if known else None
+
+
+def count_top(most: int) -> float:
+    size = 1
+    while True:
+        for one in COUNTS:
+            if most <= one * size:
+                return one * size
+        size *= 10
+
+
+def seconds_top(most: float) -> float:
+    return next((one for one in SECONDS if most <= one), most)
+
+
+def _stack(values: Iterable[tuple[str, float]], top: float) -> tuple[Part, ...]:
+    """From the ground up. What is there at all is high enough to be seen."""
+    parts, y = [], HEIGHT
+    for name, value in values:
+        if value > 0 or name in JOB_TERMINAL - {"completed", "failed"}:
+            height = max(round(HEIGHT * value / top, 2), LEAST)
+            y = max(round(y - height, 2), 0.0)
+            parts.append(Part(name, y, height))
+    return tuple(parts)
+
+
+def _said(runs: Sequence[Row]) -> str:
+    if not runs:
+        return "It has never run"
+    counts = {status: sum(run["status"] == status for run in runs) for status in TICK_HEIGHTS}
+    listed = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+    return f"Of the last {len(runs)} runs: {listed}" if len(runs) > 1 else f"The only run: {runs[0]['status']}"
+
+
+def _when(at: datetime) -> str:
+    return f"{at:%d %b %H:%M}"

@@ -1,0 +1,204 @@
+"""The first page: one look tells what runs, what failed and why."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from dagmaster.store.looking import JobFilter
+from dagmaster.store.measures import throughput
+from dagmaster.store.overview import HOURS, Patience, find_trouble, overview_counts, runs_by_workflow
+from dagmaster.store.viewing import view_queues, view_workers
+from dagmaster.web.access import READERS
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.attention import Need, find_needs
+from dagmaster.web.ui.charts import Ticks, draw_throughput, draw_ticks
+from dagmaster.web.ui.filters import duration, number
+from dagmaster.web.ui.jobs import job_lines
+from dagmaster.web.ui.pages import Page, Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+Row = Mapping[str, Any]
+
+RECENT: Final = 10
+WORKFLOWS: Final = 8
+RUNS: Final = 20
+MOST_WORKERS: Final = 500
+SHOWN: Final = 6
+MOST_NEEDS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`tone` is a status whose colour the number takes."""
+
+    key: str
+    name: str
+    value: int
+    icon: str
+    href: str
+    note: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    name: str
+    waiting: int
+    running: int
+    held: int
+    consumers: int
+    oldest_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    worker_id: str
+    name: str
+    status: str
+    running: int
+    slots: int
+    queues: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecentWorkflow:
+    workflow_id: str
+    status: str
+    at: datetime
+    job_id: str
+    ticks: Ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Workers that beat, and what they could still take."""
+
+    workers: Sequence[Row]
+
+    @property
+    def slots(self) -> int:
+        return sum(one["concurrency"] for one in self.workers)
+
+    @property
+    def free(self) -> int:
+        return sum(max(one["concurrency"] - one["running_tasks"] - len(one["stuck_tasks"]), 0) for one in self.workers)
+
+
+@router.get("/", dependencies=[READERS])
+async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
+    lost_after = page.services.settings.worker_lost_after_seconds
+    counts = await overview_counts(conn)
+    fleet = await _fleet(conn, lost_after)
+    if not counts["has_jobs"]:
+        return page.render("start.html", {"workflow_ids": sorted(page.services.catalog.workflows), "fleet": fleet})
+    queues = await view_queues(conn, lost_after_seconds=lost_after)
+    needs = await _needs(page, conn, counts)
+    return page.render(
+        "dashboard.html",
+        {
+            "tiles": _tiles(counts, queues, fleet),
+            "needs": needs[:MOST_NEEDS],
+            "further_needs": needs[MOST_NEEDS:],
+            "throughput": draw_throughput(await throughput(conn, hours=1, bucket_minutes=1)),
+            "jobs": await job_lines(conn, JobFilter(), limit=RECENT),
+            "workflows": await _workflows(conn),
+            "queues": _busiest(queues),
+            "queue_count": len(queues),
+            "workers": [_worker(one) for one in fleet.workers[:SHOWN]],
+            "worker_count": len(fleet.workers),
+        },
+    )
+
+
+async def _fleet(conn: Conn, lost_after_seconds: float) -> Fleet:
+    """The busiest first."""
+    alive_since = datetime.now(UTC) - timedelta(seconds=lost_after_seconds)
+    rows = await view_workers(conn, status="active", limit=MOST_WORKERS)
+    alive = [row for row in rows if row["last_heartbeat"] > alive_since]
+    return Fleet(sorted(alive, key=lambda row: (-row["running_tasks"], row["worker_id"])))
+
+
+async def _needs(page: Page, conn: Conn, counts: Row) -> list[Need]:
+    services = page.services
+    known = await services.fleet(conn)
+    patience = Patience(services.settings.worker_lost_after_seconds, services.settings.stuck_after_seconds)
+    trouble = await find_trouble(conn, patience)
+    live = counts["pending"] + counts["running"]
+    return find_needs(trouble, services.catalog, is_orchestrated=known.is_orchestrated, live_jobs=live)
+
+
+def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
+    lately = f"in the last {_span(counts['since'])}"
+    waiting = sum(one["depth"] for one in queues)
+    oldest = max((one["oldest_wait_seconds"] or 0.0 for one in queues if one["depth"]), default=0.0)
+    paused = f"{counts['paused']} paused" if counts["paused"] else "jobs at work"
+    alive = len(fleet.workers)
+    return [
+        Tile("running", "Running", counts["running"], "loader", "/ui/jobs?status=running", paused, "running"),
+        Tile("pending", "Pending", counts["pending"], "clock", "/ui/jobs?status=pending", "not begun yet"),
+        Tile("failed", "Failed", counts["failed"], "x-octagon", "/ui/jobs?status=failed&period=24h", lately, "failed"),
+        Tile(
+            "completed",
+            "Completed",
+            counts["completed"],
+            "check-circle",
+            "/ui/jobs?status=completed&period=24h",
+            lately,
+            "completed",
+        ),
+        Tile(
+            "workers",
+            "Workers",
+            alive,
+            "server",
+            "/ui/workers",
+            f"{number(fleet.free)} of {number(fleet.slots)} slots free" if alive else "nothing can run",
+            "" if alive else "failed",
+        ),
+        Tile(
+            "tasks",
+            "Tasks waiting",
+            waiting,
+            "inbox",
+            "/ui/tasks?state=waiting",
+            f"the oldest for {duration(oldest)}" if waiting else "no queue is backed up",
+        ),
+    ]
+
+
+def _span(since: datetime) -> str:
+    """Counting may have stopped earlier: where very much happens, it says how far it came."""
+    hours = (datetime.now(UTC) - since).total_seconds() / 3600
+    return f"{HOURS} h" if hours > HOURS - 0.1 else duration(hours * 3600)
+
+
+async def _workflows(conn: Conn) -> list[RecentWorkflow]:
+    found = await runs_by_workflow(conn, workflows=WORKFLOWS, runs=RUNS)
+    return [
+        RecentWorkflow(name, runs[0]["status"], runs[0]["created_at"], str(runs[0]["job_id"]), draw_ticks(runs))
+        for name, runs in found.items()
+    ]
+
+
+def _busiest(queues: Sequence[Row]) -> list[Queue]:
+    ordered = sorted(queues, key=lambda one: (-one["depth"], -one["running"], one["queue"]))
+    return [
+        Queue(one["queue"], one["depth"], one["running"], one["held"], one["consumers"], one["oldest_wait_seconds"])
+        for one in ordered[:SHOWN]
+    ]
+
+
+def _worker(row: Row) -> WorkerLine:
+    return WorkerLine(
+        row["worker_id"],
+        f"{row['hostname']}:{row['pid']}",
+        row["status"] if row["wanted"] == "run" else "draining",
+        row["running_tasks"],
+        row["concurrency"],
+        ", ".join(row["queues"]),
+    )

@@ -1,0 +1,234 @@
+"""One workflow: what it is, how its runs went, and which of their nodes did not."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import yaml
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from dagmaster.errors import Conflict, Invalid, UnknownSchedule, UnknownWorkflow
+from dagmaster.model.redact import redact, redact_text
+from dagmaster.model.workflow import Workflow
+from dagmaster.store.overview import (
+    SCAN_RUNS,
+    find_newest_definition,
+    grid_nodes,
+    nodes_of_definitions,
+    runs_of_workflow,
+    workflow_versions,
+)
+from dagmaster.store.schedules import get_schedule
+from dagmaster.web.access import READERS
+from dagmaster.web.drawing import workflow_edges, workflow_nodes
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.charts import draw_durations, draw_ticks, median_seconds
+from dagmaster.web.ui.filters import duration, exact, first_line, pretty
+from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.workflows import ScheduleState, last_run, schedule_state
+from dagmaster.web.views import seconds_between
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+Row = Mapping[str, Any]
+
+RUNS: Final = 50
+GRID_RUNS: Final = 25
+GRID_NODES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    name: str
+    type: str
+    required: bool
+    default: str | None
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    hash: str
+    version: int
+    runs: int
+    first_at: datetime
+    last_at: datetime | None
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A node of a run; `tip` says all that the sign does not."""
+
+    status: str
+    tip: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    node_id: str
+    type: str
+    cells: tuple[Cell | None, ...]
+
+    @property
+    def failures(self) -> int:
+        return sum(cell is not None and cell.status == "failed" for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class GridRun:
+    job_id: str
+    status: str
+    at: datetime
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Columns are runs, the newest on the right. `hidden` nodes are too many to be shown."""
+
+    runs: tuple[GridRun, ...]
+    rows: tuple[GridRow, ...]
+    hidden: int
+
+
+@router.get("/workflows/{workflow_id:path}", dependencies=[READERS])
+async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLResponse:
+    workflow = await _find(page, conn, workflow_id)
+    runs = await runs_of_workflow(conn, workflow_id, runs=RUNS)
+    definition = redact(_without_empty(workflow.model_dump(mode="json")))
+    return page.render(
+        "workflow.html",
+        {
+            "workflow": workflow,
+            "is_loaded": workflow_id in page.services.catalog.workflows,
+            "inputs": _inputs(workflow),
+            "schedule": await _schedule(conn, workflow_id),
+            "last": last_run(runs),
+            "ticks_drawn": draw_ticks(runs),
+            "seconds": median_seconds(runs),
+            "durations": draw_durations(runs),
+            "grid": await _grid(conn, workflow, runs[:GRID_RUNS]),
+            "versions": _versions(await workflow_versions(conn, workflow_id), _current_hash(page, workflow)),
+            "most_runs": SCAN_RUNS,
+            "as_yaml": yaml.safe_dump(definition, sort_keys=False, allow_unicode=True, width=110),
+            "as_json": pretty(definition),
+        },
+    )
+
+
+@router.get("/workflow-graphs/{workflow_id:path}", dependencies=[READERS])
+async def get_graph(workflow_id: str, page: Shown, conn: Conn) -> dict[str, Any]:
+    """As the API tells it, also of what is in no file any more."""
+    workflow = await _find(page, conn, workflow_id)
+    return {
+        "workflow_id": workflow_id,
+        "nodes": [one.model_dump(mode="json") for one in workflow_nodes(workflow)],
+        "edges": [one.model_dump(mode="json") for one in workflow_edges(workflow)],
+    }
+
+
+async def _find(page: Page, conn: Conn, workflow_id: str) -> Workflow:
+    """The one that can be started, or else the last that was. Raises UnknownWorkflow."""
+    catalog = page.services.catalog
+    if workflow_id in catalog.workflows:
+        return catalog.get(workflow_id)
+    definition = await find_newest_definition(conn, workflow_id)
+    if definition is None:
+        raise UnknownWorkflow(f"no workflow is named {workflow_id[:64]!r}, and none of that name ever ran")
+    return Workflow.model_validate_json(definition)
+
+
+def _current_hash(page: Page, workflow: Workflow) -> str | None:
+    """Of the definition with which a job would be started now; None when none would."""
+    if workflow.workflow_id not in page.services.catalog.workflows:
+        return None
+    try:
+        return page.services.graph_of(workflow).workflow.content_hash
+    except (Conflict, Invalid):  # It is not active, or names a handler or a workflow that is not here.
+        return None
+
+
+def _without_empty(value: Any) -> Any:
+    """What was not said need not be read."""
+    if isinstance(value, Mapping):
+        return {name: _without_empty(one) for name, one in value.items() if one not in (None, "", [], {})}
+    return [_without_empty(one) for one in value] if isinstance(value, list) else value
+
+
+async def _schedule(conn: Conn, workflow_id: str) -> ScheduleState | None:
+    try:
+        return schedule_state(await get_schedule(conn, workflow_id))
+    except UnknownSchedule:
+        return None
+
+
+def _inputs(workflow: Workflow) -> list[Input]:
+    shown = []
+    for name, spec in workflow.inputs.items():
+        # By its name: the default of a password is one.
+        default = redact({name: spec.default})[name]
+        written = None if spec.default is None else pretty(default)
+        shown.append(Input(name, spec.type, spec.required, written, redact_text(spec.description)))
+    return shown
+
+
+def _versions(rows: Iterable[Row], current: str | None) -> list[Version]:
+    return [
+        Version(
+            row["workflow_hash"],
+            row["version"],
+            row["runs"],
+            row["created_at"],
+            row["last_at"],
+            row["workflow_hash"] == current,
+        )
+        for row in rows
+    ]
+
+
+async def _grid(conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Grid | None:
+    if not runs:
+        return None
+    once = await nodes_of_definitions(conn, {run["workflow_hash"] for run in runs})
+    node_ids = [*workflow.nodes, *sorted(once - set(workflow.nodes))]
+    shown = node_ids[:GRID_NODES]
+    found = await grid_nodes(conn, [run["job_id"] for run in runs], shown)
+    columns = list(reversed(runs))
+    return Grid(
+        tuple(_grid_run(run) for run in columns),
+        tuple(
+            GridRow(
+                node_id,
+                workflow.nodes[node_id].type if node_id in workflow.nodes else "no longer there",
+                tuple(_cell(run, node_id, found.get((run["job_id"], node_id))) for run in columns),
+            )
+            for node_id in shown
+        ),
+        len(node_ids) - len(shown),
+    )
+
+
+def _grid_run(run: Row) -> GridRun:
+    took = duration(seconds_between(run["started_at"], run["completed_at"]))
+    tip = f"Job {run['job_id']}: {run['status']}, {took}, {exact(run['created_at'])}"
+    return GridRun(str(run["job_id"]), run["status"], run["created_at"], tip)
+
+
+def _cell(run: Row, node_id: str, row: Row | None) -> Cell | None:
+    """None where the run has no such node."""
+    if row is None:
+        return None
+    said = [f"{node_id}: {row['status']}"]
+    if row["started_at"] is not None:
+        said.append(duration(seconds_between(row["started_at"], row["completed_at"])))
+    if row["retry_count"]:
+        said.append(f"attempt {row['retry_count'] + 1}")
+    if row["error_message"]:
+        said.append(first_line(redact_text(row["error_message"]), 160))
+    tip = f"{', '.join(said)} (job {run['job_id']})"
+    return Cell(row["status"], tip, f"/ui/jobs/{run['job_id']}/nodes/{quote(node_id, safe='')}")

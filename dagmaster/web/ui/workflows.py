@@ -1,0 +1,150 @@
+"""The workflows: all that can be started and all that ever ran, how they do, and what is wrong with their files."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.model.problems import Problem
+from dagmaster.store.overview import newest_versions, runs_by_workflow
+from dagmaster.store.schedules import list_schedules
+from dagmaster.web.access import READERS
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.charts import Ticks, draw_ticks, median_seconds
+from dagmaster.web.ui.pages import Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+Row = Mapping[str, Any]
+
+MOST: Final = 500
+RUNS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    job_id: str
+    status: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """`next_at` is None while it is paused."""
+
+    rule: str
+    timezone: str
+    is_paused: bool
+    is_late: bool
+    next_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowLine:
+    """`is_loaded` is false for what is known only from its jobs: it cannot be started here."""
+
+    workflow_id: str
+    name: str
+    description: str
+    version: int | None
+    is_active: bool
+    is_loaded: bool
+    last: LastRun | None
+    ticks: Ticks
+    seconds: float | None
+    schedule: ScheduleState | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenFile:
+    name: str
+    is_loaded: bool
+    problems: tuple[Problem, ...]
+
+
+@router.get("/workflows", dependencies=[READERS])
+async def show_workflows(page: Shown, conn: Conn, text: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
+    catalog = page.services.catalog
+    runs = await runs_by_workflow(conn, workflows=MOST, runs=RUNS)
+    pinned = await newest_versions(conn, [one for one in runs if one not in catalog.workflows])
+    schedules = {row["schedule_id"]: schedule_state(row) for row in await list_schedules(conn)}
+    lines = [*_loaded(catalog, runs, schedules), *_gone(runs, pinned, schedules)]
+    fitting = [line for line in lines if _fits(line, text.strip().lower())]
+    return page.render(
+        "workflows.html",
+        {
+            "workflows": sorted(fitting, key=lambda one: one.workflow_id),
+            "text": text,
+            "total": len(lines),
+            "files": broken_files(catalog),
+            "runs": RUNS,
+        },
+    )
+
+
+def schedule_state(row: Row) -> ScheduleState:
+    """Of a row of `list_schedules`."""
+    is_paused = row["paused_at"] is not None
+    return ScheduleState(row["rule"], row["timezone"], is_paused, row["is_late"], None if is_paused else row["next_at"])
+
+
+def last_run(runs: Sequence[Row]) -> LastRun | None:
+    return LastRun(str(runs[0]["job_id"]), runs[0]["status"], runs[0]["created_at"]) if runs else None
+
+
+def broken_files(catalog: Catalog) -> list[BrokenFile]:
+    """Those that cannot be loaded first; where the files are is nobody's business."""
+    loaded = set(catalog.sources.values())
+    found = [
+        BrokenFile(Path(file).name, file in loaded, tuple(sorted(problems, key=lambda one: not one.is_error)))
+        for file, problems in catalog.problems.items()
+    ]
+    return sorted(found, key=lambda one: (one.is_loaded, one.name))
+
+
+def _loaded(
+    catalog: Catalog, runs: Mapping[str, Sequence[Row]], schedules: Mapping[str, ScheduleState]
+) -> Iterable[WorkflowLine]:
+    for workflow_id, workflow in catalog.workflows.items():
+        ran = runs.get(workflow_id, ())
+        yield WorkflowLine(
+            workflow_id=workflow_id,
+            name=workflow.name,
+            description=workflow.description,
+            version=workflow.version,
+            is_active=workflow.is_active,
+            is_loaded=True,
+            last=last_run(ran),
+            ticks=draw_ticks(ran),
+            seconds=median_seconds(ran),
+            schedule=schedules.get(workflow_id),
+        )
+
+
+def _gone(
+    runs: Mapping[str, Sequence[Row]], pinned: Mapping[str, Row], schedules: Mapping[str, ScheduleState]
+) -> Iterable[WorkflowLine]:
+    """What ran and is in no file: it was removed, belongs to another server, or was made in Python."""
+    for workflow_id, definition in pinned.items():
+        ran = runs[workflow_id]
+        yield WorkflowLine(
+            workflow_id=workflow_id,
+            name=definition["name"] or workflow_id,
+            description=definition["description"] or "",
+            version=definition["version"],
+            is_active=True,
+            is_loaded=False,
+            last=last_run(ran),
+            ticks=draw_ticks(ran),
+            seconds=median_seconds(ran),
+            schedule=schedules.get(workflow_id),
+        )
+
+
+def _fits(line: WorkflowLine, text: str) -> bool:
+    return any(text in one.lower() for one in (line.workflow_id, line.name, line.description))
