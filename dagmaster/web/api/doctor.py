@@ -21,19 +21,19 @@ Days = Annotated[float, Query(gt=0, le=3650, description="How many days back job
 @router.get("", dependencies=[OPERATORS])
 async def examine_all(services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
     """The rules that must hold for all jobs, and the health of the database."""
-    findings = await examine(conn, limits=_limits(services.settings, days))
+    findings = await examine(conn, limits=limits_of(services.settings, days))
     return await _reply(conn, findings)
 
 
 @router.post("/repair", dependencies=[ADMINS])
 async def repair_all(caller: Admitted, services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
     """The same, and put right what can be put right safely."""
-    findings = await examine(conn, repair=True, actor=caller.name, limits=_limits(services.settings, days))
+    findings = await examine(conn, repair=True, actor=caller.name, limits=limits_of(services.settings, days))
     services.wake()
     return await _reply(conn, findings)
 
 
-def _limits(settings: Settings, days: float) -> Limits:
+def limits_of(settings: Settings, days: float) -> Limits:
     """Events that retention has removed are not missing."""
     return Limits(
         orphan_seconds=settings.orphan_threshold_seconds,

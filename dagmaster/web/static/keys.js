@@ -1,0 +1,46 @@
+// A new key is in the API's answer and nowhere else: it is shown until the person has taken it.
+import { send, toast } from "./actions.js";
+import { refreshNow } from "./live.js";
+
+const form = document.getElementById("new-key");
+const problem = document.getElementById("key-problem");
+const made = document.getElementById("made-key");
+
+function body() {
+  const { name, role, days } = Object.fromEntries(new FormData(form));
+  const expires = Number(days) ? new Date(Date.now() + Number(days) * 86400000).toISOString() : null;
+  return { name: name.trim(), role, expires_at: expires };
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const button = form.querySelector("button");
+  button.disabled = true;
+  problem.hidden = true;
+  try {
+    show(await send("/api/v1/keys", { body: body() }));
+    form.reset();
+  } catch (error) {
+    problem.textContent = error.message;
+    problem.hidden = false;
+  } finally {
+    button.disabled = false;
+  }
+});
+
+function show({ name, key }) {
+  made.querySelector("[data-name]").textContent = name;
+  made.querySelector("[data-key]").textContent = key;
+  made.showModal();
+}
+
+// Not with data-copy, which says what was copied: nobody shall read the key from a message.
+made.querySelector("[data-copy-key]").addEventListener("click", async () => {
+  await navigator.clipboard.writeText(made.querySelector("[data-key]").textContent);
+  toast("The key is copied");
+});
+
+made.addEventListener("close", () => {
+  made.querySelector("[data-key]").textContent = "";
+  refreshNow();
+});

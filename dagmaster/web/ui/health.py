@@ -1,0 +1,140 @@
+"""Health: every check, what the doctor finds, the database, versions and settings."""
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+from pydantic import SecretStr
+
+from dagmaster.model.redact import HIDDEN, redact
+from dagmaster.settings import Settings
+from dagmaster.store.doctor import CHECKS, Finding
+from dagmaster.store.doctor import examine as examine_rules
+from dagmaster.store.health import Point, examine_database
+from dagmaster.store.viewing import view_tables
+from dagmaster.web.access import OPERATORS, READERS
+from dagmaster.web.api.doctor import limits_of
+from dagmaster.web.checks import Check, Verdict, examine, overall
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.pages import Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+DOCTOR_DAYS: Final = 1.0
+STATES: Final = {"ok": "ok", "warning": "warning", "problem": "error"}
+LIBRARIES: Final = ("fastapi", "uvicorn", "pydantic", "psycopg", "jinja2")
+SENTENCES: Final = {
+    "healthy": "All is well",
+    "degraded": "It works, and something needs a look",
+    "unhealthy": "It cannot work like this",
+}
+# Where to look next.
+PLACES: Final = {
+    "workers": "/ui/workers",
+    "orchestrators": "/ui/workers",
+    "queues": "/ui/queues",
+    "tasks": "/ui/tasks",
+    "schedules": "/ui/schedules",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLine:
+    name: str
+    category: str
+    status: str
+    message: str
+    details: Mapping[str, Any]
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLine:
+    """`examples` are what it was found in."""
+
+    name: str
+    title: str
+    status: str
+    meaning: str
+    count: int
+    can_repair: bool
+    examples: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PointLine:
+    name: str
+    status: str
+    sentence: str
+
+
+@router.get("/health", dependencies=[READERS])
+async def show_health(page: Shown, conn: Conn) -> HTMLResponse:
+    found = await examine(page.services)
+    worst = overall(list(found.values()))
+    tables = sorted(await view_tables(conn), key=lambda row: row["bytes"], reverse=True)
+    return page.render(
+        "health.html",
+        {
+            "overall": worst,
+            "sentence": SENTENCES[worst],
+            "checks": [_check(*one) for one in found.items()],
+            "tables": tables,
+            "bytes": sum(row["bytes"] for row in tables),
+            "versions": {"dagmaster": version("dagmaster"), "Python": platform.python_version()}
+            | {name: version(name) for name in LIBRARIES},
+            "settings": shown_settings(page.services.settings),
+            "started_at": page.services.started_at,
+        },
+    )
+
+
+@router.get("/health/doctor", dependencies=[OPERATORS])
+async def show_doctor(page: Shown, conn: Conn) -> HTMLResponse:
+    """A part of the page: the doctor looks twice, which takes a moment."""
+    findings = await examine_rules(conn, limits=limits_of(page.services.settings, DOCTOR_DAYS))
+    points = await examine_database(conn)
+    return page.render(
+        "doctor.html",
+        {
+            "findings": [_finding(one) for one in findings],
+            "points": [_point(one) for one in points],
+            "check_count": len(CHECKS),
+        },
+    )
+
+
+def _check(check: Check, verdict: Verdict) -> CheckLine:
+    place = PLACES.get(check.name)
+    return CheckLine(check.name, check.category, verdict.health, verdict.message, redact(verdict.details), place)
+
+
+def _finding(found: Finding) -> FindingLine:
+    return FindingLine(
+        name=found.name,
+        title=found.title,
+        status=STATES[found.severity],
+        meaning=found.meaning.replace("--repair", "Repair"),
+        count=found.count,
+        can_repair=found.can_repair,
+        examples=[redact({name: str(value) for name, value in row.items()}) for row in found.examples],
+    )
+
+
+def _point(point: Point) -> PointLine:
+    return PointLine(point.name.replace("_", " "), STATES[point.state], redact(point.sentence))
+
+
+def shown_settings(settings: Settings) -> list[tuple[str, str, bool]]:
+    """Name, value, and whether somebody has chosen it; never a secret."""
+    lines = []
+    for name, value in settings:
+        is_secret = isinstance(value, SecretStr)
+        text = HIDDEN if is_secret else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        if value not in (None, [], ""):
+            lines.append((name, redact(text), name in settings.model_fields_set))
+    return lines

@@ -1,0 +1,72 @@
+"""API keys: who has one, when it was used, a new one, and the end of one."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from dagmaster.model.access import Role
+from dagmaster.store.keys import Key, list_keys
+from dagmaster.web.access import ADMINS
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.pages import Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+ROLES: Final = {
+    Role.ADMIN: "everything, keys too",
+    Role.OPERATOR: "submit and steer jobs, workers and schedules",
+    Role.VIEWER: "look at everything, change nothing",
+    Role.PARTNER: "submit jobs, and see only those",
+    Role.WORKER: "run tasks; no pages",
+}
+EXPIRIES: Final = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLine:
+    key_id: str
+    name: str
+    role: str
+    state: str
+    badge: str
+    created_at: datetime
+    created_by: str
+    last_used_at: datetime | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    is_own: bool
+
+
+@router.get("/keys", dependencies=[ADMINS])
+async def show_keys(page: Shown, conn: Conn) -> HTMLResponse:
+    lines = [key_line(key, page.caller.key_id) for key in await list_keys(conn)]
+    lines.sort(key=lambda one: (one.state != "in use", -one.created_at.timestamp()))
+    return page.render("keys.html", {"keys": lines, "roles": ROLES, "expiries": EXPIRIES})
+
+
+def key_line(key: Key, own: str | None) -> KeyLine:
+    state, badge = _state(key)
+    return KeyLine(
+        key_id=key.key_id,
+        name=key.name,
+        role=key.role,
+        state=state,
+        badge=badge,
+        created_at=key.created_at,
+        created_by=key.created_by,
+        last_used_at=key.last_used_at,
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+        is_own=key.key_id == own,
+    )
+
+
+def _state(key: Key) -> tuple[str, str]:
+    if key.revoked_at is not None:
+        return "revoked", "cancelled"
+    if key.expires_at is not None and key.expires_at <= datetime.now(UTC):
+        return "expired", "warning"
+    return "in use", "active"

@@ -1,0 +1,95 @@
+"""Nodes of all jobs: what failed, what waits, what runs, wherever it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from dagmaster.model.redact import redact
+from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.store.lists import NEWEST_JOBS, NodeFilter, list_nodes
+from dagmaster.web.access import READERS
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.jobs import PAGE_SIZE, PERIODS, workflow_ids
+from dagmaster.web.ui.pages import Shown
+from dagmaster.web.views import seconds_between
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """`can_retry`: it is what its job failed with. Attempts count from one."""
+
+    job_id: str
+    workflow_id: str
+    node_id: str
+    status: str
+    error: str | None
+    attempt: int
+    queued_seconds: float | None
+    run_seconds: float | None
+    changed_at: datetime
+    retry_at: datetime | None
+    can_retry: bool
+
+
+def node_line(row: Mapping[str, Any]) -> NodeLine:
+    is_failed = row["status"] == NodeStatus.FAILED
+    waits = row["status"] == NodeStatus.DISPATCHED
+    queued_until = row["started_at"] or (None if waits else row["completed_at"])
+    return NodeLine(
+        job_id=str(row["job_id"]),
+        workflow_id=row["workflow_id"],
+        node_id=row["node_id"],
+        status=row["status"],
+        error=redact(row["error_message"]),
+        attempt=row["retry_count"] + 1,
+        # What needs no worker begins at the moment at which it is dispatched.
+        queued_seconds=seconds_between(row["dispatched_at"], queued_until) or None,
+        run_seconds=seconds_between(row["started_at"], row["completed_at"]),
+        changed_at=row["completed_at"] or row["started_at"] or row["dispatched_at"] or row["created_at"],
+        retry_at=row["not_before"] if row["status"] == NodeStatus.READY else None,
+        can_retry=is_failed and row["job_status"] == JobStatus.FAILED,
+    )
+
+
+@router.get("/nodes", dependencies=[READERS])
+async def show_nodes(
+    page: Shown,
+    conn: Conn,
+    status: Annotated[list[str] | None, Query()] = None,
+    workflow: str = "",
+    text: Annotated[str, Query(max_length=200)] = "",
+    period: str = "",
+    offset: Annotated[int, Query(ge=0, le=100_000)] = 0,
+) -> HTMLResponse:
+    statuses = [one for one in status or () if one in set(NodeStatus)]
+    wanted = NodeFilter(
+        statuses=statuses,
+        workflow_id=workflow.strip() or None,
+        since=datetime.now(UTC) - PERIODS[period] if period in PERIODS else None,
+        text=text.strip() or None,
+    )
+    rows = await list_nodes(conn, wanted, limit=PAGE_SIZE + 1, offset=offset)
+    return page.render(
+        "nodes.html",
+        {
+            "nodes": [node_line(row) for row in rows[:PAGE_SIZE]],
+            "has_more": len(rows) > PAGE_SIZE,
+            "offset": offset,
+            "page_size": PAGE_SIZE,
+            "statuses": statuses,
+            "workflow": workflow,
+            "text": text,
+            "period": period,
+            "periods": list(PERIODS),
+            "all_statuses": list(NodeStatus),
+            "workflow_ids": workflow_ids(page),
+            "most_jobs": NEWEST_JOBS,
+            "is_filtered": bool(statuses or workflow or text or period),
+        },
+    )

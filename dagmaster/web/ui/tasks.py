@@ -1,0 +1,158 @@
+"""Tasks: what waits and runs now, and how long those took that have ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from dagmaster.model.redact import redact
+from dagmaster.store.lists import NEWEST_RESULTS, list_all_workers, list_results
+from dagmaster.store.viewing import view_tasks
+from dagmaster.web.access import READERS
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.histogram import Histogram, draw_histogram
+from dagmaster.web.ui.jobs import PERIODS
+from dagmaster.web.ui.pages import Page, Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+STATES: Final = ("waiting", "held", "running")
+SHOWN_TASKS: Final = 20
+SHOWN_RESULTS: Final = 50
+SHOWN_WORKERS: Final = 200
+DEFAULT_PERIOD: Final = "24h"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """An attempt that has not ended. `since` is when it began to wait, or when a worker took it."""
+
+    task_id: str
+    job_id: str
+    node_id: str
+    state: str
+    queue: str
+    handler: str
+    priority: int
+    attempt: int
+    worker_id: str | None
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLine:
+    task_id: str
+    job_id: str
+    workflow_id: str
+    node_id: str
+    status: str
+    handler: str | None
+    worker_id: str | None
+    error: str | None
+    seconds: float | None
+    memory_bytes: int | None
+    reported_at: datetime
+
+
+@router.get("/tasks", dependencies=[READERS])
+async def show_tasks(
+    page: Shown,
+    conn: Conn,
+    state: str = "",
+    queue: str = "",
+    handler: str = "",
+    worker: str = "",
+    period: str = DEFAULT_PERIOD,
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+) -> HTMLResponse:
+    period = period if period in PERIODS else DEFAULT_PERIOD
+    tasks = await view_tasks(
+        conn,
+        state=state if state in STATES else None,
+        queue=queue or None,
+        handler=handler or None,
+        worker_id=worker or None,
+        limit=SHOWN_TASKS + 1,
+        offset=offset,
+    )
+    since = datetime.now(UTC) - PERIODS[period]
+    rows = await list_results(conn, since=since, worker_id=worker or None, handler=handler or None)
+    chosen = {"state": state, "queue": queue, "handler": handler, "worker": worker}
+    return page.render(
+        "tasks.html",
+        {
+            "tasks": [_task(row) for row in tasks[:SHOWN_TASKS]],
+            "has_more": len(tasks) > SHOWN_TASKS,
+            "offset": offset,
+            "page_size": SHOWN_TASKS,
+            "results": [_result(row) for row in rows[:SHOWN_RESULTS]],
+            "result_count": len(rows),
+            "is_cut": len(rows) >= NEWEST_RESULTS,
+            "failed_count": sum(row["status"] == "failed" for row in rows),
+            "histogram": _histogram(rows),
+            "states": STATES,
+            "period": period,
+            "periods": list(PERIODS),
+            "is_filtered": any(chosen.values()),
+            **chosen,
+            **await _choices(page, conn, chosen),
+        },
+    )
+
+
+def _task(row: Mapping[str, Any]) -> TaskLine:
+    return TaskLine(
+        task_id=row["task_id"],
+        job_id=str(row["job_id"]),
+        node_id=row["node_id"],
+        state=row["state"],
+        queue=row["queue"],
+        handler=row["handler"],
+        priority=row["priority"],
+        attempt=row["retry_count"] + 1,
+        worker_id=row["worker_id"],
+        since=row["since"],
+    )
+
+
+def _result(row: Mapping[str, Any]) -> ResultLine:
+    return ResultLine(
+        task_id=row["task_id"],
+        job_id=str(row["job_id"]),
+        workflow_id=row["workflow_id"],
+        node_id=row["node_id"],
+        status=row["status"],
+        handler=row["handler"],
+        worker_id=row["worker_id"],
+        error=redact(row["error_message"]),
+        seconds=_seconds(row),
+        memory_bytes=row["peak_memory_bytes"],
+        reported_at=row["reported_at"],
+    )
+
+
+def _seconds(row: Mapping[str, Any]) -> float | None:
+    return None if row["seconds"] is None else float(row["seconds"])
+
+
+def _histogram(rows: Sequence[Mapping[str, Any]]) -> Histogram | None:
+    timed = [(row["status"], seconds) for row in rows if (seconds := _seconds(row)) is not None]
+    return draw_histogram(
+        [seconds for status, seconds in timed if status != "failed"],
+        [seconds for status, seconds in timed if status == "failed"],
+    )
+
+
+async def _choices(page: Page, conn: Conn, chosen: Mapping[str, str]) -> dict[str, list[str]]:
+    """What the filters offer: all that is known of, and what is chosen although it is not."""
+    lost_after = page.services.settings.worker_lost_after_seconds
+    workers = await list_all_workers(conn, lost_after_seconds=lost_after, limit=SHOWN_WORKERS)
+    known = {
+        "queue": {queue for one in workers for queue in one["queues"]},
+        "handler": {*page.services.registry.names(), *(name for one in workers for name in one["handlers"] or ())},
+        "worker": {one["worker_id"] for one in workers},
+    }
+    return {f"all_{name}s": sorted(values | ({chosen[name]} - {""})) for name, values in known.items()}

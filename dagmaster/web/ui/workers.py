@@ -1,0 +1,160 @@
+"""Workers and orchestrators: who is there, how busy they are, and what can be asked of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from dagmaster.model.redact import redact
+from dagmaster.store.lists import list_all_workers
+from dagmaster.store.viewing import view_orchestrators
+from dagmaster.web.access import READERS
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.pages import Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+PAGE_SIZE: Final = 50
+STATUSES: Final = ("active", "stopped", "lost")
+MAX_SQUARES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """`stuck` slots hold tasks that were to end and did not."""
+
+    worker_id: str
+    hostname: str
+    pid: int
+    status: str
+    label: str
+    queues: tuple[str, ...]
+    handlers: tuple[str, ...] | None
+    slots: int
+    running: int
+    stuck: int
+    completed: int
+    failed: int
+    memory_bytes: int | None
+    is_remote: bool
+    started_at: datetime
+    heartbeat_at: datetime
+
+    @property
+    def squares(self) -> list[str]:
+        """One for each slot: busy ones first, as far as there is room."""
+        busy = max(self.running - self.stuck, 0)
+        free = max(self.slots - busy - self.stuck, 0)
+        return (["stuck"] * self.stuck + ["busy"] * busy + ["free"] * free)[:MAX_SQUARES]
+
+    @property
+    def is_here(self) -> bool:
+        return self.status not in ("stopped", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestratorLine:
+    """`lag_ms` is how long a turn takes on average; `errors` are counted since it began."""
+
+    orchestrator_id: str
+    hostname: str
+    pid: int
+    jobs_owned: int
+    phase: str
+    lag_ms: float | None
+    throughput: float
+    error_rate: float
+    errors: int
+    last_error: str | None
+    started_at: datetime
+    heartbeat_at: datetime
+
+
+@router.get("/workers", dependencies=[READERS])
+async def show_workers(
+    page: Shown, conn: Conn, status: str = "", offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0
+) -> HTMLResponse:
+    settings = page.services.settings
+    chosen = status if status in STATUSES else ""
+    rows = await list_all_workers(
+        conn,
+        lost_after_seconds=settings.worker_lost_after_seconds,
+        status=chosen or None,
+        limit=PAGE_SIZE + 1,
+        offset=offset,
+    )
+    beating = await view_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
+    own = page.services.own_stats()
+    workers = [worker_line(row) for row in rows[:PAGE_SIZE]]
+    return page.render(
+        "workers.html",
+        {
+            "workers": workers,
+            "orchestrators": [
+                orchestrator_line(row, own.get(row["orchestrator_id"]) or row["stats"]) for row in beating
+            ],
+            "is_silent": not any(one.status == "active" for one in workers) and not offset and chosen in ("", "active"),
+            "status_chosen": chosen,
+            "statuses": STATUSES,
+            "has_more": len(rows) > PAGE_SIZE,
+            "offset": offset,
+            "page_size": PAGE_SIZE,
+        },
+    )
+
+
+def worker_line(row: Mapping[str, Any]) -> WorkerLine:
+    status, label = _status(row)
+    stats = row["stats"]
+    stuck = stats.get("stuck")
+    memory = stats.get("peak_memory_bytes")
+    return WorkerLine(
+        worker_id=row["worker_id"],
+        hostname=row["hostname"],
+        pid=row["pid"],
+        status=status,
+        label=label,
+        queues=tuple(row["queues"]),
+        handlers=None if row["handlers"] is None else tuple(sorted(row["handlers"])),
+        slots=row["concurrency"],
+        running=row["running"],
+        stuck=len(stuck) if isinstance(stuck, list) else 0,
+        completed=row["tasks_completed"],
+        failed=row["tasks_failed"],
+        # What a worker over HTTP says of itself may be anything.
+        memory_bytes=memory if isinstance(memory, int) else None,
+        is_remote=row["is_remote"],
+        started_at=row["started_at"],
+        heartbeat_at=row["last_heartbeat"],
+    )
+
+
+def _status(row: Mapping[str, Any]) -> tuple[str, str]:
+    """What it is, and the word for it."""
+    if row["status"] != "active":
+        return row["status"], row["status"]
+    if row["is_silent"]:
+        return "warning", "silent"
+    wanted = {"drain": "draining", "stop": "stopping"}.get(row["wanted"])
+    return ("draining", wanted) if wanted else ("active", "alive")
+
+
+def orchestrator_line(row: Mapping[str, Any], stats: Mapping[str, Any]) -> OrchestratorLine:
+    error = stats.get("last_error")
+    return OrchestratorLine(
+        orchestrator_id=row["orchestrator_id"],
+        hostname=row["hostname"],
+        pid=row["pid"],
+        jobs_owned=row["jobs_owned"],
+        phase=stats.get("current_phase") or "idle",
+        lag_ms=stats.get("cycle_duration_avg_ms"),
+        throughput=stats.get("throughput_per_second", 0.0),
+        error_rate=stats.get("error_rate", 0.0),
+        errors=stats.get("errors", 0),
+        last_error=redact(error) if error else None,
+        started_at=row["started_at"],
+        heartbeat_at=row["heartbeat_at"],
+    )

@@ -1,0 +1,102 @@
+"""Keys in a browser: made, shown once, used to sign in, revoked; and what each role is shown."""
+
+from collections.abc import Callable
+
+import pytest
+from browsing import Site, Visit
+from playwright.sync_api import Page, expect
+
+from dagmaster.model.access import Role
+
+
+@pytest.fixture(scope="module")
+def keys(site: Site) -> dict[Role, str]:
+    """One of each role. The first is made as long as nobody needs one."""
+    made: dict[Role, str] = {}
+    for role in (Role.ADMIN, *(role for role in Role if role is not Role.ADMIN)):
+        headers = {"Authorization": f"Bearer {made[Role.ADMIN]}"} if made else {}
+        answer = site.client.post("/api/v1/keys", json={"name": f"the {role}", "role": role}, headers=headers)
+        made[role] = answer.raise_for_status().json()["key"]
+    return made
+
+
+@pytest.fixture
+def sign_in(visit: Callable[..., Visit], keys: dict[Role, str]) -> Callable[[Role], Visit]:
+    def enter(role: Role) -> Visit:
+        one = visit()
+        one.page.goto("/ui/login?next=/ui/jobs")
+        one.page.locator("input[name=key]").fill(keys[role])
+        one.page.get_by_role("button", name="Sign in").click()
+        one.page.wait_for_url("**/ui/jobs")
+        return one
+
+    return enter
+
+
+def test_a_key_is_made_shown_once_and_revoked(sign_in: Callable[[Role], Visit]) -> None:
+    page = sign_in(Role.ADMIN).page
+    page.goto("/ui/keys")
+    page.get_by_label("Name").fill("nightly importer")
+    page.get_by_label("Role").select_option("operator")
+    page.get_by_label("Expires").select_option("30")
+    page.get_by_role("button", name="Make the key").click()
+    dialog = page.get_by_role("dialog", name="The key of nightly importer")
+    expect(dialog).to_contain_text("shown this once")
+    key = dialog.locator("[data-key]").inner_text()
+    assert key.startswith("dm_")
+    dialog.get_by_role("button", name="Copy").click()
+    assert page.evaluate("navigator.clipboard.readText()") == key
+    dialog.get_by_role("button", name="I have it").click()
+    row = page.locator("#keys tbody tr", has_text="nightly importer")
+    expect(row).to_contain_text("operator")
+    expect(row).to_contain_text("the admin")
+    assert key not in page.content()
+    row.get_by_role("button", name="Revoke").click()
+    expect(page.locator("#confirm")).to_contain_text("Revoke the key of nightly importer?")
+    page.locator("#confirm-yes").click()
+    expect(row).to_contain_text("revoked")
+    expect(row.get_by_role("button", name="Revoke")).to_have_count(0)
+
+
+def test_a_name_that_is_taken_is_said_at_the_form(sign_in: Callable[[Role], Visit]) -> None:
+    one = sign_in(Role.ADMIN)
+    page = one.page
+    page.goto("/ui/keys")
+    page.get_by_label("Name").fill("the viewer")
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.get_by_role("alert").filter(has_text="there is a key named 'the viewer' already")).to_be_visible()
+    one.forgive("409")
+
+
+def test_a_viewer_sees_lists_without_buttons(sign_in: Callable[[Role], Visit]) -> None:
+    page = sign_in(Role.VIEWER).page
+    for path in ("nodes", "tasks", "queues", "workers", "schedules", "approvals", "health"):
+        page.goto(f"/ui/{path}")
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.locator("[data-action]")).to_have_count(0)
+    _expect_places(page, without=("Submit", "Keys"))
+
+
+def test_an_operator_steers_but_has_no_keys(sign_in: Callable[[Role], Visit]) -> None:
+    one = sign_in(Role.OPERATOR)
+    page = one.page
+    page.goto("/ui/workers")
+    expect(page.get_by_role("button", name="Drain").first).to_be_visible()
+    _expect_places(page, without=("Keys",))
+    page.goto("/ui/keys")
+    expect(page.get_by_role("heading", name="That is not for you")).to_be_visible()
+    one.forgive("403")
+
+
+def test_a_partner_is_refused_the_lists(sign_in: Callable[[Role], Visit]) -> None:
+    one = sign_in(Role.PARTNER)
+    page = one.page
+    for path in ("nodes", "workers", "health"):
+        page.goto(f"/ui/{path}")
+        expect(page.get_by_role("heading", name="That is not for you")).to_be_visible()
+    one.forgive("403")
+
+
+def _expect_places(page: Page, without: tuple[str, ...]) -> None:
+    for name in without:
+        expect(page.locator("#sidebar nav").get_by_role("link", name=name, exact=True)).to_have_count(0)

@@ -1,0 +1,253 @@
+"""The operator's lists: what they show of a database, and to whom."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from fleet import graph, rows, single, task
+from web import Web, web
+
+from dagmaster.model.access import Role
+from dagmaster.model.workflow import ApprovalNode
+from dagmaster.store.connect import opened
+from dagmaster.store.lists import NodeFilter, list_nodes, list_results, waiting_approvals
+from dagmaster.web.services import KnownFleet
+from dagmaster.web.ui.queues import find_homeless, queue_lines
+from dagmaster.web.ui.workers import worker_line
+
+LISTS = ("nodes", "tasks", "queues", "workers", "schedules", "approvals", "health")
+ECHO = single("echo", workflow_id="echoes")
+FAIL = single("fail", workflow_id="breaks", params={"message": "no way to postgres://me:hunter2@db/x"})
+ASK = graph({"ask": ApprovalNode(message="Ship it?", approvers=("ann",), next=("END",))}, "asks", start="ask")
+DAILY = graph({"a": task("echo", "END")}, "daily", start="a", schedule={"cron": "0 6 * * *"})
+
+
+@pytest.fixture
+async def it(dsn: str) -> AsyncIterator[Web]:
+    async with web(dsn, ECHO, FAIL, ASK, DAILY, runs=True) as one:
+        yield one
+
+
+async def submitted(it: Web, workflow_id: str, **options: Any) -> int:
+    return int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, **options))["job_id"])
+
+
+async def ended(it: Web, workflow_id: str) -> int:
+    job_id = await submitted(it, workflow_id)
+    query = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
+    await it.fleet.until(query, lambda: [job_id])
+    return job_id
+
+
+async def asking(it: Web, **options: Any) -> int:
+    job_id = await submitted(it, "asks", **options)
+    query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
+    await it.fleet.until(query, lambda: [job_id])
+    return job_id
+
+
+async def test_an_empty_database_says_what_to_do(dsn: str) -> None:
+    async with web(dsn) as one:
+        for name in LISTS:
+            assert "<h1>" in await one.get(f"/ui/{name}")
+        assert "Submit a job" in await one.get("/ui/nodes")
+        assert "dagmaster worker" in await one.get("/ui/workers")
+        assert "No orchestrator is running" in await one.get("/ui/queues")
+        assert "No keys yet" in await one.get("/ui/keys")
+        assert "It works, and something needs a look" in await one.get("/ui/health")
+
+
+async def test_pages_are_for_those_who_may_look(it: Web) -> None:
+    keys = {role: await it.key(role, role) for role in Role}
+    for name in LISTS:
+        for role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER):
+            await it.get(f"/ui/{name}", headers=keys[role])
+        refused = await it.get(f"/ui/{name}", 403, headers=keys[Role.PARTNER])
+        assert "That is not for you" in refused
+    for role in Role:
+        await it.get("/ui/keys", 200 if role is Role.ADMIN else 403, headers=keys[role])
+        allowed = role in (Role.ADMIN, Role.OPERATOR)
+        await it.get("/ui/health/doctor", 200 if allowed else 403, headers=keys[role])
+
+
+async def test_a_viewer_is_shown_no_button_that_changes_something(it: Web) -> None:
+    await ended(it, "breaks")
+    await asking(it)
+    await it.post("/api/v1/schedules/sync")
+    viewer, operator = await it.key("eva", Role.VIEWER), await it.key("ann", Role.OPERATOR)
+    for name in ("nodes", "workers", "schedules", "approvals"):
+        assert "data-action" not in await it.get(f"/ui/{name}", headers=viewer)
+        assert "data-action" in await it.get(f"/ui/{name}", headers=operator)
+
+
+async def test_an_approval_is_offered_to_its_approvers_alone(it: Web) -> None:
+    ann, bob = await it.key("ann", Role.OPERATOR), await it.key("bob", Role.OPERATOR)
+    job_id = await asking(it, headers=ann)
+    assert "not yours to decide" in await it.get("/ui/approvals", headers=bob)
+    shown = await it.get("/ui/approvals", headers=ann)
+    assert "Ship it?" in shown
+    assert f"/api/v1/jobs/{job_id}/nodes/ask/approve" in shown
+    await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", {"comment": "looks fine"}, headers=ann)
+    decided = await it.get("/ui/approvals", headers=bob)
+    assert "Nothing waits for a decision" in decided
+    assert "looks fine" in decided
+
+
+async def test_approvals_of_ended_jobs_do_not_wait(it: Web) -> None:
+    job_id = await asking(it)
+    async with opened(it.dsn, application="test") as conn:
+        [waiting] = await waiting_approvals(conn, limit=10)
+        assert (waiting["job_id"], waiting["message"], waiting["approvers"]) == (job_id, "Ship it?", ["ann"])
+        await it.post(f"/api/v1/jobs/{job_id}/cancel")
+        assert await waiting_approvals(conn, limit=10) == []
+
+
+async def test_nodes_are_found_by_status_workflow_and_text(it: Web) -> None:
+    good, bad = await ended(it, "echoes"), await ended(it, "breaks")
+    async with opened(it.dsn, application="test") as conn:
+
+        async def found(**wanted: Any) -> set[int]:
+            return {row["job_id"] for row in await list_nodes(conn, NodeFilter(**wanted), limit=50)}
+
+        assert await found() == {good, bad}
+        assert await found(statuses=["failed"]) == {bad}
+        assert await found(workflow_id="echoes") == {good}
+        assert await found(text="no way to") == {bad}
+        assert await found(text="%") == set()
+        assert await found(text=str(good)) == {good}
+        assert await found(statuses=["running", "pending"]) == set()
+        assert await found(since=datetime.now(UTC) + timedelta(hours=1)) == set()
+
+
+async def test_secrets_in_errors_are_hidden(it: Web) -> None:
+    await ended(it, "breaks")
+    for name in ("nodes", "tasks"):
+        shown = await it.get(f"/ui/{name}")
+        assert "no way to" in shown
+        assert "hunter2" not in shown
+
+
+async def test_results_know_their_handler_and_worker(it: Web) -> None:
+    await ended(it, "echoes")
+    bad = await ended(it, "breaks")
+    since = datetime.now(UTC) - timedelta(hours=1)
+    async with opened(it.dsn, application="test") as conn:
+        results = await list_results(conn, since=since)
+        assert {row["handler"] for row in results} == {"echo", "fail"}
+        [worker] = {row["worker_id"] for row in results}
+        assert {row["job_id"] for row in await list_results(conn, since=since, handler="fail")} == {bad}
+        assert len(await list_results(conn, since=since, worker_id=worker)) == len(results)
+        assert await list_results(conn, since=since, worker_id="nobody") == []
+    shown = await it.get("/ui/tasks?handler=fail")
+    assert "p95" in shown
+    assert "As a table" in shown
+
+
+async def test_a_filter_that_makes_no_sense_is_left_out(it: Web) -> None:
+    for address in (
+        "nodes?status=nonsense",
+        "tasks?state=x&period=9y",
+        "workers?status=x",
+        "schedules?state=x&text=%25",
+    ):
+        await it.get(f"/ui/{address}")
+
+
+async def test_paging_keeps_every_filter(it: Web) -> None:
+    for _ in range(2):
+        await ended(it, "echoes")
+    shown = await it.get("/ui/nodes?status=completed&status=failed&offset=1")
+    assert 'href="/ui/nodes?status=completed&amp;status=failed"' in shown
+
+
+async def test_a_schedule_that_cannot_be_started_says_why(it: Web) -> None:
+    await it.post("/api/v1/schedules/sync")
+    await rows(
+        it.dsn,
+        """INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, error_message, source_app)
+        VALUES (0, 'schedule_missed', 'failure', '{"schedule_id": "daily", "count": 1}', 'the input is missing', 'o')
+        RETURNING event_id""",
+    )
+    shown = await it.get("/ui/schedules")
+    assert "every day at 06:00 UTC" in shown
+    assert "the input is missing" in shown
+    assert "No schedule fits" in await it.get("/ui/schedules?state=paused")
+
+
+async def test_health_shows_no_secret(dsn: str) -> None:
+    async with web(dsn, secret_key="abcdefghijklmnopqrst", database_url="postgresql://u:hunter2@h/d") as one:
+        shown = await one.get("/ui/health")
+    assert "secret_key" in shown
+    assert "abcdefghij" not in shown
+    assert "hunter2" not in shown
+
+
+async def test_the_doctor_tells_what_is_wrong_and_what_to_do(it: Web) -> None:
+    job_id = await ended(it, "echoes")
+    assert "rules hold" in await it.get("/ui/health/doctor")
+    await rows(it.dsn, "UPDATE dagapp.dag_jobs SET completed_at = NULL WHERE job_id = %s RETURNING job_id", job_id)
+    shown = await it.get("/ui/health/doctor")
+    assert "ended jobs without the time of their end" in shown
+    assert f"/ui/jobs/{job_id}" in shown
+
+
+def worker(**fields: Any) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    return {
+        "worker_id": "w1",
+        "hostname": "h",
+        "pid": 1,
+        "status": "active",
+        "wanted": "run",
+        "queues": ["q"],
+        "handlers": ["echo"],
+        "concurrency": 4,
+        "tasks_completed": 0,
+        "tasks_failed": 0,
+        "started_at": now,
+        "last_heartbeat": now,
+        "stats": {},
+        "is_remote": False,
+        "is_silent": False,
+        "running": 0,
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "label", "is_here"),
+    [
+        ({}, "alive", True),
+        ({"wanted": "drain"}, "draining", True),
+        ({"wanted": "stop"}, "stopping", True),
+        ({"is_silent": True}, "silent", True),
+        ({"status": "lost"}, "lost", False),
+        ({"status": "stopped", "wanted": "stop"}, "stopped", False),
+    ],
+)
+def test_a_worker_is_called_what_it_is(fields: dict[str, Any], label: str, is_here: bool) -> None:
+    line = worker_line(worker(**fields))
+    assert (line.label, line.is_here) == (label, is_here)
+
+
+def test_slots_are_drawn_one_by_one() -> None:
+    assert worker_line(worker(running=3, stats={"stuck": ["a"]})).squares == ["stuck", "busy", "busy", "free"]
+    assert worker_line(worker(stats={"stuck": "nonsense", "peak_memory_bytes": "much"})).squares == ["free"] * 4
+    assert len(worker_line(worker(concurrency=1000)).squares) == 64
+
+
+def test_a_task_that_no_worker_can_run_is_homeless() -> None:
+    now = datetime.now(UTC)
+    fleet = KnownFleet(True, [worker()])
+    waiting = [
+        {"queue": queue, "handler": handler, "waiting": 2, "oldest": now}
+        for queue, handler in (("q", "echo"), ("q", "cut"), ("gpu", "echo"))
+    ]
+    found = [(one.queue, one.handler, one.has_workers) for one in find_homeless(waiting, fleet)]
+    assert found == [("q", "cut", True), ("gpu", "echo", False)]
+
+
+def test_a_queue_is_listed_that_only_a_workflow_names() -> None:
+    [line] = queue_lines([], [], {"gpu": ["train"]})
+    assert (line.name, line.waiting, line.is_lonely, line.workflows) == ("gpu", 0, True, ("train",))

@@ -1,0 +1,73 @@
+"""Rules of schedules in words, and durations as bars."""
+
+import pytest
+
+from dagmaster.web.ui.histogram import draw_histogram, percentile
+from dagmaster.web.ui.rules import rule_in_words
+
+
+@pytest.mark.parametrize(
+    ("cron", "words"),
+    [
+        ("0 6 * * *", "every day at 06:00 UTC"),
+        ("30 6,18 * * *", "every day at 06:30 and 18:30 UTC"),
+        ("* * * * *", "every minute UTC"),
+        ("*/15 * * * *", "every 15 minutes UTC"),
+        ("0 * * * *", "every hour UTC"),
+        ("5 * * * *", "every hour at minute 5 UTC"),
+        ("0 */4 * * *", "every 4 hours UTC"),
+        ("*/15 8-17 * * 1-5", "every 15 minutes from 08:00 to 17:59, Monday to Friday UTC"),
+        ("0 9 * * 1", "every Monday at 09:00 UTC"),
+        ("0 9 * * sat,SUN", "every Saturday and Sunday at 09:00 UTC"),
+        ("0 0 1 * *", "on day 1 of every month at 00:00 UTC"),
+        ("0 0 L * *", "0 0 L * * (UTC)"),
+        ("30 4 1 1 *", "30 4 1 1 * (UTC)"),
+        ("0 0 1 * 1", "0 0 1 * 1 (UTC)"),
+        ("1-5 * * * *", "1-5 * * * * (UTC)"),
+        ("0 9 * * 1#2", "0 9 * * 1#2 (UTC)"),
+    ],
+)
+def test_a_cron_expression_is_said_in_words_or_shown_as_it_is(cron: str, words: str) -> None:
+    assert rule_in_words(cron, None, "UTC") == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (1, "every second"),
+        (45, "every 45 seconds"),
+        (3600, "every hour"),
+        (5400, "every 90 minutes"),
+        (86400 * 7, "every 7 days"),
+    ],
+)
+def test_an_interval_is_said_in_its_largest_whole_unit(seconds: float, words: str) -> None:
+    assert rule_in_words(None, seconds, "UTC") == words
+
+
+def test_without_durations_nothing_is_drawn() -> None:
+    assert draw_histogram([]) is None
+
+
+def test_every_duration_is_in_exactly_one_bar() -> None:
+    completed = [0.0, 0.0004, 0.001, 0.002, 0.0199, 0.02, 1.0, 59.9, 3600.0, 999_999.0]
+    drawn = draw_histogram(completed, [0.5, 2_000_000.0])
+    assert drawn is not None
+    assert sum(bar.completed for bar in drawn.bars) == len(completed)
+    assert sum(bar.failed for bar in drawn.bars) == drawn.failed == 2
+    assert all(before.end == after.start for before, after in zip(drawn.bars, drawn.bars[1:], strict=False))
+    assert [(bar.label, bar.count) for bar in drawn.bars if bar.start == 0.02] == [("20 ms to 50 ms", 1)]
+
+
+def test_the_highest_bar_fills_the_height_and_marks_lie_inside() -> None:
+    drawn = draw_histogram([0.3] * 98 + [7.0], [7.0])
+    assert drawn is not None
+    assert min(bar.y for bar in drawn.bars) == 34
+    assert all(bar.y <= bar.y_failed <= drawn.ground for bar in drawn.bars)
+    assert [(mark.name, mark.seconds) for mark in drawn.marks] == [("p50", 0.3), ("p95", 0.3), ("p99", 7.0)]
+    assert all(0 <= mark.x <= drawn.width for mark in drawn.marks)
+
+
+def test_a_percentile_is_a_duration_that_was_measured() -> None:
+    assert percentile([1, 2, 3, 4], 0.5) == 2
+    assert percentile([5], 0.99) == 5
