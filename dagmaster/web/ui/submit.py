@@ -1,0 +1,125 @@
+"""Submit a job: choose a workflow, fill in its inputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from dagmaster.model.redact import redact
+from dagmaster.model.workflow import Workflow
+from dagmaster.store.jobs import get_job
+from dagmaster.web.access import SUBMITTERS, Caller, as_job_id, check_visible
+from dagmaster.web.services import Conn, Services
+from dagmaster.web.submission import warnings_for
+from dagmaster.web.ui.forms import Form, form_of
+from dagmaster.web.ui.pages import Page, Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    workflow_id: str
+    name: str
+    description: str
+    version: int
+    is_active: bool
+    inputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong with a file; with an error it is not loaded."""
+
+    file: str
+    message: str
+    severity: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be said beside the inputs."""
+
+    priority: int = 0
+    correlation_id: str = ""
+    callback_url: str = ""
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def are_set(self) -> bool:
+        return self != Options()
+
+
+@router.get("/submit", dependencies=[SUBMITTERS])
+async def show_submit(
+    page: Shown,
+    conn: Conn,
+    workflow: Annotated[str, Query(max_length=64)] = "",
+    source: Annotated[str, Query(alias="from", max_length=40)] = "",
+) -> HTMLResponse:
+    job = await _job(conn, page.caller, source) if source else None
+    wanted = workflow.strip() or (job["workflow_id"] if job else "")
+    chosen = page.services.catalog.workflows.get(wanted)
+    values = {
+        "choices": choices(page.services),
+        "troubles": troubles(page.services),
+        "wanted": wanted,
+        "workflow": chosen,
+        "job": job,
+        "warnings": await warnings_for(page.services, conn, chosen) if chosen else [],
+        "form": _form(chosen, job),
+        "options": _options(job),
+        "server": server_of(page),
+    }
+    return page.render("submit.html", values, status=200 if chosen or not wanted else 404)
+
+
+async def _job(conn: Conn, caller: Caller, job_id: str) -> dict[str, Any]:
+    job = await get_job(conn, as_job_id(job_id))
+    check_visible(job, caller)
+    return job
+
+
+def _form(workflow: Workflow | None, job: Mapping[str, Any] | None) -> Form | None:
+    if workflow is None:
+        return None
+    return form_of(workflow, job["input_params"] if job else None)
+
+
+def _options(job: Mapping[str, Any] | None) -> Options:
+    """Of the same job again: not its idempotency key, which would give the first job back."""
+    if job is None:
+        return Options()
+    metadata = {name: value for name, value in job["metadata"].items() if name != "removal"}
+    callback_url = job["callback_url"] or ""
+    return Options(
+        priority=job["priority"],
+        correlation_id=job["correlation_id"] or "",
+        callback_url=callback_url if redact(callback_url) == callback_url else "",
+        metadata=metadata if metadata and redact(metadata) == metadata else None,
+    )
+
+
+def choices(services: Services) -> list[Choice]:
+    return [
+        Choice(one.workflow_id, one.name, one.description, one.version, one.is_active, len(one.inputs))
+        for _, one in sorted(services.catalog.workflows.items())
+    ]
+
+
+def troubles(services: Services) -> list[Trouble]:
+    return [
+        Trouble(Path(file).name, problem.message, problem.severity, problem.line)
+        for file, problems in services.catalog.problems.items()
+        for problem in problems
+        if problem.is_error
+    ]
+
+
+def server_of(page: Page) -> str:
+    """Its address as this browser knows it."""
+    return str(page.request.base_url).rstrip("/")

@@ -1,0 +1,81 @@
+"""The inputs of a workflow become fields that hold what was given before."""
+
+from typing import Any
+
+import pytest
+
+from dagmaster.model.workflow import EndNode, InputSpec, InputType, StartNode, Workflow
+from dagmaster.web.ui.forms import Field, form_of, typed
+
+
+def workflow(**inputs: InputSpec) -> Workflow:
+    nodes = {"START": StartNode(next=("END",)), "END": EndNode()}
+    return Workflow(workflow_id="w", name="W", inputs=inputs, nodes=nodes)
+
+
+def spec(kind: InputType, default: Any = None, *, required: bool | None = None) -> InputSpec:
+    return InputSpec(type=kind, default=default, required=default is None if required is None else required)
+
+
+def field(one: InputSpec, given: dict[str, Any] | None = None, name: str = "x") -> Field:
+    return form_of(workflow(**{name: one}), given).fields[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "control"),
+    [
+        (spec(InputType.STRING), "text"),
+        (spec(InputType.STRING, "two\nlines"), "long"),
+        (spec(InputType.INTEGER), "number"),
+        (spec(InputType.NUMBER, 0.5), "number"),
+        (spec(InputType.BOOLEAN, False), "check"),
+        (spec(InputType.BOOLEAN), "choice"),
+        (spec(InputType.BOOLEAN, required=False), "choice"),
+        (spec(InputType.ARRAY), "json"),
+        (spec(InputType.OBJECT, {}), "json"),
+    ],
+)
+def test_each_type_has_its_control(one: InputSpec, control: str) -> None:
+    assert field(one).control == control
+
+
+def test_a_secret_is_typed_unseen() -> None:
+    assert field(spec(InputType.STRING), name="api_key").control == "secret"
+
+
+def test_whole_numbers_step_by_one() -> None:
+    assert (field(spec(InputType.INTEGER)).step, field(spec(InputType.NUMBER)).step) == ("1", "any")
+
+
+def test_the_default_is_there_and_can_be_gone_back_to() -> None:
+    one = field(spec(InputType.ARRAY, [1, 2]))
+    assert (one.text, one.default, one.is_required) == ("[1, 2]", "[1, 2]", False)
+
+
+def test_what_a_job_was_given_wins_over_the_default() -> None:
+    one = field(spec(InputType.INTEGER, 3), {"x": 7})
+    assert (one.text, one.default) == ("7", "3")
+
+
+def test_a_value_that_fits_no_more_is_replaced_by_the_default() -> None:
+    assert field(spec(InputType.INTEGER, 3), {"x": "seven"}).text == "3"
+    assert field(spec(InputType.INTEGER), {"x": "seven"}).text == ""
+
+
+def test_secrets_of_a_job_are_not_given_out_again() -> None:
+    inputs = {"api_key": spec(InputType.STRING, "none"), "source": spec(InputType.STRING), "x": spec(InputType.STRING)}
+    given = {"api_key": "hunter2", "source": "postgresql://me:hunter2@db/x", "x": "seen", "more": {"token": "hunter2"}}
+    form = form_of(workflow(**inputs), given)
+    assert form.hidden == ["api_key", "source", "more"]
+    assert [one.text for one in form.fields] == ["", "", "seen"]
+    assert "hunter2" not in repr(form)
+
+
+def test_what_is_not_declared_is_kept() -> None:
+    assert form_of(workflow(), {"free": [1]}).extra == {"free": [1]}
+
+
+def test_long_values_are_written_over_several_lines() -> None:
+    assert typed({"a": 1}) == '{"a": 1}'
+    assert typed(["word"] * 40).count("\n") == 41
+    assert typed("text as it is") == "text as it is"
