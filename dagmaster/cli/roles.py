@@ -76,6 +76,7 @@ def dev(
         typer.echo(f"handlers    {listed(registry.names())}")
         typer.echo(f"queues      {listed(queues)}")
         typer.echo(f"api         {url_of(listener)}")
+        typer.echo(f"web         {url_of(listener)}/ui/")
         serve(
             dsn,
             settings,

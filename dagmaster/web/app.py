@@ -43,6 +43,7 @@ from dagmaster.web.limits import BodyLimit
 from dagmaster.web.services import Services
 from dagmaster.web.streams import Streams
 from dagmaster.web.tracing import Requests
+from dagmaster.web.ui import app as pages
 
 ROUTERS = (
     health.router,
@@ -101,6 +102,7 @@ def create_app(services: Services) -> FastAPI:
         app.include_router(router)
     check_decisions(ROUTERS)
     describe_access(app, ROUTERS)
+    pages.install(app, services)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
         _allow_origins(app, services.settings.cors_origins)

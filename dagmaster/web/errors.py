@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from psycopg_pool import PoolClosed, PoolTimeout
 from starlette.exceptions import HTTPException
 
@@ -26,6 +26,7 @@ from dagmaster.errors import (
 from dagmaster.logs import known_id
 from dagmaster.model.redact import redact_text
 from dagmaster.schemas.common import ErrorReply, Problem
+from dagmaster.web.ui.failures import failure_page, is_page
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +76,13 @@ def status_of(error: Exception) -> int:
     return 500
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
+async def _known(request: Request, error: Exception) -> Response:
     status = status_of(error)
     if not isinstance(error, DagmasterError):
         log.warning("%s %s: %s", request.method, request.url.path, redact_text(str(error)).partition("\n")[0])
-        return reply(status, "unavailable" if status == 503 else "invalid_value", SAID_INSTEAD[status])
+        return _answer(request, status, "unavailable" if status == 503 else "invalid_value", SAID_INSTEAD[status])
     details = [{"message": str(problem)} for problem in getattr(error, "problems", ())]
-    return reply(status, code_of(error), str(error), details)
+    return _answer(request, status, code_of(error), str(error), details)
 
 
 def code_of(error: DagmasterError) -> str:
@@ -90,30 +91,38 @@ def code_of(error: DagmasterError) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-async def _invalid_request(_: Request, error: Exception) -> JSONResponse:
+async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     details = [
         {"field": ".".join(str(part) for part in problem["loc"]), "message": problem["msg"]}
         for problem in error.errors()
     ]
     named = "; ".join(f"{one['field']}: {one['message']}" for one in details)
-    return reply(422, "invalid_request", named, details)
+    return _answer(request, 422, "invalid_request", named, details)
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = reply(error.status_code, CODES.get(error.status_code, "http_error"), str(error.detail))
+    said = _answer(request, error.status_code, CODES.get(error.status_code, "http_error"), str(error.detail))
     said.headers.update(error.headers or {})
     return said
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected(request: Request, error: Exception) -> Response:
     """No stack trace leaves the house; the log has it."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     request_id = known_id("request_id")
-    said = reply(500, "internal_error", f"an unexpected error; the server's log tells more (request {request_id})")
+    told = f"an unexpected error; the server's log tells more (request {request_id})"
+    said = _answer(request, 500, "internal_error", told)
     said.headers["X-Request-ID"] = request_id or ""
     return said
+
+
+def _answer(request: Request, status: int, code: str, message: str, details: Sequence[dict[str, Any]] = ()) -> Response:
+    """A page for people, a body for programs."""
+    if is_page(request):
+        return failure_page(request, status, message)
+    return reply(status, code, message, details)
 
 
 def reply(status: int, code: str, message: str, details: Sequence[dict[str, Any]] = ()) -> JSONResponse:

@@ -20,6 +20,7 @@ from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
 from dagmaster.store.instances import Instance, is_orchestrated, list_workers
+from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.signals import MAIL, Notifier
 from dagmaster.store.standing import Histories
 from dagmaster.tasklogs import TaskLogs, open_task_logs
@@ -66,13 +67,15 @@ class Services:
     orchestrator: LocalOrchestrator | None = None
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _task_logs: TaskLogs | None = None
-    histories: Histories = field(default_factory=Histories)
+    pinned: PinnedGraphs = field(default_factory=PinnedGraphs)
+    histories: Histories = field(init=False)
     bell: Bell = field(init=False)
     log_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _graphs: dict[str, Graph] = field(default_factory=dict)
     _fleet: tuple[float, "KnownFleet"] | None = None
 
     def __post_init__(self) -> None:
+        self.histories = Histories(self.pinned)
         self.bell = Bell(self.dsn)
 
     @property

@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 
 from dagmaster.errors import Forbidden, Unauthorized, Unavailable
 from dagmaster.schemas.system import Alive, CheckReply, HealthReply, Welcome
@@ -13,13 +14,15 @@ from dagmaster.web.services import Given, Services
 
 router = APIRouter(tags=["health"])
 
-LINKS = {"openapi": "/openapi.json", "health": "/health", "metrics": "/metrics", "jobs": "/api/v1/jobs"}
+LINKS = {"ui": "/ui/", "openapi": "/openapi.json", "health": "/health", "metrics": "/metrics", "jobs": "/api/v1/jobs"}
 READY = ("database", "schema")
 
 
-@router.get("/", dependencies=[EVERYBODY])
-async def welcome() -> Welcome:
-    """What this is, and where to go on."""
+@router.get("/", response_model=Welcome, dependencies=[EVERYBODY])
+async def welcome(request: Request) -> Welcome | RedirectResponse:
+    """What this is, and where to go on. A browser is led to the pages."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("/ui/", 307)
     return Welcome(name="dagmaster", version=version("dagmaster"), links=LINKS)
 
 

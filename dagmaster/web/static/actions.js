@@ -1,0 +1,112 @@
+// Changes: buttons ask the API, say what became of it, and destructive ones ask first.
+import { refreshNow } from "./live.js";
+
+const token = () => document.querySelector("meta[name=csrf-token]")?.content ?? "";
+
+const STAYS = { completed: 6000, failed: 20000, warning: 20000 };
+const LATER = "toasts";
+
+// Said to all, also to those who listen; it stays while somebody points at it or is in it.
+export function toast(text, kind = "completed") {
+  const box = document.createElement("div");
+  box.className = `toast is-${kind}`;
+  const words = document.createElement("span");
+  words.className = "grow";
+  words.textContent = text;
+  const close = document.createElement("button");
+  close.type = "button";
+  close.className = "ghost tiny";
+  close.ariaLabel = "Dismiss";
+  close.textContent = "×";
+  close.addEventListener("click", () => box.remove());
+  box.append(words, close);
+  document.getElementById("toasts").append(box);
+  const leave = () => (box.matches(":hover, :focus-within") ? setTimeout(leave, 1000) : box.remove());
+  setTimeout(leave, STAYS[kind] ?? STAYS.completed);
+}
+
+// On the page that is gone to.
+export function toastLater(text, kind = "completed") {
+  const waiting = JSON.parse(sessionStorage.getItem(LATER) ?? "[]");
+  sessionStorage.setItem(LATER, JSON.stringify([...waiting, [text, kind]]));
+}
+
+function toastFromBefore() {
+  const waiting = JSON.parse(sessionStorage.getItem(LATER) ?? "[]");
+  sessionStorage.removeItem(LATER);
+  for (const [text, kind] of waiting) toast(text, kind);
+}
+
+// The API's answer; throws an Error that says what the API said. `text` is a body that is JSON already.
+export async function send(path, { method = "POST", body = undefined, text = body === undefined ? undefined : JSON.stringify(body) } = {}) {
+  const headers = { "X-CSRF-Token": token(), Accept: "application/json" };
+  if (text !== undefined) headers["Content-Type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, body: text });
+  } catch {
+    throw new Error("The server cannot be reached; nothing was changed as far as we know.");
+  }
+  if (answer.status === 401) {
+    toastLater("You were signed out; what you asked for was not done.", "failed");
+    location.assign(`/ui/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  }
+  const said = answer.status === 204 ? null : await answer.json().catch(() => null);
+  if (!answer.ok) {
+    const error = new Error(said?.error?.message ?? `The server answered ${answer.status}.`);
+    error.details = said?.error?.details ?? [];
+    error.status = answer.status;
+    throw error;
+  }
+  return said;
+}
+
+// Resolves to null when the person leaves it, else to the reason they gave ("" without one).
+export function confirmed({ title, text = "", yes = "Yes", reason = false }) {
+  const dialog = document.getElementById("confirm");
+  dialog.querySelector("#confirm-title").textContent = title;
+  dialog.querySelector("#confirm-text").textContent = text;
+  dialog.querySelector("#confirm-yes").textContent = yes;
+  const field = dialog.querySelector("#confirm-reason");
+  field.hidden = !reason;
+  field.querySelector("input").value = "";
+  dialog.returnValue = "no";
+  dialog.showModal();
+  dialog.querySelector("[value=no]").focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      resolve(dialog.returnValue === "yes" ? field.querySelector("input").value : null);
+    }, { once: true });
+  });
+}
+
+async function act(button) {
+  const { action, method, done, confirm, yes } = button.dataset;
+  let body = button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
+  if (confirm) {
+    const reason = await confirmed({ title: confirm, yes, reason: "reason" in button.dataset });
+    if (reason === null) return;
+    if (reason) body = { ...body, [button.dataset.reason || "reason"]: reason };
+  }
+  button.disabled = true;
+  button.classList.add("busy");
+  try {
+    const said = await send(action, { method: method || "POST", body });
+    toast(said?.is_done === false ? `${done}: asked for; it is done as soon as an orchestrator acts` : done);
+    if (button.dataset.next) return location.assign(button.dataset.next);
+    await refreshNow();
+  } catch (error) {
+    toast(error.message, "failed");
+  } finally {
+    button.disabled = false;
+    button.classList.remove("busy");
+  }
+}
+
+export function installActions() {
+  toastFromBefore();
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button[data-action]");
+    if (button) act(button);
+  });
+}

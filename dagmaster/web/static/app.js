@@ -1,0 +1,81 @@
+// What every page does: live regions, actions, shortcuts, the palette, times, copying.
+import { startLive, refreshNow } from "./live.js";
+import { installActions, toast } from "./actions.js";
+import { installPalette } from "./palette.js";
+import { installShortcuts, showSidebar } from "./shortcuts.js";
+import { keepTimesFresh } from "./times.js";
+
+const on = (selector, act) =>
+  document.addEventListener("click", (event) => {
+    const found = event.target.closest(selector);
+    if (found) act(found, event);
+  });
+
+on("[data-refresh]", () => refreshNow());
+on("[data-reload]", () => location.reload());
+on("[data-back]", () => (history.length > 1 ? history.back() : location.assign("/ui/")));
+on("[data-theme-toggle]", () => {
+  const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  // Who chooses what the system has follows the system again.
+  const isSystems = matchMedia("(prefers-color-scheme: dark)").matches === (theme === "dark");
+  if (isSystems) localStorage.removeItem("theme");
+  else localStorage.setItem("theme", theme);
+  document.documentElement.dataset.theme = theme;
+  document.dispatchEvent(new CustomEvent("dm:theme"));
+});
+on("[data-toggle-sidebar]", () => {
+  const sidebar = document.getElementById("sidebar");
+  showSidebar(!sidebar.classList.contains("open"));
+  sidebar.querySelector("nav a")?.focus();
+});
+document.addEventListener("click", (event) => {
+  const isOpen = document.getElementById("sidebar")?.classList.contains("open");
+  if (isOpen && !event.target.closest("#sidebar, [data-toggle-sidebar]")) showSidebar(false);
+});
+on("[data-copy]", async (button) => {
+  const text = button.dataset.copy;
+  const isDone = await copied(text);
+  if (isDone) toast(`Copied ${text.length > 60 ? "" : text}`.trim());
+  else toast("The browser does not let this page copy; mark the text and copy it yourself.", "failed");
+});
+
+// Browsers give pages a clipboard only over https or on this machine; the old way works everywhere.
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const focused = document.activeElement;
+    const box = document.createElement("textarea");
+    box.value = text;
+    box.className = "sr-only";
+    (document.querySelector("dialog[open]") ?? document.body).append(box);
+    box.select();
+    const isDone = document.execCommand("copy");
+    box.remove();
+    focused?.focus();
+    return isDone;
+  }
+}
+
+// Filters act at once; the address keeps them.
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("form[data-filters]");
+  if (form) submitFilters(form);
+});
+document.addEventListener("submit", (event) => {
+  const form = event.target.closest("form[data-filters]");
+  if (!form) return;
+  event.preventDefault();
+  submitFilters(form);
+});
+function submitFilters(form) {
+  const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
+  location.assign(query.size ? `${form.action.split("?")[0]}?${query}` : form.action.split("?")[0]);
+}
+
+installActions();
+installPalette();
+installShortcuts();
+keepTimesFresh();
+startLive();

@@ -1,0 +1,139 @@
+// Keep what is marked with data-live up to date. One socket tells that something has happened; then the page is asked
+// for once more and its live regions are morphed, so that focus, open trees and scroll positions stay.
+const MIN_GAP = 1500; // milliseconds between two refreshes
+const PATIENCE = 4; // A page that takes long to make is asked for less often: every so many times as long.
+const POLL = 10000; // where sockets do not come through
+const SILENT = 12000; // without a sign of life for so long the connection is given up
+const FIRST_WAIT = 1000;
+const MAX_WAIT = 8000;
+const WORDS = { connecting: "connecting", live: "live", polling: "every 10 s", stale: "not up to date" };
+
+// `refreshed` is when what is shown was told by the server, `tried` when it was asked last, `cost` how long that took.
+const [visit] = performance.getEntriesByType("navigation");
+const state = { socket: null, isRefused: false, wait: FIRST_WAIT, heard: Date.now(), refreshed: Date.now(), tried: Date.now() - MIN_GAP, cost: visit ? visit.responseEnd - visit.requestStart : 0, timer: null, busy: false, again: false };
+
+export function startLive() {
+  Idiomorph.defaults.callbacks.beforeNodeMorphed = beforeNodeMorphed; // Also in what htmx morphs.
+  if (!document.body.dataset.liveUrl) return;
+  connect();
+  setInterval(check, 1000);
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return;
+    connect();
+    refreshSoon();
+  });
+  // A page that comes back from the browser's memory is as old as when it was left.
+  addEventListener("pageshow", (event) => event.persisted && refreshSoon());
+}
+
+function connect() {
+  if (state.socket || state.isRefused || document.hidden) return;
+  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${document.body.dataset.liveUrl}`);
+  state.socket = socket;
+  state.heard = Date.now();
+  let beat;
+  socket.onmessage = (message) => {
+    const said = JSON.parse(message.data);
+    state.heard = Date.now();
+    state.wait = FIRST_WAIT;
+    if (said.beat === null) return show("stale");
+    // Also at first: something may have happened between this page and its socket.
+    if (said.beat !== beat || isShown("stale")) refreshSoon();
+    show("live");
+    beat = said.beat;
+  };
+  socket.onclose = (event) => lost(socket, event.code);
+}
+
+// The socket may be all that is lost; the page itself knows.
+async function lost(socket, code) {
+  if (state.socket !== socket) return;
+  state.socket = null;
+  state.isRefused = code === 4403;
+  if (state.isRefused) return show("polling");
+  setTimeout(connect, state.wait * (0.8 + 0.4 * Math.random()));
+  state.wait = Math.min(state.wait * 2, MAX_WAIT);
+  if (document.hidden) return;
+  if (!(await refreshNow({ ifChanged: true }))) show("stale");
+  else if (!state.socket || isShown("stale")) show("polling");
+}
+
+function check() {
+  if (state.socket && Date.now() - state.heard > SILENT) {
+    // Nobody answers: the browser may take minutes to notice.
+    const { socket } = state;
+    socket.close();
+    lost(socket, 1006);
+  }
+  if (isShown("polling") && Date.now() - state.tried > POLL && !document.hidden) refreshNow({ ifChanged: true });
+}
+
+const isShown = (name) => document.getElementById("live-state")?.dataset.state === name;
+
+function show(name) {
+  const live = document.getElementById("live-state");
+  if (!live || isShown(name)) return;
+  live.dataset.state = name;
+  live.querySelector("span").textContent = WORDS[name];
+  const stale = document.getElementById("stale");
+  stale.hidden = name !== "stale";
+  if (name === "stale") stale.querySelector("[data-stale-since]").textContent = new Date(state.refreshed).toLocaleTimeString();
+}
+
+// Soon, and not more often than makes sense; a page that nobody sees asks for nothing.
+export function refreshSoon() {
+  if (state.timer || document.hidden || !document.querySelector("[data-live]")) return;
+  state.timer = setTimeout(() => {
+    state.timer = null;
+    if (!document.hidden) refreshNow({ ifChanged: true });
+  }, Math.max(0, state.tried + Math.max(MIN_GAP, PATIENCE * state.cost) - Date.now()));
+}
+
+// Whether the server has answered. What has ended has a mark; as long as that is the same, nothing is made anew.
+export async function refreshNow({ ifChanged = false } = {}) {
+  if (state.busy) {
+    state.again = true;
+    return true;
+  }
+  state.busy = true;
+  state.tried = Date.now();
+  try {
+    const mark = ifChanged ? document.querySelector("[data-mark]")?.dataset.mark : "";
+    const headers = { "X-Live": "1", Accept: "text/html", ...(mark && { "If-None-Match": mark }) };
+    const answer = await fetch(location.href, { headers });
+    if (answer.headers.has("X-Login")) location.assign(answer.headers.get("X-Login"));
+    if (answer.ok) morph(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    else if (answer.status !== 304) return answer.status < 500;
+    state.refreshed = Date.now();
+    state.cost = state.refreshed - state.tried;
+    return true;
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error; // That is what fetch says of a server that is away.
+    return false;
+  } finally {
+    state.busy = false;
+    if (state.again) {
+      state.again = false;
+      refreshSoon();
+    }
+  }
+}
+
+export function morph(fresh) {
+  for (const region of document.querySelectorAll("[data-live]")) {
+    const other = fresh.getElementById(region.id);
+    if (other) Idiomorph.morph(region, other, { morphStyle: "outerHTML", callbacks: { beforeNodeMorphed, beforeAttributeUpdated } });
+  }
+  document.dispatchEvent(new CustomEvent("dm:refreshed"));
+}
+
+// What scripts or people have changed is theirs: data-keep, open details, marked boxes.
+function beforeNodeMorphed(old) {
+  return !(old.nodeType === Node.ELEMENT_NODE && old.hasAttribute("data-keep"));
+}
+
+function beforeAttributeUpdated(name, element) {
+  if (name === "open" && element.tagName === "DETAILS") return false;
+  if (name === "checked" && element.hasAttribute("data-check")) return false;
+  return !(element.tagName === "TIME" && name === "title");
+}

@@ -1,0 +1,93 @@
+// Go anywhere by typing: pages, workflows, jobs by id or by text.
+const dialog = () => document.getElementById("palette");
+const PAUSE = 120; // milliseconds without another letter
+let choices = [];
+let chosen = 0;
+let asked = 0;
+
+export function openPalette() {
+  const box = dialog();
+  if (box.open) return;
+  const input = box.querySelector("input");
+  input.value = "";
+  box.showModal();
+  input.focus();
+  offer("");
+}
+
+function pages(text) {
+  return [...document.querySelectorAll(".sidebar nav a")]
+    .map((link) => ({ label: link.textContent.trim(), path: link.getAttribute("href"), hint: link.dataset.keys }))
+    .filter((one) => one.label.toLowerCase().includes(text));
+}
+
+async function offer(typed) {
+  const text = typed.trim().toLowerCase();
+  const mine = ++asked;
+  show(pages(text));
+  await new Promise((resolve) => setTimeout(resolve, typed ? PAUSE : 0));
+  if (mine !== asked) return;
+  try {
+    const answer = await fetch(`/ui/palette?text=${encodeURIComponent(typed.trim())}`, { headers: { Accept: "application/json" } });
+    const found = answer.ok ? await answer.json() : [];
+    if (mine === asked) show([...pages(text), ...found], true);
+  } catch {
+    // Pages can still be chosen.
+  }
+}
+
+// What was marked stays marked when more is found.
+function show(found, isMore = false) {
+  chosen = isMore ? Math.min(chosen, Math.max(0, found.length - 1)) : 0;
+  choices = found;
+  const list = dialog().querySelector("ul");
+  list.replaceChildren(...found.map((one, place) => {
+    const item = document.createElement("li");
+    item.id = `choice-${place}`;
+    item.role = "option";
+    item.append(one.label);
+    const hint = document.createElement("small");
+    hint.textContent = one.hint ?? "";
+    item.append(hint);
+    item.addEventListener("click", () => location.assign(one.path));
+    return item;
+  }));
+  if (!found.length && isMore) list.append(nothing());
+  mark();
+}
+
+function nothing() {
+  const item = document.createElement("li");
+  item.role = "option";
+  item.ariaDisabled = "true";
+  item.className = "muted";
+  item.textContent = "Nothing is called that";
+  return item;
+}
+
+function mark() {
+  const items = dialog().querySelectorAll("li[id]");
+  items.forEach((item, place) => item.setAttribute("aria-selected", String(place === chosen)));
+  items[chosen]?.scrollIntoView({ block: "nearest" });
+  dialog().querySelector("input").setAttribute("aria-activedescendant", items[chosen]?.id ?? "");
+}
+
+export function installPalette() {
+  const box = dialog();
+  if (!box) return;
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-palette-open]")) openPalette();
+    if (event.target === box) box.close();
+  });
+  box.querySelector("input").addEventListener("input", (event) => offer(event.target.value));
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown") chosen = Math.min(chosen + 1, choices.length - 1);
+    else if (event.key === "ArrowUp") chosen = Math.max(chosen - 1, 0);
+    // Else browsers empty the field first.
+    else if (event.key === "Escape") box.close();
+    else if (event.key === "Enter" && choices[chosen]) return location.assign(choices[chosen].path);
+    else return;
+    event.preventDefault();
+    mark();
+  });
+}

@@ -1,0 +1,14 @@
+// Before anything is drawn: the theme that was chosen, else that of the system.
+(() => {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const apply = () => {
+    document.documentElement.dataset.theme = localStorage.getItem("theme") || (dark.matches ? "dark" : "light");
+  };
+  apply();
+  dark.addEventListener("change", () => {
+    apply();
+    document.dispatchEvent(new CustomEvent("dm:theme"));
+  });
+  // Chosen in another tab.
+  addEventListener("storage", (event) => event.key === "theme" && apply());
+})();

@@ -1,0 +1,65 @@
+"""Errors as pages, with a way back."""
+
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from dagmaster.errors import NotFound
+from dagmaster.logs import known_id
+from dagmaster.model.access import Role
+from dagmaster.web.access import READERS_OF_OWN, Caller
+from dagmaster.web.ui.headers import HEADERS
+from dagmaster.web.ui.pages import Page
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+TITLES = {
+    403: "That is not for you",
+    404: "Nothing is here",
+    405: "That is not how it is asked",
+    409: "That cannot be done now",
+    413: "That is too large",
+    422: "That cannot be understood",
+    500: "Something went wrong",
+    503: "The database cannot be reached",
+}
+NOBODY = Caller("", Role.WORKER)
+
+
+def is_page(request: Request) -> bool:
+    """Whether a person asked, who wants to read an answer."""
+    return request.url.path == "/ui" or request.url.path.startswith("/ui/")
+
+
+@router.get("/{path:path}", dependencies=[READERS_OF_OWN])
+async def find_nothing(path: str) -> None:
+    """After all other pages: who has signed in is led on, who has not signs in first."""
+    raise NotFound(f"there is no page /ui/{path[:200]}")
+
+
+def failure_page(request: Request, status: int, message: str) -> Response:
+    """Made without the database, which may be what has failed."""
+    if status == 401:
+        return _to_login(request)
+    caller = getattr(request.state, "caller", NOBODY)
+    page = Page(request, request.app.state.services, caller)
+    values = {
+        "status": status,
+        "title": TITLES.get(status, "Something went wrong"),
+        "message": message[:1].upper() + message[1:],
+        "request_id": known_id("request_id") if status >= 500 else None,
+    }
+    answer = page.render("failure.html", values, status=status)
+    # What nobody expected is answered outside of the middleware that adds them.
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
+    return answer
+
+
+def _to_login(request: Request) -> Response:
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    address = f"/ui/login?next={quote(wanted)}"
+    if "hx-request" in request.headers or request.headers.get("x-live"):
+        return HTMLResponse("", 401, headers={"HX-Redirect": address, "X-Login": address})
+    return RedirectResponse(address, 303)

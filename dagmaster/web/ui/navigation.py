@@ -1,0 +1,47 @@
+"""Where a person can go, by what their role may see."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from dagmaster.model.access import Role
+
+READERS: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER})
+SUBMITTERS: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
+OWN: Final = READERS | {Role.PARTNER}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`keys` are typed one after the other to go there."""
+
+    name: str
+    path: str
+    icon: str
+    roles: frozenset[Role]
+    keys: str = ""
+
+
+PLACES: Final = (
+    Place("Dashboard", "/ui/", "home", READERS, "g h"),
+    Place("Jobs", "/ui/jobs", "layers", OWN, "g j"),
+    Place("Workflows", "/ui/workflows", "git-branch", READERS, "g w"),
+    Place("Submit", "/ui/submit", "play-circle", SUBMITTERS, "g s"),
+    Place("Schedules", "/ui/schedules", "calendar", READERS, "g c"),
+    Place("Approvals", "/ui/approvals", "check-square", READERS, "g a"),
+    Place("Nodes", "/ui/nodes", "share-2", READERS, "g n"),
+    Place("Tasks", "/ui/tasks", "cpu", READERS, "g t"),
+    Place("Queues", "/ui/queues", "inbox", READERS, "g q"),
+    Place("Workers", "/ui/workers", "server", READERS, "g o"),
+    Place("Health", "/ui/health", "activity", READERS, "g d"),
+    Place("Keys", "/ui/keys", "key", frozenset({Role.ADMIN}), "g k"),
+)
+
+
+def places_for(role: Role) -> list[Place]:
+    return [place for place in PLACES if role in place.roles]
+
+
+def current_place(path: str) -> Place | None:
+    """The one of the path, or the one it belongs to."""
+    fitting = [one for one in PLACES if path == one.path or (one.path != "/ui/" and path.startswith(one.path + "/"))]
+    return max(fitting, key=lambda one: len(one.path), default=None)

@@ -1,0 +1,81 @@
+"""What every page is made with: the templates, and who looks at it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+from fastapi import Depends, Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dagmaster.model.access import Role
+from dagmaster.web.access import Admitted, Caller
+from dagmaster.web.services import Given, Services
+from dagmaster.web.ui.filters import FILTERS, share
+from dagmaster.web.ui.navigation import current_place, places_for
+
+STEERING: Final = frozenset({Role.ADMIN, Role.OPERATOR})
+SUBMITTING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("dagmaster.web", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(FILTERS)
+    made.globals.update(share=share, version=version("dagmaster"))
+    return made
+
+
+TEMPLATES: Final = _environment()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One answer to a browser. What templates may ask of it is here."""
+
+    request: Request
+    services: Services
+    caller: Caller
+
+    @property
+    def may_steer(self) -> bool:
+        return self.caller.role in STEERING
+
+    @property
+    def may_submit(self) -> bool:
+        return self.caller.role in SUBMITTING
+
+    @property
+    def is_signed_in(self) -> bool:
+        return bool(self.caller.csrf)
+
+    def with_query(self, **changed: Any) -> str:
+        """The address of this page with some of its filters changed; None takes one away."""
+        query = [one for one in self.request.query_params.multi_items() if one[0] not in changed]
+        kept = [(name, value) for name, value in (*query, *changed.items()) if value not in (None, "")]
+        return f"{self.request.url.path}?{urlencode(kept)}" if kept else self.request.url.path
+
+    def render(self, template: str, values: Mapping[str, Any] | None = None, *, status: int = 200) -> HTMLResponse:
+        text = TEMPLATES.get_template(template).render(
+            page=self,
+            places=places_for(self.caller.role),
+            place=current_place(self.request.url.path),
+            now=datetime.now(UTC),
+            **(values or {}),
+        )
+        return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
+
+
+async def page_of(request: Request, services: Given, caller: Admitted) -> Page:
+    return Page(request, services, caller)
+
+
+Shown = Annotated[Page, Depends(page_of)]

@@ -1,0 +1,34 @@
+"""What can be gone to by typing: workflows and jobs."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from dagmaster.store.looking import JobFilter, find_jobs
+from dagmaster.web.access import READERS_OF_OWN
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.pages import Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+MOST = 8
+
+
+@router.get("/palette", dependencies=[READERS_OF_OWN])
+async def look_up(page: Shown, conn: Conn, text: Annotated[str, Query(max_length=200)] = "") -> list[dict[str, Any]]:
+    text = text.strip()
+    own = page.caller.name if page.caller.is_partner else None
+    jobs = await find_jobs(conn, JobFilter(text=text or None, submitted_by=own), limit=MOST)
+    fitting = [one for one in sorted(page.services.catalog.workflows) if text.lower() in one.lower()]
+    workflows = [] if page.caller.is_partner else fitting[:MOST]
+    return [
+        *({"label": one, "path": f"/ui/workflows/{one}", "hint": "workflow"} for one in workflows),
+        *(
+            {
+                "label": f"{row['workflow_id']} · {row['job_id']}",
+                "path": f"/ui/jobs/{row['job_id']}",
+                "hint": row["status"],
+            }
+            for row in jobs
+        ),
+    ]

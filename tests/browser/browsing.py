@@ -1,0 +1,102 @@
+"""What tests of the pages work with: the server, a person's browser, and what axe-core finds."""
+
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import psycopg
+from playwright.sync_api import Browser, BrowserContext, Page
+from serving import Server
+
+FOLDER = Path(__file__).parent
+WORKFLOWS = FOLDER / "workflows"
+AXE = (FOLDER / "vendor" / "axe.min.js").read_text()
+THEMES = ("light", "dark")
+SOON = 20.0
+
+
+class Site:
+    """The server of a module, asked past the browser where that is quicker."""
+
+    def __init__(self, running: Server, dsn: str) -> None:
+        self.server, self.dsn, self.url = running, dsn, running.url
+        self.client = httpx.Client(base_url=running.url, timeout=10)
+
+    def submit(self, workflow_id: str, **inputs: Any) -> str:
+        answer = self.client.post("/api/v1/jobs", json={"workflow_id": workflow_id, "input_params": inputs})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["job_id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get(f"/api/v1/jobs/{job_id}").raise_for_status().json()
+        return found
+
+    def until(self, job_id: str, *statuses: str) -> dict[str, Any]:
+        """The job, as soon as it is in one of these."""
+        deadline = time.monotonic() + SOON
+        while (job := self.job(job_id))["status"] not in statuses:
+            assert time.monotonic() < deadline, f"{job['status']}: {job['error_message']}"
+            time.sleep(0.05)
+        return job
+
+    def run(self, workflow_id: str, **inputs: Any) -> str:
+        """Submit it and wait until it has ended."""
+        job_id = self.submit(workflow_id, **inputs)
+        self.until(job_id, "completed", "failed", "cancelled")
+        return job_id
+
+    def close(self) -> None:
+        self.client.close()
+
+    def execute(self, statement: str, *values: Any) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as conn:
+            conn.execute(statement, values)
+
+
+class Visit:
+    """One person's browser, and what it complained of."""
+
+    def __init__(self, browser: Browser, site: Site, **options: Any) -> None:
+        self.context: BrowserContext = browser.new_context(base_url=site.url, **options)
+        self.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        self.complaints: list[str] = []
+        self._host = urlsplit(site.url).netloc
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(15_000)
+        self.page.on("console", lambda said: self._note(f"console: {said.text}") if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self._note(f"script: {error}"))
+        self.page.on("request", self._check_host)
+
+    def _note(self, text: str) -> None:
+        self.complaints.append(text)
+
+    def _check_host(self, request: Any) -> None:
+        address = urlsplit(request.url)
+        if address.scheme not in ("data", "blob") and address.netloc != self._host:
+            self._note(f"another host was asked: {request.url}")
+
+    def forgive(self, fragment: str) -> None:
+        """A complaint that the test brought about itself."""
+        self.complaints = [one for one in self.complaints if fragment not in one]
+
+    def close(self) -> None:
+        self.context.close()
+        assert not self.complaints, "\n".join(self.complaints)
+
+
+def accessibility_findings(page: Page) -> list[str]:
+    """What axe-core finds serious or critical, with where."""
+    # As an isolated script: the page's policy allows none but its own.
+    page.evaluate(AXE)
+    found = page.evaluate(
+        "async () => (await axe.run(document, {resultTypes: ['violations'],"
+        " runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})).violations"
+    )
+    return [
+        f"{one['id']} ({one['impact']}): {node['target']} {node['failureSummary']}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]

@@ -1,0 +1,54 @@
+"""A whole installation and a real Chromium before it. No page may say an error or ask another host for anything."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from browsing import WORKFLOWS, Site, Visit
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from serving import server
+
+
+@pytest.fixture(scope="module")
+def site(shared_dsn: str) -> Iterator[Site]:
+    """All the workflows of tests/browser/workflows, the basic handlers, one worker."""
+    with server(shared_dsn, WORKFLOWS) as running, closing(Site(running, shared_dsn)) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    """For a module, not for longer: its loop would be in the way of tests that run one."""
+    with sync_playwright() as playing:
+        yield playing
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert path, "the pages are tested in Chromium, and there is none; on Debian: apt-get install chromium"
+    opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, site: Site) -> Iterator[Callable[..., Visit]]:
+    """Opens a browser with options of Playwright's `new_context`, such as a viewport."""
+    opened: list[Visit] = []
+
+    def open_one(**options: Any) -> Visit:
+        opened.append(Visit(browser, site, **{"viewport": {"width": 1440, "height": 900}, **options}))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def page(visit: Callable[..., Visit]) -> Page:
+    """A page of a desktop browser. At the end nothing may have been complained of."""
+    return visit().page

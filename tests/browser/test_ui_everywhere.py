@@ -1,0 +1,64 @@
+"""What holds for every page: people who see little or use no mouse can use it, and it fits on a telephone."""
+
+from collections.abc import Callable
+
+import pytest
+from browsing import THEMES, Site, Visit, accessibility_findings
+from playwright.sync_api import Page, expect
+
+PAGES = (
+    "/ui/",
+    "/ui/jobs",
+    "/ui/jobs/{done}",
+    "/ui/jobs/{done}?tab=gantt",
+    "/ui/jobs/{done}?tab=timeline",
+    "/ui/jobs/{done}?tab=data",
+    "/ui/jobs/{done}?tab=related",
+    "/ui/jobs/{failed}",
+    "/ui/jobs/{done}/timeline",
+    "/ui/jobs/{done}/nodes/say",
+    "/ui/workflows",
+    "/ui/workflows/greet",
+    "/ui/submit",
+    "/ui/submit?workflow=greet",
+    "/ui/schedules",
+    "/ui/approvals",
+    "/ui/nodes",
+    "/ui/tasks",
+    "/ui/queues",
+    "/ui/workers",
+    "/ui/health",
+    "/ui/keys",
+)
+NARROW = {"width": 360, "height": 780}
+
+
+@pytest.fixture(scope="module")
+def jobs(site: Site) -> dict[str, str]:
+    return {"done": site.run("greet", name="everywhere"), "failed": site.run("fails")}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_can_be_used_by_everybody(
+    site: Site, jobs: dict[str, str], visit: Callable[..., Visit], path: str
+) -> None:
+    for theme in THEMES:
+        page = visit(color_scheme=theme).page
+        _open(page, path.format(**jobs))
+        assert accessibility_findings(page) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits_on_a_telephone(site: Site, jobs: dict[str, str], visit: Callable[..., Visit], path: str) -> None:
+    page = visit(viewport=NARROW, has_touch=True, is_mobile=True).page
+    _open(page, path.format(**jobs))
+    beyond = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert beyond <= 0, f"{beyond} px too wide"
+
+
+def _open(page: Page, path: str) -> None:
+    answer = page.goto(path)
+    assert answer is not None
+    assert answer.status == 200
+    expect(page.locator("main h1, header h1").first).to_be_visible()
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")

@@ -1,0 +1,254 @@
+"""What all pages share: keys, the palette, themes, copying, and how they keep up with the server."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from browsing import THEMES, Site, Visit, accessibility_findings
+from playwright.sync_api import Page, expect
+
+LIVE = "#live-state"
+WATCHED = 6_000
+
+
+def go(page: Page, path: str = "/ui/jobs") -> None:
+    page.goto(path)
+    expect(page.locator(LIVE)).to_have_attribute("data-state", "live")
+
+
+# Keys.
+
+
+@pytest.mark.parametrize(("keys", "path"), [("gh", "/ui/"), ("gj", "/ui/jobs"), ("gw", "/ui/workflows")])
+def test_two_keys_lead_to_a_page(page: Page, keys: str, path: str) -> None:
+    go(page, "/ui/submit")
+    page.locator("body").press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_url(f"**{path}")
+
+
+def test_r_asks_for_the_page_again(page: Page) -> None:
+    go(page)
+    with page.expect_request(lambda one: one.headers.get("x-live") == "1"):
+        page.keyboard.press("r")
+
+
+def test_the_list_of_shortcuts_opens_and_closes(page: Page) -> None:
+    go(page)
+    page.keyboard.press("?")
+    listed = page.get_by_role("dialog", name="Keyboard shortcuts")
+    expect(listed).to_contain_text("Workflows")
+    page.keyboard.press("Escape")
+    expect(listed).to_be_hidden()
+
+
+def test_keys_are_letters_while_somebody_types(page: Page) -> None:
+    go(page)
+    box = page.get_by_role("searchbox").first
+    box.focus()
+    page.keyboard.type("g j ? / r")
+    expect(box).to_have_value("g j ? / r")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+# The palette.
+
+
+def test_a_job_is_gone_to_by_keys_alone(site: Site, page: Page) -> None:
+    job_id = site.run("greet")
+    go(page)
+    page.keyboard.press("/")
+    box = page.get_by_role("combobox", name="A page, a workflow")
+    expect(box).to_be_focused()
+    page.keyboard.type(job_id)
+    option = page.get_by_role("option", name=job_id)
+    expect(option).to_be_visible()
+    expect(option).to_have_attribute("aria-selected", "true")
+    assert box.get_attribute("aria-activedescendant") == option.get_attribute("id")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/ui/jobs/{job_id}")
+
+
+def test_the_arrows_move_through_the_palette_and_escape_leaves_it(page: Page) -> None:
+    go(page)
+    page.keyboard.press("/")
+    options = page.get_by_role("listbox", name="Where to").get_by_role("option")
+    expect(options.nth(0)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowDown")
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    expect(options.nth(0)).to_have_attribute("aria-selected", "true")
+    page.keyboard.type("zzzz nothing")
+    expect(options).to_contain_text("Nothing is called that")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.locator("#palette")).to_be_hidden()
+    assert page.url.endswith("/ui/jobs")
+
+
+# Themes.
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_theme_follows_the_system_until_another_is_chosen(visit: Callable[..., Visit], theme: Any) -> None:
+    page = visit(color_scheme=theme).page
+    go(page)
+    root = page.locator("html")
+    other: Any = "dark" if theme == "light" else "light"
+    expect(root).to_have_attribute("data-theme", theme)
+    page.emulate_media(color_scheme=other)
+    expect(root).to_have_attribute("data-theme", other)
+    page.emulate_media(color_scheme=theme)
+    page.get_by_role("button", name="Dark or light").click()
+    expect(root).to_have_attribute("data-theme", other)
+    page.reload()
+    expect(root).to_have_attribute("data-theme", other)
+    page.get_by_role("button", name="Dark or light").click()
+    page.emulate_media(color_scheme=other)
+    expect(root).to_have_attribute("data-theme", other)
+
+
+# Small things.
+
+
+def test_an_id_is_copied_also_where_there_is_no_clipboard(site: Site, visit: Callable[..., Visit]) -> None:
+    job_id = site.run("greet")
+    seen = visit()
+    seen.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})")
+    go(seen.page)
+    seen.page.locator(f"#job-{job_id}").get_by_role("button", name="Copy the id").click()
+    expect(seen.page.locator("#toasts")).to_contain_text(f"Copied {job_id}")
+    box = seen.page.get_by_role("searchbox").first
+    box.focus()
+    seen.page.keyboard.press("Control+V")
+    expect(box).to_have_value(job_id)
+
+
+def test_a_toast_is_said_aloud_and_can_be_dismissed(site: Site, page: Page) -> None:
+    job_id = site.run("greet")
+    go(page)
+    page.locator(f"#job-{job_id}").get_by_role("button", name="Copy the id").click()
+    toasts = page.locator("#toasts")
+    expect(toasts).to_have_attribute("aria-live", "polite")
+    page.get_by_role("button", name="Dismiss").click()
+    expect(toasts).to_be_empty()
+
+
+def test_times_stay_true_and_tell_the_exact_one(site: Site, page: Page) -> None:
+    job_id = site.run("greet")
+    go(page)
+    time = page.locator(f"#job-{job_id} time").first
+    expect(time).to_have_attribute("title", re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$"))
+    said = time.inner_text()
+    expect(time).not_to_have_text(said)
+    expect(time).to_have_text(re.compile(r"^\d+ s ago$"))
+
+
+def test_a_question_begins_at_the_safe_answer_and_escape_leaves_it(site: Site, page: Page) -> None:
+    job_id = site.run("greet")
+    go(page)
+    page.locator(f"[data-check='{job_id}']").check()
+    page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
+    question = page.get_by_role("dialog", name="Cancel 1 job?")
+    expect(question.get_by_role("button", name="Leave it")).to_be_focused()
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(one.url) if one.method == "POST" else None)
+    page.keyboard.press("Escape")
+    expect(question).to_be_hidden()
+    assert asked == []
+
+
+def test_the_pages_open_on_a_small_screen_and_escape_closes_them(visit: Callable[..., Visit]) -> None:
+    page = visit(viewport={"width": 360, "height": 740}).page
+    go(page)
+    button = page.locator("[data-toggle-sidebar]")
+    expect(page.locator("#sidebar")).not_to_be_visible()
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    expect(page.locator("#sidebar").get_by_role("link", name="Dashboard")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#sidebar")).not_to_be_visible()
+    expect(button).to_have_attribute("aria-expanded", "false")
+    expect(button).to_be_focused()
+
+
+@pytest.mark.parametrize("path", ["/ui/nonsense", "/ui/jobs/1", "/ui/jobs?offset=x"])
+def test_a_page_that_is_not_there_leads_back(visit: Callable[..., Visit], path: str) -> None:
+    seen = visit()
+    seen.page.goto("/ui/jobs")
+    seen.page.goto(path)
+    expect(seen.page.locator(".failure h1")).to_be_visible()
+    assert accessibility_findings(seen.page) == []
+    seen.page.get_by_role("button", name="Back").click()
+    seen.page.wait_for_url("**/ui/jobs")
+    seen.complaints = [one for one in seen.complaints if "404" not in one and "422" not in one]
+
+
+# Keeping up.
+
+
+def requests_of(page: Page, act: Callable[[], None] = lambda: None) -> list[str]:
+    """What a page asks for within some seconds."""
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(one.url))
+    act()
+    page.wait_for_timeout(WATCHED)
+    return asked
+
+
+def test_an_idle_page_asks_for_nothing(page: Page) -> None:
+    go(page)
+    page.wait_for_timeout(2_000)
+    assert requests_of(page) == []
+
+
+def test_a_busy_page_asks_at_most_every_one_and_a_half_seconds(site: Site, page: Page) -> None:
+    go(page)
+
+    def submit_many() -> None:
+        for _ in range(30):
+            site.submit("greet")
+
+    assert 1 <= len(requests_of(page, submit_many)) <= WATCHED / 1500 + 2
+
+
+def test_a_page_that_nobody_sees_asks_for_nothing_and_catches_up(site: Site, page: Page) -> None:
+    go(page)
+    page.evaluate(
+        "() => { Object.defineProperty(document, 'hidden', {get: () => window.isAway, configurable: true});"
+        " window.isAway = true; document.dispatchEvent(new Event('visibilitychange')); }"
+    )
+    page.wait_for_timeout(2_000)
+    ids: list[str] = []
+    assert requests_of(page, lambda: ids.append(site.submit("greet"))) == []
+    page.evaluate("() => { window.isAway = false; document.dispatchEvent(new Event('visibilitychange')); }")
+    expect(page.locator(f"#job-{ids[0]}")).to_contain_text("completed")
+
+
+def test_a_page_without_sockets_keeps_up_by_asking(site: Site, visit: Callable[..., Visit]) -> None:
+    seen = visit()
+    seen.page.route_web_socket("**/ws/live", lambda socket: socket.close(code=4403))
+    seen.page.goto("/ui/jobs")
+    expect(seen.page.locator(LIVE)).to_have_attribute("data-state", "polling")
+    job_id = site.run("greet")
+    expect(seen.page.locator(f"#job-{job_id}")).to_contain_text("completed", timeout=20_000)
+
+
+def test_a_page_says_that_the_server_is_away_and_comes_back_by_itself(site: Site, visit: Callable[..., Visit]) -> None:
+    seen = visit()
+    go(seen.page)
+    site.server.stop()
+    stale = seen.page.locator("#stale")
+    expect(stale).to_be_visible()
+    expect(stale.locator("[data-stale-since]")).to_have_text(re.compile(r"\d+:\d\d:\d\d"))
+    site.server.start()
+    job_id = site.submit("greet")
+    expect(stale).to_be_hidden(timeout=30_000)
+    expect(seen.page.locator(LIVE)).to_have_attribute("data-state", "live")
+    expect(seen.page.locator(f"#job-{job_id}")).to_contain_text("completed")
+    seen.forgive("ERR_CONNECTION")
+    seen.forgive("WebSocket")

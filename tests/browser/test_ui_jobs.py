@@ -1,0 +1,131 @@
+"""The list of jobs in a browser."""
+
+from collections.abc import Callable
+
+from browsing import Site, Visit
+from playwright.sync_api import Page, expect
+
+
+def test_the_list_shows_a_job_and_leads_to_it(site: Site, page: Page) -> None:
+    job_id = site.run("greet")
+    page.goto("/ui/jobs")
+    row = page.locator(f"#job-{job_id}")
+    expect(row).to_contain_text("completed")
+    expect(row.get_by_role("link", name=job_id)).to_have_attribute("href", f"/ui/jobs/{job_id}")
+
+
+def test_a_job_that_is_submitted_appears_by_itself(site: Site, page: Page) -> None:
+    page.goto("/ui/jobs")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    job_id = site.submit("greet")
+    expect(page.locator(f"#job-{job_id}")).to_contain_text("completed")
+
+
+def test_filters_stay_in_the_address(site: Site, page: Page) -> None:
+    job_id = site.run("greet")
+    page.goto("/ui/jobs")
+    page.get_by_label("failed").check(force=True)
+    page.wait_for_url("**/ui/jobs?status=failed")
+    expect(page.locator(f"#job-{job_id}")).to_have_count(0)
+    page.goto(f"/ui/jobs?text={job_id}")
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_many_jobs_are_cancelled_at_once_and_the_count_is_said_before(site: Site, page: Page) -> None:
+    jobs = [site.submit("naps") for _ in range(3)]
+    for job_id in jobs:
+        site.until(job_id, "running")
+    page.goto("/ui/jobs?workflow=naps&status=running")
+    for job_id in jobs[:2]:
+        page.get_by_label(f"Mark job {job_id}").check()
+    bar = page.get_by_role("toolbar", name="With the marked jobs")
+    expect(bar).to_contain_text("2 marked")
+    bar.get_by_role("button", name="Cancel").click()
+    dialog = page.locator("#confirm")
+    expect(dialog).to_contain_text("Cancel 2 jobs?")
+    dialog.get_by_label("Why").fill("not needed")
+    dialog.get_by_role("button", name="Cancel them").click()
+    expect(page.locator("#toasts")).to_contain_text("2 jobs: cancel done")
+    for job_id in jobs[:2]:
+        expect(page.locator(f"#job-{job_id}")).to_have_count(0)
+        site.until(job_id, "cancelled")
+    assert site.job(jobs[2])["status"] == "running"
+    expect(bar).to_be_hidden()
+    site.client.post(f"/api/v1/jobs/{jobs[2]}/cancel")
+
+
+def test_who_leaves_the_question_changes_nothing(site: Site, page: Page) -> None:
+    job_id = site.submit("naps")
+    site.until(job_id, "running")
+    page.goto("/ui/jobs?workflow=naps&status=running")
+    page.get_by_label(f"Mark job {job_id}").check()
+    page.locator("[data-bulk-action=cancel]").click()
+    page.get_by_role("button", name="Leave it").click()
+    expect(page.locator("[data-bulk-count]")).to_have_text("1")
+    assert site.job(job_id)["status"] == "running"
+    page.get_by_label("Unmark all").click()
+    expect(page.locator("[data-bulk]")).to_be_hidden()
+    site.client.post(f"/api/v1/jobs/{job_id}/cancel")
+
+
+def test_failed_jobs_are_tried_again_and_others_are_refused_with_the_reason(
+    site: Site, visit: Callable[..., Visit]
+) -> None:
+    one = visit()
+    page = one.page
+    failed, done = site.run("fails"), site.run("greet")
+    page.goto("/ui/jobs")
+    for job_id in (failed, done):
+        page.get_by_label(f"Mark job {job_id}").check()
+    page.locator("[data-bulk-action=retry]").click()
+    expect(page.locator("#confirm")).to_contain_text("Try the failed steps of 2 jobs again?")
+    page.locator("#confirm-yes").click()
+    expect(page.locator("#toasts")).to_contain_text("1 job: retry done")
+    expect(page.locator("#toasts")).to_contain_text(f"1 not changed. {done}: job {done} is completed")
+    expect(page.locator("[data-bulk-count]")).to_have_text("1")
+    one.forgive("409")
+
+
+def test_a_text_is_found_in_errors_and_the_error_is_shown(site: Site, page: Page) -> None:
+    failed = site.run("fails")
+    page.goto("/ui/jobs")
+    page.get_by_role("searchbox").fill("bridge is out")
+    page.get_by_role("searchbox").press("Enter")
+    page.wait_for_url("**/ui/jobs?text=bridge+is+out")
+    expect(page.locator(f"#job-{failed} .error-line")).to_contain_text("the bridge is out")
+    page.goto("/ui/jobs?text=nowhere+to+be+found")
+    expect(page.get_by_text("No job fits")).to_be_visible()
+    page.get_by_role("link", name="Show all jobs").click()
+    expect(page.locator(f"#job-{failed}")).to_be_visible()
+
+
+def test_a_period_leaves_out_what_is_older(site: Site, page: Page) -> None:
+    old, new = site.run("greet"), site.run("greet")
+    site.execute("UPDATE dagapp.dag_jobs SET created_at = now() - interval '2 days' WHERE job_id = %s", int(old))
+    page.goto("/ui/jobs")
+    page.locator("select[name=period]").select_option("24h")
+    page.wait_for_url("**/ui/jobs?period=24h")
+    expect(page.locator(f"#job-{new}")).to_be_visible()
+    expect(page.locator(f"#job-{old}")).to_have_count(0)
+    page.goto("/ui/jobs?period=7d")
+    expect(page.locator(f"#job-{old}")).to_be_visible()
+
+
+def test_older_jobs_are_on_the_next_page_with_the_same_filters(site: Site, page: Page) -> None:
+    job_id = site.run("greet")
+    site.execute(
+        """INSERT INTO dagapp.dag_jobs (
+            job_id, workflow_id, workflow_version, workflow_hash, status, priority, created_at
+        )
+        SELECT n, 'many', 1, workflow_hash, 'completed', 0, now() - make_interval(secs => n)
+        FROM dagapp.dag_jobs CROSS JOIN generate_series(1, 60) n WHERE job_id = %s""",
+        int(job_id),
+    )
+    page.goto("/ui/jobs?workflow=many&status=completed&status=failed")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Older").click()
+    page.wait_for_url("**/ui/jobs?workflow=many&status=completed&status=failed&offset=50")
+    expect(page.locator("tbody tr")).to_have_count(10)
+    expect(page.locator(".paging")).to_contain_text("51 to 60")
+    page.get_by_role("link", name="Newer").click()
+    expect(page.locator("tbody tr")).to_have_count(50)

@@ -1,0 +1,68 @@
+"""How values are written on pages."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dagmaster.web.ui.filters import ago, attributes, clock, data, duration, exact, first_line, number, share, since
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "–"),
+        (0, "0 ms"),
+        (0.85, "850 ms"),
+        (1, "1 s"),
+        (4.24, "4.2 s"),
+        (59.9, "59.9 s"),
+        (60, "1 min"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (3605, "1 h"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_durations_have_at_most_two_units(seconds: float | None, said: str) -> None:
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (1, "now"),
+        (-1, "now"),
+        (59, "59 s ago"),
+        (61, "1 min ago"),
+        (7200, "2 h ago"),
+        (90_000, "1 d ago"),
+        (-90, "in 1 min"),
+    ],
+)
+def test_times_are_told_from_now(seconds: int, said: str) -> None:
+    assert since(NOON - timedelta(seconds=seconds), NOON) == said
+
+
+def test_the_exact_time_is_there_too() -> None:
+    assert 'title="2026-03-01 12:00:00 UTC"' in ago(NOON)
+    assert 'title="2026-03-01 12:00:00 UTC"' in ago("2026-03-01T13:00:00+01:00")
+    assert (exact(None), ago(None), clock(None)) == ("–", "–", "–")
+    assert clock("2026-03-01T12:00:00.123456+00:00") == "12:00:00.123"
+
+
+def test_json_for_scripts_cannot_end_its_element() -> None:
+    written = data({"text": "</script><!--&"})
+    assert "<" not in written and ">" not in written and "&" not in written
+
+
+def test_attributes_are_escaped() -> None:
+    assert attributes({"title": '"><script>'}) == 'title="&#34;&gt;&lt;script&gt;"'
+
+
+def test_numbers_and_shares_and_first_lines() -> None:
+    assert (number(1234567), number(0.5), number(None)) == ("1,234,567", "0.50", "–")
+    assert (share(1, 3), share(1, 0)) == (33.333, 0)
+    assert (first_line("  one\ntwo"), first_line("abcdef", 4), first_line(None)) == ("one", "abc…", "")
