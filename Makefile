@@ -6,8 +6,9 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 RUNS ?= 5000
 SECONDS ?= 120
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test check bench simulate chaos format clean
+.PHONY: help demo test browser check bench simulate chaos screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -16,8 +17,14 @@ help: ## Show this list
 demo: $(READY) ## Run the demo workflow on an embedded PostgreSQL, with a live view
 	@$(BIN)/dagmaster run workflows/demo.yaml
 
-test: $(READY) ## Run all tests
+test: $(READY) browser ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+browser: # The pages are tested in a real one.
+	@command -v chromium >/dev/null || { \
+		echo "Installing Chromium for the tests of the pages (once) ..."; \
+		$(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	} || { echo "the tests of the pages need Chromium; on Debian: apt-get install chromium"; exit 1; }
 
 check: $(READY) ## Check format, lint, types and the layers
 	@$(BIN)/ruff format --check .
@@ -33,6 +40,12 @@ simulate: $(READY) ## Run the engine through RUNS random worlds full of faults
 
 chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, partitions; SEED=... repeats one
 	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_storm.py -s $(ARGS)
+
+screenshots: $(READY) browser ## Make the pictures of the documentation anew, from a real run
+	@$(BIN)/python docs/tools/screenshots.py
+
+vendor: ## Fetch the front-end libraries anew from npm, as tools/vendor.py names them
+	@$(PYTHON) tools/vendor.py
 
 format: $(READY) ## Format the code
 	@$(BIN)/ruff format .
