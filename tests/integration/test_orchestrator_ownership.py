@@ -15,6 +15,9 @@ from dagmaster.orchestrator import chores, clock
 from dagmaster.orchestrator.posts import Post
 from dagmaster.store.connect import connect, keep_json
 
+# psycopg's pipelines complain, out of reach, when their connection is lost under them.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 class Gate:
     """A handler that waits to be let through, and counts."""
