@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,7 +13,7 @@ from serving import Server
 FOLDER = Path(__file__).parent
 WORKFLOWS = FOLDER / "workflows"
 AXE = (FOLDER / "vendor" / "axe.min.js").read_text()
-THEMES = ("light", "dark")
+THEMES: Final = ("light", "dark")
 SOON = 20.0
 
 
@@ -87,9 +87,18 @@ class Visit:
 
 
 def accessibility_findings(page: Page) -> list[str]:
-    """What axe-core finds serious or critical, with where."""
+    """What axe-core finds serious or critical in both themes, with where."""
     # As an isolated script: the page's policy allows none but its own.
     page.evaluate(AXE)
+    found = []
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        found += [f"{theme}: {one}" for one in _examine(page)]
+    return found
+
+
+def _examine(page: Page) -> list[str]:
     found = page.evaluate(
         "async () => (await axe.run(document, {resultTypes: ['violations'],"
         " runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})).violations"

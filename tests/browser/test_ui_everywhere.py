@@ -1,10 +1,8 @@
 """What holds for every page: people who see little or use no mouse can use it, and it fits on a telephone."""
 
-from collections.abc import Callable
-
 import pytest
-from browsing import THEMES, Site, Visit, accessibility_findings
-from playwright.sync_api import Page, expect
+from browsing import Site, accessibility_findings
+from playwright.sync_api import Page, ViewportSize, expect
 
 PAGES = (
     "/ui/",
@@ -30,7 +28,7 @@ PAGES = (
     "/ui/health",
     "/ui/keys",
 )
-NARROW = {"width": 360, "height": 780}
+NARROW: ViewportSize = {"width": 360, "height": 780}
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +37,12 @@ def jobs(site: Site) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_can_be_used_by_everybody(
-    site: Site, jobs: dict[str, str], visit: Callable[..., Visit], path: str
+def test_a_page_can_be_used_by_everybody_and_fits_on_a_telephone(
+    site: Site, jobs: dict[str, str], page: Page, path: str
 ) -> None:
-    for theme in THEMES:
-        page = visit(color_scheme=theme).page
-        _open(page, path.format(**jobs))
-        assert accessibility_findings(page) == []
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_fits_on_a_telephone(site: Site, jobs: dict[str, str], visit: Callable[..., Visit], path: str) -> None:
-    page = visit(viewport=NARROW, has_touch=True, is_mobile=True).page
     _open(page, path.format(**jobs))
+    assert accessibility_findings(page) == []
+    page.set_viewport_size(NARROW)
     beyond = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert beyond <= 0, f"{beyond} px too wide"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from browsing import SOON, THEMES, Site, Visit, accessibility_findings
+from browsing import SOON, Site, Visit, accessibility_findings
 from fleet import graph, task
 from playwright.sync_api import Locator, Page, expect
 
@@ -205,10 +205,9 @@ def test_a_phone_shows_the_panel_as_a_sheet(visit: Callable[..., Visit], asking:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_it_can_be_used_by_all(visit: Callable[..., Visit], asking: str, theme: str) -> None:
+def test_it_can_be_used_by_all(visit: Callable[..., Visit], asking: str) -> None:
     # As wide as the graph: what is zoomed out is smaller than a finger.
-    page = visit(color_scheme=theme, reduced_motion="reduce", viewport={"width": 3400, "height": 900}).page
+    page = visit(reduced_motion="reduce", viewport={"width": 3400, "height": 900}).page
     open_graph(page, asking)
     card(page, "spread").locator(".gnode-items").click()
     expect(page.locator(".graph-panel .grid-item")).to_have_count(10)

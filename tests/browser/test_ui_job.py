@@ -245,11 +245,9 @@ def test_a_phone_scrolls_no_page_sideways(site: Site, visit: Callable[..., Visit
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_pages_of_a_job_can_be_used_by_everybody(site: Site, visit: Callable[..., Visit], theme: str) -> None:
+def test_the_pages_of_a_job_can_be_used_by_everybody(site: Site, page: Page) -> None:
     failed, waiting = site.run("stumble"), site.submit("release")
     site.until(waiting, "running")
-    page = visit(color_scheme=theme).page
     tabs = ("gantt", "timeline", "data", "related")  # The graph has tests of its own.
     for address in [*(f"{failed}?tab={tab}" for tab in tabs), f"{waiting}?tab=related"]:
         page.goto(f"/ui/jobs/{address}")

@@ -1,10 +1,9 @@
 """Signing in with a browser, and what is shown to whom."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from browsing import THEMES, Site, Visit, accessibility_findings
+from browsing import Site, Visit, accessibility_findings
 from playwright.sync_api import Page, expect
 
 ROLES = ("operator", "viewer", "partner", "worker")
@@ -91,9 +90,8 @@ def test_a_revoked_key_leads_an_open_page_back_to_the_login(
     seen.forgive("401")
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_everybody_can_sign_in(keys: dict[str, str], visit: Callable[..., Visit], theme: Any) -> None:
-    page = visit(viewport={"width": 360, "height": 740}, color_scheme=theme).page
+def test_everybody_can_sign_in(keys: dict[str, str], visit: Callable[..., Visit]) -> None:
+    page = visit(viewport={"width": 360, "height": 740}).page
     page.goto("/ui/login")
     assert accessibility_findings(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -139,11 +139,9 @@ def test_a_phone_scrolls_no_page_sideways(site: Site, visit: Callable[..., Visit
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_of_a_node_can_be_used_by_everybody(site: Site, visit: Callable[..., Visit], theme: str) -> None:
+def test_the_page_of_a_node_can_be_used_by_everybody(site: Site, page: Page) -> None:
     HOLD.let_go()
     failed, talked = site.run("stumble"), site.run("chatty")
-    page = visit(color_scheme=theme).page
     for address in (f"{failed}/nodes/step", f"{talked}/nodes/talk"):
         page.goto(f"/ui/jobs/{address}")
         expect(page.locator("#live-state")).to_have_attribute("data-state", "live")

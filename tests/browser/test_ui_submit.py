@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from browsing import THEMES, Site, Visit, accessibility_findings
+from browsing import Site, Visit, accessibility_findings
 from playwright.sync_api import Page, expect
 from serving import server
 
@@ -269,10 +269,9 @@ def test_a_server_that_is_away_loses_nothing(site: Site, visit: Callable[..., Vi
     seen.forgive("ERR_FAILED")
 
 
-@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", [360, 1440])
-def test_everybody_can_use_the_form(visit: Callable[..., Visit], theme: Any, width: int) -> None:
-    page = visit(viewport={"width": width, "height": 900}, color_scheme=theme).page
+def test_everybody_can_use_the_form(visit: Callable[..., Visit], width: int) -> None:
+    page = visit(viewport={"width": width, "height": 900}).page
     for path in ("/ui/submit", "/ui/submit?workflow=everything"):
         page.goto(path)
         if "workflow" in path:

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from browsing import THEMES, Site, Visit, accessibility_findings
+from browsing import Site, Visit
 from playwright.sync_api import Page, expect
 from serving import server
 
@@ -149,17 +149,6 @@ def test_an_unknown_workflow_is_a_page_that_says_so(site: Site, visit: Callable[
     assert answer.status == 404
     expect(someone.page.get_by_role("heading", name="Nothing is here")).to_be_visible()
     someone.forgive("404")
-
-
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("path", ["/ui/workflows", "/ui/workflows/routes"])
-def test_pages_of_workflows_are_accessible(
-    site: Site, failed: str, visit: Callable[..., Visit], path: str, theme: str
-) -> None:
-    page = visit(color_scheme=theme).page
-    page.goto(path)
-    expect(page.locator("main")).to_contain_text("failed")
-    assert accessibility_findings(page) == []
 
 
 @pytest.mark.parametrize("path", ["/ui/workflows", "/ui/workflows/routes", f"/ui/workflows/{LONG}"])
