@@ -360,11 +360,6 @@ def forget_to_wake_up_on_take_over(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
-def let_children_go_on_without_their_caller(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turn.Turn, "_call_off", lambda self, node: None)
-
-
-@bug
 def believe_decisions_for_other_attempts(patch: pytest.MonkeyPatch) -> None:
     original = waking.accept_decision
 
@@ -437,17 +432,6 @@ def hold_tasks_after_a_pause(patch: pytest.MonkeyPatch) -> None:
 @bug
 def forget_what_was_ready_before_a_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pausing, "take_up", lambda turn, node: None)
-
-
-@bug
-def wait_twice_for_a_place_after_a_pause(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pausing, "is_backing_off", lambda turn, node: False)
-    patch.setattr(timers, "_is_taken_up", lambda turn, node: False)
-
-
-@bug
-def wait_twice_for_a_place_after_a_retry_by_hand(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timers, "_is_taken_up", lambda turn, node: False)
 
 
 @bug
