@@ -33,7 +33,7 @@ from dagmaster.simulation import owners, store
 from dagmaster.simulation.ground import Violation
 from dagmaster.simulation.run import prepare
 
-SEEDS = range(600)
+SEEDS = range(3000)
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 BUGS: list[Patch] = []
