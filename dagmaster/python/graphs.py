@@ -1,5 +1,6 @@
 """Tasks and groups with what they wait for, in memory: nothing is stored before `apply`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -12,7 +13,7 @@ Other = TypeVar("Other", bound="Item | Sequence[Item]")
 Several = TypeVar("Several", bound="Sequence[Item]")
 
 
-class Item:
+class Item(ABC):
     """What can wait and be waited for. `a >> b` lets b wait for a, and `b << a` says the same."""
 
     kind: ClassVar[EndKind]
@@ -38,9 +39,9 @@ class Item:
         return self.job_id is not None
 
     @property
+    @abstractmethod
     def result(self) -> "Task":
         """The task whose result stands for it."""
-        raise NotImplementedError
 
     def depends_on(self, other: "Item | Sequence[Item]") -> Self:
         """Let it wait for the other, or for all of them."""

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from dagmaster.errors import Conflict, Misconfigured
 from dagmaster.handlers import Handler, HandlerContext, registry
@@ -185,15 +185,13 @@ def task(
     return make if fn is None else make(fn)
 
 
-class TaskDecorator:
-    """The type of what `task(...)` gives back."""
+class TaskDecorator(Protocol):
+    """What `task(...)` gives back, for type checkers."""
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> TaskFunction[P, R]: ...
-    def __call__(self, fn: Any, /) -> Any:
-        raise NotImplementedError
 
 
 def call(handler: str, /, **params: Any) -> Any:
