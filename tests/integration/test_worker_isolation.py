@@ -43,6 +43,7 @@ async def test_what_blocks_in_c_is_gone_soon_after_its_time_is_over(dsn: str, ha
     async with fleet(dsn) as running:
         await running.orchestrator()
         worker = await a_worker(running)
+        await running.run(single("process.nothing"))  # What starts processes takes a while to come up itself.
         job_id = await running.submit(single(handler, timeout_seconds=2, params={"seconds": 60}))
         await wait_until(lambda: bool(worker.it._children.pids))
         [pid] = worker.it._children.pids.values()
