@@ -53,7 +53,7 @@ async def test_a_stall_is_said_once_until_something_moves(dsn: str) -> None:
         assert data["instance_id"] == role.id
         assert set(data["job_ids"]) == {str(job_id) for job_id in job_ids}
         async with opened(dsn, application="test") as conn:
-            another = Stall(role.it, SOON)
+            another = Stall(role.it, AT_ONCE)
             await another.run_once(conn)
             await another.run_once(conn)
         assert len(await said(dsn, "orchestrator_stall")) == 2
