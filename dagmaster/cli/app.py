@@ -1,6 +1,7 @@
 """The root command: which commands there are, the options they share, and what becomes of their errors."""
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping
@@ -199,6 +200,8 @@ def main() -> None:
         app(prog_name="dagmaster")
     except SystemExit as end:
         code = end.code
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # All is done; a signal would only make the exit code a lie.
     if any(thread.name.startswith(TASK_THREADS) for thread in threading.enumerate()):
         # A handler's thread cannot be stopped. Its task was given back; nobody waits for it.
         flush()

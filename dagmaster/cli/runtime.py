@@ -13,22 +13,30 @@ log = logging.getLogger(__name__)
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Set by the first SIGINT or SIGTERM; the second one ends the process at once."""
+    """Set by the first SIGINT or SIGTERM; the second one ends the process at once.
+
+    The handlers outlive the loop, unlike its own: what is closed behind it (an embedded server, say) is not cut off
+    by a signal that comes late.
+    """
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     was_signalled = False
 
-    def on_signal(number: int) -> None:
+    def on_signal(number: int, _: object) -> None:
         nonlocal was_signalled
         if was_signalled:
-            log.warning("stopping at once")
+            os.write(2, b"stopping at once\n")  # No logging here: the signal may have come in the midst of it.
             os._exit(128 + number)
-        log.info("stopping; once more to stop at once")
         was_signalled = True  # Not `stop.is_set()`: a worker may have been asked to stop by command before.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(begin_to_stop)
+
+    def begin_to_stop() -> None:
+        log.info("stopping; once more to stop at once")
         stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number)
+        signal.signal(number, on_signal)
     return stop
 
 

@@ -1,12 +1,49 @@
-"""The first signal asks, the second ends; a stop by command is no signal."""
+"""The first signal asks, the second ends; a stop by command is no signal, and behind the end there are none."""
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 from dagmaster.cli import runtime
+
+# A command that ends by itself, gets a signal behind its loop, and one while the interpreter is taken down.
+LATE = """
+import os, signal
+import uvloop
+from dagmaster.cli import app, runtime
+
+def kill():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+class Last:
+    def __del__(self, kill=os.kill, me=os.getpid(), number=signal.SIGTERM):
+        kill(me, number)
+
+async def run():
+    runtime.stop_on_signals()
+
+def command(prog_name):
+    uvloop.run(run())
+    kill()
+    print("closed")
+
+last = Last()
+app.app = command
+app.main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 async def test_a_signal_behind_a_stop_by_command_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +57,8 @@ async def test_a_signal_behind_a_stop_by_command_is_the_first(monkeypatch: pytes
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.sleep(0.05)
     assert ended == [128 + signal.SIGTERM]
+
+
+def test_a_signal_behind_the_end_changes_nothing() -> None:
+    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr
