@@ -1,11 +1,14 @@
 """The HTTP application."""
 
+from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from dagmaster.web import errors
 from dagmaster.web.access import Keyring, check_decisions
@@ -90,17 +93,13 @@ def create_app(services: Services) -> FastAPI:
         docs_url=None,  # Its page loads scripts from another host.
         redoc_url=None,
         openapi_url="/openapi.json",
-        generate_unique_id_function=_operation_id,
-        responses=documented(401, 403, 422, 503),
     )
     app.state.services = services
     app.state.keyring = Keyring(services.pool)
     app.state.is_stopping = False
     app.state.streams = Streams(services.pool, lambda: app.state.is_stopping)
     errors.install(app)
-    for router in ROUTERS:
-        app.include_router(router)
-    check_decisions(ROUTERS)
+    app.router.routes.extend(_routes())
     describe_access(app, ROUTERS)
     pages.install(app, services)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
@@ -108,6 +107,16 @@ def create_app(services: Services) -> FastAPI:
         _allow_origins(app, services.settings.cors_origins)
     app.add_middleware(Requests)
     return app
+
+
+@cache
+def _routes() -> Sequence[BaseRoute]:
+    """The same for all applications of a process: what FastAPI prepares for them takes half a second."""
+    check_decisions(ROUTERS)
+    api = APIRouter(generate_unique_id_function=_operation_id, responses=documented(401, 403, 422, 503))
+    for router in ROUTERS:
+        api.include_router(router)
+    return api.routes
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -290,13 +290,24 @@ async def test_a_key_of_another_role_is_refused_with_a_hint(dsn: str) -> None:
                 await link.register(OFFER)
 
 
-async def test_a_claim_that_is_cancelled_leaves_nothing_behind(dsn: str) -> None:
+async def test_a_claim_that_is_cancelled_leaves_nothing_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = asyncio.Event()
+    whole = working.claim
+
+    async def told(*args: Any, **options: Any) -> Any:
+        try:
+            return await whole(*args, **options)
+        finally:
+            is_over.set()
+
+    monkeypatch.setattr(working, "claim", told)
     async with web(dsn, single()) as it, linked(it) as link:
         waiting = asyncio.create_task(link.exchange([], 4))
         await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query LIKE 'LISTEN dagmaster_t%%'")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+        await asyncio.wait_for(is_over.wait(), 20)  # The server has heard of it.
         await submitted(it)
         assert len(await claimed(link)) == 1
 

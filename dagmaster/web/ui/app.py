@@ -1,9 +1,12 @@
 """The pages as a part of the application."""
 
+from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import RedirectResponse
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
 from dagmaster.web.access import EVERYBODY, check_decisions
@@ -70,10 +73,16 @@ async def go_to_dashboard() -> RedirectResponse:
 
 def install(app: FastAPI, services: Services) -> None:
     app.state.pulse = Pulse(services.pool)
-    for router in ROUTERS:
-        app.include_router(router)
-    check_decisions(ROUTERS)
-    app.mount("/ui/static", StaticFiles(directory=str(files("dagmaster.web") / "static")), "static")
-    app.include_router(failures.router)  # After the files: it takes what nobody else does.
-    check_decisions([failures.router])
+    app.router.routes.extend(_routes())
     app.add_middleware(PageHeaders)
+
+
+@cache
+def _routes() -> Sequence[BaseRoute]:
+    check_decisions([*ROUTERS, failures.router])
+    pages = APIRouter()
+    for router in ROUTERS:
+        pages.include_router(router)
+    pages.mount("/ui/static", StaticFiles(directory=str(files("dagmaster.web") / "static")), "static")
+    pages.include_router(failures.router)  # After the files: it takes what nobody else does.
+    return pages.routes
