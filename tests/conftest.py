@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
@@ -19,6 +20,10 @@ MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 * 1024**3
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
     os.environ["TMPDIR"] = str(MEMORY)
     tempfile.tempdir = None  # It is looked up once.
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("dagmaster", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("dagmaster")
 
 
 @pytest.fixture(scope="session", autouse=True)

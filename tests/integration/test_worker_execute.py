@@ -1,7 +1,7 @@
 """One task, from message to report."""
 
 import asyncio
-import time
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from fleet import handlers
+from fleet import handlers, wait_until
 from pydantic import BaseModel
 
 from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, Permanent, Registry, Retry
@@ -203,23 +203,17 @@ async def test_a_thread_is_told_that_its_time_is_over(pool: Executor) -> None:
 
 
 async def test_plain_functions_do_not_block_the_loop(pool: Executor) -> None:
-    def slow(ctx: HandlerContext) -> None:
-        time.sleep(0.3)
+    entered, may_go = threading.Semaphore(0), threading.Event()
 
-    ticks = 0
+    def wait(ctx: HandlerContext) -> None:
+        entered.release()
+        assert may_go.wait(20)
 
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.005)
-            ticks += 1
-
-    ticking = asyncio.create_task(tick())
-    begun = time.perf_counter()
-    await asyncio.gather(*(run(pool, slow) for _ in range(4)))
-    ticking.cancel()
-    assert time.perf_counter() - begun < 1.1
-    assert ticks > 5
+    running = [asyncio.create_task(run(pool, wait)) for _ in range(4)]
+    for _ in running:  # All are in their threads, and this goes on.
+        await wait_until(lambda: entered.acquire(blocking=False))
+    may_go.set()
+    assert [report.kind for report in await asyncio.gather(*running)] == ["completed"] * 4
 
 
 async def test_each_way_to_fail_is_reported_as_it_was_meant(pool: Executor) -> None:

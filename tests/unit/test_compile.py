@@ -7,7 +7,7 @@ from timeit import timeit
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagmaster.model.compile import assemble_graph, compile_graph, find_problems
@@ -31,8 +31,6 @@ from dagmaster.model.workflow import (
     TaskNode,
     Workflow,
 )
-
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def task(*following: str, all_of: tuple[str, ...] = (), any_of: tuple[str, ...] = (), **fields: Any) -> TaskNode:
@@ -534,7 +532,6 @@ IDS = [f"n{i}" for i in range(8)]
 GRAPHS = st.dictionaries(st.sampled_from(IDS), st.lists(st.sampled_from(IDS), max_size=3), min_size=1)
 
 
-@quick
 @given(GRAPHS)
 def test_order_and_cycles_explain_every_node(links: dict[str, list[str]]) -> None:
     inbound = find_inbound({node_id: task(*following) for node_id, following in links.items()})
@@ -544,7 +541,6 @@ def test_order_and_cycles_explain_every_node(links: dict[str, list[str]]) -> Non
     assert bool(find_cycles(inbound)) is (len(order) < len(inbound))
 
 
-@quick
 @given(GRAPHS)
 def test_cycles_are_really_cycles_and_share_no_node(links: dict[str, list[str]]) -> None:
     inbound = find_inbound({node_id: task(*following) for node_id, following in links.items()})
@@ -556,7 +552,6 @@ def test_cycles_are_really_cycles_and_share_no_node(links: dict[str, list[str]])
         seen |= set(cycle)
 
 
-@quick
 @given(GRAPHS)
 def test_targets_are_the_inverse_of_inbound(links: dict[str, list[str]]) -> None:
     inbound = find_inbound({node_id: task(*following) for node_id, following in links.items()})
@@ -565,7 +560,6 @@ def test_targets_are_the_inverse_of_inbound(links: dict[str, list[str]]) -> None
     assert forward == {(source, target) for target, edges in inbound.items() for source in edges.sources}
 
 
-@quick
 @given(GRAPHS)
 def test_any_wiring_compiles_or_is_explained(links: dict[str, list[str]]) -> None:
     nodes: dict[str, Node] = {node_id: task(*following, "END") for node_id, following in links.items()}

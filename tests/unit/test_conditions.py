@@ -4,14 +4,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.conditions import Verdict, compile_condition
 from dagmaster.model.expressions import ExpressionSyntax
-
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 SCOPE: dict[str, Any] = {
     "inputs": {
@@ -338,14 +336,12 @@ def test_references_are_collected() -> None:
 SCALARS = st.none() | st.booleans() | st.integers(-1000, 1000) | st.floats(-1e6, 1e6) | st.text(max_size=8)
 
 
-@quick
 @given(SCALARS, SCALARS)
 def test_equal_and_unequal_are_opposites(left: Any, right: Any) -> None:
     scope = {"inputs": {"a": left, "b": right}}
     assert judge("inputs.a == inputs.b", scope=scope).matched is not judge("inputs.a != inputs.b", scope=scope).matched
 
 
-@quick
 @given(SCALARS, SCALARS)
 def test_comparisons_are_symmetric(left: Any, right: Any) -> None:
     scope = {"inputs": {"a": left, "b": right}}
@@ -356,20 +352,17 @@ def test_comparisons_are_symmetric(left: Any, right: Any) -> None:
         )
 
 
-@quick
 @given(SCALARS)
 def test_every_value_equals_itself(value: Any) -> None:
     assert judge("inputs.a == inputs.a and inputs.a in [{{ inputs.a }}]", scope={"inputs": {"a": value}}).matched
 
 
-@quick
 @given(st.text(max_size=30).filter(lambda text: "{{" not in text))
 def test_a_quoted_text_is_that_text(text: str) -> None:
     quoted = "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
     assert judge(f"inputs.a == {quoted}", scope={"inputs": {"a": text}}).matched
 
 
-@quick
 @given(st.text(alphabet="inputs.n {}()[]'\"<>=!,andort _15\\", max_size=40))
 def test_any_text_either_compiles_or_is_refused(text: str) -> None:
     with suppress(ExpressionSyntax, ExpressionFailed):

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from time import perf_counter
+from time import process_time
 from types import FrameType
 from typing import Any
 
@@ -92,9 +92,9 @@ def seconds(job: JobState, messages: list[Message]) -> float:
     """The fastest of them: what disturbs the others is not the engine."""
     fastest = float("inf")
     for message in messages:
-        began = perf_counter()
+        began = process_time()
         decide(job, [message], START, RULES)
-        fastest = min(fastest, perf_counter() - began)
+        fastest = min(fastest, process_time() - began)
     return fastest
 
 

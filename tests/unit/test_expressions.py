@@ -7,7 +7,7 @@ from timeit import timeit
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagmaster.errors import ExpressionFailed, Invalid
@@ -21,8 +21,6 @@ from dagmaster.model.expressions import (
     to_text,
     walk_strings,
 )
-
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 SCOPE: dict[str, Any] = {
     "inputs": {
@@ -636,14 +634,12 @@ def test_walking_strings_gives_their_paths() -> None:
 # Properties
 
 
-@quick
 @given(JSON)
 def test_any_value_without_braces_is_a_constant(raw: Any) -> None:
     if not any("{" in text for _, text in walk_strings(raw)) and "{{" not in str(raw):
         assert compile_template(raw).resolve({}) is raw
 
 
-@quick
 @given(st.dictionaries(NAMES, JSON, min_size=1, max_size=3), st.data())
 def test_whatever_the_data_a_path_returns_it_unchanged(inputs: dict[str, Any], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(inputs)))
@@ -652,7 +648,6 @@ def test_whatever_the_data_a_path_returns_it_unchanged(inputs: dict[str, Any], d
     assert resolve(f"{{{{ inputs['{name}'] | default(1) }}}}", scope) == inputs[name]
 
 
-@quick
 @given(
     st.recursive(st.integers(), lambda c: st.lists(c, max_size=3) | st.dictionaries(NAMES, c, max_size=3)),
     st.lists(NAMES | st.integers(0, 3), max_size=4),
@@ -670,7 +665,6 @@ def _outcome(text: str, tree: Any) -> tuple[str, Any]:
         return "failure", str(error).split(" (in {{")[0]
 
 
-@quick
 @given(st.text(alphabet="{}%#'\"inputs.x |()[]~+-*/0123,:_\\=<>", max_size=60))
 def test_any_text_either_compiles_or_is_refused(text: str) -> None:
     for candidate in (text, f"{{{{ {text} }}}}"):
@@ -682,7 +676,6 @@ def test_any_text_either_compiles_or_is_refused(text: str) -> None:
             template.resolve(SCOPE)
 
 
-@quick
 @given(JSON, JSON)
 def test_two_values_in_a_text_are_their_texts_side_by_side(first: Any, second: Any) -> None:
     scope = {"inputs": {"a": first, "b": second}}

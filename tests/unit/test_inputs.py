@@ -3,14 +3,12 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagmaster.errors import InvalidInputs
 from dagmaster.model.inputs import WrongInputs, check_inputs, fit, input_schema
 from dagmaster.model.workflow import EndNode, InputSpec, InputType, StartNode, Workflow
-
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def workflow(*, additional_inputs: bool = False, **inputs: InputSpec) -> Workflow:
@@ -137,7 +135,6 @@ VALUES = (
 )
 
 
-@quick
 @given(st.sampled_from(list(InputType)), VALUES)
 def test_fitting_twice_changes_nothing_more(kind: InputType, value: Any) -> None:
     try:
@@ -147,7 +144,6 @@ def test_fitting_twice_changes_nothing_more(kind: InputType, value: Any) -> None
     assert fit(once, kind) == once
 
 
-@quick
 @given(st.dictionaries(st.sampled_from("abcd"), VALUES))
 def test_accepted_inputs_have_exactly_the_declared_names(given_inputs: dict[str, Any]) -> None:
     definition = workflow(

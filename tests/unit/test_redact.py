@@ -1,4 +1,4 @@
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -108,6 +108,6 @@ def test_other_texts_are_left_alone(text: str) -> None:
 
 @pytest.mark.parametrize("part", ["a.b-", "://", "x://u:", '"a_', "token=", "Basic ", "a_", "'password': '"])
 def test_the_time_follows_the_length(part: str) -> None:
-    began = perf_counter()
+    began = process_time()
     redact_text(part * 100_000)
-    assert perf_counter() - began < 5
+    assert process_time() - began < 5

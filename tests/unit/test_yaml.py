@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dagmaster.authoring.yaml import QueueRules, load_workflow, parse_workflow, read_workflow
@@ -27,8 +27,6 @@ from dagmaster.model.workflow import (
     TaskNode,
     Workflow,
 )
-
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 QUEUES = QueueRules(default_queue="default")
 
@@ -976,7 +974,6 @@ SAMPLES = [
 ]
 
 
-@quick
 @given(st.sampled_from(SAMPLES), st.data())
 def test_a_damaged_file_is_explained_and_nothing_else_happens(sample: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(sample)))
@@ -988,7 +985,6 @@ def test_a_damaged_file_is_explained_and_nothing_else_happens(sample: str, data:
         compile_graph(workflow)
 
 
-@quick
 @given(st.text(max_size=200))
 def test_any_text_is_a_workflow_or_is_explained(text: str) -> None:
     workflow, found = read_workflow(text, queues=QUEUES)
@@ -1032,13 +1028,11 @@ def read_json(document: dict[str, Any]) -> None:
         assert b"(unread)" not in workflow.to_json()
 
 
-@quick
 @given(NODES)
 def test_any_values_under_the_keys_of_nodes_are_read_or_explained(nodes: dict[str, Any]) -> None:
     read_json({"workflow_id": "w", "nodes": nodes})
 
 
-@quick
 @given(HEADS)
 def test_any_values_under_the_keys_of_the_head_are_read_or_explained(head: dict[str, Any]) -> None:
     read_json({"workflow_id": "w", "nodes": {"a": {"handler": "h"}}, **head})
