@@ -8,6 +8,9 @@ RUNS ?= 5000
 SECONDS ?= 120
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
+# Where it is set, each of the many processes that tests start would compile the whole program anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test browser check bench simulate chaos screenshots vendor format clean
 .DEFAULT_GOAL := help
 

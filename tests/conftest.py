@@ -1,6 +1,7 @@
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 * 1024**3
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
     os.environ["TMPDIR"] = str(MEMORY)
     tempfile.tempdir = None  # It is looked up once.
+
+# Compiled once, not by each of the many processes that tests start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("dagmaster", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
