@@ -456,7 +456,9 @@ def prepared(page: Page, template: Path) -> Iterator[Reader]:
 def _clean_env(home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    return kept | {"PATH": path, "HOME": str(home), "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
+    plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
+    # A plugin of this project's own tests, which takes seconds to load.
+    return kept | plain | {"PATH": path, "HOME": str(home), "PYTEST_ADDOPTS": "-p no:schemathesis"}
 
 
 def make_template(folder: Path) -> Path:
