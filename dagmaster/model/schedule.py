@@ -132,7 +132,11 @@ def times_after(schedule: Schedule, after: datetime) -> Iterator[datetime]:
 
 def times_between(schedule: Schedule, start: datetime, end: datetime, limit: int) -> list[datetime]:
     """The first `limit` times from `start` on and before `end`."""
-    times = takewhile(lambda at: at < end, times_after(schedule, start - timedelta(microseconds=1)))
+    if start >= end:
+        return []
+    # In UTC, for a moment less by a clock that was just put forward is none that there was.
+    before = start.astimezone(UTC) - timedelta(microseconds=1)
+    times = takewhile(lambda at: at < end, times_after(schedule, before))
     return list(islice(times, limit))
 
 

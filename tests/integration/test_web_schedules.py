@@ -97,6 +97,8 @@ async def test_a_range_of_the_far_future_is_empty(dsn: str) -> None:
         await sync(one)
         far = {"start": "9999-01-01", "end": "9999-12-31T23:59:59.999999-12:00"}
         assert (await one.post("/api/v1/schedules/nightly/backfill", far))["times"] == 0
+        last_hour = {**far, "start": "9999-12-31T23:00:00-12:00"}
+        assert (await one.post("/api/v1/schedules/nightly/backfill", last_hour))["times"] == 0
 
 
 @pytest.mark.parametrize("path", ["", "/pause", "/resume", "/trigger", "/backfill"])

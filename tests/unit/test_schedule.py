@@ -108,6 +108,15 @@ def test_every_hour_stays_every_hour_when_the_clocks_change() -> None:
         ]
 
 
+def test_a_range_may_begin_when_the_clocks_have_just_changed() -> None:
+    schedule = Schedule(cron="30 * * * *", timezone=BERLIN)
+    start = datetime(2026, 3, 29, 3, tzinfo=ZoneInfo(BERLIN))
+    assert times_between(schedule, start, start + timedelta(hours=2), 9) == [
+        utc(2026, 3, 29, 1, 30),
+        utc(2026, 3, 29, 2, 30),
+    ]
+
+
 def test_a_schedule_of_the_day_follows_its_timezone() -> None:
     schedule = Schedule(cron="0 6 * * *", timezone=NEW_YORK)
     assert next_time(schedule, utc(2026, 1, 10)) == utc(2026, 1, 10, 11)
