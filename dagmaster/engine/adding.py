@@ -48,7 +48,10 @@ def accept_added(turn: Turn, message: TasksAdded) -> None:
     try:
         _check(turn, adder, message)
     except Invalid as error:
-        _refuse(turn, adder, f"what it added is refused: {error}")
+        if adder is None:
+            refuse_from_outside(turn, str(error), message.actor)
+        else:
+            fail_attempt(turn, adder, f"what it added is refused: {error}", permanent=True, error_types=REFUSED)
         return
     if turn.job.status is JobStatus.PENDING:  # Paused before it began: what is added must find it begun.
         start(turn)
@@ -56,11 +59,8 @@ def accept_added(turn: Turn, message: TasksAdded) -> None:
     _add(turn, adder, message)
 
 
-def _refuse(turn: Turn, adder: NodeState | None, error: str) -> None:
-    if adder is not None:
-        fail_attempt(turn, adder, error, permanent=True, error_types=REFUSED)
-    else:
-        turn.note("job_warning", EventStatus.WARNING, warning=error.replace("what it added", "what was added", 1))
+def refuse_from_outside(turn: Turn, why: str, actor: str | None) -> None:
+    turn.note("job_warning", EventStatus.WARNING, warning=f"what was added is refused: {why}", actor=actor)
 
 
 def _check(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import assert_never
 
-from dagmaster.engine.adding import accept_added
-from dagmaster.engine.ending import cancel, complete_if_done
+from dagmaster.engine.adding import accept_added, refuse_from_outside
+from dagmaster.engine.ending import ENDED, cancel, complete_if_done
 from dagmaster.engine.last import begin_last
 from dagmaster.engine.messages import (
     Cancel,
@@ -17,7 +17,6 @@ from dagmaster.engine.messages import (
     Message,
     Pause,
     QueueOpened,
-    Report,
     Resume,
     RetryByHand,
     SignalSent,
@@ -46,7 +45,7 @@ from dagmaster.engine.running import expand, resume, run_ready
 from dagmaster.engine.state import JobState
 from dagmaster.engine.timers import fire
 from dagmaster.engine.turn import Dispatch, Rules, Turn
-from dagmaster.engine.waking import accept_decision, accept_signal
+from dagmaster.engine.waking import accept_decision, accept_signal, ignore_signal
 
 
 def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rules) -> Turn:
@@ -54,8 +53,7 @@ def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rul
     turn = Turn(job, now, rules)
     for message in messages:
         if turn.is_over and not can_reopen(turn, message):
-            if isinstance(message, Report):
-                ignore(turn, message, "the job has ended")
+            _turn_down(turn, message)
             continue
         _apply(turn, message)
         _go_on(turn)
@@ -63,6 +61,19 @@ def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rul
             _go_on(turn)
         complete_if_done(turn)
     return turn
+
+
+def _turn_down(turn: Turn, message: Message) -> None:
+    """It changes nothing any more. What was promised to be heard is at least a line in the timeline."""
+    match message:
+        case TaskCompleted() | TaskFailed() | TaskLost():
+            ignore(turn, message, ENDED)
+        case SignalSent():
+            ignore_signal(turn, message)
+        case TasksAdded(node_id=None):
+            refuse_from_outside(turn, ENDED, message.actor)
+        case _:
+            pass
 
 
 def _go_on(turn: Turn) -> None:

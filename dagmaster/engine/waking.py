@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dagmaster.engine.ending import ENDED
 from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.messages import Decision, SignalSent, TaskCompleted, TaskFailed
 from dagmaster.engine.running import complete
@@ -62,6 +63,12 @@ def accept_signal(turn: Turn, message: SignalSent) -> None:
         turn.note("job_warning", EventStatus.WARNING, warning=f"{MAX_KEPT_SIGNALS} signals are kept: this one is lost")
     for node in waiting:
         _end_wait(turn, node, wait_output(turn, node, signal))
+
+
+def ignore_signal(turn: Turn, message: SignalSent) -> None:
+    """The job ended while it was on its way."""
+    said: dict[str, Any] = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
+    turn.note("signal_received", EventStatus.WARNING, **said)
 
 
 def _waits_for(node: NodeState, name: str) -> bool:

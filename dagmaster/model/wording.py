@@ -40,7 +40,7 @@ WORDS: Mapping[str, str] = {
     "job_reopened": "the job is tried again[ by {actor}]",
     "node_reopened": "open again",
     "tasks_added": "{count} tasks added[ by {added_by}]",
-    "signal_received": "signal {name}[ by {actor}]",
+    "signal_received": "signal {name}[ by {actor}][: {reason}]",
     "approval_requested": "waits for approval[: {message}]",
     "approval_decided": "{decision}[ by {by}][: {comment}]",
     "schedule_fired": "started by schedule {schedule_id} for {scheduled_for}[ because {actor} wanted it]",

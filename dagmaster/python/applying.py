@@ -17,7 +17,7 @@ from dagmaster.python.planning import Planner
 from dagmaster.python.plans import NoNumbers, Numbers, Plan
 from dagmaster.python.tasks import TaskFunction
 from dagmaster.settings import load_settings
-from dagmaster.store.adding import add_to_job, are_added
+from dagmaster.store.adding import add_to_job, until_added
 
 Callback = str | Callable[..., Any]
 Applied = TypeVar("Applied", bound="Item | Sequence[Item]")
@@ -25,8 +25,7 @@ Applied = TypeVar("Applied", bound="Item | Sequence[Item]")
 ACTOR = "python"
 # How the queues begin of jobs that one process runs alone.
 LOCAL_QUEUE = "local-"
-LOOKS = 100
-LOOK_SECONDS = 0.03
+WITHIN_SECONDS = 3.0
 # So many are planned within a few milliseconds; more would hold up the loop, in which others beat and report.
 PLANNED_AT_ONCE = 250
 
@@ -119,7 +118,4 @@ async def _add_from_outside(job_id: int, slices: Sequence[bytes]) -> None:
     """They are stored at once. It is waited a little until the job's owner has them: then others can wait for them."""
     async with session() as conn:
         node_ids = await add_to_job(conn, job_id, slices, actor=ACTOR)
-        for _ in range(LOOKS):
-            if await are_added(conn, job_id, node_ids[-1:]):
-                return
-            await asyncio.sleep(LOOK_SECONDS)
+        await until_added(conn, job_id, node_ids[-1:], seconds=WITHIN_SECONDS)

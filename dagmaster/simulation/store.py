@@ -14,6 +14,7 @@ from dagmaster.engine.messages import (
     Message,
     Resume,
     RetryByHand,
+    SignalSent,
     TaskCompleted,
     TaskFailed,
     TaskLost,
@@ -259,6 +260,8 @@ class Store:
     def close_late_mail(self, now: datetime) -> None:
         """Reports for a job that has ended: kept, noted, out of the way (ruling D-03)."""
         for message in self.mailbox.values():
+            if isinstance(message, SignalSent):
+                self.events.append(Event(self.job.job_id, "signal_received", EventStatus.WARNING, now))
             if not isinstance(message, TaskCompleted | TaskFailed) or message.task_id in self.results:
                 continue
             if message.task_id in self.children:

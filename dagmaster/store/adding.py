@@ -1,10 +1,11 @@
 """Nodes that somebody adds to a job from outside, while it runs."""
 
+import asyncio
 from collections.abc import Sequence
 
 import orjson
 
-from dagmaster.errors import Invalid, JobEnded
+from dagmaster.errors import Conflict, Invalid, JobEnded
 from dagmaster.model.added import awaited, may_add
 from dagmaster.model.slices import read_slice
 from dagmaster.model.states import JOB_TERMINAL
@@ -16,6 +17,7 @@ from dagmaster.store.statements import run
 
 # A note for each unknown id would be too long.
 NAMED = 5
+LOOK_SECONDS = 0.03
 
 
 async def add_to_job(conn: Connection, job_id: int, slices: Sequence[bytes], *, actor: str | None = None) -> list[str]:
@@ -50,7 +52,18 @@ async def _check_known(conn: Connection, job_id: int, node_ids: set[str]) -> Non
         raise Invalid(f"job {job_id} has no node {', '.join(unknown[:NAMED])} that could be waited for")
 
 
-async def are_added(conn: Connection, job_id: int, node_ids: Sequence[str]) -> bool:
-    """Whether the owner has taken them in."""
-    cursor = await run(conn, "known_nodes", {"job_id": job_id, "node_ids": list(node_ids)})
-    return len(await cursor.fetchall()) == len(node_ids)
+async def until_added(conn: Connection, job_id: int, node_ids: Sequence[str], *, seconds: float) -> bool:
+    """Whether the owner has taken them in, or had no time for it yet. Raises JobEnded, and Conflict when it refused."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        values = {"job_id": job_id, "node_ids": list(node_ids)}
+        standing = await (await run(conn, "added_standing", values)).fetchone()
+        if standing is None or standing["known"] == len(node_ids):
+            return standing is not None
+        if standing["status"] in JOB_TERMINAL:
+            raise JobEnded(f"job {job_id} is {standing['status']}: what was added came too late")
+        if not standing["is_unread"]:
+            raise Conflict(f"job {job_id}: {standing['warning'] or 'what was added is refused'}")
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(LOOK_SECONDS)

@@ -6,14 +6,15 @@ from typing import Any
 
 import process_handlers
 import pytest
-from fleet import Fleet, fleet, handlers, retry, single, wait_until
+from fleet import Fleet, fleet, graph, handlers, retry, rows, single, task, wait_until
 from web import web
 
 from dagmaster.errors import Invalid, JobEnded, TaskOver
-from dagmaster.handlers import HandlerContext, registry
+from dagmaster.handlers import Handler, HandlerContext, Registry, registry
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode, result_of
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.slices import encode_slices
+from dagmaster.model.workflow import WaitNode
 from dagmaster.queues.contract import Offer, TaskReport
 from dagmaster.queues.http import HttpTransport
 from dagmaster.store.adding import add_to_job
@@ -307,6 +308,36 @@ async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
         assert {name for name in await it.fleet.statuses(job_id) if name.startswith("added.")} == set(said["node_ids"])
         await it.post(path, {"tasks": [task]}, 409)
         await it.post("/api/v1/jobs/1/tasks", {"tasks": [task]}, 404)
+
+
+async def test_what_the_api_adds_is_as_its_handler_says(dsn: str) -> None:
+    go_on = asyncio.Event()
+
+    async def waits(ctx: HandlerContext) -> None:
+        await go_on.wait()
+
+    async with web(dsn, single("waits")) as it:
+        it.fleet.known = handlers(waits=waits)
+        it.services.registry = Registry()
+        it.services.registry.register(Handler("own", waits, queue="special", timeout_seconds=7, retry=ONCE))
+        path = f"/api/v1/jobs/{await waiting_job(it.fleet)}/tasks"
+        added = [{"handler": "own"}, {"handler": "own", "queue": "q", "timeout_seconds": 9}]
+        said = await it.post(path, {"tasks": added}, 201)
+        nodes = await rows(dsn, "SELECT * FROM dagapp.dag_node_states WHERE node_id = ANY(%s)", said["node_ids"])
+        defined = {node["node_id"]: node["definition"] for node in nodes}
+        first, second = (defined[one] for one in said["node_ids"])
+        assert (first["queue"], first["timeout_seconds"], first["retry"]["max_attempts"]) == ("special", 7, 0)
+        assert (second["queue"], second["timeout_seconds"], second["retry"]["max_attempts"]) == ("q", 9, 0)
+
+
+async def test_who_adds_what_is_refused_hears_of_it(dsn: str) -> None:
+    nodes = {"work": task("echo", "END"), "last": WaitNode(signal="go")}
+    async with web(dsn, graph(nodes, start="work", finally_=("last",)), runs=True) as it:
+        job_id = (await it.post("/api/v1/jobs", {"workflow_id": "test"}, 201))["job_id"]
+        await it.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'last'")
+        added = {"tasks": [{"handler": "echo", "queue": "q"}]}
+        error = await it.post(f"/api/v1/jobs/{job_id}/tasks", added, 409)
+        assert "what was added is refused: the job is over but for what runs last" in error["error"]["message"]
 
 
 async def test_a_worker_without_a_database_adds_over_http(dsn: str) -> None:

@@ -136,6 +136,20 @@ async def test_a_second_late_report_of_the_same_task_is_not_noted_again(dsn: str
     assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox") == []
 
 
+async def test_late_signals_and_tasks_are_noted(dsn: str, me: Owner) -> None:
+    """Whoever sent them was told that they would be heard."""
+    await ended_job(me)
+    signal = {"job_id": me.job_id, "kind": "signal", "data": {"name": "go", "data": 1, "actor": "ann"}}
+    await add_mail(me.conn, [signal, {"job_id": me.job_id, "kind": "added", "output": {}, "data": {"actor": "bob"}}])
+    assert await close_late_mail(me.conn) == 2
+    told = "SELECT event_data FROM dagapp.dag_job_events WHERE event_type = %s AND event_status = 'warning'"
+    [received] = await rows(dsn, told, "signal_received")
+    late = {"name": "go", "actor": "ann", "woke": [], "kept": False, "reason": "the job has ended"}
+    assert received["event_data"] == late
+    [warned] = await rows(dsn, told, "job_warning")
+    assert warned["event_data"] == {"warning": "what was added is refused: the job has ended", "actor": "bob"}
+
+
 async def test_mail_of_unknown_jobs_and_other_late_mail_is_removed_without_a_word(dsn: str, me: Owner) -> None:
     await ended_job(me)
     await add_mail(

@@ -115,6 +115,14 @@ def test_a_signal_that_nobody_waits_for_is_kept_for_the_first_that_does():
     assert bench.status is JobStatus.COMPLETED and not bench.store.job.signals
 
 
+def test_a_signal_that_comes_when_the_job_has_ended_is_a_line_in_its_timeline():
+    bench = Bench(w=waiting(signal="go"), end=end("w")).start()
+    bench.send(*(SignalSent("go", None, bench.now, actor) for actor in ("ann", "bob")))
+    assert bench.status is JobStatus.COMPLETED and not bench.store.job.signals
+    late = {"name": "go", "actor": "bob", "woke": [], "kept": False, "reason": "the job has ended"}
+    assert bench.data(None, "signal_received") == late
+
+
 def test_a_signal_before_the_job_began_is_kept():
     bench = Bench(w=waiting(signal="go"), end=end("w"))
     signal(bench)

@@ -23,6 +23,17 @@ SELECT mail_id, output FROM dagapp.dag_mailbox WHERE mail_id = ANY(:mail_ids);
 -- Which of these nodes a job has.
 SELECT node_id FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = ANY(:node_ids);
 
+-- added_standing --
+-- How many of these nodes a job has, whether its owner has still to look at some, and what it said last.
+SELECT j.status,
+    (SELECT count(*) FROM dagapp.dag_node_states n WHERE n.job_id = j.job_id AND n.node_id = ANY(:node_ids)) AS known,
+    EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = j.job_id AND m.kind = 'added') AS is_unread,
+    (
+        SELECT e.event_data ->> 'warning' FROM dagapp.dag_job_events e
+        WHERE e.job_id = j.job_id AND e.event_type = 'job_warning' ORDER BY e.event_id DESC LIMIT 1
+    ) AS warning
+FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
+
 -- add_mail --
 -- Tell a job's owner something.
 INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
@@ -72,5 +83,13 @@ WITH late AS MATERIALIZED (
     SELECT r.job_id, r.node_id, r.task_id, 'result_ignored', 'warning',
         jsonb_build_object('reason', 'the job has ended', 'worker_id', r.worker_id), clock_timestamp(), 'orchestrator'
     FROM reports r JOIN kept k ON k.task_id = r.task_id AND k.is_new
+), told AS ( -- Whoever sent these was told that they would be heard.
+    INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+    SELECT job_id, CASE kind WHEN 'signal' THEN 'signal_received' ELSE 'job_warning' END::dagapp.event_type, 'warning',
+        CASE kind WHEN 'signal' THEN jsonb_build_object('name', data ->> 'name', 'actor', data ->> 'actor',
+            'woke', '[]'::jsonb, 'kept', false, 'reason', 'the job has ended')
+        ELSE jsonb_build_object('warning', 'what was added is refused: the job has ended', 'actor', data ->> 'actor')
+        END, clock_timestamp(), 'orchestrator'
+    FROM closed WHERE is_known AND node_id IS NULL AND kind IN ('signal', 'added')
 )
 SELECT count(*) AS closed FROM closed;
