@@ -186,7 +186,7 @@ class Local:
             await steps.request_decision(conn, job_id, node, approved=approved, actor=actor, comment=comment)
             is_there = await is_orchestrated(conn, threshold_seconds=self.settings.orphan_threshold_seconds)
             seconds = STEER_SECONDS if is_there else 0
-            status = await steps.until_decided(conn, job_id, node, seconds=seconds)
+            status = await steps.until_decided(conn, job_id, node, approved=approved, seconds=seconds)
             return Decided(status, status is not NodeStatus.RUNNING)
 
         return ask(self.settings, do)

@@ -75,16 +75,26 @@ async def is_unheard(conn: Connection, job_id: int) -> bool:
     return row is not None and bool(row["is_unheard"])
 
 
-async def until_decided(conn: Connection, job_id: int, node_id: str, *, seconds: float) -> NodeStatus:
-    """How the node stands when its owner has heard of the decision, or when that took too long."""
+async def until_decided(conn: Connection, job_id: int, node_id: str, *, approved: bool, seconds: float) -> NodeStatus:
+    """How the node stands when its owner has heard of the decision, or when that took too long.
+
+    Raises Conflict when it was not this decision that counted.
+    """
+    wanted = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         row = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
         if row is None:
             raise UnknownNode(f"job {job_id} has no node {node_id!r}")
-        if row["status"] != NodeStatus.RUNNING or asyncio.get_running_loop().time() > deadline:
+        if row["status"] == wanted or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
             return NodeStatus(row["status"])
+        if row["status"] != NodeStatus.RUNNING:
+            raise Conflict(f"node {node_id!r} is {row['status']}: something else has ended its waiting before")
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def _is_over(deadline: float) -> bool:
+    return asyncio.get_running_loop().time() > deadline
 
 
 async def _live_job(conn: Connection, job_id: int, otherwise: str) -> Row:

@@ -10,11 +10,12 @@ from fleet import Fleet, fleet, graph, task
 from dagmaster.errors import Conflict, Forbidden, Invalid, JobEnded, UnknownNode
 from dagmaster.handlers import HandlerContext, Permanent
 from dagmaster.model.graph import Graph
+from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import ApprovalNode, WaitNode
 from dagmaster.store.connect import opened
 from dagmaster.store.explaining import explain_job
 from dagmaster.store.steering import request_retry
-from dagmaster.store.steps import request_decision, send_signal
+from dagmaster.store.steps import request_decision, send_signal, until_decided
 
 HEARD: list[Any] = []
 
@@ -129,8 +130,13 @@ async def test_a_rejection_ends_the_job(running: Fleet) -> None:
     job_id = await running.submit(asking())
     await until_running(running, job_id, "ask")
     async with opened(running.dsn, application="test") as conn:
-        await request_decision(conn, job_id, "ask", approved=False, actor="ann", comment="not today")
+        async with conn.transaction():  # Both are on their way, and the first one counts.
+            await request_decision(conn, job_id, "ask", approved=False, actor="ann", comment="not today")
+            await request_decision(conn, job_id, "ask", approved=True, actor="bob", comment=None)
         [job] = await running.ended(job_id)
+        assert await until_decided(conn, job_id, "ask", approved=False, seconds=0) is NodeStatus.FAILED
+        with pytest.raises(Conflict, match="is failed: something else has ended its waiting"):
+            await until_decided(conn, job_id, "ask", approved=True, seconds=0)
         assert job["error_message"] == "node ask failed: rejected by ann: not today"
         with pytest.raises(JobEnded):
             await request_decision(conn, job_id, "ask", approved=True, actor="ann", comment=None)

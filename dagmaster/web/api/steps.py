@@ -40,7 +40,7 @@ async def approve_node(
 ) -> DecisionReply:
     """Let the job go on behind an approval. Where it names approvers, only their keys may."""
     await _request(conn, job, node_id, caller, body, approved=True)
-    return await _await(services, conn, job, node_id, response)
+    return await _await(services, conn, job, node_id, response, approved=True)
 
 
 @router.post("/{job_id}/nodes/{node_id}/reject", responses=DECIDED, dependencies=[OPERATORS])
@@ -55,7 +55,7 @@ async def reject_node(
 ) -> DecisionReply:
     """Fail an approval for good, and with it the job, unless the node is allowed to fail."""
     await _request(conn, job, node_id, caller, body, approved=False)
-    return await _await(services, conn, job, node_id, response)
+    return await _await(services, conn, job, node_id, response, approved=False)
 
 
 async def _request(
@@ -68,12 +68,12 @@ async def _request(
 
 
 async def _await(
-    services: Services, conn: Conn, job: dict[str, Any], node_id: str, response: Response
+    services: Services, conn: Conn, job: dict[str, Any], node_id: str, response: Response, *, approved: bool
 ) -> DecisionReply:
     """The owner acts within milliseconds; where there is none it makes no sense to wait."""
     services.wake()
     seconds = WAIT_SECONDS if (await services.fleet(conn)).is_orchestrated else 0
-    status = await steps.until_decided(conn, job["job_id"], node_id, seconds=seconds)
+    status = await steps.until_decided(conn, job["job_id"], node_id, approved=approved, seconds=seconds)
     is_done = status is not NodeStatus.RUNNING
     response.status_code = 200 if is_done else 202
     return DecisionReply(job_id=str(job["job_id"]), node_id=node_id, status=status, is_done=is_done)
