@@ -54,17 +54,25 @@ class Faults:
 
 
 class FaultyWorker(Worker):
-    """A worker whose tasks get into trouble as planned; all else is as ever."""
+    """A worker whose tasks get into trouble as planned; all else is as ever.
+
+    Planned is only what happens to the job under test: those that it calls may have nodes of the same names.
+    """
 
     def __init__(
-        self, *args: Any, faults: Faults, lose: Callable[[TaskMessage, str], Awaitable[None]], **options: Any
+        self,
+        *args: Any,
+        job_id: Awaitable[int],
+        faults: Faults,
+        lose: Callable[[TaskMessage, str], Awaitable[None]],
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self._faults, self._lose = faults, lose
+        self._job_id, self._faults, self._lose = job_id, faults, lose
 
     async def _execute(self, message: TaskMessage) -> TaskReport:
         trouble = self._faults.of(message)
-        if trouble is None or message.handler not in self.handlers:
+        if trouble is None or message.handler not in self.handlers or message.job_id != await self._job_id:
             return await super()._execute(message)
         handler = self._bench.registry.get(message.handler)
         if handler.isolation == "process" and trouble.is_mere_delay:

@@ -63,6 +63,7 @@ class Stage:
         registry = self.registry()
         graph = prepare(workflow, self.settings, registry, find)
         job = NewJob(graph, check_inputs(workflow, inputs), submitted_by="test")
+        submitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         queues = {own_queue(self.settings)}.union(*(queues_of(one.workflow) for one in (graph, *graph.called)))
         async with fleet(
             self.dsn,
@@ -71,9 +72,10 @@ class Stage:
             work=worker_options(self.settings, sorted(queues), None, handlers=self.handler_specs),
             registry=registry,
             clock=self.clock,
-            make_worker=partial(FaultyWorker, faults=self.faults, lose=self._lose),
+            make_worker=partial(FaultyWorker, job_id=submitted, faults=self.faults, lose=self._lose),
         ) as running:
             job_id = await self._submit(job, running)
+            submitted.set_result(job_id)
             async with self._accompanied(running, job_id):
                 yield running, job_id
 

@@ -394,3 +394,13 @@ def test_a_workflow_that_is_called_is_found_beside_its_file(make: Make, tmp_path
     )
     job = make("outer.yaml", folders=[tmp_path]).run()
     assert job.result["inner"]["result"]["greet"] == {"text": "Hello, Ada!"}
+
+
+def test_faults_are_of_the_job_and_not_of_those_that_it_calls(make: Make, tmp_path: Path) -> None:
+    tell = "  tell: {handler: echo, retry: {max_attempts: 0}}\n"
+    (tmp_path / "inner.yaml").write_text(f"workflow_id: inner\nnodes:\n{tell}")
+    (tmp_path / "outer.yaml").write_text(
+        f"workflow_id: outer\nnodes:\n  call: {{type: workflow, workflow: inner, next: tell}}\n{tell}"
+    )
+    job = make("outer.yaml", folders=[tmp_path]).fail("tell").run()
+    assert (job.nodes["call"].status, job.nodes["tell"].status) == ("completed", "failed")
