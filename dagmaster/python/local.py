@@ -126,6 +126,14 @@ class LocalFleet:
             self._crew = None
 
     def _call(self, work: Coroutine[Any, Any, JobOutcome]) -> Future[JobOutcome]:
+        try:
+            background = self._awake()
+        except BaseException:
+            work.close()  # Nobody will ever await it.
+            raise
+        return background.call(work)
+
+    def _awake(self) -> Background:
         with self._starting:
             if self._background is None:
                 load_handlers(self.settings.handlers)
@@ -133,7 +141,7 @@ class LocalFleet:
                 background = Background(lambda: database(self.settings), "dagmaster-local")
                 self._dsn = background.start()
                 self._background = background
-        return self._background.call(work)
+            return self._background
 
     # In the thread's loop.
 

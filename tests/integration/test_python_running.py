@@ -1,7 +1,9 @@
 import asyncio
+import gc
 import math
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from fleet import rows
 import dagmaster
 from dagmaster import JobFailed, current_task, run_job_test, task, workflow
 from dagmaster.authoring.yaml import QueueRules, read_workflow
-from dagmaster.errors import Invalid
+from dagmaster.errors import DatabaseUnavailable, Invalid
 from dagmaster.handlers import registry
 from dagmaster.model.states import JobStatus
 from dagmaster.python.local import LocalFleet
@@ -305,3 +307,13 @@ def test_a_broken_workflow_function_is_found_by_validate(tmp_path: Path) -> None
     done = call("validate", file)
     assert done.code == 2
     assert f"{file}:7: error: <nodes.double.output.result> stands for a value" in done.out
+
+
+def test_without_a_database_that_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(DatabaseUnavailable, match="cannot be reached"):
+            run_job_test(1)
+        gc.collect()
+    assert [str(one.message) for one in warned if "never awaited" in str(one.message)] == []
