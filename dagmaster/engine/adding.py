@@ -6,10 +6,10 @@ of the job; no node of the definition ever waits for an added one.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 import orjson
 
+from dagmaster.engine.added import encode_definition, state_of
 from dagmaster.engine.edges import is_dead, is_ready, make_ready, skip
 from dagmaster.engine.ending import start_job
 from dagmaster.engine.failing import fail_attempt
@@ -17,23 +17,21 @@ from dagmaster.engine.messages import TasksAdded
 from dagmaster.engine.reports import begin, find_current
 from dagmaster.engine.results import REFUSED, waits_for
 from dagmaster.engine.running import start
-from dagmaster.engine.state import JobState, NodeState, count_edge, follow, is_live, is_settled
+from dagmaster.engine.state import JobState, NodeState, count_edge, follow, is_live, is_settled, unfollow
 from dagmaster.engine.turn import Turn
 from dagmaster.errors import Invalid
 from dagmaster.model.added import AddedDependency, AddedNode, awaited, may_add
-from dagmaster.model.expressions import Template
-from dagmaster.model.graph import GraphNode, NodeType, TaskSpec
 from dagmaster.model.last import Phase
-from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.slices import node_row, read_node
-from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, EventStatus, JobStatus, NodeStatus
-from dagmaster.model.workflow import DEFAULT_TIMEOUT_SECONDS
+from dagmaster.model.states import (
+    NODE_IN_FLIGHT,
+    NODE_REOPENED,
+    NODE_TERMINAL,
+    EventStatus,
+    JobStatus,
+    NodeStatus,
+)
 
 SHOWN_IDS = 20
-_NO_PARAMS = Template({})
-_NEVER_TRIED_AGAIN = RetryPolicy(max_attempts=0)
-# What a row means that says nothing else, whatever the operator sets later.
-_USUAL_RETRY = RetryPolicy()
 
 
 def accept_added(turn: Turn, message: TasksAdded) -> None:
@@ -71,11 +69,13 @@ def _check(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:
     phase = job.phase_of(adder) if adder else Phase.MAIN
     if adder is None and job.last_open and not job.main_open:
         raise Invalid("the job is over but for what runs last")
-    if len(job.nodes) + len(message.nodes) > turn.rules.max_fan_out:
+    if len(job.nodes) + sum(node.node_id not in job.nodes for node in message.nodes) > turn.rules.max_fan_out:
         raise Invalid(f"a job may have {turn.rules.max_fan_out} nodes")
     planned: dict[str, tuple[str, ...]] = {}
     for node in message.nodes:
         known = job.nodes.get(node.node_id)
+        if node.node_id in planned:
+            raise Invalid(f"{node.node_id} is named twice")
         if not may_add(adder_id, node.node_id) or (known is not None and not _is_of(known, adder_id)):
             raise Invalid(f"{adder_id or 'the outside'} cannot add a node of the id {node.node_id}")
         for source in awaited(node):
@@ -90,6 +90,11 @@ def _check(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:
         planned[node.node_id] = awaited(node)
 
 
+def _is_set_aside(job: JobState, node: NodeState) -> bool:
+    """A chain that runs last runs once more: what it added the last time waits to be added again."""
+    return node.status is NodeStatus.SKIPPED and job.phase_of(node) is not Phase.MAIN
+
+
 def _is_of(node: NodeState, adder: str | None) -> bool:
     return node.is_added and node.added_by == adder
 
@@ -97,18 +102,20 @@ def _is_of(node: NodeState, adder: str | None) -> bool:
 def _check_more(job: JobState, node: NodeState, given: AddedNode, planned: Mapping[str, tuple[str, ...]]) -> None:
     """A node that is there may wait for more as long as it has not begun."""
     for source in _more(node, given):
-        if node.status is not NodeStatus.PENDING:
+        if node.status is not NodeStatus.PENDING and not _is_set_aside(job, node):
             raise Invalid(f"{node.node_id} is {node.status}: it is too late for it to wait for {source}")
         if waits_for(job, source, node.node_id, planned):
             raise Invalid(f"{node.node_id} and {source} would wait for each other")
 
 
 def _more(node: NodeState, given: AddedNode) -> tuple[str, ...]:
-    return tuple(one for one in awaited(given) if one not in node.spec.all_of)
+    there = set(node.spec.all_of)
+    return tuple(one for one in awaited(given) if one not in there)
 
 
 def _add(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:
-    fresh = list(dict.fromkeys(node.node_id for node in message.nodes if node.node_id not in turn.job.nodes))
+    job = turn.job
+    fresh = [node.node_id for node in message.nodes if _is_fresh(job, node.node_id)]
     if fresh or not message.nodes:
         turn.note(
             "tasks_added",
@@ -120,13 +127,19 @@ def _add(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:
             node_ids=fresh[:SHOWN_IDS],
         )
     for node in message.nodes:
-        known = turn.job.nodes.get(node.node_id)
+        known = job.nodes.get(node.node_id)
         if known is None:
             _add_node(turn, adder, node)
+        elif _is_set_aside(job, known):
+            _add_again(turn, adder, known, node)
         else:
             _wait_for_more(turn, known, node)
     turn.groups += message.groups  # Those that are stored already are kept, as nodes are.
-    turn.dependencies += _numbered(turn.job, message.dependencies)
+    turn.dependencies += _numbered(job, message.dependencies)
+
+
+def _is_fresh(job: JobState, node_id: str) -> bool:
+    return node_id not in job.nodes or _is_set_aside(job, job.nodes[node_id])
 
 
 def _numbered(job: JobState, dependencies: Iterable[AddedDependency]) -> Iterator[AddedDependency]:
@@ -146,17 +159,38 @@ def _number_of(job: JobState, end: int | str) -> int | None:
 
 def _add_node(turn: Turn, adder: NodeState | None, given: AddedNode) -> None:
     job = turn.job
-    queue = given.queue or (adder.task_queue if adder is not None else "")
-    timeout = given.timeout_seconds or turn.rules.default_timeout_seconds
-    retry = given.retry or turn.rules.default_retry
-    node = _state_of(given, adder.node_id if adder else None, queue, timeout, retry)
-    if node.has_params:
-        node.params = orjson.dumps(given.params)
+    node = _new_state(turn, adder, given)
     node.definition = encode_definition(given, node)
     job.nodes[node.node_id] = turn.created[node.node_id] = node
     job.count_open(node, 1)
     node.all_open = len(node.spec.all_of)
     _connect(job, node, node.spec.all_of)
+    _set_off(turn, node)
+
+
+def _new_state(turn: Turn, adder: NodeState | None, given: AddedNode) -> NodeState:
+    queue = given.queue or (adder.task_queue if adder is not None else "")
+    timeout = given.timeout_seconds or turn.rules.default_timeout_seconds
+    retry = given.retry or turn.rules.default_retry
+    node = state_of(given, adder.node_id if adder else None, queue, timeout, retry)
+    if node.has_params:
+        node.params = orjson.dumps(given.params)
+    return node
+
+
+def _add_again(turn: Turn, adder: NodeState | None, node: NodeState, given: AddedNode) -> None:
+    """As it is added now, behind what it waits for now."""
+    fresh = _new_state(turn, adder, given)
+    for name in node.spec.all_of:
+        unfollow(turn.job.nodes[name], node)
+    node.spec, node.max_retries = fresh.spec, node.attempt + fresh.max_retries
+    if fresh.has_params:
+        node.params, node.has_params = fresh.params, True
+    node.definition = encode_definition(given, node)
+    node.completed_at = None
+    turn.move_node(node, NODE_REOPENED)
+    node.all_open, node.live = len(node.spec.all_of), 0
+    _connect(turn.job, node, node.spec.all_of)
     _set_off(turn, node)
 
 
@@ -187,55 +221,3 @@ def _set_off(turn: Turn, node: NodeState) -> None:
         make_ready(turn, node)
     elif is_dead(node):
         skip(turn, node, "conditional_branch_not_taken")
-
-
-def encode_definition(given: AddedNode, node: NodeState) -> bytes:
-    """What its row keeps; parameters that name results only here, until they are known."""
-    task = node.spec.task
-    queue, timeout, retry = (task.queue, task.timeout_seconds, task.retry) if task else (None, None, None)
-    row = node_row(
-        given,
-        node.spec.all_of,
-        queue,
-        None if timeout == DEFAULT_TIMEOUT_SECONDS else timeout,
-        None if retry is _USUAL_RETRY or retry == _USUAL_RETRY else retry,
-    )
-    if given.refs:
-        row["refs"] = given.params
-    return orjson.dumps(row)
-
-
-def read_definition(node_id: str, definition: bytes, added_by: str | None) -> NodeState:
-    """The node as it was added, from its row."""
-    row = orjson.loads(definition)
-    refs = row.pop("refs", {})
-    given = read_node({"id": node_id, "params": refs, **row}, f"the definition of {node_id}")
-    timeout, retry = given.timeout_seconds or DEFAULT_TIMEOUT_SECONDS, given.retry or _USUAL_RETRY
-    return _state_of(given, added_by, given.queue or "", timeout, retry)
-
-
-def _state_of(given: AddedNode, added_by: str | None, queue: str, timeout: float, retry: RetryPolicy) -> NodeState:
-    """In memory it is a node like the others, with a specification of its own."""
-    sources = awaited(given)
-    if given.type == "gate":
-        spec = GraphNode(given.node_id, NodeType.GATE, sources, (), (), _NEVER_TRIED_AGAIN)
-        return NodeState(given.node_id, spec, 0, is_added=True, added_by=added_by)
-    task = _task_spec(given.handler, queue, timeout, retry)
-    if given.refs:
-        task = replace(task, params=Template(given.params))
-    spec = GraphNode(given.node_id, NodeType.TASK, sources, (), (), retry, task=task)
-    return NodeState(
-        given.node_id,
-        spec,
-        retry.max_attempts,
-        is_added=True,
-        added_by=added_by,
-        has_params=not given.refs,
-        snowflake=given.task,
-    )
-
-
-@lru_cache(maxsize=1024)
-def _task_spec(handler: str, queue: str, timeout_seconds: float, retry: RetryPolicy) -> TaskSpec:
-    """Shared by all that are alike; thousands are."""
-    return TaskSpec(handler, queue, _NO_PARAMS, timeout_seconds, retry)

@@ -5,10 +5,14 @@ which edges live; joins, `any_of`, optional steps and nested branches need no fu
 """
 
 from collections import deque
+from typing import Any
 
 from dagmaster.engine.state import NodeState, count_edge, is_live, is_settled, targets_of
 from dagmaster.engine.turn import Turn
 from dagmaster.model.states import NODE_READY, NODE_SKIPPED, NodeStatus
+
+# A node may wait for very many, and its line in the timeline must stay readable.
+SHOWN_SOURCES = 100
 
 
 def pass_on(turn: Turn, ended: NodeState) -> None:
@@ -59,7 +63,9 @@ def is_dead(node: NodeState) -> bool:
 
 
 def make_ready(turn: Turn, node: NodeState) -> None:
-    turn.move_node(node, NODE_READY, dependencies=[*node.spec.all_of, *node.spec.any_of])
+    sources = (*node.spec.all_of, *node.spec.any_of)
+    more: dict[str, Any] = {"more": len(sources) - SHOWN_SOURCES} if len(sources) > SHOWN_SOURCES else {}
+    turn.move_node(node, NODE_READY, dependencies=list(sources[:SHOWN_SOURCES]), **more)
     turn.ready.append(node)
 
 

@@ -58,8 +58,13 @@ def _give_up(turn: Turn, node: NodeState, error: str) -> None:
         turn.job_touched = True
     for name in job.awaited.pop(node.node_id, ()):
         if job.nodes[name].result_of == node.node_id:
-            fail_attempt(turn, job.nodes[name], f"it gives the result of {node.node_id}, which failed", permanent=True)
+            fail_with(turn, job.nodes[name], node)
     pass_on(turn, node)
+
+
+def fail_with(turn: Turn, node: NodeState, other: NodeState) -> None:
+    """Its result was to be that of another node, which has failed for good."""
+    fail_attempt(turn, node, f"it gives the result of {other.node_id}, which failed", permanent=True)
 
 
 def _rule_against(node: NodeState, error_types: Sequence[str] | None, *, is_asked_for: bool) -> str | None:

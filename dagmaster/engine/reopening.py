@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from graphlib import TopologicalSorter
 
-from dagmaster.engine.edges import is_dead, is_ready, make_ready
+from dagmaster.engine.edges import is_dead, is_ready, make_ready, skip
 from dagmaster.engine.failing import policy_of, retry
 from dagmaster.engine.messages import Message, RetryByHand, TimerKind
 from dagmaster.engine.running import is_backing_off
@@ -97,14 +97,19 @@ def _is_to_be_tried(node: NodeState) -> bool:
 
 
 def _run_last_again(turn: Turn, node: NodeState) -> None:
-    """The job will end once more, and its last chains run then, whatever they did the first time."""
-    if node.is_added or node.status is NodeStatus.PENDING:
+    """The job will end once more, and its last chains run then, whatever they did the first time.
+
+    What they have added is set aside: it is for them to add it again.
+    """
+    if node.status is NodeStatus.PENDING or (node.is_added and node.status is NodeStatus.SKIPPED):
         return
     if node.status is not NodeStatus.SKIPPED:
         node.attempt += 1
         node.max_retries = node.attempt + policy_of(node).max_attempts
     node.dispatched_at = node.started_at = node.output = node.error = None
     _unskip(turn, node)
+    if node.is_added:
+        skip(turn, node, "job_reopened")
 
 
 def _is_bypassed(node: NodeState) -> bool:

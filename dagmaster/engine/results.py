@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import orjson
 
-from dagmaster.engine.failing import fail_attempt
+from dagmaster.engine.failing import fail_attempt, fail_with
 from dagmaster.engine.running import complete
 from dagmaster.engine.state import JobState, NodeState, is_settled
 from dagmaster.engine.turn import Turn
@@ -40,6 +40,8 @@ def await_result(turn: Turn, node: NodeState, name: str, duration_ms: int | None
         complete(turn, node, other.output, duration_ms)
     elif other.status is NodeStatus.SKIPPED:
         _refuse(turn, node, f"it gives the result of {name}, which was skipped")
+    elif other.status is NodeStatus.FAILED:
+        fail_with(turn, node, other)
     else:
         node.result_of = name
         job.awaited.setdefault(name, []).append(node.node_id)

@@ -98,7 +98,7 @@ def dispatch(turn: Turn, node: NodeState) -> None:
     if queue in turn.rules.closed_queues:
         job.held.setdefault(queue, deque()).append(node.node_id)
         return
-    if not node.has_params or node.spec.phase is not Phase.MAIN:  # How the job went may differ from the last time.
+    if not node.has_params or _may_differ(turn, node):
         params = params_of(turn, node)
         node.params = encode(params, f"the parameters of {node.node_id}")
         node.has_params = True
@@ -108,6 +108,11 @@ def dispatch(turn: Turn, node: NodeState) -> None:
     task_id = job.task_id(node)
     turn.dispatches[task_id] = Dispatch(node, task_id, node.attempt, turn.now)
     turn.arm(TimerKind.DISPATCH, dispatch_deadline(turn, node), node)
+
+
+def _may_differ(turn: Turn, node: NodeState) -> bool:
+    """What an earlier run of a last chain was given. An added node has its own at hand if it names results."""
+    return turn.job.phase_of(node) is not Phase.MAIN and (not node.is_added or bool(node.task.params.raw))
 
 
 def params_of(turn: Turn, node: NodeState) -> Any:

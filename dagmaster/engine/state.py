@@ -116,13 +116,15 @@ class JobState:
 
     def phase_of(self, node: "NodeState") -> Phase:
         """What a task adds belongs to where it stands itself."""
+        if not self.last_open:  # There is no other phase; and tasks may add tasks that add tasks, thousands of times.
+            return Phase.MAIN
         while node.added_by is not None:
             node = self.nodes[node.added_by]
         return node.spec.phase
 
     def count_open(self, node: "NodeState", change: int) -> None:
         self.open += change
-        if self.last_open and (phase := self.phase_of(node)) is not Phase.MAIN:
+        if (phase := self.phase_of(node)) is not Phase.MAIN:
             self.last_open[phase] += change
 
     @property
@@ -227,6 +229,11 @@ def follow(source: NodeState, target: NodeState) -> None:
     source.followers.append(target.node_id)
 
 
+def unfollow(source: NodeState, target: NodeState) -> None:
+    assert source.followers is not None
+    source.followers.remove(target.node_id)
+
+
 def targets_of(node: NodeState) -> Sequence[str]:
     """Where the edges out of a node lead; a fan-out's child has none of its own, but added nodes may wait for it."""
     own = () if node.is_child else node.spec.targets
@@ -250,7 +257,7 @@ def has_passed(job: JobState, node: NodeState) -> bool:
     """It failed for good, and the job goes on: it may fail, or stands in one of the chains that run last."""
     if node.status is not NodeStatus.FAILED or (job.error is not None and is_withdrawn(node)):
         return False
-    return node.spec.allow_failure or (bool(job.last_open) and job.phase_of(node) is not Phase.MAIN)
+    return node.spec.allow_failure or job.phase_of(node) is not Phase.MAIN
 
 
 def is_withdrawn(node: NodeState) -> bool:

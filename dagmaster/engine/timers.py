@@ -66,6 +66,8 @@ def end_zombie(turn: Turn) -> None:
         return
     hours = after.total_seconds() / 3600
     give_up(turn, f"Timeout: no progress for {hours:g} hours")
+    if not turn.is_over:  # The chains that run last may stand still, too.
+        turn.arm(TimerKind.ZOMBIE, turn.now + after)
 
 
 def _deadline(turn: Turn, node: NodeState) -> datetime | None:

@@ -51,7 +51,8 @@ def _end_wait(turn: Turn, node: NodeState, output: bytes) -> None:
 def accept_signal(turn: Turn, message: SignalSent) -> None:
     """It wakes all that wait for it now; if nobody does, it is kept for the first that will."""
     job = turn.job
-    waiting = [node for node in job.nodes.values() if _waits_for(node, message.name)]
+    # Only nodes of the definition wait for signals.
+    waiting = [job.nodes[node_id] for node_id in job.graph.nodes if _waits_for(job.nodes[node_id], message.name)]
     signal = {"name": message.name, "data": message.data, "actor": message.actor, "at": message.at.isoformat()}
     is_kept = not waiting and len(job.signals) < MAX_KEPT_SIGNALS
     names = [node.node_id for node in waiting[:SHOWN_NODES]]

@@ -52,6 +52,7 @@ REASONS = {
     "conditional_branch_not_taken": "its branch was not taken",
     "job_failed": "the job failed",
     "job_cancelled": "the job was cancelled",
+    "job_reopened": "it is for the last steps of the job to add it again",
     "job_did_not_fail": "the job did not fail",
     "step_before_failed": "the step before it failed",
 }

@@ -9,7 +9,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, NamedTuple
 
-from dagmaster.engine.adding import read_definition
+from dagmaster.engine.added import read_definition
 from dagmaster.engine.messages import (
     Message,
     Resume,

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import psycopg
 
-from dagmaster.engine.adding import read_definition
+from dagmaster.engine.added import read_definition
 from dagmaster.engine.state import JobState, NodeState, new_job, restore
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id

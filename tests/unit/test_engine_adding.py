@@ -1,11 +1,10 @@
 """Nodes that running tasks add: once, behind what they wait for, and as good as any other node from then on."""
 
-from typing import Any
-
 import pytest
-from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_out, task
+from adding_bench import add, gate, job, node
+from engine_bench import AT_ONCE, JOB, Bench, choose, end, fan_out, task
 
-from dagmaster.engine.messages import RetryByHand, TasksAdded, TimerDue, TimerKind
+from dagmaster.engine.messages import RetryByHand
 from dagmaster.engine.turn import Rules
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
 from dagmaster.model.retry import RetryPolicy
@@ -13,26 +12,6 @@ from dagmaster.model.states import JobStatus, NodeStatus
 
 PENDING, DISPATCHED, RUNNING = NodeStatus.PENDING, NodeStatus.DISPATCHED, NodeStatus.RUNNING
 COMPLETED, FAILED, SKIPPED = NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED
-
-
-def job(**fields: Any) -> Bench:
-    """One task, `a`, that runs, and the end behind it."""
-    bench = Bench(a=task(**fields), end=end("a")).start()
-    bench.begin("a")
-    return bench
-
-
-def node(name: str, *after: str, **fields: Any) -> AddedNode:
-    return AddedNode(name, "work", fields.pop("params", {}), after, retry=fields.pop("retry", NO_RETRY), **fields)
-
-
-def gate(name: str, *after: str) -> AddedNode:
-    return AddedNode(name, after=after, type="gate")
-
-
-def add(bench: Bench, *nodes: AddedNode, adder: str | None = "a", **fields: Any) -> None:
-    task_id = fields.pop("task_id", None) or (bench.task_id(adder) if adder else None)
-    bench.send(TasksAdded(adder, task_id, "worker" if adder else None, bench.now, nodes, **fields))
 
 
 def test_an_added_node_runs_and_the_job_stays_open_until_it_has_ended():
@@ -89,6 +68,32 @@ def test_a_repeated_attempt_adds_the_same_nodes_once():
     for name in ("a", "a.2", "a.3"):
         bench.complete(name)
     assert bench.status is JobStatus.COMPLETED
+
+
+def test_what_is_there_already_does_not_count_against_the_limit_of_nodes():
+    bench = Bench(a=task(retry=AT_ONCE), end=end("a"), rules=Rules(max_fan_out=5)).start()
+    add(bench, node("a.1"), node("a.2"))
+    bench.fail("a")
+    add(bench, node("a.1"), node("a.2"))
+    assert bench.of("a") is RUNNING
+    add(bench, node("a.3"))
+    assert "a job may have 5 nodes" in (bench.error or "")
+
+
+def test_a_node_that_is_named_twice_in_a_slice_harms_nobody():
+    bench = job()
+    add(bench, node("a.1"), node("a.1", "start"))
+    assert (bench.status, bench.of("a")) == (JobStatus.FAILED, FAILED)
+    assert "a.1 is named twice" in (bench.error or "")
+
+
+def test_it_keeps_the_first_id_that_it_was_given():
+    bench = job(retry=AT_ONCE)
+    add(bench, node("a.1"), node("a.2", "a.1", task=12))
+    bench.fail("a")
+    add(bench, node("a.1"), node("a.3"), node("a.2", "a.1", "a.3", task=99))
+    bench.restart()
+    assert bench.job.nodes["a.2"].snowflake == 12
 
 
 def test_what_an_attempt_adds_that_is_over_is_not_taken_in():
@@ -334,121 +339,6 @@ def test_a_paused_job_that_has_not_begun_can_be_added_to():
     bench.complete("a")
     bench.complete("added.5")
     assert bench.status is JobStatus.COMPLETED
-
-
-# Results of others.
-
-
-def result_of(name: str) -> dict[str, str]:
-    return {"$result_of": name}
-
-
-def test_a_task_may_give_the_result_of_a_node_that_it_has_added():
-    bench = job()
-    add(bench, node("a.1"))
-    bench.complete("a", result_of("a.1"))
-    assert (bench.of("a"), bench.of("end"), bench.store.running) == (RUNNING, PENDING, {})
-    bench.complete("a.1", {"result": 9})
-    assert (bench.output("a"), bench.status) == ({"result": 9}, JobStatus.COMPLETED)
-
-
-def test_the_other_may_have_completed_before():
-    bench = job()
-    add(bench, node("a.1"))
-    bench.complete("a.1", {"result": 9})
-    bench.complete("a", result_of("a.1"))
-    assert (bench.output("a"), bench.status) == ({"result": 9}, JobStatus.COMPLETED)
-
-
-def test_results_are_passed_on_through_any_number_of_nodes():
-    bench = job()
-    adder = "a"
-    for _ in range(3):
-        add(bench, node(f"{adder}.1"), adder=adder)
-        bench.complete(adder, result_of(f"{adder}.1"))
-        adder += ".1"
-    bench.restart()
-    bench.complete(adder, {"result": "deep"})
-    assert (bench.output("a"), bench.status) == ({"result": "deep"}, JobStatus.COMPLETED)
-
-
-def test_while_it_waits_for_the_other_nothing_concerns_its_attempt():
-    bench = job(timeout_seconds=10)
-    add(bench, node("a.1", timeout_seconds=1000))
-    bench.complete("a", result_of("a.1"))
-    bench.lose("a")
-    bench.fail("a")
-    add(bench, node("a.2"))
-    bench.wait(100)
-    bench.restart()
-    bench.wait(100)
-    bench.send(TimerDue(TimerKind.TIMEOUT, "a", 0))
-    assert (bench.of("a"), bench.store.nodes["a"].attempt) == (RUNNING, 0)
-    assert "a.2" not in bench.store.nodes
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("nobody", "no node that was added to this job"),
-        ("end", "no node that was added to this job"),
-        ("a.behind", "which waits for it"),
-        ("a.far", "which waits for it"),
-        ("a.skipped", "which was skipped"),
-    ],
-)
-def test_a_result_that_can_never_come_fails_the_attempt_for_good(name: str, reason: str):
-    bench = Bench(
-        {"x": 1},
-        a=task(retry=AT_ONCE),
-        b=task("a"),
-        c=choose("inputs.x", is_1=("end",), default=("d",)),
-        d=task(),
-        end=end("b"),
-    ).start()
-    add(bench, node("a.behind", "a"), node("a.far", "b"), node("a.skipped", "d"))
-    bench.complete("a", result_of(name))
-    assert bench.status is JobStatus.FAILED
-    assert reason in (bench.error or "")
-
-
-def test_two_that_give_each_others_result_are_found():
-    bench = job()
-    add(bench, node("a.1"), node("a.2"))
-    bench.complete("a.1", result_of("a.2"))
-    bench.complete("a.2", result_of("a.1"))
-    assert "which waits for it" in (bench.error or "")
-
-
-def test_a_fan_out_waits_for_its_children_and_they_cannot_wait_for_what_is_behind_it():
-    bench = Bench({"items": [1, 2]}, f=fan_out("{{ inputs.items }}"), end=end("f")).start()
-    add(bench, node("f__0.1", "f"), adder="f__0")
-    bench.complete("f__0", result_of("f__0.1"))
-    assert "which waits for it" in (bench.error or "")
-
-
-def test_if_the_other_is_skipped_later_the_node_fails():
-    bench = Bench(
-        {"x": 1}, a=task(), b=task(), c=choose("inputs.x", "b", is_1=("end",), default=("d",)), d=task(), end=end("a")
-    ).start()
-    add(bench, node("a.1", "d"))
-    bench.complete("a", result_of("a.1"))
-    assert bench.of("a") is RUNNING
-    bench.complete("b")
-    assert "which was skipped" in (bench.error or "")
-
-
-def test_a_withdrawn_node_gives_its_result_after_reopening():
-    bench = job()
-    add(bench, node("a.1"), node("a.2"))
-    bench.complete("a", result_of("a.1"))
-    bench.fail("a.2")
-    bench.retry()
-    add(bench, node("a.1"), node("a.2"))
-    bench.complete("a.1", {"result": 1})
-    bench.complete("a", result_of("a.1"))
-    bench.complete("a.2")
-    assert (bench.output("a"), bench.status) == ({"result": 1}, JobStatus.COMPLETED)
 
 
 def test_adding_costs_nothing_for_the_nodes_that_are_there():

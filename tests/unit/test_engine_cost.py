@@ -10,7 +10,16 @@ import pytest
 from engine_bench import JOB, NO_RETRY, START, fan_out
 
 from dagmaster.engine.decide import decide
-from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskStarted, TimerDue, TimerKind
+from dagmaster.engine.messages import (
+    Message,
+    Resume,
+    SignalSent,
+    TaskCompleted,
+    TaskFailed,
+    TaskStarted,
+    TimerDue,
+    TimerKind,
+)
 from dagmaster.engine.state import JobState, new_job
 from dagmaster.engine.turn import Rules
 from dagmaster.model.compile import compile_graph
@@ -122,6 +131,18 @@ def test_a_message_costs_the_same_in_a_large_job(
     assert calls(large, one) == calls(small, one)
     others = [message(name.format(first + index)) for index in range(1, 25)]
     assert seconds(large, others) < 10 * seconds(small, others) + 0.001
+
+
+def test_a_signal_costs_the_same_however_many_children_there_are():
+    signal = SignalSent("go", None, START)
+    assert calls(fanned(LARGE), signal) == calls(fanned(SMALL), signal)
+
+
+def test_the_timeline_does_not_repeat_a_long_list_of_what_a_node_waited_for():
+    job = joined(SMALL)
+    turn = decide(job, [completed(f"t{index}") for index in range(SMALL)], START, RULES)
+    [ready] = [event for event in turn.events if (event.node_id, event.event_type) == ("end", "node_ready")]
+    assert ready.event_data == {"dependencies": [f"t{index}" for index in range(100)], "more": SMALL - 100}
 
 
 def test_a_job_that_waits_costs_nothing():

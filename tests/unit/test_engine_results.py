@@ -1,0 +1,118 @@
+"""A task may give the result of a node that it has added as its own."""
+
+import pytest
+from adding_bench import add, job, node, result_of
+from engine_bench import AT_ONCE, Bench, choose, end, fan_out, task
+
+from dagmaster.engine.messages import TimerDue, TimerKind
+from dagmaster.model.states import JobStatus, NodeStatus
+
+PENDING, RUNNING = NodeStatus.PENDING, NodeStatus.RUNNING
+
+
+def test_a_task_may_give_the_result_of_a_node_that_it_has_added():
+    bench = job()
+    add(bench, node("a.1"))
+    bench.complete("a", result_of("a.1"))
+    assert (bench.of("a"), bench.of("end"), bench.store.running) == (RUNNING, PENDING, {})
+    bench.complete("a.1", {"result": 9})
+    assert (bench.output("a"), bench.status) == ({"result": 9}, JobStatus.COMPLETED)
+
+
+def test_the_other_may_have_completed_before():
+    bench = job()
+    add(bench, node("a.1"))
+    bench.complete("a.1", {"result": 9})
+    bench.complete("a", result_of("a.1"))
+    assert (bench.output("a"), bench.status) == ({"result": 9}, JobStatus.COMPLETED)
+
+
+def test_results_are_passed_on_through_any_number_of_nodes():
+    bench = job()
+    adder = "a"
+    for _ in range(3):
+        add(bench, node(f"{adder}.1"), adder=adder)
+        bench.complete(adder, result_of(f"{adder}.1"))
+        adder += ".1"
+    bench.restart()
+    bench.complete(adder, {"result": "deep"})
+    assert (bench.output("a"), bench.status) == ({"result": "deep"}, JobStatus.COMPLETED)
+
+
+def test_while_it_waits_for_the_other_nothing_concerns_its_attempt():
+    bench = job(timeout_seconds=10)
+    add(bench, node("a.1", timeout_seconds=1000))
+    bench.complete("a", result_of("a.1"))
+    bench.lose("a")
+    bench.fail("a")
+    add(bench, node("a.2"))
+    bench.wait(100)
+    bench.restart()
+    bench.wait(100)
+    bench.send(TimerDue(TimerKind.TIMEOUT, "a", 0))
+    assert (bench.of("a"), bench.store.nodes["a"].attempt) == (RUNNING, 0)
+    assert "a.2" not in bench.store.nodes
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nobody", "no node that was added to this job"),
+        ("end", "no node that was added to this job"),
+        ("a.behind", "which waits for it"),
+        ("a.far", "which waits for it"),
+        ("a.skipped", "which was skipped"),
+    ],
+)
+def test_a_result_that_can_never_come_fails_the_attempt_for_good(name: str, reason: str):
+    bench = Bench(
+        {"x": 1},
+        a=task(retry=AT_ONCE),
+        b=task("a"),
+        c=choose("inputs.x", is_1=("end",), default=("d",)),
+        d=task(),
+        end=end("b"),
+    ).start()
+    add(bench, node("a.behind", "a"), node("a.far", "b"), node("a.skipped", "d"))
+    bench.complete("a", result_of(name))
+    assert bench.status is JobStatus.FAILED
+    assert reason in (bench.error or "")
+
+
+def test_two_that_give_each_others_result_are_found():
+    bench = job()
+    add(bench, node("a.1"), node("a.2"))
+    bench.complete("a.1", result_of("a.2"))
+    bench.complete("a.2", result_of("a.1"))
+    assert "which waits for it" in (bench.error or "")
+
+
+def test_a_fan_out_waits_for_its_children_and_they_cannot_wait_for_what_is_behind_it():
+    bench = Bench({"items": [1, 2]}, f=fan_out("{{ inputs.items }}"), end=end("f")).start()
+    add(bench, node("f__0.1", "f"), adder="f__0")
+    bench.complete("f__0", result_of("f__0.1"))
+    assert "which waits for it" in (bench.error or "")
+
+
+def test_if_the_other_is_skipped_later_the_node_fails():
+    bench = Bench(
+        {"x": 1}, a=task(), b=task(), c=choose("inputs.x", "b", is_1=("end",), default=("d",)), d=task(), end=end("a")
+    ).start()
+    add(bench, node("a.1", "d"))
+    bench.complete("a", result_of("a.1"))
+    assert bench.of("a") is RUNNING
+    bench.complete("b")
+    assert "which was skipped" in (bench.error or "")
+
+
+def test_a_withdrawn_node_gives_its_result_after_reopening():
+    bench = job()
+    add(bench, node("a.1"), node("a.2"))
+    bench.complete("a", result_of("a.1"))
+    bench.fail("a.2")
+    bench.retry()
+    add(bench, node("a.1"), node("a.2"))
+    bench.complete("a.1", {"result": 1})
+    bench.complete("a", result_of("a.1"))
+    bench.complete("a.2")
+    assert (bench.output("a"), bench.status) == ({"result": 1}, JobStatus.COMPLETED)
