@@ -93,7 +93,8 @@ class Teller:
 
     async def all_saved(self, task_id: str) -> None:
         """What a task saved must be stored before it is known how the task ended."""
-        if waiting := [asyncio.wrap_future(one.stored) for one in self._of(task_id)]:
+        # Shielded: whoever is cancelled here must not cancel what is still to be stored.
+        if waiting := [asyncio.shield(asyncio.wrap_future(one.stored)) for one in self._of(task_id)]:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def forget(self, task_id: str) -> None:

@@ -85,6 +85,20 @@ async def test_handlers_save_from_many_threads_while_their_worker_looks() -> Non
     assert teller.first_unsaved() is None
 
 
+async def test_what_a_task_saved_is_stored_though_nobody_waits_for_it_any_more() -> None:
+    """A worker that stops cancels its tasks, and then stores what they have saved."""
+    teller = Teller(1000)
+    teller.checkpoint_sink("1_a_0")(Checkpoint("phase", {}))
+    waiting = asyncio.create_task(teller.all_saved("1_a_0"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    unsaved = teller.first_unsaved()
+    assert unsaved is not None
+    teller.settle(unsaved)
+    assert unsaved.stored.result() is None
+
+
 async def test_a_handler_that_has_ended_is_not_overdue_while_its_checkpoint_is_stored() -> None:
     slots = Slots(2, lambda: None)
     message = TaskMessage("1_a_0", 1, "a", "h", "q", b"{}", 0.0, 0, datetime.now(UTC))
