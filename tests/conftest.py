@@ -3,13 +3,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.migrate import upgrade
 
@@ -71,6 +72,13 @@ def template(pg_server: EmbeddedServer) -> str:
 def dsn(pg_server: EmbeddedServer, template: str) -> Iterator[str]:
     """The address of a fresh database with dagmaster's schema, dropped after the test."""
     yield from _database(pg_server, template)
+
+
+@pytest.fixture
+async def conn(dsn: str) -> AsyncIterator[Connection]:
+    """To that database."""
+    async with opened(dsn, application="test") as opened_conn:
+        yield opened_conn
 
 
 @pytest.fixture(scope="module")

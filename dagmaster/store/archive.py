@@ -23,6 +23,8 @@ KINDS: Final = {
     "results": "export_results",
     "events": "export_events",
     "checkpoints": "export_checkpoints",
+    "groups": "export_groups",
+    "dependencies": "export_dependencies",
 }
 ROWS_AT_ONCE: Final = 5000
 # PostgreSQL's numbers of its types; what is not named here is a text.

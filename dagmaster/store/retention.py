@@ -179,7 +179,8 @@ async def _remove_slices(conn: Connection, one: Removal, values: dict[str, Any],
     """The rows of large jobs, each slice a transaction of its own. The nodes go last: they show how large it was."""
     rows = await (await run(conn, "still_marked", values)).fetchall()
     values = {**values, "job_ids": [row["job_id"] for row in rows]}
-    await _repeat(conn, "remove_some_checkpoints", values)
+    for name in ("remove_some_checkpoints", "remove_some_groups", "remove_some_dependencies"):
+        await _repeat(conn, name, values)
     removed.events += await _repeat(conn, "remove_some_events", values)
     removed.results += await _repeat(conn, "remove_some_results", values)
     removed.nodes += await _repeat(conn, "remove_some_nodes", values)

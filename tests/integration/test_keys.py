@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,12 +11,6 @@ from dagmaster.model.access import Role
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.keys import any_keys, find_key, list_keys, new_key, revoke_key
 from dagmaster.store.secrets import get_secret
-
-
-@pytest.fixture
-async def conn(dsn: str) -> AsyncIterator[Connection]:
-    async with opened(dsn, application="test") as opened_conn:
-        yield opened_conn
 
 
 async def make(conn: Connection, name: str = "ci", role: Role = Role.OPERATOR, **options: datetime | None) -> str:

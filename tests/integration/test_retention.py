@@ -1,93 +1,16 @@
+"""Old jobs are removed with all that belongs to them, their days of the timeline, and definitions nobody needs."""
+
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import orjson
-import pyarrow.parquet
 import pytest
-from command_line import call
-from fleet import fan, fleet, graph, rows, single, task
+from fleet import fan, rows, single
+from removing import TABLES, add_groups, counts, ended, kept_for, left, make_day, remove
 
 from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
 from dagmaster.errors import Conflict
-from dagmaster.model.graph import Graph
-from dagmaster.orchestrator.retention import RetentionOptions
-from dagmaster.store import archive, jobs, retention
-from dagmaster.store.archive import KINDS, Archive
+from dagmaster.store import jobs, retention
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.retention import Removed, read_limits, remove_old
-
-TABLES = ("dag_jobs", "dag_node_states", "dag_task_results", "dag_job_events", "dag_checkpoints", "dag_callbacks")
-RETENTION_IS_FREE = "SELECT count(*) = 0 AS ok FROM pg_locks WHERE locktype = 'advisory' AND classid = 7233"
-SOURCES = dict(zip(KINDS, TABLES, strict=False))
-
-
-@pytest.fixture
-async def conn(dsn: str) -> AsyncIterator[Connection]:
-    async with opened(dsn, application="test") as opened_conn:
-        yield opened_conn
-
-
-async def ended(
-    dsn: str, what: Graph | None = None, *, days_ago: float = 40.0, times: int = 1, **inputs: Any
-) -> list[int]:
-    """Jobs that ran and ended some days ago."""
-    async with fleet(dsn) as running:
-        await running.orchestrator()
-        await running.worker()
-        new = [jobs.NewJob(what or single(), inputs) for _ in range(times)]
-        job_ids = await running.submit_all(new)
-        await running.ended(*job_ids)
-        await running.is_clean()
-    await age(dsn, job_ids, days_ago)
-    return job_ids
-
-
-async def age(dsn: str, job_ids: list[int], days: float) -> None:
-    for table, columns in (
-        ("dag_jobs", ("created_at", "started_at", "completed_at")),
-        ("dag_node_states", ("created_at", "dispatched_at", "started_at", "completed_at")),
-        ("dag_job_events", ("created_at",)),
-    ):
-        changes = ", ".join(f"{name} = {name} - make_interval(secs => {86400 * days})" for name in columns)
-        await rows(dsn, f"UPDATE dagapp.{table} SET {changes} WHERE job_id = ANY(%s)", job_ids)
-
-
-async def make_day(dsn: str, days_ago: int) -> str:
-    """The timeline's partition of that day."""
-    low = datetime.now(UTC).date() - timedelta(days=days_ago)
-    await rows(
-        dsn,
-        f"""CREATE TABLE dagapp.dag_job_events_{low:%Y%m%d} PARTITION OF dagapp.dag_job_events
-            FOR VALUES FROM ('{low} 00:00+00') TO ('{low + timedelta(days=1)} 00:00+00')""",
-    )
-    return f"{low:%Y%m%d}"
-
-
-async def remove(conn: Connection, days: float | None = 30.0, **options: Any) -> Removed:
-    return await remove_old(conn, await read_limits(conn, days), **options)
-
-
-async def counts(dsn: str) -> dict[str, int]:
-    """Rows of jobs, without the system's own timeline."""
-    found = {}
-    for table in TABLES:
-        [row] = await rows(dsn, f"SELECT count(*) AS n FROM dagapp.{table} WHERE job_id <> 0")
-        found[table] = row["n"]
-    return found
-
-
-async def left(dsn: str) -> set[int]:
-    return {row["job_id"] for row in await rows(dsn, "SELECT job_id FROM dagapp.dag_jobs")}
-
-
-def kept_for(days: float, workflow_id: str) -> Graph:
-    return graph({"work": task("echo", "END")}, workflow_id, start="work", retention_days=days)
-
-
-# What goes
 
 
 async def test_an_old_job_goes_with_all_that_belongs_to_it(dsn: str, conn: Connection) -> None:
@@ -99,6 +22,7 @@ async def test_an_old_job_goes_with_all_that_belongs_to_it(dsn: str, conn: Conne
         job_id,
     )
     await rows(dsn, "INSERT INTO dagapp.dag_callbacks (job_id, url, job_status) VALUES (%s, '', 'failed')", job_id)
+    await add_groups(dsn, job_id)
     before = await counts(dsn)
     assert all(before.values())
     removed = await remove(conn)
@@ -146,7 +70,8 @@ async def test_a_large_job_goes_in_slices_and_its_row_last(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "ROWS_AT_ONCE", 7)
-    await ended(dsn, fan(), items=list(range(30)))
+    [job_id] = await ended(dsn, fan(), items=list(range(30)))
+    await add_groups(dsn, job_id, 20)
     before = await counts(dsn)
     repeat, seen = retention._repeat, []
 
@@ -156,34 +81,9 @@ async def test_a_large_job_goes_in_slices_and_its_row_last(
 
     monkeypatch.setattr(retention, "_repeat", watch)
     removed = await remove(conn)
-    assert seen == [1, 1, 1, 1, 0]  # The last are results that were kept for other jobs.
+    assert seen == [1, 1, 1, 1, 1, 1, 0]  # The last are results that were kept for other jobs.
     assert await counts(dsn) == dict.fromkeys(TABLES, 0)
     assert (removed.nodes, removed.events) == (before["dag_node_states"], before["dag_job_events"])
-
-
-async def test_a_removal_that_was_interrupted_goes_on(
-    dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "ROWS_AT_ONCE", 7)
-    [large] = await ended(dsn, fan(), items=list(range(30)))
-    before = await counts(dsn)
-    files = Archive(tmp_path)
-    repeat = retention._repeat
-
-    async def fail(conn: Connection, name: str, values: Any) -> int:
-        if name == "remove_some_nodes":
-            raise InterruptedError
-        return await repeat(conn, name, values)
-
-    monkeypatch.setattr(retention, "_repeat", fail)
-    with pytest.raises(InterruptedError):
-        await remove(conn, export=files.export)
-    assert await left(dsn) == {large}
-    monkeypatch.setattr(retention, "_repeat", repeat)
-    await remove(conn, export=files.export)
-    assert await left(dsn) == set()
-    assert len(exported(tmp_path, "results")) == before["dag_task_results"]
-    assert len(exported(tmp_path, "nodes")) == before["dag_node_states"]
 
 
 async def test_two_at_once_are_one_too_many(dsn: str, conn: Connection) -> None:
@@ -203,7 +103,7 @@ async def test_a_job_that_somebody_holds_is_left_for_the_next_time(dsn: str, con
     assert free not in await left(dsn)
 
 
-async def test_a_job_that_was_reopened_after_it_was_marked_stays(dsn: str, conn: Connection, tmp_path: Path) -> None:
+async def test_a_job_that_was_reopened_after_it_was_marked_stays(dsn: str, conn: Connection) -> None:
     kept, gone = await ended(dsn, times=2)
 
     async def reopen(*_: Any) -> None:
@@ -292,182 +192,6 @@ async def pinned(dsn: str) -> set[str]:
     return {row["workflow_id"] for row in await rows(dsn, "SELECT workflow_id FROM dagapp.dag_workflows")}
 
 
-# The archive
-
-
-def exported(folder: Path, kind: str) -> list[dict[str, Any]]:
-    found = []
-    for path in sorted((folder / kind).rglob("*.parquet")):
-        found += pyarrow.parquet.ParquetFile(path).read().to_pylist()
-    return found
-
-
-def as_written(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON as it is in the file, read again."""
-    names = (
-        "input_params",
-        "result_data",
-        "metadata",
-        "output",
-        "checkpoint_data",
-        "event_data",
-        "state_data",
-        "signals",
-    )
-    return {name: orjson.loads(value) if name in names and value else value for name, value in row.items()}
-
-
-async def test_the_files_say_what_the_rows_said(dsn: str, conn: Connection, tmp_path: Path) -> None:
-    [job_id] = await ended(dsn, fan(), items=[{"a": 1.5}, "ü", None])
-    await rows(
-        dsn,
-        "INSERT INTO dagapp.dag_checkpoints (checkpoint_id, job_id, node_id, task_id, phase_name, state_data) "
-        """VALUES (1, %s, 'spread__0', 'a task', 'read', '{"rows": 3}')""",
-        job_id,
-    )
-    rows_before = {kind: await rows(dsn, f"SELECT * FROM dagapp.{table}") for kind, table in SOURCES.items()}
-    await remove(conn, export=Archive(tmp_path).export)
-    assert await left(dsn) == set()
-    day = rows_before["jobs"][0]["completed_at"].astimezone(UTC).date()
-    for kind, before in rows_before.items():
-        [path] = (tmp_path / kind).iterdir()
-        assert path.name == f"date={day}"
-        [name] = path.iterdir()
-        found = [as_written(row) for row in exported(tmp_path, kind)]
-        assert sorted(found, key=str) == sorted(before, key=str), kind
-        schema = pyarrow.parquet.read_schema(name)
-        assert str(schema.field("job_id").type) == "int64"
-        assert str(schema.field("reported_at" if kind == "results" else "created_at").type) == "timestamp[us, tz=UTC]"
-
-
-async def test_jobs_of_several_days_are_in_the_folders_of_their_days(
-    dsn: str, conn: Connection, tmp_path: Path
-) -> None:
-    await ended(dsn, days_ago=40)
-    await ended(dsn, days_ago=41)
-    await remove(conn, export=Archive(tmp_path).export)
-    assert len(list((tmp_path / "jobs").iterdir())) == 2
-    for path in (tmp_path / "jobs").rglob("*.parquet"):
-        for row in pyarrow.parquet.ParquetFile(path).read().to_pylist():
-            assert path.parent.name == f"date={row['completed_at'].date()}"
-
-
-async def test_an_interruption_after_the_export_leaves_each_job_in_the_archive_once(
-    dsn: str, conn: Connection, tmp_path: Path
-) -> None:
-    first = await ended(dsn, times=2)
-    files = Archive(tmp_path)
-
-    async def killed(conn: Connection, removal: retention.Removal) -> None:
-        await files.export(conn, removal)
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        await remove(conn, export=killed)
-    assert await left(dsn) == set(first)
-    names = sorted(path.name for path in (tmp_path / "jobs").rglob("*.parquet"))
-    more = await ended(dsn, days_ago=50)  # would otherwise have gone with the first ones
-    await remove(conn, export=files.export)
-    assert await left(dsn) == set()
-    assert sorted(row["job_id"] for row in exported(tmp_path, "jobs")) == sorted([*first, *more])
-    assert set(names) < {path.name for path in (tmp_path / "jobs").rglob("*.parquet")}
-    assert not list(tmp_path.rglob("*.partial"))
-
-
-async def test_what_somebody_wanted_to_export_does_not_go_without(dsn: str, conn: Connection, tmp_path: Path) -> None:
-    job_ids = await ended(dsn)
-
-    async def killed(*_: Any) -> None:
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        await remove(conn, export=killed)
-    assert (await remove(conn)).jobs == 0
-    assert await left(dsn) == set(job_ids)
-    assert (await remove(conn, export=Archive(tmp_path).export)).jobs == 1
-    assert len(exported(tmp_path, "jobs")) == 1
-
-
-async def test_nothing_is_removed_that_could_not_be_exported(dsn: str, conn: Connection, tmp_path: Path) -> None:
-    job_ids = await ended(dsn)
-    (tmp_path / "jobs").write_text("not a folder")
-    before = await counts(dsn)
-    with pytest.raises(OSError):
-        await remove(conn, export=Archive(tmp_path).export)
-    assert await left(dsn) == set(job_ids)
-    assert await counts(dsn) == before
-
-
-async def test_a_disk_that_is_full_half_way_removes_nothing_and_the_next_try_works(
-    dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive, "ROWS_AT_ONCE", 4)
-    job_ids = await ended(dsn, fan(), items=list(range(10)))
-    before = await counts(dsn)
-    write, written = Archive._write, []
-
-    def fill(self: Archive, writer: Any, some: Any, schema: Any) -> None:
-        written.append(len(some))
-        if len(written) == 3:
-            raise OSError("no space left on device")
-        write(self, writer, some, schema)
-
-    monkeypatch.setattr(Archive, "_write", fill)
-    with pytest.raises(OSError, match="no space"):
-        await remove(conn, export=Archive(tmp_path).export)
-    assert (await left(dsn), await counts(dsn)) == (set(job_ids), before)
-    assert (await remove(conn, export=Archive(tmp_path).export)).jobs == 1
-    assert len(exported(tmp_path, "nodes")) == before["dag_node_states"]
-
-
-# Beside the rest
-
-
-async def test_jobs_are_submitted_and_run_while_old_ones_are_removed(
-    dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "JOBS_AT_ONCE", 2)
-    await ended(dsn, times=20)
-    async with fleet(dsn) as running:
-        await running.orchestrator()
-        await running.worker()
-        await running.until(RETENTION_IS_FREE)  # the orchestrator looks when it starts
-        removal = asyncio.create_task(remove(conn, export=Archive(tmp_path).export))
-        new: list[int] = []
-        while not removal.done():
-            new.append((await running.run(single()))["job_id"])
-        await running.completed(*new)
-    assert removal.result().jobs == 20
-    assert await left(dsn) == set(new)
-
-
-async def test_the_orchestrators_remove_what_is_old(dsn: str, tmp_path: Path) -> None:
-    job_ids = await ended(dsn, times=3)
-    options = RetentionOptions(30, tmp_path)
-    async with fleet(dsn) as running:
-        for _ in range(2):
-            await running.orchestrator(retention=options, retention_seconds=0.05)
-        await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_jobs")
-        await running.until("SELECT count(*) > 0 AS ok FROM dagapp.dag_job_events WHERE job_id = 0")
-    [event] = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE job_id = 0")
-    assert event["event_data"]["command"] == "jobs.prune"
-    assert (event["event_data"]["actor"], event["event_data"]["jobs"]) == ("retention", 3)
-    assert sorted(row["job_id"] for row in exported(tmp_path, "jobs")) == sorted(job_ids)
-
-
-async def test_an_archive_that_cannot_be_written_does_not_stop_an_orchestrator(
-    dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    await ended(dsn)
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    async with fleet(dsn) as running:
-        await running.orchestrator(retention=RetentionOptions(30, blocked), retention_seconds=0.05)
-        await running.worker()
-        await running.completed(await running.submit(single()))
-    assert "old jobs could not be removed" in caplog.text
-
-
 # In a workflow's file
 
 
@@ -486,46 +210,3 @@ def test_a_definition_without_it_keeps_the_hash_that_it_was_pinned_under() -> No
     workflow = single().workflow
     assert b"retention_days" not in workflow.to_json()
     assert workflow.model_copy(update={"retention_days": 1.0}).content_hash != workflow.content_hash
-
-
-# On the command line
-
-
-@pytest.fixture
-async def old(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
-    return [*await ended(dsn, times=2), *await ended(dsn, single(workflow_id="other"), days_ago=90)]
-
-
-async def prune(*args: object) -> Any:
-    return await asyncio.to_thread(call, "prune", *args)
-
-
-async def test_prune_needs_to_know_for_how_long(old: list[int], dsn: str) -> None:
-    done = await prune()
-    assert done.code == 2
-    assert "--days" in done.err
-    assert await left(dsn) == set(old)
-
-
-async def test_a_dry_run_only_tells(old: list[int], dsn: str) -> None:
-    told = (await prune("--days", 30, "--dry-run", "--json")).json
-    assert [(one["workflow_id"], one["jobs"]) for one in told] == [("other", 1), ("single", 2)]
-    assert told[1]["nodes"] == 6
-    shown = await prune("--days", 60, "--dry-run")
-    assert "other" in shown.out and "single" not in shown.out
-    assert "1 job would be removed" in shown.err
-    assert await left(dsn) == set(old)
-
-
-async def test_prune_removes_what_it_is_told_and_notes_it(old: list[int], dsn: str, tmp_path: Path) -> None:
-    done = await prune("--days", 30, "--workflow", "single", "--archive", tmp_path / "kept", "--by", "ada", "--json")
-    assert done.code == 0, done.err
-    assert (done.json["jobs"], done.json["nodes"]) == (2, 6)
-    assert await left(dsn) == {old[2]}
-    assert len(exported(tmp_path / "kept", "jobs")) == 2
-    [event] = await rows(dsn, "SELECT event_data FROM dagapp.dag_job_events WHERE job_id = 0")
-    assert (event["event_data"]["actor"], event["event_data"]["jobs"]) == ("ada", 2)
-    assert (await prune("--days", 30)).out.startswith("removed 1 job,")
-    assert (await prune("--days", 30, "--dry-run")).err.startswith("nothing is old enough")

@@ -124,6 +124,13 @@ SELECT * FROM dagapp.dag_checkpoints WHERE job_id = ANY(:job_ids) ORDER BY job_i
 -- export_events --
 SELECT * FROM dagapp.dag_job_events WHERE job_id = ANY(:job_ids) ORDER BY job_id, event_id;
 
+-- export_groups --
+SELECT * FROM dagapp.dag_groups WHERE job_id = ANY(:job_ids) ORDER BY job_id, group_id;
+
+-- export_dependencies --
+SELECT * FROM dagapp.dag_dependencies WHERE job_id = ANY(:job_ids)
+ORDER BY job_id, previous_id, previous_type, next_id, next_type;
+
 -- remove_some_nodes --
 -- A slice of what a large job has; the job itself goes last.
 DELETE FROM dagapp.dag_node_states WHERE ctid = ANY(ARRAY(
@@ -138,6 +145,16 @@ DELETE FROM dagapp.dag_task_results WHERE ctid = ANY(ARRAY(
 -- remove_some_checkpoints --
 DELETE FROM dagapp.dag_checkpoints WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM dagapp.dag_checkpoints WHERE job_id = ANY(:job_ids) LIMIT :limit
+));
+
+-- remove_some_groups --
+DELETE FROM dagapp.dag_groups WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM dagapp.dag_groups WHERE job_id = ANY(:job_ids) LIMIT :limit
+));
+
+-- remove_some_dependencies --
+DELETE FROM dagapp.dag_dependencies WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM dagapp.dag_dependencies WHERE job_id = ANY(:job_ids) LIMIT :limit
 ));
 
 -- remove_some_events --
