@@ -1,0 +1,122 @@
+"""Remote workers take results from the cache and keep theirs there, of tasks that they hold."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from counting import CACHED, Counter, counting, knowing, output
+from fleet import rows
+from web import web
+
+from dagmaster.errors import TaskOver
+from dagmaster.handlers import Registry
+from dagmaster.queues.contract import Link, Offer, Recalled, TaskMessage, TaskReport
+from dagmaster.queues.http import HttpLink, HttpTransport
+from dagmaster.queues.httplogs import HttpLogs
+from dagmaster.worker.options import WorkerOptions
+from dagmaster.worker.worker import Worker
+
+OFFER = {"hostname": "far", "pid": 7, "queues": ["q"], "handlers": ["count"]}
+
+
+@asynccontextmanager
+async def linked(url: str, key: str | None = None) -> AsyncIterator[HttpLink]:
+    transport = HttpTransport(url, key)
+    try:
+        async with transport.open(None) as link:
+            await link.register(Offer("far", 7, ("q",), ("echo", "count"), 4))
+            yield link
+    finally:
+        await transport.close()
+
+
+async def claimed(link: Link) -> TaskMessage:
+    while True:
+        for message in await link.exchange([], 1):
+            return message
+
+
+async def test_a_remote_worker_takes_what_another_has_done(dsn: str) -> None:
+    count = Counter()
+    async with web(dsn, counting(x=1)) as it:
+        await it.fleet.orchestrator()
+        await it.fleet.worker(known=knowing(count))
+        first = await it.fleet.run(counting(x=1))
+        await it.fleet.roles.pop().stop()
+        async with it.real_server() as url, working_far(url, knowing(Counter(fails=9))):
+            second = await it.fleet.run(counting(x=1))
+            assert second["result_data"]["work"] == first["result_data"]["work"]
+            other = await it.fleet.run(counting(x=2))
+            assert other["status"] == "failed"
+        path = f"/api/v1/jobs/{second['job_id']}/nodes/work"
+        [attempt] = (await it.get(path))["attempts"]
+        assert attempt["metrics"] == {"cached": True}
+        at = (await rows(dsn, CACHED))[0]["stored_at"].isoformat(timespec="seconds")
+        said = await it.get(f"{path}/logs")
+        assert said == f"[dagmaster: result taken from the cache; stored by job {first['job_id']} at {at}]\n"
+
+
+async def test_a_remote_worker_keeps_what_it_has_done(dsn: str) -> None:
+    count = Counter()
+    async with web(dsn, counting(x=1)) as it:
+        await it.fleet.orchestrator()
+        async with it.real_server() as url, working_far(url, knowing(count)):
+            assert (await output(it.fleet, counting(x=1)))["call"] == 1
+            assert (await output(it.fleet, counting(x=1)))["call"] == 1
+    assert count.calls == 1
+
+
+@asynccontextmanager
+async def working_far(url: str, known: Registry) -> AsyncIterator[None]:
+    transport, stop = HttpTransport(url), asyncio.Event()
+    options = WorkerOptions(queues=("q",), concurrency=2, poll_interval_seconds=0.1, heartbeat_interval_seconds=0.3)
+    running = asyncio.create_task(Worker(transport, known, options, HttpLogs(transport)).run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+        await transport.close()
+
+
+async def test_a_worker_reads_and_writes_results_only_of_tasks_that_it_holds(dsn: str) -> None:
+    async with web(dsn, counting(x=1)) as it:
+        await it.fleet.orchestrator()
+        async with it.real_server() as url, linked(url) as holder, linked(url) as other:
+            await it.fleet.submit(counting(x=1))
+            held = (await claimed(holder)).task_id
+            await holder.remember(held, "", b'{"n":1}', 60)
+            with pytest.raises(TaskOver, match="not this worker's"):
+                await other.recall(held, "")
+            with pytest.raises(TaskOver, match="not this worker's"):
+                await other.remember(held, "", b'{"n":2}', None)
+            found = await holder.recall(held, "")
+            assert isinstance(found, Recalled)
+            assert found.output == b'{"n":1}'
+            assert await holder.recall(held, "2") is None
+            await it.fleet.submit(counting(x=2))
+            mine = (await claimed(other)).task_id
+            assert await other.recall(mine, "") is None
+            await other.remember(mine, "", b'{"n":3}', None)
+            await other.exchange([TaskReport(mine, int(mine.partition("_")[0]), "work", "completed", b"{}")], 0)
+            with pytest.raises(TaskOver):
+                await other.remember(mine, "", b'{"n":4}', None)
+    assert [one["output"] for one in await rows(dsn, CACHED)] == [{"n": 1}, {"n": 3}]
+
+
+async def test_a_result_that_makes_no_sense_is_refused(dsn: str) -> None:
+    async with web(dsn, max_output_bytes=1000) as it:
+        made = await it.post("/api/v1/workers", {**OFFER}, 201)
+        path = f"/api/v1/workers/{made['worker_id']}/cache"
+        for wrong in (
+            {"output": [1]},
+            {"output": None},
+            {"output": {}, "seconds": 0},
+            {"output": {}, "seconds": 1e12},
+            {"output": {}, "version": "x" * 200},
+            {"output": {}, "version": "\0"},
+            {"output": {}, "cache_key": "0"},
+        ):
+            await it.post(path, {"task_id": "1_a_0", **wrong}, 422)
+        await it.post(path, {"task_id": "1_a_0", "output": {}}, 409)

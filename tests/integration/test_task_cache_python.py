@@ -1,0 +1,116 @@
+"""Tasks in Python that take each other's results."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counting import CACHED
+from fleet import rows
+
+from dagmaster import apply, apply_sync, create_task
+from dagmaster import task as python_task
+from dagmaster import workflow as python_workflow
+from dagmaster.python.local import LocalFleet
+from dagmaster.testing import run_workflow
+
+seen: list[Any] = []
+
+
+@python_task(cache="1h")
+def square(x: int) -> int:
+    seen.append(x)
+    return x * x
+
+
+@python_task(cache=True, isolation="process")
+def moment() -> int:
+    return time.time_ns()
+
+
+@python_task(cache=True)
+async def spreading(x: int) -> Any:
+    seen.append(x)
+    below = create_task(square, {"x": x})
+    await apply([below])
+    return x
+
+
+@python_task(cache=True)
+async def giving(x: int) -> Any:
+    below = create_task(square, {"x": x})
+    await apply([below])
+    return below
+
+
+@python_task(cache=True, isolation="process")
+def spreading_apart(x: int) -> int:
+    apply_sync([create_task(square, {"x": x})])
+    return time.time_ns()
+
+
+@python_workflow(id="squares")
+def squares(xs: list[int]) -> list[int]:
+    return square.map(xs)
+
+
+@python_workflow(id="moments")
+def moments() -> int:
+    return moment()
+
+
+@python_workflow(id="spread_cached")
+def spread(x: int) -> Any:
+    return spreading(x)
+
+
+@python_workflow(id="give_cached")
+def give(x: int) -> Any:
+    return giving(x)
+
+
+@python_workflow(id="apart_cached")
+def apart(x: int) -> int:
+    return spreading_apart(x)
+
+
+@pytest.fixture
+def installation(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
+    monkeypatch.setenv("DAGMASTER_POLL_INTERVAL_SECONDS", "0.1")
+    monkeypatch.setenv("DAGMASTER_WORKER_QUEUE", "q")
+    seen.clear()
+    yield
+    LocalFleet.close_shared()
+
+
+async def handlers_kept(dsn: str) -> set[str]:
+    return {one["handler"].rpartition(":")[2] for one in await rows(dsn, CACHED)}
+
+
+async def test_tasks_in_python_take_each_other_s_results(dsn: str, installation: None) -> None:
+    assert await squares.run_async([1, 2]) == [1, 4]
+    assert await squares.run_async([3, 2, 1]) == [9, 4, 1]
+    assert sorted(seen) == [1, 2, 3]
+
+
+async def test_a_process_of_its_own_is_spared_as_well(dsn: str, installation: None) -> None:
+    assert await moments.run_async() == await moments.run_async()
+    assert await handlers_kept(dsn) == {"moment"}
+
+
+async def test_a_task_that_adds_tasks_is_never_kept(dsn: str, installation: None) -> None:
+    assert await spread.run_async(5) == await spread.run_async(5) == 5
+    assert sorted(seen) == [5, 5, 5]  # Twice by what adds, and once by what is added.
+    assert await give.run_async(6) == await give.run_async(6) == 36
+    assert await apart.run_async(7) != await apart.run_async(7)
+    assert await handlers_kept(dsn) == {"square"}
+
+
+def test_a_job_under_test_begins_with_nothing() -> None:
+    seen.clear()
+    for _ in range(2):
+        assert run_workflow(squares, {"xs": [4]}).status == "completed"
+    assert seen == [4, 4]
