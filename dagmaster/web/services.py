@@ -20,6 +20,7 @@ from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
 from dagmaster.store.instances import Instance, is_orchestrated, list_workers
+from dagmaster.store.looking import NodeCounts
 from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.signals import MAIL, Notifier
 from dagmaster.store.standing import Histories
@@ -68,6 +69,7 @@ class Services:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _task_logs: TaskLogs | None = None
     pinned: PinnedGraphs = field(default_factory=PinnedGraphs)
+    node_counts: NodeCounts = field(default_factory=NodeCounts)
     histories: Histories = field(init=False)
     bell: Bell = field(init=False)
     log_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)

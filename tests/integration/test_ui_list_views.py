@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from fleet import graph, rows, single, task
+from fleet import fan, graph, rows, single, task
 from web import Web, web
 
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode
 from dagmaster.store.connect import opened
 from dagmaster.store.lists import NodeFilter, list_nodes, list_results, waiting_approvals
+from dagmaster.store.looking import JobFilter, NodeCounts, find_jobs, has_more_nodes
 from dagmaster.web.services import KnownFleet
 from dagmaster.web.ui.queues import find_homeless, queue_lines
 from dagmaster.web.ui.workers import worker_line
@@ -142,6 +143,51 @@ async def test_results_know_their_handler_and_worker(it: Web) -> None:
     shown = await it.get("/ui/tasks?handler=fail")
     assert "p95" in shown
     assert "As a table" in shown
+
+
+async def test_results_of_children_and_of_added_tasks_know_their_handler(it: Web) -> None:
+    fanned = await it.fleet.run(fan(), {"items": [1]})
+    job_id = await submitted(it, "asks")
+    await rows(
+        it.dsn,
+        "INSERT INTO dagapp.dag_node_states (job_id, node_id, status, parent_node_id, definition) "
+        """VALUES (%s, 'ask.1', 'completed', 'ask', '{"type": "task", "handler": "far"}')""",
+        job_id,
+    )
+    await rows(
+        it.dsn,
+        "INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status, processed) "
+        "VALUES (%s, %s, 'ask.1', 'completed', true)",
+        f"{job_id}_ask.1_0",
+        job_id,
+    )
+    since = datetime.now(UTC) - timedelta(hours=1)
+    async with opened(it.dsn, application="test") as conn:
+        found = {(row["job_id"], row["node_id"]): row["handler"] for row in await list_results(conn, since=since)}
+        assert found[fanned["job_id"], "spread__0"] == "echo"
+        [added] = await list_results(conn, since=since, handler="far")
+        assert (added["node_id"], found[job_id, "ask.1"]) == ("ask.1", "far")
+
+
+async def test_jobs_are_found_by_status_and_what_has_ended_is_counted_once(it: Web) -> None:
+    good, bad = await ended(it, "echoes"), await ended(it, "breaks")
+    waiting = await asking(it)
+    async with opened(it.dsn, application="test") as conn:
+
+        async def found(*statuses: str) -> list[dict[str, Any]]:
+            return await find_jobs(conn, JobFilter(statuses), limit=50)
+
+        assert [row["job_id"] for row in await found("running", "pending")] == [waiting]
+        assert [row["job_id"] for row in await found("running", "failed")] == [waiting, bad]
+        counts = NodeCounts(keep=1)
+        jobs = await found()
+        first = await counts.of(conn, jobs)
+        assert (first[good], first[bad]["failed"]) == ({"completed": 3}, 1)
+        await rows(it.dsn, "UPDATE dagapp.dag_node_states SET status = 'skipped'")
+        again = await counts.of(conn, jobs)
+        assert (again[good], again[bad], again[waiting]) == (first[good], {"skipped": 3}, {"skipped": 3})
+        assert not await has_more_nodes(conn, good, 3)
+        assert await has_more_nodes(conn, good, 2)
 
 
 async def test_a_filter_that_makes_no_sense_is_left_out(it: Web) -> None:

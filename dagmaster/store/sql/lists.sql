@@ -10,19 +10,24 @@ WITH jobs AS MATERIALIZED (
 )
 SELECT n.job_id, j.workflow_id, j.job_status, n.node_id, n.status, n.retry_count, n.max_retries, n.parent_node_id,
     n.error_message, n.not_before, n.created_at, n.dispatched_at, n.started_at, n.completed_at
-FROM jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id
-WHERE (:statuses::text[] IS NULL OR n.status::text = ANY(:statuses))
-    AND (
-        :text::text IS NULL OR n.job_id::text = :text OR n.node_id ILIKE '%' || :pattern || '%'
-        OR n.error_message ILIKE '%' || :pattern || '%'
-    )
+FROM jobs j
+CROSS JOIN LATERAL (
+    SELECT * FROM dagapp.dag_node_states
+    WHERE job_id = j.job_id AND (:statuses::text[] IS NULL OR status::text = ANY(:statuses))
+        AND (
+            :text::text IS NULL OR job_id::text = :text OR node_id ILIKE '%' || :pattern || '%'
+            OR error_message ILIKE '%' || :pattern || '%'
+        )
+    OFFSET 0 -- From the jobs to their nodes, never from all nodes.
+) n
 ORDER BY j.created_at DESC, j.job_id DESC,
     coalesce(n.completed_at, n.started_at, n.dispatched_at) DESC NULLS LAST, n.node_id
 LIMIT :limit OFFSET :offset;
 
 -- list_results --
 -- The newest attempts that have ended, of the newest jobs of the time and of those that run: results are found by
--- their jobs. Which handler it was is in the pinned definition, or with the node if a task has added it.
+-- their jobs. Which handler it was is in the pinned definition, or with the node if a task has added it: only the ids
+-- of such nodes have a dot. It is looked up before the newest are chosen only if somebody asks for one.
 WITH jobs AS MATERIALIZED (
     SELECT job_id, workflow_id, workflow_hash FROM (
         (SELECT job_id, workflow_id, workflow_hash FROM dagapp.dag_jobs
@@ -35,17 +40,30 @@ WITH jobs AS MATERIALIZED (
     SELECT w.workflow_hash, n.key AS node_id, coalesce(n.value ->> 'handler', n.value #>> '{task,handler}') AS handler
     FROM dagapp.dag_workflows w CROSS JOIN jsonb_each(w.definition -> 'nodes') AS n
     WHERE w.workflow_hash IN (SELECT workflow_hash FROM jobs)
-), ended AS (
-    SELECT r.task_id, r.job_id, j.workflow_id, r.node_id, r.status, r.worker_id, r.error_message, r.error_type,
-        r.execution_duration_ms / 1000.0 AS seconds, r.peak_memory_bytes, r.cpu_seconds, r.reported_at,
-        coalesce(n.definition ->> 'handler', k.handler) AS handler
+), ended AS MATERIALIZED (
+    SELECT r.*, j.workflow_id, j.workflow_hash
     FROM jobs j
-    JOIN dagapp.dag_task_results r ON r.job_id = j.job_id AND r.status IN ('completed', 'failed')
-    LEFT JOIN dagapp.dag_node_states n ON n.job_id = r.job_id AND n.node_id = r.node_id
-    LEFT JOIN known k ON k.workflow_hash = j.workflow_hash AND k.node_id = coalesce(n.parent_node_id, n.node_id)
-    WHERE r.reported_at >= :since AND (:worker_id::text IS NULL OR r.worker_id = :worker_id)
+    CROSS JOIN LATERAL (
+        SELECT task_id, job_id, node_id, status, worker_id, error_message, error_type,
+            execution_duration_ms / 1000.0 AS seconds, peak_memory_bytes, cpu_seconds, reported_at
+        FROM dagapp.dag_task_results
+        WHERE job_id = j.job_id AND status IN ('completed', 'failed') AND reported_at >= :since
+            AND (:worker_id::text IS NULL OR worker_id = :worker_id)
+        OFFSET 0
+    ) r
+    ORDER BY r.reported_at DESC, r.task_id
+    LIMIT CASE WHEN :handler::text IS NULL THEN :limit::int END
+), named AS (
+    SELECT e.task_id, e.job_id, e.workflow_id, e.node_id, e.status, e.worker_id, e.error_message, e.error_type,
+        e.seconds, e.peak_memory_bytes, e.cpu_seconds, e.reported_at, coalesce(k.handler, n.handler) AS handler
+    FROM ended e
+    LEFT JOIN known k ON k.workflow_hash = e.workflow_hash AND k.node_id = split_part(e.node_id, '__', 1)
+    LEFT JOIN LATERAL (
+        SELECT definition ->> 'handler' AS handler FROM dagapp.dag_node_states
+        WHERE strpos(e.node_id, '.') > 0 AND job_id = e.job_id AND node_id = e.node_id OFFSET 0
+    ) n ON true
 )
-SELECT * FROM ended WHERE :handler::text IS NULL OR handler = :handler
+SELECT * FROM named WHERE :handler::text IS NULL OR handler = :handler
 ORDER BY reported_at DESC, task_id LIMIT :limit;
 
 -- waiting_handlers --
@@ -66,17 +84,21 @@ LIMIT :limit OFFSET :offset;
 
 -- waiting_approvals --
 -- Nodes of live jobs that wait for somebody's decision, the oldest first.
-WITH asking AS MATERIALIZED (
+WITH live AS MATERIALIZED (
+    SELECT job_id, workflow_id, workflow_hash, submitted_by FROM dagapp.dag_jobs WHERE status IN ('pending', 'running')
+), asking AS MATERIALIZED (
     SELECT w.workflow_hash, n.key AS node_id
     FROM dagapp.dag_workflows w CROSS JOIN jsonb_each(w.definition -> 'nodes') AS n
-    WHERE n.value ->> 'type' = 'approval'
+    WHERE w.workflow_hash = ANY(ARRAY(SELECT DISTINCT workflow_hash FROM live)) AND n.value ->> 'type' = 'approval'
 )
 SELECT n.job_id, j.workflow_id, j.submitted_by, n.node_id, n.input_params ->> 'message' AS message,
     coalesce(n.input_params -> 'approvers', '[]') AS approvers, n.started_at, n.not_before AS until
-FROM dagapp.dag_jobs j
+FROM live j
 JOIN asking a ON a.workflow_hash = j.workflow_hash
-JOIN dagapp.dag_node_states n ON n.job_id = j.job_id AND n.node_id = a.node_id
-WHERE j.status IN ('pending', 'running') AND n.status = 'running'
+CROSS JOIN LATERAL (
+    SELECT * FROM dagapp.dag_node_states
+    WHERE job_id = j.job_id AND node_id = a.node_id AND status = 'running' OFFSET 0
+) n
 ORDER BY n.started_at, n.job_id LIMIT :limit;
 
 -- decided_approvals --

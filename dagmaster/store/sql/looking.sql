@@ -10,6 +10,7 @@ SELECT j.job_id, j.workflow_id, j.workflow_version, j.status, j.priority, j.erro
     j.parent_job_id
 FROM dagapp.dag_jobs j
 WHERE (:statuses::text[] IS NULL OR j.status::text = ANY(:statuses))
+    AND (NOT :is_live::boolean OR j.status IN ('pending', 'running')) -- Of these there is an index.
     AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
     AND (:submitted_by::text IS NULL OR j.submitted_by = :submitted_by)
     AND (:schedule_id::text IS NULL OR j.schedule_id = :schedule_id)
@@ -22,6 +23,10 @@ WHERE (:statuses::text[] IS NULL OR j.status::text = ANY(:statuses))
     )
 ORDER BY j.created_at DESC, j.job_id DESC
 LIMIT :limit OFFSET :offset;
+
+-- has_more_nodes --
+-- Whether a job has more nodes than this.
+SELECT EXISTS (SELECT FROM dagapp.dag_node_states WHERE job_id = :job_id OFFSET :than) AS has_more;
 
 -- count_nodes_of_jobs --
 -- How many nodes of each of these jobs are in each state, the children of fan-outs too.

@@ -105,7 +105,7 @@ async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
             "needs": needs[:MOST_NEEDS],
             "further_needs": needs[MOST_NEEDS:],
             "throughput": draw_throughput(await throughput(conn, hours=1, bucket_minutes=1)),
-            "jobs": await job_lines(conn, JobFilter(), limit=RECENT),
+            "jobs": await job_lines(conn, page.services.node_counts, JobFilter(), limit=RECENT),
             "workflows": await _workflows(conn),
             "queues": _busiest(queues),
             "queue_count": len(queues),

@@ -14,7 +14,6 @@ from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store import job_page
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import EventFilter, NodeFilter
-from dagmaster.store.looking import count_nodes_of_jobs
 from dagmaster.store.standing import Standing, standing_of
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.services import Conn
@@ -205,7 +204,7 @@ async def _related(looked: Looked) -> dict[str, Any]:
     own = caller.name if caller.is_partner else None
     children = await job_page.child_jobs(looked.conn, looked.job["job_id"], limit=MAX_CHILDREN)
     others = await job_page.neighbours(looked.conn, looked.job, submitted_by=own, limit=NEIGHBOURS)
-    counts = await count_nodes_of_jobs(looked.conn, [row["job_id"] for row in [*children, *others]])
+    counts = await looked.page.services.node_counts.of(looked.conn, [*children, *others])
     lines = [job_line(row, counts[row["job_id"]]) for row in others]
     runs = sorted([*lines, looked.line], key=lambda one: one.created_at, reverse=True)
     return {

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.store.looking import JobFilter, count_nodes_of_jobs, find_jobs
+from dagmaster.store.looking import JobFilter, NodeCounts, find_jobs
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Page, Shown
@@ -76,9 +76,11 @@ def job_line(row: Mapping[str, Any], counts: Mapping[str, int]) -> JobLine:
     )
 
 
-async def job_lines(conn: Conn, wanted: JobFilter, *, limit: int, offset: int = 0) -> list[JobLine]:
+async def job_lines(
+    conn: Conn, node_counts: NodeCounts, wanted: JobFilter, *, limit: int, offset: int = 0
+) -> list[JobLine]:
     rows = await find_jobs(conn, wanted, limit=limit, offset=offset)
-    counts = await count_nodes_of_jobs(conn, [row["job_id"] for row in rows])
+    counts = await node_counts.of(conn, rows)
     return [job_line(row, counts[row["job_id"]]) for row in rows]
 
 
@@ -102,7 +104,7 @@ async def show_jobs(
         since=datetime.now(UTC) - PERIODS[period] if period in PERIODS else None,
         text=text.strip() or None,
     )
-    lines = await job_lines(conn, wanted, limit=PAGE_SIZE + 1, offset=offset)
+    lines = await job_lines(conn, page.services.node_counts, wanted, limit=PAGE_SIZE + 1, offset=offset)
     return page.render(
         "jobs.html",
         {

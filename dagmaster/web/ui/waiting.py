@@ -11,7 +11,7 @@ from dagmaster.model.redact import redact, redact_text
 from dagmaster.store.connect import Connection
 from dagmaster.store.explaining import explain_job, explain_node
 from dagmaster.store.job_page import waiting_nodes
-from dagmaster.store.looking import count_nodes_of_jobs
+from dagmaster.store.looking import has_more_nodes
 from dagmaster.web.ui.pages import Page
 
 Row = Mapping[str, Any]
@@ -55,8 +55,7 @@ class Waiting:
 
 
 async def is_quickly_explained(conn: Connection, job_id: int) -> bool:
-    counts = await count_nodes_of_jobs(conn, [job_id])
-    return sum(counts[job_id].values()) <= QUICKLY_EXPLAINED
+    return not await has_more_nodes(conn, job_id, QUICKLY_EXPLAINED)
 
 
 async def why_job(conn: Connection, page: Page, job_id: int) -> Why | None:
