@@ -69,14 +69,25 @@ def describe_patience(kind: Patient, job: JobState, node: NodeState, facts: Fact
 
 def find_passed_by(job: JobState, node: NodeState) -> str | None:
     """Why a node of a chain that runs last was skipped; None when it was because of the end of the job."""
-    if node.spec.phase is Phase.MAIN or job.status is JobStatus.CANCELLED:
+    if job.phase_of(node) is Phase.MAIN or job.status is JobStatus.CANCELLED:
         return None
-    before = [job.nodes[name] for name in (*node.spec.all_of, *node.spec.any_of)]
-    if failed := [one.node_id for one in before if one.status is NodeStatus.FAILED]:
-        return f"`{failed[0]}` before it failed"
-    if skipped := [one for one in before if one.status is NodeStatus.SKIPPED]:
-        return find_passed_by(job, skipped[0])
+    skipped = [node]
+    while skipped:
+        node = skipped[0]
+        before = [job.nodes[name] for name in (*node.spec.all_of, *node.spec.any_of)]
+        if failed := [one.node_id for one in before if one.status is NodeStatus.FAILED]:
+            return f"`{failed[0]}` before it failed"
+        skipped = [one for one in before if one.status is NodeStatus.SKIPPED]
+    if node.is_added:
+        return _not_again(job, node)
     return "the job did not fail" if node.spec.phase is Phase.ON_FAILURE else None
+
+
+def _not_again(job: JobState, node: NodeState) -> str | None:
+    """It was set aside when the job was tried again, unless it was open when the job ended."""
+    if job.completed_at is not None and node.completed_at is not None and node.completed_at >= job.completed_at:
+        return None
+    return f"`{node.added_by}`, which added it before, has not added it again"
 
 
 def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> Patience:

@@ -1,5 +1,6 @@
 """Which reasons keep a node where it is. Each is real: without all of them the node moves on."""
 
+from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple, assert_never
@@ -96,9 +97,9 @@ def bypass(job: JobState, node: NodeState) -> Bypass | None:
     """Why a node was skipped while its job went on; None when it was skipped because the job had ended."""
     if node.is_child or not (node.spec.all_of or node.spec.any_of) or not is_dead(node):
         return None
-    seen, look = {node.node_id}, [node]
+    seen, look = {node.node_id}, deque([node])
     while look:
-        target = look.pop(0)
+        target = look.popleft()
         for source in (job.nodes[name] for name in (*target.spec.all_of, *target.spec.any_of)):
             if source.status is NodeStatus.SKIPPED and source.node_id not in seen:
                 seen.add(source.node_id)

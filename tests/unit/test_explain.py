@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
+from adding_bench import add, node
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
 from dagmaster.engine.explain import explain_job, explain_node
@@ -247,6 +248,22 @@ def test_what_has_ended_tells_why_and_who_was_the_cause():
     whole = why(bench, owner=OwnerFacts())
     assert whole.sentence == f"Job {JOB} failed at 00:00:05 UTC after 5 s: node x failed: disk full."
     assert (whole.kind, whole.data["cause"]) == (Kind.ENDED, ["x"])
+
+
+def test_what_a_last_chain_has_added_tells_why_it_was_skipped():
+    bench = Bench(chains={"finally": ("clean",)}, a=task(retry=NO_RETRY), end=end("a"), clean=task()).start()
+    bench.fail("a")
+    behind = [node(f"clean.{number}", f"clean.{number - 1}") for number in range(1, 1500)]
+    add(bench, node("clean.0"), *behind, adder="clean")
+    bench.fail("clean.0")
+    assert said(bench, "clean.1499") == "Node `clean.1499` was skipped because `clean.0` before it failed."
+    bench.complete("clean")
+    bench.retry()
+    again = "Node `clean.0` was skipped because `clean`, which added it before, has not added it again."
+    assert said(bench, "clean.0") == again
+    bench.complete("a")
+    bench.complete("clean")
+    assert said(bench, "clean.0") == again
 
 
 def test_a_failed_job_with_an_owner_is_about_to_be_tried_again():
