@@ -16,7 +16,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.instances import is_orchestrated
 from dagmaster.store.jobs import node_of
 from dagmaster.store.pinned import PinnedGraphs
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 Row = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ async def _look(
             raise UnknownNode(f"job {job_id} has no node {node_id!r}; `dagmaster show {job_id}` lists them")
         wanted = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
         queues = await _queues(conn, wanted, row["owner_id"])
-        tasks = await (await run(conn, "explain_tasks", {"job_id": job_id})).fetchall()
+        tasks = await fetch(conn, "explain_tasks", {"job_id": job_id})
         is_there = await is_orchestrated(conn, threshold_seconds=threshold_seconds)
         facts = Facts(
             _owner(row, threshold_seconds, is_there=is_there),
@@ -130,8 +130,8 @@ async def _queues(conn: Connection, nodes: Iterable[NodeState], owner_id: str | 
     names = sorted({node.task_queue for node in nodes if is_executed(node)})
     if not names:
         return []
-    found = await (await run(conn, "explain_queues", {"queues": names, "owner_id": owner_id})).fetchall()
-    workers = await (await run(conn, "explain_consumers", {"queues": names})).fetchall()
+    found = await fetch(conn, "explain_queues", {"queues": names, "owner_id": owner_id})
+    workers = await fetch(conn, "explain_consumers", {"queues": names})
     return [_queue(row, [one for one in workers if row["queue"] in one["queues"]]) for row in found]
 
 
@@ -150,7 +150,7 @@ async def _errors(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -
     if not retrying:
         return {}
     values = {"job_id": job.job_id, "node_ids": retrying[:MAX_DETAILS]}
-    rows = await (await run(conn, "explain_errors", values)).fetchall()
+    rows = await fetch(conn, "explain_errors", values)
     return {row["node_id"]: row["error_message"] for row in rows if row["error_message"]}
 
 
@@ -158,7 +158,7 @@ async def _progress(conn: Connection, job: JobState, nodes: Iterable[NodeState])
     running = [job.task_id(node) for node in nodes if node.status is NodeStatus.RUNNING and is_executed(node)]
     if not running:
         return {}
-    rows = await (await run(conn, "explain_progress", {"task_ids": running[:MAX_DETAILS]})).fetchall()
+    rows = await fetch(conn, "explain_progress", {"task_ids": running[:MAX_DETAILS]})
     return {row["node_id"]: Progress(row["progress_percent"], row["progress_message"]) for row in rows}
 
 
@@ -167,5 +167,5 @@ async def _children(conn: Connection, job: JobState, nodes: Iterable[NodeState])
     calling = [job.task_id(node) for node in nodes if node.spec.child_job is not None]
     if not calling:
         return {}
-    rows = await (await run(conn, "explain_children", {"job_id": job.job_id, "task_ids": calling})).fetchall()
+    rows = await fetch(conn, "explain_children", {"job_id": job.job_id, "task_ids": calling})
     return {row["parent_node_id"]: row["job_id"] for row in rows}

@@ -12,7 +12,7 @@ import orjson
 
 from dagmaster.ids import new_id
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ async def stop_orchestrator(conn: Connection, me: Instance, stats: Mapping[str, 
 
 async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[int]:
     values = {"instance_id": me.instance_id, "threshold_seconds": threshold_seconds, "limit": limit}
-    return [row["job_id"] for row in await _rows(conn, "take_over_jobs", values)]
+    return [row["job_id"] for row in await fetch(conn, "take_over_jobs", values)]
 
 
 async def hand_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float) -> int:
     values = {"instance_id": me.instance_id, "threshold_seconds": threshold_seconds}
-    return len(await _rows(conn, "hand_over_jobs", values))
+    return len(await fetch(conn, "hand_over_jobs", values))
 
 
 async def register_worker(
@@ -91,7 +91,7 @@ async def want_worker(conn: Connection, worker_id: str, wanted: str) -> bool:
 
 async def bury_dead(conn: Connection, key: str) -> list[str]:
     """Instances of this machine whose process no longer exists need no threshold: they are gone."""
-    rows = await _rows(conn, "living_instances", {"host_key": key})
+    rows = await fetch(conn, "living_instances", {"host_key": key})
     dead = [row["instance_id"] for row in rows if not _is_alive(row["pid"])]
     if dead:
         await run(conn, "bury_instances", {"instance_ids": dead})
@@ -101,7 +101,7 @@ async def bury_dead(conn: Connection, key: str) -> list[str]:
 async def rescue_tasks(conn: Connection, *, lost_after_seconds: float) -> int:
     """Give up workers that no longer beat, and take their tasks from them; the owners are told."""
     await run(conn, "give_up_workers", {"lost_after_seconds": lost_after_seconds})
-    return len(await _rows(conn, "rescue_tasks", {}))
+    return len(await fetch(conn, "rescue_tasks", {}))
 
 
 async def forget_instances(conn: Connection, *, days: int) -> None:
@@ -109,16 +109,16 @@ async def forget_instances(conn: Connection, *, days: int) -> None:
 
 
 async def list_workers(conn: Connection) -> list[dict[str, Any]]:
-    return await _rows(conn, "list_workers", {})
+    return await fetch(conn, "list_workers", {})
 
 
 async def list_orchestrators(conn: Connection) -> list[dict[str, Any]]:
-    return await _rows(conn, "list_orchestrators", {})
+    return await fetch(conn, "list_orchestrators", {})
 
 
 async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool:
     """Whether an orchestrator is there. One of this machine whose process is gone is not, however lately it beat."""
-    rows = await _rows(conn, "beating_orchestrators", {"threshold_seconds": threshold_seconds})
+    rows = await fetch(conn, "beating_orchestrators", {"threshold_seconds": threshold_seconds})
     here = host_key()
     return any(row["host_key"] != here or _is_alive(row["pid"]) for row in rows)
 
@@ -145,11 +145,6 @@ def _counted(worker_id: str, standing: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _rows(conn: Connection, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    cursor = await run(conn, name, values)
-    return await cursor.fetchall()
-
-
 async def _now(conn: Connection, name: str, values: Mapping[str, Any]) -> datetime | None:
-    rows = await _rows(conn, name, values)
+    rows = await fetch(conn, name, values)
     return rows[0]["now"] if rows else None

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dagmaster.store.connect import Connection
 from dagmaster.store.looking import literal
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 Row = dict[str, Any]
 
@@ -49,32 +49,32 @@ async def find_nodes(conn: Connection, job_id: int, wanted: NodeFilter, *, limit
         "limit": limit,
         "offset": offset,
     }
-    return await _rows(conn, "page_nodes", values)
+    return await fetch(conn, "page_nodes", values)
 
 
 async def failed_nodes(conn: Connection, job_id: int, *, limit: int) -> list[Row]:
-    return await _rows(conn, "page_failed_nodes", {"job_id": job_id, "limit": limit})
+    return await fetch(conn, "page_failed_nodes", {"job_id": job_id, "limit": limit})
 
 
 async def waiting_nodes(conn: Connection, job_id: int, node_ids: Sequence[str]) -> list[Row]:
-    return await _rows(conn, "page_waiting_nodes", {"job_id": job_id, "node_ids": list(node_ids)}) if node_ids else []
+    return await fetch(conn, "page_waiting_nodes", {"job_id": job_id, "node_ids": list(node_ids)}) if node_ids else []
 
 
 async def results_of_nodes(conn: Connection, job_id: int, node_ids: Sequence[str]) -> list[Row]:
     values = {"job_id": job_id, "node_ids": list(node_ids), "limit": MAX_ATTEMPTS}
-    return await _rows(conn, "page_results_of_nodes", values) if node_ids else []
+    return await fetch(conn, "page_results_of_nodes", values) if node_ids else []
 
 
 async def attempt_times(conn: Connection, job: Mapping[str, Any], node_ids: Sequence[str]) -> list[Row]:
     """From the timeline, which is read from its beginning: not for jobs with very many nodes."""
     since = job["created_at"] - SLACK
     values = {"job_id": job["job_id"], "since": since, "node_ids": list(node_ids), "limit": MAX_ATTEMPTS}
-    return await _rows(conn, "page_attempt_times", values) if node_ids else []
+    return await fetch(conn, "page_attempt_times", values) if node_ids else []
 
 
 async def fan_out_times(conn: Connection, job_id: int, node_ids: Sequence[str]) -> dict[str, Row]:
     values = {"job_id": job_id, "node_ids": list(node_ids)}
-    rows = await _rows(conn, "page_fan_outs", values) if node_ids else []
+    rows = await fetch(conn, "page_fan_outs", values) if node_ids else []
     return {row["parent_node_id"]: row for row in rows}
 
 
@@ -90,7 +90,7 @@ async def fan_out_density(
         "parts": parts,
     }
     found: dict[str, list[Row]] = {}
-    for row in await _rows(conn, "page_density", values) if node_ids and until > since else []:
+    for row in await fetch(conn, "page_density", values) if node_ids and until > since else []:
         found.setdefault(row["parent_node_id"], []).append(row)
     return found
 
@@ -106,11 +106,11 @@ async def find_events(conn: Connection, job: Mapping[str, Any], wanted: EventFil
         "event_type": wanted.event_type,
         "limit": limit,
     }
-    return await _rows(conn, "page_events_down" if newest_first else "page_events_up", values)
+    return await fetch(conn, "page_events_down" if newest_first else "page_events_up", values)
 
 
 async def count_children(conn: Connection, job_id: int, node_id: str) -> list[Row]:
-    return await _rows(conn, "page_count_children", {"job_id": job_id, "node_id": node_id})
+    return await fetch(conn, "page_count_children", {"job_id": job_id, "node_id": node_id})
 
 
 async def worker_of(conn: Connection, task_id: str) -> str | None:
@@ -120,7 +120,7 @@ async def worker_of(conn: Connection, task_id: str) -> str | None:
 
 
 async def child_jobs(conn: Connection, job_id: int, *, limit: int) -> list[Row]:
-    return await _rows(conn, "page_children", {"job_id": job_id, "limit": limit})
+    return await fetch(conn, "page_children", {"job_id": job_id, "limit": limit})
 
 
 async def neighbours(
@@ -134,8 +134,4 @@ async def neighbours(
         "submitted_by": submitted_by,
         "limit": limit,
     }
-    return await _rows(conn, "page_neighbours", values)
-
-
-async def _rows(conn: Connection, name: str, values: Mapping[str, Any]) -> list[Row]:
-    return await (await run(conn, name, values)).fetchall()
+    return await fetch(conn, "page_neighbours", values)

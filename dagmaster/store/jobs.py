@@ -17,7 +17,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 MAX_NAME_LENGTH = 128
 
@@ -208,8 +208,7 @@ async def load(conn: Connection, owner_id: str, job_ids: Sequence[int], graphs: 
 
 
 async def job_rows(conn: Connection, owner_id: str, job_ids: Sequence[int]) -> list[dict[str, Any]]:
-    cursor = await run(conn, "load_jobs", {"job_ids": list(job_ids), "owner_id": owner_id})
-    return await cursor.fetchall()
+    return await fetch(conn, "load_jobs", {"job_ids": list(job_ids), "owner_id": owner_id})
 
 
 async def restore_rows(
@@ -231,7 +230,7 @@ async def restore_rows(
 async def _nodes_of(conn: Connection, job_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
     by_job: dict[int, list[dict[str, Any]]] = {}
     if job_ids:
-        for row in await (await run(conn, "load_nodes", {"job_ids": list(job_ids)})).fetchall():
+        for row in await fetch(conn, "load_nodes", {"job_ids": list(job_ids)}):
             by_job.setdefault(row["job_id"], []).append(row)
     return by_job
 
@@ -328,26 +327,26 @@ async def list_jobs(
         "limit": limit,
         "offset": offset,
     }
-    return await (await run(conn, "list_jobs", values)).fetchall()
+    return await fetch(conn, "list_jobs", values)
 
 
 async def list_nodes(conn: Connection, job_id: int, *, with_children: bool = False) -> list[dict[str, Any]]:
     values = {"job_id": job_id, "with_children": with_children}
-    return await (await run(conn, "show_nodes", values)).fetchall()
+    return await fetch(conn, "show_nodes", values)
 
 
 async def count_nodes(conn: Connection, job_id: int) -> list[dict[str, Any]]:
     """How many nodes are in each state; the children of each fan-out apart."""
-    return await (await run(conn, "count_nodes", {"job_id": job_id})).fetchall()
+    return await fetch(conn, "count_nodes", {"job_id": job_id})
 
 
 async def watch_nodes(conn: Connection, job_id: int) -> list[dict[str, Any]]:
     """The job's own nodes without their outputs, in no order."""
-    return await (await run(conn, "watch_nodes", {"job_id": job_id})).fetchall()
+    return await fetch(conn, "watch_nodes", {"job_id": job_id})
 
 
 async def job_status(conn: Connection, job_ids: Sequence[int]) -> list[dict[str, Any]]:
-    return await (await run(conn, "job_status", {"job_ids": list(job_ids)})).fetchall()
+    return await fetch(conn, "job_status", {"job_ids": list(job_ids)})
 
 
 async def count_live_jobs(conn: Connection) -> int:
@@ -371,4 +370,4 @@ async def note_error(conn: Connection, job_id: int, error: str, *, strike: int) 
 
 async def call_off_orphans(conn: Connection, *, age_seconds: float) -> int:
     """Cancel jobs that nobody waits for any more; how many."""
-    return len(await (await run(conn, "call_off_orphans", {"age_seconds": age_seconds})).fetchall())
+    return len(await fetch(conn, "call_off_orphans", {"age_seconds": age_seconds}))

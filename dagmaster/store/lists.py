@@ -8,7 +8,7 @@ from typing import Any, Final
 from dagmaster.model.states import NODE_TERMINAL
 from dagmaster.store.connect import Connection
 from dagmaster.store.looking import literal
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch
 
 Row = dict[str, Any]
 
@@ -45,49 +45,44 @@ async def list_nodes(conn: Connection, wanted: NodeFilter, *, limit: int, offset
         "limit": limit,
         "offset": offset,
     }
-    return await _rows(conn, "list_nodes", **values)
+    return await fetch(conn, "list_nodes", values)
 
 
 async def list_results(
     conn: Connection, *, since: datetime, worker_id: str | None = None, handler: str | None = None
 ) -> list[Row]:
     """The newest attempts that have ended since."""
-    return await _rows(
-        conn,
-        "list_results",
-        since=since,
-        worker_id=worker_id,
-        handler=handler,
-        jobs=NEWEST_JOBS,
-        limit=NEWEST_RESULTS,
-    )
+    values = {
+        "since": since,
+        "worker_id": worker_id,
+        "handler": handler,
+        "jobs": NEWEST_JOBS,
+        "limit": NEWEST_RESULTS,
+    }
+    return await fetch(conn, "list_results", values)
 
 
 async def waiting_handlers(conn: Connection) -> list[Row]:
-    return await _rows(conn, "waiting_handlers")
+    return await fetch(conn, "waiting_handlers")
 
 
 async def list_all_workers(
     conn: Connection, *, lost_after_seconds: float, status: str | None = None, limit: int, offset: int = 0
 ) -> list[Row]:
     values = {"lost_after_seconds": lost_after_seconds, "status": status, "limit": limit, "offset": offset}
-    return await _rows(conn, "list_all_workers", **values)
+    return await fetch(conn, "list_all_workers", values)
 
 
 async def waiting_approvals(conn: Connection, *, limit: int) -> list[Row]:
-    return await _rows(conn, "waiting_approvals", limit=limit)
+    return await fetch(conn, "waiting_approvals", {"limit": limit})
 
 
 async def decided_approvals(conn: Connection, *, limit: int) -> list[Row]:
     """The newest first."""
-    return await _rows(conn, "decided_approvals", jobs=DECIDED_JOBS, limit=limit)
+    return await fetch(conn, "decided_approvals", {"jobs": DECIDED_JOBS, "limit": limit})
 
 
 async def missed_schedules(conn: Connection) -> dict[str, Row]:
     """By schedule, what went wrong last when it was due."""
-    rows = await _rows(conn, "missed_schedules", days=MISSED_DAYS)
+    rows = await fetch(conn, "missed_schedules", {"days": MISSED_DAYS})
     return {row["schedule_id"]: row for row in rows}
-
-
-async def _rows(conn: Connection, name: str, **values: Any) -> list[Row]:
-    return await (await run(conn, name, values)).fetchall()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 Row = dict[str, Any]
 Counts = Mapping[str, int]
@@ -54,7 +54,7 @@ async def find_jobs(conn: Connection, wanted: JobFilter, *, limit: int, offset: 
         "limit": limit,
         "offset": offset,
     }
-    return await (await run(conn, "find_jobs", values)).fetchall()
+    return await fetch(conn, "find_jobs", values)
 
 
 async def has_more_nodes(conn: Connection, job_id: int, than: int) -> bool:
@@ -90,7 +90,7 @@ class NodeCounts:
 
 async def _count_nodes(conn: Connection, job_ids: Sequence[int]) -> dict[int, Counts]:
     counted: dict[int, dict[str, int]] = {job_id: {} for job_id in job_ids}
-    for row in await (await run(conn, "count_nodes_of_jobs", {"job_ids": list(job_ids)})).fetchall():
+    for row in await fetch(conn, "count_nodes_of_jobs", {"job_ids": list(job_ids)}):
         counted[row["job_id"]][row["status"]] = row["nodes"]
     return dict(counted)
 

@@ -26,7 +26,7 @@ from dagmaster.engine.results import REFUSED
 from dagmaster.errors import Invalid
 from dagmaster.model.slices import read_slice
 from dagmaster.store.connect import Connection, encode_rows
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 MAX_SLICES = 8
 DETAILS: Mapping[str, tuple[type, ...]] = {
@@ -58,7 +58,7 @@ class Arrived(list[Mail]):
 
 async def read_mail(conn: Connection, owner_id: str, limit: int, max_slices: int = MAX_SLICES) -> Arrived:
     """Needs a connection that keeps JSON as bytes. Not more slices at once: other jobs must not wait for them."""
-    rows = await (await run(conn, "read_mail", {"owner_id": owner_id, "limit": limit})).fetchall()
+    rows = await fetch(conn, "read_mail", {"owner_id": owner_id, "limit": limit})
     is_all = len(rows) < limit
     slices = [place for place, row in enumerate(rows) if row["kind"] == "added"]
     if len(slices) > max_slices:

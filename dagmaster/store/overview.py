@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dagmaster.store.connect import Connection
 from dagmaster.store.lists import waiting_approvals
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch
 
 HOURS: Final = 24
 SCAN_ENDED: Final = 10_000
@@ -48,7 +48,7 @@ class Trouble:
 
 async def overview_counts(conn: Connection, *, hours: int = HOURS) -> Row:
     """`completed` and `failed` are of jobs that ended after `since`; `has_jobs` is false before the first of all."""
-    [row] = await _rows(conn, "overview_counts", {"hours": hours, "scan": SCAN_ENDED})
+    [row] = await fetch(conn, "overview_counts", {"hours": hours, "scan": SCAN_ENDED})
     return row
 
 
@@ -67,24 +67,24 @@ async def find_trouble(conn: Connection, patience: Patience, *, hours: int = HOU
     return Trouble(
         failures=await _failures(conn, values),
         approvals=await waiting_approvals(conn, limit=MOST),
-        untaken=await _rows(conn, "overview_untaken", values),
-        still=await _rows(conn, "overview_still", values),
-        workers=await _rows(conn, "overview_workers", values),
-        schedules=await _rows(conn, "overview_schedules", values),
+        untaken=await fetch(conn, "overview_untaken", values),
+        still=await fetch(conn, "overview_still", values),
+        workers=await fetch(conn, "overview_workers", values),
+        schedules=await fetch(conn, "overview_schedules", values),
     )
 
 
 async def _failures(conn: Connection, values: Mapping[str, Any]) -> list[Row]:
     """By workflow and cause; those whose workflow has completed since come last."""
     causes: dict[tuple[str, str], Row] = {}
-    for row in await _rows(conn, "overview_failures", values):
+    for row in await fetch(conn, "overview_failures", values):
         error = row["error"] or NO_MESSAGE
         cause = causes.setdefault((row["workflow_id"], VARIABLE.sub("#", error)), {**row, "error": error, "jobs": 0})
         cause["jobs"] += 1
         cause["created_at"] = max(cause["created_at"], row["created_at"])
     newest = list(causes.values())[:MOST]
     since = {"workflow_ids": [one["workflow_id"] for one in newest], "times": [one["created_at"] for one in newest]}
-    recovered = {row["place"] for row in await _rows(conn, "overview_recovered", since)} if newest else set()
+    recovered = {row["place"] for row in await fetch(conn, "overview_recovered", since)} if newest else set()
     found = [{**one, "has_recovered": place in recovered} for place, one in enumerate(newest, 1)]
     return sorted(found, key=lambda one: one["has_recovered"])
 
@@ -93,42 +93,38 @@ async def runs_by_workflow(conn: Connection, *, workflows: int, runs: int) -> di
     """The newest runs of each of the workflows that ran last, both the newest first."""
     values = {"workflow_id": None, "workflows": workflows, "runs": runs}
     found: dict[str, list[Row]] = {}
-    for row in await _rows(conn, "workflow_runs", values):
+    for row in await fetch(conn, "workflow_runs", values):
         found.setdefault(row["workflow_id"], []).append(row)
     return found
 
 
 async def runs_of_workflow(conn: Connection, workflow_id: str, *, runs: int) -> list[Row]:
     """The newest first."""
-    return await _rows(conn, "workflow_runs", {"workflow_id": workflow_id, "workflows": 1, "runs": runs})
+    return await fetch(conn, "workflow_runs", {"workflow_id": workflow_id, "workflows": 1, "runs": runs})
 
 
 async def find_newest_definition(conn: Connection, workflow_id: str) -> str | None:
     """As JSON; None when no job and no schedule ever had one."""
-    rows = await _rows(conn, "newest_definition", {"workflow_id": workflow_id})
+    rows = await fetch(conn, "newest_definition", {"workflow_id": workflow_id})
     return rows[0]["definition"] if rows else None
 
 
 async def newest_versions(conn: Connection, workflow_ids: Collection[str]) -> dict[str, Row]:
-    rows = await _rows(conn, "newest_versions", {"workflow_ids": list(workflow_ids)})
+    rows = await fetch(conn, "newest_versions", {"workflow_ids": list(workflow_ids)})
     return {row["workflow_id"]: row for row in rows}
 
 
 async def workflow_versions(conn: Connection, workflow_id: str) -> list[Row]:
     """`runs` are counted among the newest jobs of the workflow."""
     values = {"workflow_id": workflow_id, "scan": SCAN_RUNS, "limit": MOST_VERSIONS}
-    return await _rows(conn, "workflow_versions", values)
+    return await fetch(conn, "workflow_versions", values)
 
 
 async def nodes_of_definitions(conn: Connection, hashes: Iterable[str]) -> set[str]:
-    return {row["node_id"] for row in await _rows(conn, "nodes_of_definitions", {"hashes": list(hashes)})}
+    return {row["node_id"] for row in await fetch(conn, "nodes_of_definitions", {"hashes": list(hashes)})}
 
 
 async def grid_nodes(conn: Connection, job_ids: Sequence[int], node_ids: Sequence[str]) -> dict[tuple[int, str], Row]:
     """By job and node."""
-    rows = await _rows(conn, "grid_nodes", {"job_ids": list(job_ids), "node_ids": list(node_ids)})
+    rows = await fetch(conn, "grid_nodes", {"job_ids": list(job_ids), "node_ids": list(node_ids)})
     return {(row["job_id"], row["node_id"]): row for row in rows}
-
-
-async def _rows(conn: Connection, name: str, values: Mapping[str, Any]) -> list[Row]:
-    return await (await run(conn, name, values)).fetchall()

@@ -14,7 +14,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.schedule import Schedule, next_time, times_after
 from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.jobs import workflow_row
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 LATE_SECONDS = 60.0
 SHOWN_TIMES = 5
@@ -54,7 +54,7 @@ async def sync_schedules(
         "workflows": encode_rows([workflow_row(one) for graph in graphs for one in (*graph.called, graph)]) or "[]",
     }
     async with conn.transaction():
-        stored = await (await run(conn, "sync_schedules", values)).fetchall()
+        stored = await fetch(conn, "sync_schedules", values)
         gone = {"ended": list(ended), "kept": kept, "prune": prune}
         removed = await (await run(conn, "remove_schedules", gone)).fetchall()
         synced = Synced(
@@ -101,7 +101,7 @@ def rule_of(row: Mapping[str, Any]) -> Schedule:
 
 async def list_schedules(conn: Connection) -> list[dict[str, Any]]:
     """By their ids; `next_times` are the next at which each starts a job."""
-    rows = await (await run(conn, "list_schedules", {"schedule_id": None})).fetchall()
+    rows = await fetch(conn, "list_schedules", {"schedule_id": None})
     return [_viewed(row) for row in rows]
 
 

@@ -13,7 +13,7 @@ from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.pinned import PinnedGraphs
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch
 
 HISTORY_SECONDS = 30.0
 KEEP_HISTORIES = 200
@@ -42,7 +42,7 @@ class History:
 
 async def standing_of(conn: Connection, job_id: int) -> Standing:
     """All of it is read in one moment."""
-    rows = await (await run(conn, "job_standing", {"job_id": job_id})).fetchall()
+    rows = await fetch(conn, "job_standing", {"job_id": job_id})
     if not rows:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
     first = rows[0]
@@ -122,7 +122,7 @@ async def usual_times(conn: Connection, graph: Graph) -> dict[str, Usual]:
         "children": MOST_CHILDREN,
         "window": WINDOW,
     }
-    rows = await (await run(conn, "usual_times", values)).fetchall()
+    rows = await fetch(conn, "usual_times", values)
     return {row["node_id"]: _usual(row) for row in rows}
 
 

@@ -55,6 +55,11 @@ async def run(
     return await run_statement(conn, SQL[name], values)
 
 
+async def fetch(conn: AsyncConnection[DictRow], name: str, values: Mapping[str, Any] | None = None) -> list[DictRow]:
+    """All rows of the statement of this name."""
+    return await (await run(conn, name, values)).fetchall()
+
+
 async def run_statement(
     conn: AsyncConnection[DictRow], statement: Statement, values: Mapping[str, Any] | None = None
 ) -> AsyncCursor[DictRow]:

@@ -10,7 +10,7 @@ import orjson
 from dagmaster.errors import Invalid, UnknownNode
 from dagmaster.model.states import EVENT_ALIASES, NodeStatus
 from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 Row = dict[str, Any]
 
@@ -26,7 +26,7 @@ async def view_nodes(
 ) -> list[Row]:
     """Of all jobs, without outputs; raises Invalid for a status that does not exist."""
     values = {"job_id": job_id, "status": _status(status), "workflow_id": workflow_id}
-    return await _rows(conn, "view_nodes", {**values, "limit": limit, "offset": offset})
+    return await fetch(conn, "view_nodes", {**values, "limit": limit, "offset": offset})
 
 
 async def view_tasks(
@@ -41,7 +41,7 @@ async def view_tasks(
     offset: int = 0,
 ) -> list[Row]:
     values = {"job_id": job_id, "state": state, "queue": queue, "handler": handler, "worker_id": worker_id}
-    return await _rows(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
+    return await fetch(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
 
 
 async def view_job_nodes(
@@ -55,7 +55,7 @@ async def view_job_nodes(
 ) -> list[Row]:
     """The job's own nodes, or the children of the fan-out `parent`."""
     values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
-    return await _rows(conn, "view_job_nodes", values)
+    return await fetch(conn, "view_job_nodes", values)
 
 
 def _status(given: str | None) -> str | None:
@@ -80,7 +80,7 @@ async def node_standing(conn: Connection, job_id: int, node_id: str) -> Row:
 
 async def view_logged(conn: Connection, job_id: int, *, limit: int, offset: int = 0) -> list[Row]:
     """Nodes that may have a log."""
-    return await _rows(conn, "view_logged", {"job_id": job_id, "limit": limit, "offset": offset})
+    return await fetch(conn, "view_logged", {"job_id": job_id, "limit": limit, "offset": offset})
 
 
 async def find_log_place(conn: Connection, task_id: str) -> Row | None:
@@ -89,22 +89,22 @@ async def find_log_place(conn: Connection, task_id: str) -> Row | None:
 
 
 async def view_attempts(conn: Connection, job_id: int, node_id: str) -> list[Row]:
-    return await _rows(conn, "view_attempts", {"job_id": job_id, "node_id": node_id})
+    return await fetch(conn, "view_attempts", {"job_id": job_id, "node_id": node_id})
 
 
 async def view_checkpoints(conn: Connection, job_id: int, node_id: str, *, limit: int, offset: int = 0) -> list[Row]:
     """The newest first."""
     values = {"job_id": job_id, "node_id": node_id, "limit": limit, "offset": offset}
-    return await _rows(conn, "view_checkpoints", values)
+    return await fetch(conn, "view_checkpoints", values)
 
 
 async def view_graph(conn: Connection, job_id: int) -> list[Row]:
-    return await _rows(conn, "view_graph", {"job_id": job_id})
+    return await fetch(conn, "view_graph", {"job_id": job_id})
 
 
 async def count_folded(conn: Connection, job_id: int) -> list[Row]:
     """By the node within which they are drawn, and by status."""
-    return await _rows(conn, "count_folded", {"job_id": job_id})
+    return await fetch(conn, "count_folded", {"job_id": job_id})
 
 
 async def view_folded(
@@ -112,54 +112,54 @@ async def view_folded(
 ) -> list[Row]:
     """The items of a fan-out, or what a node has added."""
     values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
-    return await _rows(conn, "view_folded", values)
+    return await fetch(conn, "view_folded", values)
 
 
 async def last_event_of_job(conn: Connection, job: Mapping[str, Any]) -> int:
-    [row] = await _rows(conn, "last_event_of_job", {"job_id": job["job_id"], "since": job["created_at"]})
+    [row] = await fetch(conn, "last_event_of_job", {"job_id": job["job_id"], "since": job["created_at"]})
     return int(row["event_id"])
 
 
 async def summarise_events(conn: Connection, job_id: int, node_id: str | None = None) -> Row:
-    [row] = await _rows(conn, "summarise_events", {"job_id": job_id, "node_id": node_id})
+    [row] = await fetch(conn, "summarise_events", {"job_id": job_id, "node_id": node_id})
     return row
 
 
 async def view_audit(conn: Connection, event_types: Sequence[str], *, limit: int, offset: int = 0) -> list[Row]:
     """What was done to the system and to no job."""
     types = [EVENT_ALIASES.get(name, name) for name in event_types] or None
-    return await _rows(conn, "view_audit", {"event_types": types, "limit": limit, "offset": offset})
+    return await fetch(conn, "view_audit", {"event_types": types, "limit": limit, "offset": offset})
 
 
 async def view_queues(conn: Connection, *, lost_after_seconds: float) -> list[Row]:
-    return await _rows(conn, "view_queues", {"lost_after_seconds": lost_after_seconds})
+    return await fetch(conn, "view_queues", {"lost_after_seconds": lost_after_seconds})
 
 
 async def view_workers(conn: Connection, *, status: str | None = None, limit: int, offset: int = 0) -> list[Row]:
-    return await _rows(conn, "view_workers", {"status": status, "limit": limit, "offset": offset})
+    return await fetch(conn, "view_workers", {"status": status, "limit": limit, "offset": offset})
 
 
 async def view_orchestrators(conn: Connection, *, threshold_seconds: float) -> list[Row]:
     """Those that beat."""
-    return await _rows(conn, "view_orchestrators", {"threshold_seconds": threshold_seconds})
+    return await fetch(conn, "view_orchestrators", {"threshold_seconds": threshold_seconds})
 
 
 async def view_backlog(conn: Connection) -> Row:
-    [row] = await _rows(conn, "view_backlog", {})
+    [row] = await fetch(conn, "view_backlog", {})
     return row
 
 
 async def missing_partitions(conn: Connection) -> int:
-    [row] = await _rows(conn, "view_missing_partitions", {})
+    [row] = await fetch(conn, "view_missing_partitions", {})
     return int(row["missing"])
 
 
 async def view_tables(conn: Connection) -> list[Row]:
-    return await _rows(conn, "view_tables", {})
+    return await fetch(conn, "view_tables", {})
 
 
 async def database_name(conn: Connection) -> str:
-    [row] = await _rows(conn, "database_name", {})
+    [row] = await fetch(conn, "database_name", {})
     return str(row["name"])
 
 
@@ -207,14 +207,10 @@ async def watched_events(conn: Connection, positions: Sequence[Position], *, pag
         for place, one in enumerate(positions)
     ]
     news: dict[int, News] = {}
-    for row in await _rows(conn, "watched_events", {"watchers": encode_rows(watchers), "page": page}):
+    for row in await fetch(conn, "watched_events", {"watchers": encode_rows(watchers), "page": page}):
         one = news.setdefault(row["place"], News(row["job_status"], []))
         if row["event_id"] is not None:
             one.events.append(row)
     for one in news.values():
         one.is_full = len(one.events) >= page
     return [news[place] for place in range(len(positions))]
-
-
-async def _rows(conn: Connection, name: str, values: Mapping[str, Any]) -> list[Row]:
-    return await (await run(conn, name, values)).fetchall()

@@ -261,6 +261,7 @@ def test_what_a_last_chain_has_added_tells_why_it_was_skipped():
     bench.retry()
     again = "Node `clean.0` was skipped because `clean`, which added it before, has not added it again."
     assert said(bench, "clean.0") == again
+    bench.wait(1)
     bench.complete("a")
     bench.complete("clean")
     assert said(bench, "clean.0") == again
