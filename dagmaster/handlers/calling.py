@@ -4,6 +4,7 @@ import asyncio
 import base64
 import inspect
 import re
+import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import aclosing
@@ -51,7 +52,7 @@ YIELDS = (
 
 
 async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | None) -> HandlerResult:
-    """Run the handler to its end. Only the caller's own cancellation, Interrupted and KeyboardInterrupt come out of it.
+    """Run the handler to its end. Only the caller's own cancellation, Interrupted and Ctrl-C come out of it.
 
     A thread cannot be stopped: when the call is cancelled, `ctx.cancelled` is set and the thread left to itself.
     """
@@ -59,14 +60,21 @@ async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | No
         arguments = arguments_of(handler, ctx)
         with working_on(ctx):
             return normalised(await _run(handler, arguments, ctx, executor))
-    except (KeyboardInterrupt, GeneratorExit, Interrupted):
+    except (GeneratorExit, Interrupted):
         raise
     except BaseException as error:  # SystemExit and Rust panics too: a worker survives its handlers
+        if _is_ctrl_c(error):
+            raise
         if _is_cancelled(error):
             ctx.cancelled.set()
             raise
         record(error)
         return failure(error, ctx)
+
+
+def _is_ctrl_c(error: BaseException) -> bool:
+    """Only the main thread sees it; elsewhere a handler has raised it."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def arguments_of(handler: Handler, ctx: HandlerContext) -> list[Any]:
@@ -97,8 +105,9 @@ def _in_thread(handler: Handler, arguments: list[Any], ctx: HandlerContext) -> A
         value = handler.function(*arguments)
         if inspect.isawaitable(value) or inspect.isasyncgen(value):
             return asyncio.run(settle(value, ctx))
-    except StopIteration as error:
-        raise RuntimeError("the handler raised StopIteration") from error  # it would hang the future it travels in
+    except (StopIteration, KeyboardInterrupt) as error:
+        # One would hang the future it travels in, the other would be taken for Ctrl-C.
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from error
     return value
 
 
@@ -280,12 +289,18 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         case bool() | float() | None:
             return value
         case int():
-            return int(value) if SMALLEST_INTEGER <= value <= LARGEST_INTEGER else _number(Decimal(value))
+            return _integer(value, path)
         case dict():
             return {_key(key, path): _plain(one, f"{path}.{key}", depth - 1) for key, one in value.items()}
         case list():
             return [_plain(one, f"{path}[{index}]", depth - 1) for index, one in enumerate(value)]
     return _plain_object(value, path, depth)
+
+
+def _integer(value: int, path: str) -> int:
+    if SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
+        return int(value)
+    raise Permanent(f"cannot store {path}: an integer of more than 64 bits would lose digits; return it as text")
 
 
 def _plain_object(value: Any, path: str, depth: int) -> Any:

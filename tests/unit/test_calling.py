@@ -224,6 +224,11 @@ def test_keyboard_interrupt_passes():
         asyncio.run(run(raising(KeyboardInterrupt())[0]))
 
 
+async def test_in_a_thread_a_keyboard_interrupt_is_a_failure():
+    result = await run(raising(KeyboardInterrupt())[1])
+    assert result.error_message == "RuntimeError: the handler raised KeyboardInterrupt"
+
+
 async def test_an_error_message_is_bounded_and_storable():
     result = await run(raising(ValueError("\0" + "x" * 5000))[0])
     assert len(result.error_message) == 2000
@@ -394,7 +399,12 @@ def test_output_is_stored_in_a_sensible_form(value, stored):
 
 
 def test_numbers_keep_every_digit():
-    assert encode_output({"a": Decimal("0.10"), "b": 2**70}, LIMIT) == b'{"a":0.10,"b":1180591620717411303424}'
+    assert encode_output({"a": Decimal("0.10"), "b": 2**64 - 1}, LIMIT) == b'{"a":0.10,"b":18446744073709551615}'
+
+
+def test_an_integer_that_readers_would_round_is_refused():
+    with pytest.raises(Permanent, match=r"output\.b\[1\]: an integer of more than 64 bits"):
+        encode_output({"b": [1, 3**50]}, LIMIT)
 
 
 @pytest.mark.parametrize(
