@@ -1,7 +1,7 @@
 """Make tasks, and add them to a job: from inside of it, or from outside."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -9,12 +9,13 @@ from dagmaster.authoring.implicit import default_queue
 from dagmaster.errors import Conflict, UnknownHandler
 from dagmaster.handlers import HandlerContext, registry
 from dagmaster.handlers.current import find_current_task
-from dagmaster.model.retry import RetryPolicy
 from dagmaster.python.context import session
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Item, Task, within
+from dagmaster.python.options import retry_of
 from dagmaster.python.planning import Planner
 from dagmaster.python.plans import NoNumbers, Numbers, Plan
+from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import TaskFunction
 from dagmaster.settings import load_settings
 from dagmaster.store.adding import add_to_job, until_added
@@ -47,14 +48,24 @@ def create_task(
     """
     handler = entry_point(callback)
     known = _options_of(callback, handler)
+    given = dict(kwargs or {})
+    _check_names(callback, given)
     return Task(
         handler,
-        kwargs,
+        given,
         name=name,
         queue=queue or known.get("queue"),
         timeout_seconds=timeout or known.get("timeout_seconds"),
-        retry=RetryPolicy(max_attempts=retries) if retries is not None else known.get("retry"),
+        retry=retry_of(retries, None, known.get("retry")),
     )
+
+
+def _check_names(callback: Callback, given: Collection[str]) -> None:
+    """Raises TypeError, as a call would. What is named by a text may be another function elsewhere."""
+    if isinstance(callback, TaskFunction):
+        callback.signature.check_names(given)
+    elif not isinstance(callback, str):
+        Signature(callback).check_names(given)
 
 
 def _options_of(callback: Callback, handler: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dagmaster.handlers.loading import make_importable
 from dagmaster.handlers.registry import ENTRY_POINT_MARK
 from dagmaster.python.runners import handler_for
 from dagmaster.python.signatures import module_of
-from dagmaster.python.tasks import LOCAL, TaskFunction
+from dagmaster.python.tasks import LAMBDA, LOCAL, TaskFunction
 
 SUBMODULES = ".*"
 
@@ -28,7 +28,7 @@ def entry_point(callback: str | Callable[..., Any]) -> str:
         return callback.handler
     if isinstance(callback, str):
         return _settled(callback)
-    if not inspect.isfunction(callback) or LOCAL in callback.__qualname__ or callback.__name__ == "<lambda>":
+    if not inspect.isfunction(callback) or LOCAL in callback.__qualname__ or callback.__name__ == LAMBDA:
         raise Invalid(f"{callback!r} cannot be called by its name; use a function of a module, or @task")
     name = f"{module_of(callback)}{ENTRY_POINT_MARK}{callback.__qualname__}"
     if name not in registry.spellings():

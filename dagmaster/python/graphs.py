@@ -94,6 +94,8 @@ class Task(Item):
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
+        if not isinstance(handler, str):
+            raise TypeError(f"a Task has the name of a handler; create_task() makes one of {handler!r}")
         super().__init__(label or name or _short(handler))
         self.handler = handler
         self.kwargs = dict(kwargs or {})
@@ -127,7 +129,7 @@ class Group(Item):
         self.items: list[Item] = []
         self.ends: tuple[str, ...] = ()  # when it is applied: the nodes that are its last
         self._result = result
-        self.add(*items)
+        self.add(*_items(items))
 
     @property
     def name(self) -> str:

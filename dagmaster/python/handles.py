@@ -120,7 +120,8 @@ class Handle:
 
     def __getitem__(self, key: Any) -> "Handle":
         if isinstance(key, bool) or not isinstance(key, str | int):
-            raise TypeError(NOT_YET.format(name=repr(self), what="be sliced"))
+            what = "be sliced" if isinstance(key, slice) else f"be looked into by {key!r}, only by a text or a number,"
+            raise TypeError(NOT_YET.format(name=repr(self), what=what))
         written = str(key) if isinstance(key, int) else quoted(key)
         return Handle(self._draft, f"{_grouped(self._expression)}[{written}]", self._nodes, self._first)
 
@@ -146,7 +147,7 @@ class Handle:
 def seen_from_outside(returned: Any, draft: Draft, node_id: str) -> Any:
     """What the inner workflow returns, seen from the outer one."""
     match returned:
-        case Handle() if "inputs." in returned._expression:
+        case Handle() if not returned._nodes:
             raise TypeError(f"{returned!r} is an input of the inner workflow; only results of its tasks can be used")
         case Handle():
             expression = _OUTPUT.sub(rf"nodes.{node_id}.output.result['\1']", returned._expression)

@@ -16,17 +16,19 @@ def seconds_of(given: Duration) -> float:
     return given.total_seconds() if isinstance(given, timedelta) else float(given)
 
 
-def retry_of(retries: int | RetryPolicy | None, delay: Duration | None) -> RetryPolicy | None:
-    given: dict[str, Any] = {}
-    if isinstance(retries, RetryPolicy):
-        given = retries.model_dump()
-    elif retries is not None:
+def retry_of(
+    retries: int | RetryPolicy | None, delay: Duration | None, known: RetryPolicy | None = None
+) -> RetryPolicy | None:
+    """What is not given stays as `known` has it."""
+    if retries is None and delay is None:
+        return known
+    base = retries if isinstance(retries, RetryPolicy) else known
+    given: dict[str, Any] = base.model_dump(exclude_unset=True) if base is not None else {}
+    if isinstance(retries, int):
         given["max_attempts"] = retries
     if delay is not None:
         given["initial_delay_seconds"] = seconds_of(delay)
         given["max_delay_seconds"] = max(seconds_of(delay), given.get("max_delay_seconds", 300))
-    if not given:
-        return None
     try:
         return RetryPolicy(**given)
     except ValidationError as error:

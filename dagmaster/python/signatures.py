@@ -2,7 +2,8 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -17,6 +18,7 @@ from dagmaster.python.values import CONFIG, is_open, revive
 Kind = inspect.Parameter
 EMPTY = inspect.Parameter.empty
 MAIN = "__main__"
+RETURN = "return"
 
 
 class Signature:
@@ -35,12 +37,18 @@ class Signature:
     @cached_property
     def hints(self) -> Mapping[str, Any]:
         """The annotation of each parameter and of `return`; Any for what has none."""
+        written = inspect.get_annotations(self.function)
+        return {
+            name: self._hint(written[name]) if name in written else Any for name in (*self.inner.parameters, RETURN)
+        }
+
+    def _hint(self, written: Any) -> Any:
+        """One at a time: a name that only type checkers know, or a local one, leaves the others as they are."""
+        alone = types.SimpleNamespace(__annotations__={RETURN: written})
         try:
-            found = get_type_hints(self.function, include_extras=True)
-        except NameError:  # Imported for type checkers only, or local to a function.
-            written = inspect.get_annotations(self.function)
-            found = {name: one for name, one in written.items() if not isinstance(one, str)}
-        return {name: found.get(name, Any) for name in (*self.inner.parameters, "return")}
+            return get_type_hints(alone, getattr(self.function, "__globals__", None), include_extras=True)[RETURN]
+        except NameError:
+            return Any
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name. Raises TypeError, as a call would."""
@@ -50,6 +58,15 @@ class Signature:
             raise TypeError(f"{self.function.__qualname__}(): {error}") from None
         others = named.pop(self.others, {}) if self.others else {}
         return {**named, **others}
+
+    def check_names(self, given: Collection[str]) -> None:
+        """Raises TypeError for arguments that are missing, or that it does not take."""
+        known = {one.name for one in self._named}
+        surplus = [] if self.others else [name for name in given if name not in known]
+        missing = [one.name for one in self._named if self._is_needed(one) and one.name not in given]
+        if surplus or missing:
+            fault, names = ("it takes no", surplus) if surplus else ("missing", missing)
+            raise TypeError(f"{self.function.__qualname__}(): {fault} {', '.join(map(repr, names))}")
 
     def check(self, params: Mapping[str, Any]) -> None:
         """Raises Invalid when they do not fit."""
@@ -86,13 +103,15 @@ class Signature:
         described: dict[str, Any] = {}
         for place, one in enumerate(self._named):
             hint = self.hints[one.name]
-            is_needed = one.default is EMPTY and one.kind is not Kind.VAR_POSITIONAL
             annotation = list[hint] if one.kind is Kind.VAR_POSITIONAL else hint  # type: ignore[valid-type]
-            described[f"p{place}"] = (annotation, Field(... if is_needed else None, alias=one.name))
+            described[f"p{place}"] = (annotation, Field(... if self._is_needed(one) else None, alias=one.name))
         try:
             return create_model(self.function.__name__, __config__=ConfigDict(**CONFIG), **described)
         except (TypeError, ValueError, NameError) as error:
             raise Misconfigured(f"the annotations of {self.function.__qualname__} cannot be used: {error}") from error
+
+    def _is_needed(self, one: inspect.Parameter) -> bool:
+        return one.default is EMPTY and one.kind is not Kind.VAR_POSITIONAL
 
     def _whole(self, one: inspect.Parameter, value: Any) -> Any:
         return revive(value) if is_open(self.hints[one.name]) else value

@@ -22,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LOCAL = "<locals>"
+LAMBDA = "<lambda>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,10 @@ class TaskFunction(Generic[P, R]):
         params, found = draft.encode(self.signature.bind(args, kwargs))
         node = TaskNode(**self._task(params), allow_failure=chosen.allow_failure)
         node_id = draft.add(chosen.name, node, [*found, *wait_for(draft, chosen.after)])
-        return Handle(draft, f"nodes.{node_id}.output.result", (node_id,))  # type: ignore[return-value]
+        expression = f"nodes.{node_id}.output.result"
+        if chosen.allow_failure:
+            expression = f"({expression} | default(none))"
+        return Handle(draft, expression, (node_id,))  # type: ignore[return-value]
 
     def map(self, items: Any, /, **constants: Any) -> list[R]:
         """One task for each item, which becomes the first argument; `constants` are the same for all.
@@ -97,7 +101,7 @@ class TaskFunction(Generic[P, R]):
             name=name or old.name,
             queue=queue or old.queue,
             timeout_seconds=seconds_of(timeout) if timeout is not None else old.timeout_seconds,
-            retry=retry_of(retries, retry_delay) or old.retry,
+            retry=retry_of(retries, retry_delay, old.retry),
             after=(*old.after, *several),
             allow_failure=old.allow_failure if allow_failure is None else allow_failure,
         )
@@ -121,10 +125,12 @@ class TaskFunction(Generic[P, R]):
 
     def _spread(self, draft: Draft, source: Any, params: dict[str, Any], after: list[str]) -> list[R]:
         name = self.chosen.name
-        fan_out = FanOutNode(source=source, task=ChildTask(**self._task(params)), retry=self.chosen.retry)
+        child, may_fail = ChildTask(**self._task(params)), self.chosen.allow_failure
+        fan_out = FanOutNode(source=source, task=child, retry=self.chosen.retry, allow_failure=may_fail)
         spread = draft.add(name, fan_out, after)
         gather = draft.add(f"{name}_all", FanInNode(source_node=spread), [spread])
-        expression = f"nodes.{gather}.output.results | map(attribute='result') | list"
+        none_of_failed = " | map('default', {'result': none}, true)" if may_fail else ""
+        expression = f"nodes.{gather}.output.results{none_of_failed} | map(attribute='result') | list"
         return Handle(draft, expression, (gather,), first=spread)  # type: ignore[return-value]
 
 
@@ -219,11 +225,18 @@ def _define(
     memory_mb: int | None,
     caching: Caching | None,
 ) -> TaskFunction[..., Any]:
+    if isinstance(function, staticmethod):
+        raise Misconfigured(f"write @staticmethod above @task, not below: {function!r}")
     if not inspect.isfunction(function):
         raise Misconfigured(f"@task is for functions, not for {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise Misconfigured(f"the task {function.__qualname__} is a generator; return a list")
     signature = Signature(function)
+    if _is_method(function, signature):
+        raise Misconfigured(
+            f"the task {function.__qualname__} is a method, and workers have no object for it; "
+            "make it a function, or a @staticmethod"
+        )
     name = _free_name(function)
     runner = runner_of(function, signature)
     queue, timeout, retry = options.queue, options.timeout_seconds, options.retry
@@ -231,12 +244,21 @@ def _define(
     return TaskFunction(function, name, options, signature)
 
 
+def _is_method(function: Callable[..., Any], signature: Signature) -> bool:
+    around, _, _ = function.__qualname__.rpartition(".")
+    is_in_class = around != "" and not around.endswith(LOCAL)
+    return is_in_class and next(iter(signature.inner.parameters), "") in ("self", "cls")
+
+
 def _free_name(function: Callable[..., Any]) -> str:
-    """The name of a local function is numbered when it is taken: each call of what is around it defines another."""
+    """The name of a local function is numbered when it is taken: each call of what is around it defines another.
+
+    So is that of a lambda, which all lambdas share.
+    """
     name = f"{module_of(function)}:{function.__qualname__}"
     if len(name) > NAME_LIMIT - 4:
         name = f"{name[:100]}~{sha256(name.encode()).hexdigest()[:12]}"
-    taken = set(registry.names()) if LOCAL in name else set()
+    taken = set(registry.names()) if LOCAL in name or LAMBDA in name else set()
     found, number = name, 1
     while found in taken:
         number += 1

@@ -17,6 +17,7 @@ from pydantic import (
 
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent, encode_output
+from dagmaster.model.sandbox import shorten
 
 Place = Callable[[Any], Any]
 
@@ -116,8 +117,10 @@ def _referred(kind: type[ObjectRef] | type[ViewRef], value: dict[str, Any]) -> A
 
 
 def _written(value: Any) -> Any:
-    if type(value) in (str, bool, int, float, type(None)):
+    if type(value) in (bool, float, type(None)):
         return value
+    if type(value) in (str, int):
+        return _storable(value)
     try:
         return orjson.loads(encode_output(value, MAX_VALUE_BYTES))
     except Permanent:
@@ -125,10 +128,19 @@ def _written(value: Any) -> Any:
     try:
         return TypeAdapter(type(value), config=CONFIG).dump_python(value, mode="json")
     except (TypeError, ValueError) as error:
+        hint = f". Is the call of {value!r} missing?" if callable(value) else ""
         raise Invalid(
             f"a {type(value).__name__} cannot be passed to a task: pass JSON data, dataclasses, pydantic models, "
-            "enums, times or paths, or store it and pass where it is"
+            f"enums, times or paths, or store it and pass where it is{hint}"
         ) from error
+
+
+def _storable(value: str | int) -> str | int:
+    try:
+        orjson.dumps(value)
+    except TypeError as error:  # An integer of more than 64 bits, or half a character.
+        raise Invalid(f"{shorten(repr(value))} cannot be passed to a task: {error}") from None
+    return value
 
 
 def _key(key: Any) -> str:

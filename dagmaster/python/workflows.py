@@ -18,7 +18,7 @@ from dagmaster.python.handles import Draft, Handle, drafting, find_draft, seen_f
 from dagmaster.python.inputs import inputs_of
 from dagmaster.python.options import schedule_of
 from dagmaster.python.outcome import JobOutcome
-from dagmaster.python.signatures import Signature, module_of
+from dagmaster.python.signatures import EMPTY, Signature, module_of
 from dagmaster.python.tasks import LOCAL, AnyTask, TaskFunction
 from dagmaster.python.values import decode, encode
 
@@ -94,7 +94,7 @@ class WorkflowFunction(Generic[P, R]):
         draft = find_draft()
         if draft is None:
             raise TypeError(f"call {self.__name__}.run(...) to run the workflow here, or .submit(...) on the fleet")
-        inputs, found = draft.encode(self.signature.bind(args, kwargs))
+        inputs, found = draft.encode(self._bound(args, kwargs))
         if self._is_being_written:
             raise Invalid(f"workflows cannot call each other in a circle: {self.workflow_id} calls itself")
         draft.called |= {**self.written.called, self.workflow_id: self.workflow}
@@ -103,9 +103,20 @@ class WorkflowFunction(Generic[P, R]):
 
     def inputs(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """The arguments as the inputs of a job. Raises Invalid for values that the parameters cannot have."""
-        given = {name: encode(value) for name, value in self.signature.bind(args, kwargs).items()}
+        given = {name: encode(value) for name, value in self._bound(args, kwargs).items()}
         self.signature.check(given)
         return given
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        bound = self.signature.bind(args, kwargs)
+        for name, value in bound.items():
+            default = self.signature.inner.parameters[name].default
+            if value is None and default not in (None, EMPTY):
+                raise Invalid(
+                    f"{name}=None of workflow {self.workflow_id!r} would count as not given, and its default be used: "
+                    f"{default!r}; make None the default, and let a task decide"
+                )
+        return bound
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a job in this process and wait for it. Raises JobFailed when it does not complete."""

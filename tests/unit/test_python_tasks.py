@@ -1,7 +1,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,9 @@ from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry,
 from dagmaster.handlers import call as call_handler
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import EndNode, StartNode, TaskNode, Workflow
+from dagmaster.python.applying import create_task
 from dagmaster.python.entrypoints import allow_modules, entry_point
+from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import current_task, task
 
 
@@ -115,12 +117,65 @@ def test_local_tasks_of_the_same_name_are_told_apart() -> None:
     assert second.handler == f"{first.handler}~2"
 
 
+def test_an_annotation_that_only_type_checkers_know_leaves_the_others_as_they_are() -> None:
+    def known_in_part(when: "date", rows: "Sequence[int]", *, limit: "int | None" = None) -> "list[int]": ...  # type: ignore[empty-body, name-defined]  # noqa: F821
+
+    hints = Signature(known_in_part).hints
+    assert hints == {"when": date, "rows": Any, "limit": int | None, "return": list[int]}
+
+
 def test_options_make_a_variant_and_leave_the_task_alone() -> None:
     other = double.options(name="twice", retries=5, retry_delay=timedelta(seconds=2), timeout=30, queue="heavy")
     assert (other.chosen.name, other.chosen.queue, other.chosen.timeout_seconds) == ("twice", "heavy", 30)
     assert other.chosen.retry == RetryPolicy(max_attempts=5, initial_delay_seconds=2, max_delay_seconds=300)
     assert other.handler == double.handler
     assert double.chosen.retry is None
+
+
+def test_options_keep_what_they_do_not_name() -> None:
+    patient = double.options(retries=5, retry_delay=2)
+    assert patient.options(retries=1).chosen.retry == patient.options(retries=1, retry_delay=2).chosen.retry
+    assert patient.options(retry_delay=7).chosen.retry == RetryPolicy(
+        max_attempts=5, initial_delay_seconds=7, max_delay_seconds=300
+    )
+    added = create_task(patient, {"row": Row("a")}, retries=1)
+    assert added.retry == patient.options(retries=1).chosen.retry
+
+
+plus_one, plus_two = task(lambda x: x + 1), task(lambda x: x + 2)
+
+
+def test_each_lambda_is_a_task_of_its_own() -> None:
+    assert plus_one.handler != plus_two.handler
+
+
+def test_a_method_is_no_task() -> None:
+    class Steps:
+        @staticmethod
+        @task
+        def fine(x: int) -> int:
+            return x
+
+    assert Steps.fine(3) == 3
+    with pytest.raises(Misconfigured, match=r"Wrong\.step is a method, and workers have no object"):
+
+        class Wrong:
+            @task
+            def step(self, x: int) -> int:
+                return x
+
+    with pytest.raises(Misconfigured, match="write @staticmethod above @task"):
+        task(staticmethod(print))
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [({"row": 1, "time": 3}, "double\\(\\): it takes no 'time'"), ({"times": 1}, "double\\(\\): missing 'row'")],
+)
+def test_arguments_that_a_task_cannot_be_called_with_are_told_when_it_is_created(given: Any, fault: str) -> None:
+    with pytest.raises(TypeError, match=fault):
+        create_task(double, given)
+    assert create_task(double.handler, given).kwargs == given
 
 
 def test_a_wrong_number_of_retries_is_refused() -> None:

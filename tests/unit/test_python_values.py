@@ -106,6 +106,20 @@ def test_what_cannot_travel_is_refused_with_what_to_do(value: Any | Callable[[],
         encode(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (3**50, "717897987691852588770249 cannot be passed to a task: Integer exceeds 64-bit range"),
+        (["\ud800"], r"'\\ud800' cannot be passed to a task: str is not valid UTF-8"),
+        (test_json_is_passed_as_it_is, "Is the call of .* missing?"),
+    ],
+    ids=["integer", "text", "function"],
+)
+def test_what_cannot_be_stored_is_named(value: Any, fault: str) -> None:
+    with pytest.raises(Invalid, match=fault):
+        encode(value)
+
+
 def test_a_value_of_another_shape_is_refused() -> None:
     with pytest.raises(Invalid, match="Point does not fit"):
         decode({"x": "many"}, Point)

@@ -172,6 +172,7 @@ def _format(x: Any) -> str:
         (lambda x: 1 - x, "be calculated with"),
         (lambda x: x(), "be called"),
         (lambda x: x[1:], "be sliced"),
+        (lambda x: x[clean(2)], "be looked into by <nodes.clean_2.output.result>"),
     ],
 )
 def test_what_is_not_known_yet_cannot_be_used_as_a_value(misuse: Callable[[Any], Any], what: str) -> None:
@@ -180,6 +181,16 @@ def test_what_is_not_known_yet_cannot_be_used_as_a_value(misuse: Callable[[Any],
 
     with pytest.raises(TypeError, match=f"nodes.clean.output.result.* cannot {what}.*Pass it to a task"):
         _ = workflow(wrong).workflow
+
+
+def test_none_is_refused_where_it_would_become_the_default() -> None:
+    @workflow
+    def limited(limit: int | None = 100, after: str | None = None) -> int:
+        return clean(limit)
+
+    assert limited.inputs(limit=3, after=None) == {"limit": 3, "after": None}
+    with pytest.raises(Invalid, match=r"limit=None of workflow 'limited' would count as not given.*100"):
+        limited.inputs(None)
 
 
 def test_wrong_arguments_are_found_when_it_is_written_down() -> None:
