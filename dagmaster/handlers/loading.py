@@ -5,13 +5,15 @@ import importlib.util
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from dagmaster.errors import Misconfigured
+from dagmaster.errors import Conflict, Misconfigured
 from dagmaster.handlers import basic
 from dagmaster.handlers.registry import Handler, Registry
 from dagmaster.handlers.registry import registry as default_registry
@@ -19,6 +21,8 @@ from dagmaster.handlers.registry import registry as default_registry
 ENTRY_POINT_GROUP = "dagmaster.handlers"
 
 logger = logging.getLogger(__name__)
+
+_loading: ContextVar[str | None] = ContextVar("dagmaster_loading", default=None)
 
 
 def load_handlers(specs: Sequence[str], registry: Registry = default_registry) -> None:
@@ -36,11 +40,27 @@ def load_handlers(specs: Sequence[str], registry: Registry = default_registry) -
 def _load(spec: str, import_: Callable[[str], ModuleType], registry: Registry) -> None:
     # Decorators fill the default registry when a module is first imported, by whomever; from there it is passed on.
     before = set(default_registry)
-    module = import_(spec)
+    with loading(spec):
+        module = import_(spec)
     found = (set(default_registry) - before) | _defined_in(module)
     if not found:
         logger.warning("%s registers no handlers; is @handler missing?", spec)
     _pass_on(found, registry)
+
+
+@contextmanager
+def loading(module: str) -> Iterator[None]:
+    token = _loading.set(module)
+    try:
+        yield
+    finally:
+        _loading.reset(token)
+
+
+def need_loaded() -> None:
+    """Raises Conflict while a module is loaded: a workflow that it ran would load it again, and so for ever."""
+    if (module := _loading.get()) is not None:
+        raise Conflict(f"{module} runs a workflow while it is loaded; write `if __name__ == '__main__':` before that")
 
 
 def _defined_in(module: ModuleType) -> set[Handler]:

@@ -15,6 +15,7 @@ from dagmaster.authoring.preparing import queues_of
 from dagmaster.errors import Conflict
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
+from dagmaster.handlers.loading import need_loaded
 from dagmaster.ids import new_id
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import Workflow
@@ -67,6 +68,7 @@ class LocalFleet:
 
     @classmethod
     def shared(cls) -> "LocalFleet":
+        need_loaded()
         settings = load_settings()
         # A forked child has neither the thread nor the connections of its parent.
         place = settings.database_dsn() or str(settings.data_dir.resolve()), os.getpid()
@@ -135,7 +137,8 @@ class LocalFleet:
 
     def _awake(self) -> Background:
         with self._starting:
-            if self._background is None:
+            if self._background is None or not self._background.is_alive:
+                self._crew, self._hiring = None, asyncio.Lock()
                 load_handlers(self.settings.handlers)
                 allow_modules(self.settings.task_modules)
                 background = Background(lambda: database(self.settings), "dagmaster-local")

@@ -11,6 +11,7 @@ from dagmaster.authoring.implicit import QueueRules, default_queue, resolve_queu
 from dagmaster.authoring.preparing import prepare
 from dagmaster.client import Client
 from dagmaster.handlers import load_handlers, registry
+from dagmaster.handlers.loading import need_loaded
 from dagmaster.model.inputs import check_inputs
 from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings, load_settings
@@ -26,12 +27,14 @@ NOTHING: Workflows = MappingProxyType({})
 
 def submit(workflow: Workflow, inputs: Mapping[str, Any], called: Workflows = NOTHING) -> int:
     """To the server or the database of the settings. Also in a running loop, which it holds up."""
+    need_loaded()
     # A thread of its own: a loop may be running in this one.
     with ThreadPoolExecutor(1) as apart:
         return apart.submit(_submit, workflow, dict(inputs), called, load_settings()).result()
 
 
 async def submit_async(workflow: Workflow, inputs: Mapping[str, Any], called: Workflows = NOTHING) -> int:
+    need_loaded()
     return await asyncio.to_thread(_submit, workflow, dict(inputs), called, load_settings())
 
 

@@ -206,14 +206,60 @@ def test_a_task_is_tried_again_as_it_says() -> None:
     assert attempts == [0, 1, 2]
 
 
+def test_what_was_allowed_to_fail_is_none_to_all_who_use_it() -> None:
+    @task(retries=0, allow_failure=True)
+    def reciprocal(x: int) -> float | None:
+        return 1 / x
+
+    @task
+    def shown(value: Any) -> str:
+        return repr(value)
+
+    @workflow
+    def inner() -> Any:
+        return [reciprocal(0), reciprocal.map([1, 0]), shown(reciprocal(0))]
+
+    @workflow
+    def outer() -> Any:
+        one, several, text = inner()
+        return [shown(one), several, text]
+
+    assert inner.run() == [None, [1.0, None], "None"]
+    assert outer.run() == ["None", [1.0, None], "None"]
+
+
+def test_a_task_that_raises_ctrl_c_is_a_failure_and_its_fleet_survives() -> None:
+    @task(retries=0)
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    @workflow
+    def pressed() -> None:
+        interrupted()
+
+    with pytest.raises(JobFailed, match="KeyboardInterrupt"):
+        pressed.run()
+    assert etl.run(1) == {"rows": 1, "total": 0}
+
+
+def test_a_fleet_whose_thread_has_ended_is_started_anew() -> None:
+    assert etl.run(1) == {"rows": 1, "total": 0}
+    background = LocalFleet.shared()._background
+    assert background is not None
+    background.close()
+    assert etl.run(1) == {"rows": 1, "total": 0}
+
+
 def test_a_workflow_that_is_called_is_a_job_of_its_own() -> None:
     @workflow
     def inner(n: int) -> dict[str, Any]:
-        return {"loaded": load(extract(n))}
+        inputs = extract.options(name="read_inputs")(n)
+        return {"loaded": load(inputs), "inputs": inputs}
 
     @workflow
     def outer(n: int) -> int:
-        return clean(inner(n)["loaded"]["total"], factor=2)
+        found = inner(n)
+        return clean(found["loaded"]["total"], factor=found["inputs"][2])
 
     assert outer.run(4) == 12
 
@@ -299,6 +345,14 @@ def test_yaml_names_functions_of_the_modules_that_the_settings_allow(
     monkeypatch.setenv("DAGMASTER_TASK_MODULES", "plain_functions")
     done = call("run", flow, "--json")
     assert done.json["result"]["half"] == {"result": 1.5}, done.err
+
+
+def test_a_file_that_runs_its_workflow_when_it_is_loaded_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hasty.py"
+    file.write_text(FILE.replace("twice", "hasty") + "\nprint(hasty.run())\n")
+    done = call("run", file)
+    assert done.code == 2
+    assert "hasty.py runs a workflow while it is loaded; write `if __name__ == '__main__':` before that" in done.err
 
 
 def test_a_broken_workflow_function_is_found_by_validate(tmp_path: Path) -> None:

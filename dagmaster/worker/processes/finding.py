@@ -10,7 +10,7 @@ from typing import Any
 
 from dagmaster.errors import Misconfigured, UnknownHandler
 from dagmaster.handlers.contract import Permanent
-from dagmaster.handlers.loading import load_handlers
+from dagmaster.handlers.loading import load_handlers, loading
 from dagmaster.handlers.registry import Handler, Registry
 
 
@@ -67,7 +67,8 @@ def _registered(wanted: Reference, registry: Registry) -> Handler | None:
 
 def _load(wanted: Reference, registry: Registry) -> None:
     try:
-        importlib.import_module(wanted.module)
+        with loading(wanted.module):
+            importlib.import_module(wanted.module)
     except ModuleNotFoundError:
         if wanted.file is None:
             raise
