@@ -1,6 +1,7 @@
 """A job that is waited for at the terminal, and how it ended."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import typer
 
@@ -19,23 +20,28 @@ def showing(*, as_json: bool) -> AbstractContextManager[Show]:
     return live_view(screen) if screen.is_terminal else plain_lines()
 
 
-def conclude(view: JobView, *, as_json: bool) -> int:
-    """Show how the job ended; the exit code."""
+def conclude(view: JobView, *, as_json: bool, value: Any = None) -> int:
+    """Show how the job ended; the exit code. `value` is what a workflow function has made of the result."""
     if as_json:
-        print_json({"job_id": str(view.job_id), "status": view.status, "result": view.result, "error": view.error})
+        more = {} if value is None else {"value": value}
+        record = {"job_id": str(view.job_id), "status": view.status, "result": view.result, "error": view.error}
+        print_json(record | more)
     elif view.status is JobStatus.COMPLETED:
-        _print_result(view)
+        _print_result(view, value)
     else:
         reason = f": {view.error}" if view.error else ""
         tell(f"job {view.job_id} {view.status}{reason}", f"what happened: dagmaster timeline {view.job_id}")
     return 0 if view.status is JobStatus.COMPLETED else JOB_FAILED
 
 
-def _print_result(view: JobView) -> None:
+def _print_result(view: JobView, value: Any) -> None:
     """On a terminal in the order of the nodes, and without what is too long to be read."""
     screen = console()
     if not screen.is_terminal:
-        typer.echo(dump(view.result))
+        typer.echo(dump(view.result if value is None else value))
+        return
+    if value is not None:
+        print_for_reading(screen, value)
         return
     outputs = {node.node_id: view.result[node.node_id] for node in view.nodes if node.node_id in view.result}
     print_for_reading(screen, outputs)

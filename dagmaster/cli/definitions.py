@@ -12,9 +12,8 @@ from dagmaster.errors import UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
 from dagmaster.model.problems import InvalidWorkflow, Problem
 from dagmaster.model.workflow import Workflow
-from dagmaster.python.catalogue import find_python_workflow, join, module_in
+from dagmaster.python.catalogue import find_function, join, module_in
 from dagmaster.python.entrypoints import allow_modules
-from dagmaster.python.workflows import defined
 from dagmaster.settings import Settings
 
 SUFFIXES = (".yaml", ".yml")
@@ -29,10 +28,8 @@ def load_registry(settings: Settings, more: Sequence[str] | None) -> Registry:
 def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
     """The workflow of a file, of a loaded module, or of an id in the folder of workflows."""
     path = Path(name)
-    if module_in(name) is not None:
-        return Catalog(queues=rules).register(find_python_workflow(name).workflow)
-    if name in defined:
-        return Catalog(queues=rules).register(defined[name].workflow)
+    if (function := find_function(name)) is not None:
+        return Catalog(queues=rules).register(function.workflow)
     if path.suffix in SUFFIXES or "/" in name:
         return load_workflow(path, queues=rules)
     if not settings.workflows_dir.is_dir():

@@ -1,6 +1,7 @@
 """Run one workflow from beginning to end in this process."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -19,9 +20,13 @@ from dagmaster.cli.options import Concurrency, Handlers, Inputs, InputsJson, Jso
 from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.runtime import stop_on_signals
 from dagmaster.cli.watching import follow, steps_of
+from dagmaster.errors import ExpressionFailed
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.model.graph import Graph
+from dagmaster.model.states import JobStatus
+from dagmaster.python.catalogue import find_function
+from dagmaster.python.workflows import AnyWorkflow
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.databases import database
@@ -50,6 +55,9 @@ def run(
 ) -> None:
     """Run a workflow in this process and show its result.
 
+    Of a workflow in Python that is what its function returns, of others the
+    outputs by node.
+
     PostgreSQL, an orchestrator and a worker are started for it. What Ctrl-C
     interrupts goes on with the next `dagmaster dev` in the same folder.
 
@@ -71,10 +79,13 @@ def run(
     definition = find_workflow(workflow, settings, rules)
     graph = prepare(definition, settings, registry, find_called(workflow, settings, rules))
     job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs))
+    function = find_function(workflow)
+    if function is not None:
+        function.check(job.inputs)
     queues = sorted({queue}.union(*(queues_of(one.workflow) for one in (graph, *graph.called))))
     options = worker_options(settings, queues, concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
     with database(settings) as dsn:
-        outcome = uvloop.run(Runner(dsn, settings, registry, options, as_json, timeout).run(job))
+        outcome = uvloop.run(Runner(dsn, settings, registry, options, as_json, timeout, function).run(job))
     raise typer.Exit(outcome)
 
 
@@ -86,6 +97,7 @@ class Runner:
     options: WorkerOptions
     as_json: bool
     timeout: float | None
+    function: AnyWorkflow | None
 
     async def run(self, job: NewJob) -> int:
         stop = stop_on_signals()
@@ -98,7 +110,17 @@ class Runner:
                 view = await self._watch(job_id, job.graph, show, running, stop)
             if view is None:
                 return self._interrupted(job_id, by_user=stop.is_set())
-            return conclude(view, as_json=self.as_json)
+            return conclude(view, as_json=self.as_json, value=self._value(view, job.inputs))
+
+    def _value(self, view: JobView, inputs: Mapping[str, Any]) -> Any:
+        """What the workflow function returns; None if there is none."""
+        if self.function is None or view.status is not JobStatus.COMPLETED:
+            return None
+        try:
+            return self.function.value_of(view.result or {}, inputs)
+        except ExpressionFailed as error:
+            tell(f"warning: what {self.function.__name__}() returns is not among the results: {error}")
+            return None
 
     async def _submit(self, job: NewJob, running: Fleet) -> int:
         assert running.orchestrator is not None

@@ -16,7 +16,13 @@ def module_in(name: str) -> str | None:
     if name.endswith(SUFFIX):
         return name
     module, mark, function = name.rpartition(":")
-    return module if mark and module and function.isidentifier() else None
+    is_function = module.endswith(SUFFIX) or function.isidentifier()
+    return module if mark and module and is_function else None
+
+
+def find_function(name: str) -> AnyWorkflow | None:
+    """The workflow function that is meant, of a module that is loaded already; None when a file in YAML may be."""
+    return find_python_workflow(name) if module_in(name) is not None else defined.get(name)
 
 
 def find_python_workflow(name: str) -> AnyWorkflow:

@@ -107,6 +107,12 @@ class WorkflowFunction(Generic[P, R]):
         self.signature.check(given)
         return given
 
+    def check(self, inputs: Mapping[str, Any]) -> None:
+        """Raises Invalid for inputs that the parameters cannot have; those with a default may be None."""
+        parameters = self.signature.inner.parameters
+        given = {name: one for name, one in inputs.items() if one is not None or parameters[name].default is EMPTY}
+        self.signature.check(given)
+
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = self.signature.bind(args, kwargs)
         for name, value in bound.items():
@@ -145,10 +151,13 @@ class WorkflowFunction(Generic[P, R]):
     def result_of(self, outcome: JobOutcome) -> R:
         """What the function has returned, with the values of a job. Raises JobFailed."""
         outcome.need_completed()
-        nodes = {name: {"output": output} for name, output in (outcome.result or {}).items()}
-        value = compile_template(self.written.result).resolve({"inputs": outcome.inputs, "nodes": nodes})
-        result: R = decode(value, self.signature.hints["return"])
+        result: R = decode(self.value_of(outcome.result or {}, outcome.inputs), self.signature.hints["return"])
         return result
+
+    def value_of(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+        """The same as JSON data, from the outputs by node. Raises ExpressionFailed for what these do not have."""
+        nodes = {name: {"output": output} for name, output in outputs.items()}
+        return compile_template(self.written.result).resolve({"inputs": inputs, "nodes": nodes})
 
 
 AnyWorkflow = WorkflowFunction[..., Any]

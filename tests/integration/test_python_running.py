@@ -320,10 +320,35 @@ def test_the_command_line_runs_and_lists_workflows_of_python_files(tmp_path: Pat
     file.write_text(FILE)
     done = call("run", f"{file}:twice", "-i", "x=3", "--json")
     assert done.json["result"]["double_2"] == {"result": 12}, done.err
-    assert call("run", file, "--json").json["result"]["double_2"] == {"result": 16}
+    assert done.json["value"] == 12
+    assert call("run", file).out.endswith("\n16\n")
     assert call("validate", file).out == f"{file}: ok\n"
     listed = call("workflows", "--handlers", file, "--json").json["workflows"]
     assert ("twice", "Python code") in [(one["workflow_id"], one["file"]) for one in listed]
+
+
+DATED = """\
+from datetime import date
+from dagmaster import task, workflow
+
+@task(allow_failure=True)
+def year(day: date) -> int:
+    return day.year
+
+@workflow(id="dated-one")
+def dated(day: date, until: date = None, others: list[date] | None = None) -> None:
+    year(day)
+"""
+
+
+def test_the_command_line_checks_inputs_as_the_function_is_annotated(tmp_path: Path) -> None:
+    file = tmp_path / "dating.py"
+    file.write_text(DATED)
+    refused = call("run", f"{file}:dated-one", "-i", "day=soon")
+    assert refused.code == 2
+    assert "wrong arguments of dated: day: Input should be a valid date" in refused.err
+    done = call("run", f"{file}:dated", "-i", "day=2026-05-05", "--json")
+    assert done.json["result"]["year"] == {"result": 2026} and "value" not in done.json
 
 
 def test_a_workflow_is_submitted_by_its_id_and_run_by_its_module(tmp_path: Path) -> None:
