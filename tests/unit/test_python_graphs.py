@@ -460,3 +460,13 @@ def test_whatever_would_be_a_circle_is_refused(everything: list[Item], data: st.
             planned(*outermost(everything))
     else:
         planned(*outermost(everything))
+
+
+def test_a_task_of_a_function_is_made_by_create_task() -> None:
+    with pytest.raises(TypeError, match=r"create_task\(\) makes one of <built-in function len>"):
+        Task(len)  # type: ignore[arg-type]
+
+
+def test_a_group_may_be_given_one_item() -> None:
+    alone = Task("f")
+    assert list(Group("g", alone).tasks()) == [alone]  # type: ignore[arg-type]
