@@ -18,7 +18,7 @@ KEEP_COUNTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Of each thing that is given, only what fits."""
+    """Of each thing that is given, only what fits. `since` and `until` are of when a job was created."""
 
     statuses: Sequence[str] = ()
     workflow_id: str | None = None
@@ -26,6 +26,7 @@ class JobFilter:
     schedule_id: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    ended_since: datetime | None = None
     text: str | None = None
 
     @property
@@ -49,6 +50,7 @@ async def find_jobs(conn: Connection, wanted: JobFilter, *, limit: int, offset: 
         "schedule_id": wanted.schedule_id,
         "since": wanted.since,
         "until": wanted.until,
+        "ended_since": wanted.ended_since,
         "text": wanted.text,
         "pattern": literal(wanted.text) if wanted.text else None,
         "limit": limit,

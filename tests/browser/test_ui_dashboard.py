@@ -82,8 +82,10 @@ def test_the_same_failures_are_one_line(site: Site, page: Page) -> None:
         site.run("fails", message=f"no file {number}")
     page.goto("/ui/")
     need = page.locator(".need", has_text="fails: 3 jobs failed alike")
+    site.run("fails", message="no such bucket")
     need.get_by_role("link", name="All").click()
-    page.wait_for_url("**/ui/jobs?status=failed&workflow=fails&period=24h")
+    page.wait_for_url("**/ui/jobs?status=failed&workflow=fails&period=ended-24h&text=*")
+    expect(page.locator("tbody tr")).to_have_count(3)
 
 
 def test_what_happens_is_seen_without_a_reload(site: Site, page: Page) -> None:
@@ -107,11 +109,17 @@ def test_an_approval_leads_to_where_it_is_decided(site: Site, page: Page) -> Non
 
 
 def test_tiles_lead_to_the_jobs_that_they_count(site: Site, page: Page) -> None:
-    site.run("fails", message="x")
+    long_ago, lately = site.run("fails", message="x"), site.run("fails", message="y")
+    moved = "UPDATE dagapp.dag_jobs SET created_at = created_at - interval '3 days' WHERE job_id = %s"
+    site.execute(moved, int(lately))  # It has run for days.
+    site.execute("UPDATE dagapp.dag_jobs SET completed_at = now() - interval '3 days' WHERE job_id = %s", int(long_ago))
     page.goto("/ui/")
+    expect(page.locator("#tile-failed b")).to_have_text("1")
     page.locator("#tile-failed").click()
-    page.wait_for_url("**/ui/jobs?status=failed&period=24h")
-    expect(page.locator("tbody tr").first).to_contain_text("failed")
+    page.wait_for_url("**/ui/jobs?status=failed&period=ended-24h")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator(f"#job-{lately}")).to_contain_text("failed")
+    expect(page.locator("select[name=period]")).to_have_value("ended-24h")
 
 
 def test_the_chart_tells_its_numbers_to_who_points_at_it_and_in_a_table(site: Site, page: Page) -> None:

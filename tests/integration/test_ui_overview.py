@@ -1,6 +1,8 @@
 """What the dashboard and the pages of workflows say, and what they ask of the database for it."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from web import web
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode
+from dagmaster.store import overview
 from dagmaster.store.connect import opened
 from dagmaster.store.overview import (
     Patience,
@@ -93,6 +96,19 @@ async def test_jobs_are_counted_by_how_they_stand_and_how_they_ended_lately(past
     await past.job("failed", minutes=60 * 25)
     counts = await past.asked(overview_counts)
     assert [counts[name] for name in ("pending", "running", "completed", "failed", "has_jobs")] == [1, 2, 1, 1, True]
+
+
+async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "SCAN_ENDED", 2)
+    jobs = [await past.job("completed", minutes=minutes) for minutes in (90, 60.5, 30)]
+    async with web(past.dsn) as one:
+        shown = await one.get("/ui/")
+        assert "in the last 1 h" in shown
+        [path] = re.findall(r'id="tile-completed" href="([^"]+)"', shown)
+        listed = re.findall(r'<tr id="job-(\d+)"', await one.get(unescape(path)))
+    assert listed == [str(jobs[2]), str(jobs[1])]
 
 
 async def test_counts_are_read_by_index(past: Past) -> None:

@@ -16,6 +16,7 @@ WHERE (:statuses::text[] IS NULL OR j.status::text = ANY(:statuses))
     AND (:schedule_id::text IS NULL OR j.schedule_id = :schedule_id)
     AND (:since::timestamptz IS NULL OR j.created_at >= :since)
     AND (:until::timestamptz IS NULL OR j.created_at < :until)
+    AND (:ended_since::timestamptz IS NULL OR j.completed_at >= :ended_since)
     AND (
         :text::text IS NULL OR j.job_id::text = :text OR j.correlation_id = :text
         OR j.workflow_id ILIKE '%' || :pattern || '%' OR j.error_message ILIKE '%' || :pattern || '%'

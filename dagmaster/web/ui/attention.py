@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.redact import redact_text
-from dagmaster.store.overview import MOST, Trouble
+from dagmaster.store.overview import HOURS, MOST, NO_MESSAGE, VARIABLE, Trouble
+from dagmaster.web.ui.asked import ENDED
 from dagmaster.web.ui.filters import first_line
 
 Row = Mapping[str, Any]
@@ -20,6 +21,8 @@ STILL: Final = {
     "begin": "No orchestrator has begun {them}.",
 }
 STILL_ICON: Final = "pause-circle"
+MOST_TEXT: Final = 120
+LEAST_TEXT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def _failure(row: Row) -> Need:
         f"/ui/jobs/{job_id}",
         "Why?" if is_one else "The newest",
         at=row["completed_at"],
-        more=None if is_one else _jobs_path(status="failed", workflow=workflow, period="24h"),
+        more=None if is_one else _alike(row),
         retry=job_id if is_one and not has_recovered else None,
         is_quote=True,
     )
@@ -201,5 +204,15 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _jobs_path(**query: str) -> str:
+def _alike(row: Row) -> str:
+    """Where they are listed: found by the longest piece of the error that all of them share."""
+    error = row["error"]
+    is_searchable = error != NO_MESSAGE and redact_text(error) == error
+    lines = error.splitlines() if is_searchable else []
+    piece = max((part.strip() for line in lines for part in VARIABLE.split(line)), key=len, default="")[:MOST_TEXT]
+    query = {"status": "failed", "workflow": row["workflow_id"], "period": f"{ENDED}{HOURS}h"}
+    return jobs_path(**query, text=piece) if len(piece) > LEAST_TEXT else jobs_path(**query)
+
+
+def jobs_path(**query: str) -> str:
     return f"/ui/jobs?{urlencode(query)}"

@@ -14,7 +14,8 @@ from dagmaster.store.overview import HOURS, Patience, find_trouble, overview_cou
 from dagmaster.store.viewing import view_queues, view_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.attention import Need, find_needs
+from dagmaster.web.ui.asked import ENDED
+from dagmaster.web.ui.attention import Need, find_needs, jobs_path
 from dagmaster.web.ui.charts import Ticks, draw_throughput, draw_ticks
 from dagmaster.web.ui.filters import duration, number
 from dagmaster.web.ui.jobs import job_lines
@@ -141,13 +142,13 @@ def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
     return [
         Tile("running", "Running", counts["running"], "loader", "/ui/jobs?status=running", paused, "running"),
         Tile("pending", "Pending", counts["pending"], "clock", "/ui/jobs?status=pending", "not begun yet"),
-        Tile("failed", "Failed", counts["failed"], "x-octagon", "/ui/jobs?status=failed&period=24h", lately, "failed"),
+        Tile("failed", "Failed", counts["failed"], "x-octagon", _ended("failed", counts), lately, "failed"),
         Tile(
             "completed",
             "Completed",
             counts["completed"],
             "check-circle",
-            "/ui/jobs?status=completed&period=24h",
+            _ended("completed", counts),
             lately,
             "completed",
         ),
@@ -171,10 +172,20 @@ def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
     ]
 
 
+def _is_whole(since: datetime) -> bool:
+    """Counting may have stopped earlier, where very much happens."""
+    return datetime.now(UTC) - since > timedelta(hours=HOURS - 0.1)
+
+
 def _span(since: datetime) -> str:
-    """Counting may have stopped earlier: where very much happens, it says how far it came."""
-    hours = (datetime.now(UTC) - since).total_seconds() / 3600
-    return f"{HOURS} h" if hours > HOURS - 0.1 else duration(hours * 3600)
+    return f"{HOURS} h" if _is_whole(since) else duration((datetime.now(UTC) - since).total_seconds())
+
+
+def _ended(status: str, counts: Row) -> str:
+    """Where exactly those are listed that were counted."""
+    since: datetime = counts["since"]
+    when = {"period": f"{ENDED}{HOURS}h"} if _is_whole(since) else {"ended_after": since.isoformat()}
+    return jobs_path(status=status, **when)
 
 
 async def _workflows(conn: Conn) -> list[RecentWorkflow]:

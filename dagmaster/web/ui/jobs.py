@@ -2,29 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
+from pydantic import AwareDatetime
 
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.store.looking import JobFilter, NodeCounts, find_jobs
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
+from dagmaster.web.ui.asked import ENDED, PERIOD_NAMES, FromAddress
 from dagmaster.web.ui.pages import Page, Shown
 from dagmaster.web.views import seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 PAGE_SIZE: Final = 50
-PERIODS: Final = {
-    "1h": timedelta(hours=1),
-    "24h": timedelta(days=1),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +84,20 @@ async def job_lines(
 async def show_jobs(
     page: Shown,
     conn: Conn,
-    status: Annotated[list[str] | None, Query()] = None,
-    workflow: str = "",
-    text: Annotated[str, Query(max_length=200)] = "",
-    period: str = "",
+    asked: FromAddress,
     schedule: str = "",
+    ended_after: AwareDatetime | None = None,
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> HTMLResponse:
-    statuses = [one for one in status or () if one in set(JobStatus)]
+    statuses = asked.statuses(list(JobStatus))
     wanted = JobFilter(
         statuses=statuses,
-        workflow_id=workflow.strip() or None,
+        workflow_id=asked.workflow or None,
         submitted_by=page.caller.name if page.caller.is_partner else None,
         schedule_id=schedule or None,
-        since=datetime.now(UTC) - PERIODS[period] if period in PERIODS else None,
-        text=text.strip() or None,
+        since=asked.created_since,
+        ended_since=ended_after or asked.ended_since,
+        text=asked.text or None,
     )
     lines = await job_lines(conn, page.services.node_counts, wanted, limit=PAGE_SIZE + 1, offset=offset)
     return page.render(
@@ -112,15 +107,14 @@ async def show_jobs(
             "has_more": len(lines) > PAGE_SIZE,
             "offset": offset,
             "page_size": PAGE_SIZE,
+            "asked": asked,
             "statuses": statuses,
-            "workflow": workflow,
-            "text": text,
-            "period": period,
             "schedule": schedule,
-            "periods": list(PERIODS),
+            "ended_after": ended_after,
+            "periods": {"Created": PERIOD_NAMES, "Ended": {f"{ENDED}{one}": PERIOD_NAMES[one] for one in PERIOD_NAMES}},
             "all_statuses": list(JobStatus),
             "workflow_ids": workflow_ids(page),
-            "is_filtered": bool(statuses or workflow or text or period or schedule),
+            "is_filtered": bool(statuses or asked.workflow or asked.text or asked.period or schedule or ended_after),
         },
     )
 

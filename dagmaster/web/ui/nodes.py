@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -13,7 +13,8 @@ from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.lists import NEWEST_JOBS, NodeFilter, list_nodes
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.jobs import PAGE_SIZE, PERIODS, workflow_ids
+from dagmaster.web.ui.asked import PERIOD_NAMES, FromAddress
+from dagmaster.web.ui.jobs import PAGE_SIZE, workflow_ids
 from dagmaster.web.ui.pages import Shown
 from dagmaster.web.views import seconds_between
 
@@ -59,20 +60,14 @@ def node_line(row: Mapping[str, Any]) -> NodeLine:
 
 @router.get("/nodes", dependencies=[READERS])
 async def show_nodes(
-    page: Shown,
-    conn: Conn,
-    status: Annotated[list[str] | None, Query()] = None,
-    workflow: str = "",
-    text: Annotated[str, Query(max_length=200)] = "",
-    period: str = "",
-    offset: Annotated[int, Query(ge=0, le=100_000)] = 0,
+    page: Shown, conn: Conn, asked: FromAddress, offset: Annotated[int, Query(ge=0, le=100_000)] = 0
 ) -> HTMLResponse:
-    statuses = [one for one in status or () if one in set(NodeStatus)]
+    statuses = asked.statuses(list(NodeStatus))
     wanted = NodeFilter(
         statuses=statuses,
-        workflow_id=workflow.strip() or None,
-        since=datetime.now(UTC) - PERIODS[period] if period in PERIODS else None,
-        text=text.strip() or None,
+        workflow_id=asked.workflow or None,
+        since=asked.created_since,
+        text=asked.text or None,
     )
     rows = await list_nodes(conn, wanted, limit=PAGE_SIZE + 1, offset=offset)
     return page.render(
@@ -82,14 +77,12 @@ async def show_nodes(
             "has_more": len(rows) > PAGE_SIZE,
             "offset": offset,
             "page_size": PAGE_SIZE,
+            "asked": asked,
             "statuses": statuses,
-            "workflow": workflow,
-            "text": text,
-            "period": period,
-            "periods": list(PERIODS),
+            "periods": {"Jobs created": PERIOD_NAMES},
             "all_statuses": list(NodeStatus),
             "workflow_ids": workflow_ids(page),
             "most_jobs": NEWEST_JOBS,
-            "is_filtered": bool(statuses or workflow or text or period),
+            "is_filtered": bool(statuses or asked.workflow or asked.text or asked.period),
         },
     )

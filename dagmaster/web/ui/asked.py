@@ -1,0 +1,54 @@
+"""What lists of jobs and of nodes are asked for in their addresses."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+from fastapi import Depends, Query
+
+PERIODS: Final = {
+    "1h": timedelta(hours=1),
+    "24h": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+}
+PERIOD_NAMES: Final = {"1h": "hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
+ENDED: Final = "ended-"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`period` is of when jobs were created, or behind `ended-` of when they ended."""
+
+    status: Sequence[str]
+    workflow: str
+    text: str
+    period: str
+
+    def statuses(self, known: Collection[str]) -> list[str]:
+        return [one for one in self.status if one in known]
+
+    @property
+    def created_since(self) -> datetime | None:
+        return since(self.period)
+
+    @property
+    def ended_since(self) -> datetime | None:
+        return since(self.period.removeprefix(ENDED)) if self.period.startswith(ENDED) else None
+
+
+def since(period: str) -> datetime | None:
+    return datetime.now(UTC) - PERIODS[period] if period in PERIODS else None
+
+
+async def asked(
+    status: Annotated[list[str] | None, Query()] = None,
+    workflow: str = "",
+    text: Annotated[str, Query(max_length=200)] = "",
+    period: str = "",
+) -> Asked:
+    return Asked(tuple(status or ()), workflow.strip(), text.strip(), period)
+
+
+FromAddress = Annotated[Asked, Depends(asked)]
