@@ -20,13 +20,13 @@ SLACK: Final = timedelta(minutes=1)  # Events may be stamped by another clock th
 class NodeFilter:
     """`parent` is a fan-out whose children are wanted; without one, the job's own nodes are.
 
-    Of nodes that have not begun, `ends` come last.
+    Nodes that have not begun come as in `order`.
     """
 
     parent: str | None = None
     status: str | None = None
     text: str | None = None
-    ends: Sequence[str] = ()
+    order: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ async def find_nodes(conn: Connection, job_id: int, wanted: NodeFilter, *, limit
         "parent": wanted.parent,
         "status": wanted.status,
         "pattern": literal(wanted.text) if wanted.text else None,
-        "ends": list(wanted.ends),
+        "order": list(wanted.order),
         "limit": limit,
         "offset": offset,
     }

@@ -82,7 +82,9 @@ async def _signs(conn: Connection, services: Services) -> dict[str, Any]:
 
 async def _database(conn: Connection, services: Services) -> Verdict:
     signs = (await _signs(conn, services))["database"]
-    return Verdict(Health.HEALTHY, f"it answered within {signs['latency_ms']} ms", {"latency_ms": signs["latency_ms"]})
+    return Verdict(
+        Health.HEALTHY, f"it answered within {signs['latency_ms']:.3g} ms", {"latency_ms": signs["latency_ms"]}
+    )
 
 
 async def _schema(conn: Connection, _: Services) -> Verdict:

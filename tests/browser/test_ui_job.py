@@ -131,7 +131,7 @@ def test_the_chart_has_a_bar_for_every_attempt_and_a_strip_for_a_fan_out(site: S
     expect(step.locator("path.mark.is-failed")).to_have_count(2)
     expect(step).to_have_attribute("aria-label", re.compile("attempt 1 failed.*attempt 3 completed"))
     spread = page.locator("a.gantt-row", has_text="spread")
-    assert spread.locator("rect.part").count() > 0
+    expect(spread.locator("rect.part")).not_to_have_count(0)
     page.get_by_text("The same as a table").click()
     expect(page.locator("#bar-step-2")).to_contain_text("failed")
     expect(page.locator("#bar-step-3")).to_contain_text("completed")
@@ -243,6 +243,43 @@ def test_a_phone_scrolls_no_page_sideways(site: Site, visit: Callable[..., Visit
     page.goto(f"/ui/jobs/{job_id}{address}")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_names_as_long_as_they_may_be_fit_on_every_page(site: Site, visit: Callable[..., Visit]) -> None:
+    workflow, node = (
+        "a_workflow_with_a_name_as_long_as_it_may_be_reproject_all_tiles",
+        "a_node_with_a_name_as_long_as_it",
+    )
+    job = f"jobs/{site.run(workflow)}"
+    pages = (
+        "",
+        "jobs",
+        "nodes",
+        "tasks",
+        "queues",
+        "workflows",
+        f"workflows/{workflow}",
+        f"submit?workflow={workflow}",
+    )
+    page = visit(viewport={"width": 1440, "height": 900}).page
+    for address in (*pages, job, f"{job}/nodes/{node}_may_be_reproj12"):
+        page.goto(f"/ui/{address}")
+        for width in (1440, 360):
+            page.set_viewport_size({"width": width, "height": 780})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
+
+
+def test_a_fan_out_runs_as_long_as_its_children_do_on_the_graph_and_in_the_table(site: Site, page: Page) -> None:
+    HOLD.keep()
+    job_id = site.submit("spreads")
+    page.goto(f"/ui/jobs/{job_id}")
+    expect(page.locator("#node-each .badge").first).to_have_text("running")
+    listed = page.locator("#job-nodes tbody tr").evaluate_all("rows => rows.map(row => row.id)")
+    assert listed == ["node-START", "node-each", "node-gather", "node-again", "node-END"]  # As the graph has them.
+    page.goto(f"/ui/jobs/{job_id}/nodes/each")
+    expect(page.locator("#node-head .badge").first).to_have_text("running")
+    HOLD.let_go()
+    expect(page.locator("#node-head .badge").first).to_have_text("completed")
 
 
 def test_the_pages_of_a_job_can_be_used_by_everybody(site: Site, page: Page) -> None:

@@ -1,29 +1,31 @@
 -- page_nodes --
 -- A page of a job's own nodes in the order in which they began, or of the children of one, without what they hold.
+-- Those that have not begun come in the order that is given.
 -- Workers are looked up for what is shown alone.
 SELECT n.*, coalesce(n.error_message, b.error_message) AS last_error, coalesce(t.worker_id, r.worker_id) AS worker_id,
     r.progress_percent, r.progress_message
 FROM (
     SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, error_message,
         not_before, created_at, dispatched_at, started_at, completed_at, definition ->> 'handler' AS handler,
-        definition ->> 'type' AS type, definition IS NOT NULL AS is_added
+        definition ->> 'type' AS type, definition IS NOT NULL AS is_added, place
     FROM dagapp.dag_node_states
+    LEFT JOIN unnest(:order::text[]) WITH ORDINALITY AS given(name, place) ON name = node_id
     WHERE job_id = :job_id AND parent_node_id IS NOT DISTINCT FROM :parent::text
         AND (:status::text IS NULL OR status = :status::dagapp.node_status)
         AND (
             :pattern::text IS NULL OR node_id ILIKE '%' || :pattern || '%'
             OR error_message ILIKE '%' || :pattern || '%'
         )
-    ORDER BY fan_out_index, coalesce(dispatched_at, started_at) NULLS LAST, started_at, completed_at,
-        node_id = ANY(:ends::text[]), node_id
+    ORDER BY fan_out_index, coalesce(dispatched_at, started_at) NULLS LAST, started_at, completed_at, place,
+        node_id
     LIMIT :limit OFFSET :offset
 ) n
 LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id
 LEFT JOIN dagapp.dag_tasks_running t ON t.task_id = n.task_id
 LEFT JOIN dagapp.dag_task_results b -- Of the attempt before: a retry clears the error of its node.
     ON n.retry_count > 0 AND b.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
-ORDER BY n.fan_out_index, coalesce(n.dispatched_at, n.started_at) NULLS LAST, n.started_at, n.completed_at,
-    n.node_id = ANY(:ends::text[]), n.node_id;
+ORDER BY n.fan_out_index, coalesce(n.dispatched_at, n.started_at) NULLS LAST, n.started_at, n.completed_at, n.place,
+    n.node_id;
 
 -- page_failed_nodes --
 -- Some that have failed, the first that did so first; those that the definition allows to fail are among them.

@@ -3,6 +3,10 @@ import { send, toast } from "./actions.js";
 import { refreshNow } from "./live.js";
 import { duration } from "./times.js";
 
+// On a small screen the tab that is shown may lie beside it.
+const tab = document.querySelector(".tabs [aria-current]");
+if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - (tab.parentElement.clientWidth - tab.offsetWidth) / 2;
+
 setInterval(() => {
   for (const one of document.querySelectorAll("[data-since]")) {
     one.textContent = duration(Math.max(0, Math.floor((Date.now() - Date.parse(one.dataset.since)) / 1000)));

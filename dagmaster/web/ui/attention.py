@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from dagmaster.authoring.catalog import Catalog
+from dagmaster.model.problems import Problem
 from dagmaster.model.redact import redact_text
 from dagmaster.store.overview import HOURS, MOST, NO_MESSAGE, VARIABLE, Trouble
 from dagmaster.web.ui.asked import ENDED
@@ -186,8 +187,13 @@ def _schedule(row: Row) -> Need:
     return Need(f"schedule-{schedule_id}", tone, "calendar", title, said, "/ui/schedules", "Schedules", row["since"])
 
 
+def broken_files(catalog: Catalog) -> dict[str, Sequence[Problem]]:
+    """By name, those that cannot be loaded."""
+    return {Path(file).name: problems for file, problems in catalog.problems.items() if _has_error(problems)}
+
+
 def _files(catalog: Catalog) -> Iterator[Need]:
-    broken = {Path(file).name: problems for file, problems in catalog.problems.items() if _has_error(problems)}
+    broken = broken_files(catalog)
     if not broken:
         return
     first = next(problem for problem in next(iter(broken.values())) if problem.is_error)
@@ -196,7 +202,7 @@ def _files(catalog: Catalog) -> Iterator[Need]:
     yield Need("files", "paused", "file-text", title, sentence, "/ui/workflows#problems", "What is wrong")
 
 
-def _has_error(problems: Iterable[Any]) -> bool:
+def _has_error(problems: Iterable[Problem]) -> bool:
     return any(problem.is_error for problem in problems)
 
 

@@ -136,7 +136,7 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
         columns,
         up=(duration(top), duration(top / 2), "0"),
         along=("" if free else _when(begun[0]["created_at"]), _when(begun[-1]["created_at"])),
-        summary=f"How long the last {len(begun)} runs took, the newest on the right",
+        summary=f"How long the last {f'{len(begun)} runs' if len(begun) > 1 else 'run'} took, the newest on the right",
         legend=tuple(sorted({run["status"] for run in begun})),
         heads=("Job", "Status", "Created", "Took"),
         rows=tuple(

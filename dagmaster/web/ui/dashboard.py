@@ -15,7 +15,7 @@ from dagmaster.store.viewing import view_queues, view_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.asked import ENDED
-from dagmaster.web.ui.attention import Need, find_needs, jobs_path
+from dagmaster.web.ui.attention import Need, broken_files, find_needs, jobs_path
 from dagmaster.web.ui.charts import Ticks, draw_throughput, draw_ticks
 from dagmaster.web.ui.filters import duration, number
 from dagmaster.web.ui.jobs import job_lines
@@ -96,7 +96,11 @@ async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
     counts = await overview_counts(conn)
     fleet = await _fleet(conn, lost_after)
     if not counts["has_jobs"]:
-        return page.render("start.html", {"workflow_ids": sorted(page.services.catalog.workflows), "fleet": fleet})
+        catalog = page.services.catalog
+        broken = len(broken_files(catalog))
+        return page.render(
+            "start.html", {"workflow_ids": sorted(catalog.workflows), "broken_files": broken, "fleet": fleet}
+        )
     queues = await view_queues(conn, lost_after_seconds=lost_after)
     needs = await _needs(page, conn, counts)
     return page.render(

@@ -9,7 +9,7 @@ from dagmaster.model.states import NODE_TERMINAL
 from dagmaster.store import job_page
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import NodeFilter
-from dagmaster.web.ui.job_nodes import Definition, ends_of, kind_of
+from dagmaster.web.ui.job_nodes import Definition, kind_of
 
 Row = Mapping[str, Any]
 
@@ -76,9 +76,7 @@ class Gantt:
 
 
 async def gantt_of(conn: Connection, job: Row, definition: Definition, *, nodes: int, offset: int) -> Gantt:
-    rows = await job_page.find_nodes(
-        conn, job["job_id"], NodeFilter(ends=ends_of(definition)), limit=MAX_ROWS + 1, offset=offset
-    )
+    rows = await job_page.find_nodes(conn, job["job_id"], NodeFilter(), limit=MAX_ROWS + 1, offset=offset)
     shown = [row for row in rows[:MAX_ROWS] if row["dispatched_at"] or row["started_at"] or row["retry_count"]]
     is_open = job["completed_at"] is None
     now = datetime.now(UTC)

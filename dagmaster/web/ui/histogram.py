@@ -13,6 +13,7 @@ HEIGHT: Final = 170.0
 LEFT: Final = 8.0
 TOP: Final = 34.0
 GAP: Final = 3.0
+ROOM: Final = 16.0  # Above the highest bar, for its number.
 # Seconds: 1, 2 and 5 of each power of ten, which are about equally far apart on a logarithmic scale.
 EDGES: Final = tuple(factor * 10.0**power for power in range(-3, 6) for factor in (1, 2, 5))
 MARKS: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
@@ -73,7 +74,7 @@ def draw_histogram(completed: Sequence[float], failed: Sequence[float] = ()) -> 
     step = WIDTH / len(counts)
     bars = []
     for place, (good, bad) in enumerate(counts):
-        heights = [HEIGHT * part / most for part in (good + bad, bad)]
+        heights = [(HEIGHT - ROOM) * part / most for part in (good + bad, bad)]
         x = LEFT + place * step + GAP / 2
         bars.append(
             Bar(

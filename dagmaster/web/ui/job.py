@@ -1,7 +1,7 @@
 """One job: how far it is, why it stands still or failed, its nodes, when they ran, what happened, what it gave."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -176,7 +176,8 @@ async def _causes(looked: Looked) -> list[Cause]:
 
 
 async def _graph(looked: Looked) -> dict[str, Any]:
-    standing, wanted = looked.standing.job, looked.nodes
+    graph = await looked.page.services.pinned.find(looked.conn, looked.job["workflow_hash"])
+    standing, wanted = looked.standing.job, replace(looked.nodes, order=list(graph.nodes) if graph else ())
     found = await node_page(looked.conn, looked.job, looked.definition, standing, wanted, offset=looked.offset)
     return {"nodes": found, "page_size": PAGE_SIZE, "node_statuses": list(NodeStatus)}
 

@@ -1,13 +1,13 @@
 """The nodes of a job as lines of a table; what a fan-out has made is folded into one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from dagmaster.model.redact import redact
 from dagmaster.model.standing import JobStanding
-from dagmaster.model.states import NODE_TERMINAL
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import NodeFilter, find_nodes
 from dagmaster.store.jobs import load_definitions
@@ -45,7 +45,11 @@ class NodeLine:
 
     @property
     def is_over(self) -> bool:
-        return self.status in NODE_TERMINAL
+        return self.shown_status in NODE_TERMINAL
+
+    @property
+    def shown_status(self) -> str:
+        return shown_status(self.status, self.children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,12 @@ class NodePage:
         return bool(self.wanted.status or self.wanted.text)
 
 
+def shown_status(status: str, children: Mapping[str, int]) -> str:
+    """A fan-out is done with itself as soon as it has spread; people mean its children, too."""
+    is_open = any(number for one, number in children.items() if one not in NODE_TERMINAL)
+    return "running" if status == NodeStatus.COMPLETED and is_open else status
+
+
 async def definition_of(conn: Connection, job: Row) -> Definition:
     """The nodes as they were pinned. Empty when that is no longer known."""
     pinned: dict[str, Any] = {**await load_definitions(conn, [job["workflow_hash"]])}
@@ -67,14 +77,9 @@ async def definition_of(conn: Connection, job: Row) -> Definition:
     return nodes
 
 
-def ends_of(definition: Definition) -> list[str]:
-    return [node_id for node_id, node in definition.items() if node["type"] == "end"]
-
-
 async def node_page(
     conn: Connection, job: Row, definition: Definition, standing: JobStanding, wanted: NodeFilter, *, offset: int
 ) -> NodePage:
-    wanted = replace(wanted, ends=ends_of(definition))
     rows = await find_nodes(conn, job["job_id"], wanted, limit=PAGE_SIZE + 1, offset=offset)
     lines = [node_line(row, definition, standing) for row in rows[:PAGE_SIZE]]
     return NodePage(lines, len(rows) > PAGE_SIZE, wanted, offset)

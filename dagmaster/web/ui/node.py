@@ -17,7 +17,7 @@ from dagmaster.tasklogs import LogUnavailable
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.services import Conn, Services
 from dagmaster.web.ui.gantt import attempt_number
-from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
+from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of, shown_status
 from dagmaster.web.ui.maps import shapes_of
 from dagmaster.web.ui.pages import Shown
 from dagmaster.web.ui.unchanged import mark_of, unchanged
@@ -80,6 +80,10 @@ class NodeHead:
     @property
     def is_over(self) -> bool:
         return self.status in NODE_TERMINAL
+
+    @property
+    def shown_status(self) -> str:
+        return shown_status(self.status, self.children)
 
     @property
     def has_log(self) -> bool:

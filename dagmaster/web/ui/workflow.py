@@ -1,5 +1,6 @@
 """One workflow: what it is, how its runs went, and which of their nodes did not."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -172,7 +173,7 @@ def _inputs(workflow: Workflow) -> list[Input]:
     for name, spec in workflow.inputs.items():
         # By its name: the default of a password is one.
         default = redact({name: spec.default})[name]
-        written = None if spec.default is None else pretty(default)
+        written = None if spec.default is None else json.dumps(default, ensure_ascii=False, default=str)
         shown.append(Input(name, spec.type, spec.required, written, redact_text(spec.description)))
     return shown
 
