@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from browsing import WORKFLOWS, Site, Visit
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 from serving import server
+
+expect.set_options(timeout=20_000)  # How long a busy machine may take; what is there ends the wait at once.
 
 
 @pytest.fixture(scope="module")
