@@ -45,7 +45,7 @@ def test_many_jobs_are_cancelled_at_once_and_the_count_is_said_before(site: Site
     expect(dialog).to_contain_text("Cancel 2 jobs?")
     dialog.get_by_label("Why").fill("not needed")
     dialog.get_by_role("button", name="Cancel them").click()
-    expect(page.locator("#toasts")).to_contain_text("2 jobs: cancel done")
+    expect(page.locator("#toasts")).to_contain_text("2 jobs are cancelled")
     for job_id in jobs[:2]:
         expect(page.locator(f"#job-{job_id}")).to_have_count(0)
         site.until(job_id, "cancelled")
@@ -80,8 +80,8 @@ def test_failed_jobs_are_tried_again_and_others_are_refused_with_the_reason(
     page.locator("[data-bulk-action=retry]").click()
     expect(page.locator("#confirm")).to_contain_text("Try the failed steps of 2 jobs again?")
     page.locator("#confirm-yes").click()
-    expect(page.locator("#toasts")).to_contain_text("1 job: retry done")
-    expect(page.locator("#toasts")).to_contain_text(f"1 not changed. {done}: job {done} is completed")
+    expect(page.locator("#toasts")).to_contain_text("1 job is tried again")
+    expect(page.locator("#toasts")).to_contain_text(f"1 not changed. job {done} is completed")
     expect(page.locator("[data-bulk-count]")).to_have_text("1")
     one.forgive("409")
 
@@ -107,6 +107,13 @@ def test_a_period_leaves_out_what_is_older(site: Site, page: Page) -> None:
     page.wait_for_url("**/ui/jobs?period=24h")
     expect(page.locator(f"#job-{new}")).to_be_visible()
     expect(page.locator(f"#job-{old}")).to_have_count(0)
+    page.locator("select[name=workflow]").select_option("greet")
+    page.wait_for_url("**/ui/jobs?workflow=greet&period=24h")
+    page.go_back()
+    expect(page.locator("select[name=workflow]")).to_have_value("")
+    expect(page.locator("select[name=period]")).to_have_value("24h")
+    page.goto("/ui/jobs?offset=5000")
+    expect(page.locator("#jobs")).to_contain_text("The list ends before this page")
     page.goto("/ui/jobs?period=7d")
     expect(page.locator(f"#job-{old}")).to_be_visible()
 

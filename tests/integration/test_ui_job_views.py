@@ -79,7 +79,7 @@ async def test_the_nodes_are_folded_told_and_filtered(it: Web) -> None:
     async with opened(it.dsn, application="test") as conn:
         job = await get_job(conn, job_id)
         definition = await definition_of(conn, job)
-        own = await find_nodes(conn, job_id, NodeFilter(), limit=100)
+        own = await find_nodes(conn, job_id, NodeFilter(order=list(STUMBLES.nodes)), limit=100)
         children = await find_nodes(conn, job_id, NodeFilter(parent="spread", text="spread__1"), limit=100)
         failed = await find_nodes(conn, job_id, NodeFilter(status="failed"), limit=100)
     lines = {line.node_id: line for line in (node_line(row, definition) for row in own)}

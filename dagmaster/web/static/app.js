@@ -69,6 +69,10 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   submitFilters(form);
 });
+// Browsers fill in again what was chosen before somebody went back; what is shown is what the address says.
+addEventListener("pageshow", () => {
+  for (const form of document.querySelectorAll("form[data-filters]")) form.reset();
+});
 function submitFilters(form) {
   const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
   location.assign(query.size ? `${form.action.split("?")[0]}?${query}` : form.action.split("?")[0]);

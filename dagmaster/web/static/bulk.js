@@ -42,10 +42,10 @@ document.addEventListener("click", async (event) => {
       done += 1;
       marked.delete(jobId);
     } catch (error) {
-      refused.push(`${jobId}: ${error.message}`);
+      refused.push(error.message.includes(jobId) ? error.message : `${jobId}: ${error.message}`);
     }
   }
-  if (done) toast(`${done === 1 ? "1 job" : `${done} jobs`}: ${bulkAction} done`);
+  if (done) toast(`${done === 1 ? "1 job is" : `${done} jobs are`} ${button.dataset.done}`);
   if (refused.length) toast(`${refused.length} not changed. ${refused[0]}`, "failed");
   show();
   await refreshNow();

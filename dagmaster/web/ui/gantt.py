@@ -75,8 +75,11 @@ class Gantt:
         }
 
 
-async def gantt_of(conn: Connection, job: Row, definition: Definition, *, nodes: int, offset: int) -> Gantt:
-    rows = await job_page.find_nodes(conn, job["job_id"], NodeFilter(), limit=MAX_ROWS + 1, offset=offset)
+async def gantt_of(
+    conn: Connection, job: Row, definition: Definition, *, nodes: int, offset: int, order: Sequence[str] = ()
+) -> Gantt:
+    wanted = NodeFilter(order=order)  # Nodes may have begun at the same moment.
+    rows = await job_page.find_nodes(conn, job["job_id"], wanted, limit=MAX_ROWS + 1, offset=offset)
     shown = [row for row in rows[:MAX_ROWS] if row["dispatched_at"] or row["started_at"] or row["retry_count"]]
     is_open = job["completed_at"] is None
     now = datetime.now(UTC)

@@ -176,15 +176,20 @@ async def _causes(looked: Looked) -> list[Cause]:
 
 
 async def _graph(looked: Looked) -> dict[str, Any]:
-    graph = await looked.page.services.pinned.find(looked.conn, looked.job["workflow_hash"])
-    standing, wanted = looked.standing.job, replace(looked.nodes, order=list(graph.nodes) if graph else ())
+    standing, wanted = looked.standing.job, replace(looked.nodes, order=await _order(looked))
     found = await node_page(looked.conn, looked.job, looked.definition, standing, wanted, offset=looked.offset)
     return {"nodes": found, "page_size": PAGE_SIZE, "node_statuses": list(NodeStatus)}
 
 
+async def _order(looked: Looked) -> list[str]:
+    """The nodes as one leads to the next."""
+    graph = await looked.page.services.pinned.find(looked.conn, looked.job["workflow_hash"])
+    return list(graph.nodes) if graph else []
+
+
 async def _gantt(looked: Looked) -> dict[str, Any]:
-    total = looked.line.total
-    gantt = await gantt_of(looked.conn, looked.job, looked.definition, nodes=total, offset=looked.offset)
+    nodes, order = looked.line.total, await _order(looked)
+    gantt = await gantt_of(looked.conn, looked.job, looked.definition, nodes=nodes, offset=looked.offset, order=order)
     return {"gantt": gantt}
 
 
