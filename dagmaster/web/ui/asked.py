@@ -13,7 +13,7 @@ PERIODS: Final = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
 }
-PERIOD_NAMES: Final = {"1h": "hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
+PERIOD_NAMES: Final = {"1h": "1 h", "24h": "24 h", "7d": "7 d", "30d": "30 d"}
 ENDED: Final = "ended-"
 
 
