@@ -271,6 +271,11 @@ def test_durations_lead_to_their_jobs_and_show_the_median() -> None:
     assert chart.middle == 50.0
     assert "failed, 9 s" in chart.columns[1].tip
     assert draw_durations([]) is None
+    open_run = {**a_run("running", number=3), "started_at": NOW - timedelta(days=9), "completed_at": None}
+    beside_open = draw_durations([open_run, a_run("completed", 5, 1)])
+    assert beside_open is not None
+    assert beside_open.up[0] == "10 s", "what has not ended does not flatten the others"
+    assert beside_open.columns[1].parts[0].y == 0
 
 
 def test_ticks_say_in_words_what_they_show() -> None:

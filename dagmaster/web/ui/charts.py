@@ -120,13 +120,15 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
     if not begun:
         return None
     took = [seconds_between(run["started_at"], run["completed_at"]) or 0.0 for run in begun]
-    top = seconds_top(max(took))
+    # What has not ended may be far beyond the others: it reaches the top, and the others can still be told apart.
+    ended = [seconds for run, seconds in zip(begun, took, strict=True) if run["completed_at"] is not None]
+    top = seconds_top(max(ended, default=max(took)))
     usual, free = median_seconds(runs), max(FEWEST - len(begun), 0)
     columns = tuple(
         Column(
             key=str(run["job_id"]),
             x=(free + place) * COLUMN,
-            parts=_stack(((run["status"], seconds),), top),
+            parts=_stack(((run["status"], min(seconds, top)),), top),
             tip=f"{run['status']}, {duration(seconds)}, {_when(run['created_at'])}, job {run['job_id']}",
             href=f"/ui/jobs/{run['job_id']}",
         )
