@@ -21,12 +21,12 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
 
         async def run(ctx: HandlerContext) -> dict[str, Any]:
             args, kwargs = signature.read(ctx.params, ctx.logger.warning)
-            return _output(await function(*args, **kwargs))
+            return _output(await function(*args, **kwargs), signature)
     else:
 
         def run(ctx: HandlerContext) -> dict[str, Any]:  # type: ignore[misc]
             args, kwargs = signature.read(ctx.params, ctx.logger.warning)
-            return _output(function(*args, **kwargs))
+            return _output(function(*args, **kwargs), signature)
 
     # So that another process finds the function, and that messages name it, but called as a handler is.
     run.__module__, run.__name__, run.__qualname__ = module_of(function), function.__name__, function.__qualname__
@@ -35,8 +35,9 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
     return run
 
 
-def _output(value: Any) -> dict[str, Any]:
+def _output(value: Any, signature: Signature) -> dict[str, Any]:
     if not isinstance(value, Item):
+        signature.check_result(value)
         return {"result": value}
     if value.result.node_id is None:
         raise Conflict(f"the task returns {value}, which was not applied; `await apply(...)` it before")

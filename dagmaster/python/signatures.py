@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from dagmaster.errors import Invalid, Misconfigured
 from dagmaster.handlers import Permanent
-from dagmaster.python.values import CONFIG, is_open, revive
+from dagmaster.python.values import CONFIG, has_models, is_open, revive, shown
 
 Kind = inspect.Parameter
 EMPTY = inspect.Parameter.empty
@@ -93,6 +93,31 @@ class Signature:
                 self._place(one, self._whole(one, found[f"p{place}"]), args, kwargs)
         return args, kwargs
 
+    def check_result(self, value: Any) -> None:
+        """Raises Permanent for what is not the dataclass or model that the function says to return.
+
+        Who uses the result would find out as well, but far from the fault.
+        """
+        if (model := self._result) is None:
+            return
+        try:
+            model(value=value)
+        except ValidationError as error:
+            wanted = shown(self.hints[RETURN])
+            raise Permanent(
+                f"{self.function.__qualname__} does not return {wanted} as it says: {_problems(error)}"
+            ) from error
+
+    @cached_property
+    def _result(self) -> type[BaseModel] | None:
+        annotation = self.hints[RETURN]
+        if not has_models(annotation):
+            return None
+        try:
+            return create_model("Result", __config__=CONFIG, value=(annotation, ...))
+        except (PydanticUserError, NameError):
+            return None  # It is written as JSON all the same.
+
     @property
     def _named(self) -> Sequence[inspect.Parameter]:
         return [one for one in self.parameters if one.kind is not Kind.VAR_KEYWORD]
@@ -128,7 +153,7 @@ class Signature:
 def _problems(error: ValidationError) -> str:
     # Without the values: they may be secrets, and this text goes to the timeline.
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
+    return "; ".join(": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in found)
 
 
 def module_of(function: Callable[..., Any]) -> str:

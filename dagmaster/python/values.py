@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import orjson
 from pydantic import (
@@ -103,6 +103,13 @@ def revive(value: Any) -> Any:
 def is_open(annotation: Any) -> bool:
     """Whether it says nothing about the value."""
     return annotation is Any or annotation is object
+
+
+def has_models(annotation: Any) -> bool:
+    """Whether it says that the value is, or holds, dataclasses or pydantic models."""
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return is_dataclass(annotation) or issubclass(annotation, BaseModel)
+    return any(map(has_models, get_args(annotation)))
 
 
 def shown(annotation: Any) -> str:

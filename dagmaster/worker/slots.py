@@ -54,6 +54,11 @@ class Slots:
             held.runner.cancel()
         return told
 
+    def was_told(self, task_id: str) -> bool:
+        """Whether it was told to end, or is nobody's any more."""
+        held = self.held.get(task_id)
+        return held is None or held.told_at is not None
+
     def finish(self, task_id: str) -> None:
         """Its handler has ended; no time limit holds for what is left to do."""
         if (held := self.held.get(task_id)) is not None:

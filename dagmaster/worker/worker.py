@@ -327,6 +327,10 @@ class Worker:
         try:
             report = await self._execute(message)
             await self._speaker.tell_last(self._link, message.task_id)
+        except asyncio.CancelledError:
+            if self.is_stopping or self.slots.was_told(message.task_id):
+                raise
+            report = _failed(message, "the handler has cancelled the task that it runs in")
         except Exception as error:  # What is not reported stands still until its time is over.
             log.exception("task %s cannot be executed", message.task_id)
             report = _failed(message, f"cannot be executed: {type(error).__name__}: {error}")

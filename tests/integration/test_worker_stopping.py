@@ -41,6 +41,23 @@ async def test_a_cancelled_job_s_coroutine_is_told_and_its_slot_is_free_within_t
         await running.is_clean()
 
 
+async def test_a_coroutine_that_cancels_its_own_task_has_failed(dsn: str) -> None:
+    async def cancel(ctx: HandlerContext) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+
+    async with fleet(dsn, cancel=cancel) as running:
+        await running.orchestrator()
+        await running.worker()
+        [job] = await running.ended(await running.submit(single("cancel")))
+        assert (job["status"], job["error_message"]) == (
+            "failed",
+            "node work failed: the handler has cancelled the task that it runs in",
+        )
+
+
 async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_shown(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
 
 from dagmaster.authoring.defaults import settle_defaults
 from dagmaster.errors import Conflict, Invalid, Misconfigured
@@ -16,6 +17,7 @@ from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import EndNode, StartNode, TaskNode, Workflow
 from dagmaster.python.applying import create_task
 from dagmaster.python.entrypoints import allow_modules, entry_point
+from dagmaster.python.runners import handler_for
 from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import current_task, task
 
@@ -48,6 +50,44 @@ def plain(x: int) -> int:
 async def outcome(handler: str, /, **params: Any) -> HandlerResult:
     ctx = HandlerContext(task_id="1_n_0", job_id=1, node_id="n", handler=handler, params=params)
     return await call_handler(registry.get(handler), ctx, executor=None)
+
+
+@dataclass
+class Odd:
+    any: object
+
+
+class Named(BaseModel):
+    name: str = Field(alias="Name")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "fault"),
+    [
+        (Row, Row("a"), None),
+        (Row, {"name": "a"}, None),
+        (Row, {"size": 3}, "does not return Row as it says: value.name: Field required"),
+        (Named, Named(Name="a"), None),
+        (
+            Named,
+            Row("a"),
+            "does not return Named as it says: value: Input should be a valid dictionary or instance of Named",
+        ),
+        (list[Row] | None, None, None),
+        (list[Row] | None, [Row("a"), {"size": 1}], "value.1.name: Field required"),
+        (Odd, Odd(object()), None),
+        (int, "no number", None),  # Whoever takes it says so.
+    ],
+)
+async def test_a_result_is_the_model_that_the_function_says(annotation: Any, value: Any, fault: str | None) -> None:
+    def give() -> Any:
+        return value
+
+    give.__annotations__["return"] = annotation
+    ctx = HandlerContext(task_id="1_n_0", job_id=1, node_id="n", handler="give", params={})
+    result = await call_handler(handler_for(give, "give"), ctx, executor=None)
+    assert result.success is (fault is None) and (fault or "") in (result.error_message or "")
+    assert result.permanent is (fault is not None)
 
 
 def test_outside_of_a_workflow_a_call_is_a_call() -> None:
