@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from dagmaster.model.added import OUTSIDE
 from dagmaster.store.connect import Connection
 from dagmaster.store.looking import literal
 from dagmaster.store.statements import fetch, run
@@ -18,7 +19,7 @@ SLACK: Final = timedelta(minutes=1)  # Events may be stamped by another clock th
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """`parent` is a fan-out whose children are wanted; without one, the job's own nodes are.
+    """`parent` is a node of which all that has come of it is wanted; without one, the job's own nodes are.
 
     Nodes that have not begun come as in `order`.
     """
@@ -111,6 +112,14 @@ async def find_events(conn: Connection, job: Mapping[str, Any], wanted: EventFil
 
 async def count_children(conn: Connection, job_id: int, node_id: str) -> list[Row]:
     return await fetch(conn, "page_count_children", {"job_id": job_id, "node_id": node_id})
+
+
+async def count_outside(conn: Connection, job_id: int) -> dict[str, dict[str, int]]:
+    """Counts by status of what the nodes that were added from outside have added themselves."""
+    found: dict[str, dict[str, int]] = {}
+    for row in await _rows(conn, "page_count_outside", {"job_id": job_id, "prefix": f"{OUTSIDE}."}):
+        found.setdefault(row["node_id"], {})[row["status"]] = row["nodes"]
+    return found
 
 
 async def worker_of(conn: Connection, task_id: str) -> str | None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from html import unescape
 
 import pytest
-from fleet import graph, retry, task
+from fleet import graph, retry, rows, task
 from web import Web, web
 
 from dagmaster.model.access import Role
@@ -82,11 +82,34 @@ async def test_the_nodes_are_folded_told_and_filtered(it: Web) -> None:
         own = await find_nodes(conn, job_id, NodeFilter(order=list(STUMBLES.nodes)), limit=100)
         children = await find_nodes(conn, job_id, NodeFilter(parent="spread", text="spread__1"), limit=100)
         failed = await find_nodes(conn, job_id, NodeFilter(status="failed"), limit=100)
-    lines = {line.node_id: line for line in (node_line(row, definition) for row in own)}
+    lines = {line.node_id: line for line in (node_line(row, definition, {}) for row in own)}
     assert list(lines) == ["START", "step", "spread", "gather", "END"]
     assert (lines["step"].handler, lines["step"].attempts, lines["spread"].type) == ("flaky_echo", 3, "fan_out")
     assert [row["node_id"] for row in children] == ["spread__1"]
     assert failed == []
+
+
+async def test_all_that_was_added_is_found_below_what_it_came_of(it: Web) -> None:
+    job_id = await run(it, "asks")
+    added = await it.post(f"/api/v1/jobs/{job_id}/tasks", {"tasks": [{"handler": "echo"}]}, 201)
+    [outside] = added["node_ids"]
+    below = [(f"{outside}.1", outside), (f"{outside}.1.1", f"{outside}.1"), ("ask.1", "ask"), ("ask.1.1", "ask.1")]
+    for node_id, parent in below:
+        await rows(
+            it.dsn,
+            """INSERT INTO dagapp.dag_node_states (job_id, node_id, parent_node_id, status, definition)
+               VALUES (%s, %s, %s, 'skipped', '{"handler": "echo"}')""",
+            job_id,
+            node_id,
+            parent,
+        )
+    page = await it.get(f"/ui/jobs/{job_id}")
+    for node_id in (outside, "ask"):
+        link = f"/ui/jobs/{job_id}?parent={node_id}#nodes"
+        assert page.count(link) == 1
+        lines = re.findall(r'<tr id="node-([^"]+)"', await it.get(link.partition("#")[0]))
+        assert lines == [f"{node_id}.1", f"{node_id}.1.1"]
+        assert "2 children" in await it.get(f"/ui/jobs/{job_id}/nodes/{node_id}")
 
 
 async def test_the_timeline_is_paged_in_both_orders(it: Web) -> None:
@@ -129,9 +152,10 @@ async def test_only_approvers_are_offered_to_decide(it: Web) -> None:
     job_id = await run(it, "asks", ann)
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
     await it.fleet.until(query, lambda: [job_id])
-    assert "nodes/ask/approve" in await it.get(f"/ui/jobs/{job_id}", headers=ann)
+    for path in ("", "/nodes/ask", "/nodes/ask/panel"):
+        assert "nodes/ask/approve" in await it.get(f"/ui/jobs/{job_id}{path}", headers=ann)
+        assert "nodes/ask/approve" not in await it.get(f"/ui/jobs/{job_id}{path}", headers=bob)
     page = await it.get(f"/ui/jobs/{job_id}", headers=bob)
-    assert "nodes/ask/approve" not in page
     assert "Your key is not among those who decide" in page
 
 

@@ -1,7 +1,7 @@
 -- page_nodes --
--- A page of a job's own nodes in the order in which they began, or of the children of one, without what they hold.
--- Those that have not begun come in the order that is given.
--- Workers are looked up for what is shown alone.
+-- A page of a job's own nodes in the order in which they began, or of what has come of one, without what they hold:
+-- the children of a fan-out, and all that was added by it, by them, and by what they have added. Those that have not
+-- begun come in the order that is given. Workers are looked up for what is shown alone.
 SELECT n.*, coalesce(n.error_message, b.error_message) AS last_error, coalesce(t.worker_id, r.worker_id) AS worker_id,
     r.progress_percent, r.progress_message
 FROM (
@@ -10,7 +10,9 @@ FROM (
         definition ->> 'type' AS type, definition IS NOT NULL AS is_added, place
     FROM dagapp.dag_node_states
     LEFT JOIN unnest(:order::text[]) WITH ORDINALITY AS given(name, place) ON name = node_id
-    WHERE job_id = :job_id AND parent_node_id IS NOT DISTINCT FROM :parent::text
+    WHERE job_id = :job_id AND CASE
+            WHEN :parent::text IS NULL OR definition IS NULL THEN parent_node_id IS NOT DISTINCT FROM :parent
+            ELSE node_id ^@ (:parent || '.') OR node_id ^@ (:parent || '__') END
         AND (:status::text IS NULL OR status = :status::dagapp.node_status)
         AND (
             :pattern::text IS NULL OR node_id ILIKE '%' || :pattern || '%'
@@ -134,9 +136,18 @@ UNION
 ORDER BY created_at DESC, job_id DESC;
 
 -- page_count_children --
--- How many nodes that one node has made or added are in each state.
+-- How many of what has come of a node, as `page_nodes` lists it, are in each state.
 SELECT status, count(*) AS nodes FROM dagapp.dag_node_states
-WHERE job_id = :job_id AND parent_node_id = :node_id GROUP BY status;
+WHERE job_id = :job_id AND CASE WHEN definition IS NULL THEN parent_node_id = :node_id
+    ELSE node_id ^@ (:node_id || '.') OR node_id ^@ (:node_id || '__') END
+GROUP BY status;
+
+-- page_count_outside --
+-- What has come of the nodes that no task has added: the first two parts of its id are theirs.
+SELECT split_part(node_id, '.', 1) || '.' || split_part(node_id, '.', 2) AS node_id, status, count(*) AS nodes
+FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND parent_node_id IS NOT NULL AND definition IS NOT NULL AND node_id ^@ :prefix
+GROUP BY 1, 2;
 
 -- page_worker_of --
 -- Who has an attempt at this moment.

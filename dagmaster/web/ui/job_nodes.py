@@ -9,7 +9,7 @@ from dagmaster.model.redact import redact
 from dagmaster.model.standing import JobStanding
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.store.connect import Connection
-from dagmaster.store.job_page import NodeFilter, find_nodes
+from dagmaster.store.job_page import NodeFilter, count_outside, find_nodes
 from dagmaster.store.jobs import load_definitions
 from dagmaster.web.views import seconds_between
 
@@ -81,11 +81,16 @@ async def node_page(
     conn: Connection, job: Row, definition: Definition, standing: JobStanding, wanted: NodeFilter, *, offset: int
 ) -> NodePage:
     rows = await find_nodes(conn, job["job_id"], wanted, limit=PAGE_SIZE + 1, offset=offset)
-    lines = [node_line(row, definition, standing) for row in rows[:PAGE_SIZE]]
+    is_any_from_outside = any(row["is_added"] and row["parent_node_id"] is None for row in rows)
+    outside = await count_outside(conn, job["job_id"]) if is_any_from_outside else {}
+    lines = [
+        node_line(row, definition, outside.get(row["node_id"]) or _children(row["node_id"], standing))
+        for row in rows[:PAGE_SIZE]
+    ]
     return NodePage(lines, len(rows) > PAGE_SIZE, wanted, offset)
 
 
-def node_line(row: Row, definition: Definition, standing: JobStanding | None = None) -> NodeLine:
+def node_line(row: Row, definition: Definition, children: Mapping[str, int]) -> NodeLine:
     type, handler = kind_of(row, definition)
     error = row["error_message"] if row["status"] in NODE_TERMINAL else row["last_error"]
     return NodeLine(
@@ -103,7 +108,7 @@ def node_line(row: Row, definition: Definition, standing: JobStanding | None = N
         error=redact(error),
         progress_percent=row["progress_percent"] if row["status"] == "running" else None,
         progress_message=redact(row["progress_message"]) if row["status"] == "running" else None,
-        children=_children(row["node_id"], standing) if standing else {},
+        children=children,
     )
 
 

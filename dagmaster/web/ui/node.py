@@ -144,7 +144,7 @@ def node_head(row: Row, definition: Definition, counts: Mapping[str, int]) -> No
     added = row["definition"] or {}
     type, handler = kind_of({**row, "is_added": bool(added), **_own(added)}, definition)
     node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
-    task = node.get("task") or node
+    task = added or node.get("task") or node  # The `task` of one that was added is its number.
     return NodeHead(
         node_id=row["node_id"],
         status=row["status"],
