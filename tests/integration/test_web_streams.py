@@ -133,6 +133,15 @@ async def test_a_stream_ends_promptly_when_the_server_stops(dsn: str) -> None:
         assert [entry["event_type"] for entry in entries] in ([], ["job_created"])
 
 
+async def test_a_websocket_tells_the_end_of_the_server_from_the_end_of_the_job(dsn: str) -> None:
+    async with web(dsn, single()) as it, it.real_server() as url:
+        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+        watching = asyncio.create_task(watch(url, f"/ws/jobs/{made['job_id']}"))
+        await until(lambda: bool(it.app.state.streams._watchers))
+        it.app.state.is_stopping = True
+        assert (await watching)[1] == 1012
+
+
 async def test_one_who_reads_too_slowly_is_dropped_with_a_last_word(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PAGE", 2)
     monkeypatch.setattr(streams, "QUEUE_SIZE", 2)

@@ -24,6 +24,7 @@ HEARTBEAT_SECONDS = 15.0
 FIRST_MESSAGE_SECONDS = 10.0
 WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER})
 SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each of the timeline."}}
+NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 CLOSE_CODES: dict[type[DagmasterError], int] = {
     Unauthorized: 4401,
     Forbidden: 4403,
@@ -86,7 +87,8 @@ async def watch_job(socket: WebSocket, job_id: str) -> None:
         caller = await _admitted(socket)
         job = await _job(socket, job_id, caller)
         await _send(socket, job, _event_id(socket.query_params.get("after", "0")))
-        await socket.close(1000)
+        # Who watches on after a restart must not take it for the end of the job.
+        await socket.close(SERVICE_RESTART if socket.app.state.is_stopping else NORMAL_CLOSURE)
     except DagmasterError as error:
         code = next((code for kind, code in CLOSE_CODES.items() if isinstance(error, kind)), 1011)
         await socket.close(code, str(error)[:100])
