@@ -1,6 +1,6 @@
 """What the graph of a job shows beside itself: a node in short, and the items that are folded into one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -19,7 +19,7 @@ from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.drawing import task_of
 from dagmaster.web.services import Conn, Services
 from dagmaster.web.ui.pages import Shown
-from dagmaster.web.ui.waiting import is_quickly_explained, why_node
+from dagmaster.web.ui.waiting import is_quickly_explained, may_decide, why_node
 from dagmaster.web.views import seconds_between
 
 router = APIRouter(prefix="/ui/jobs/{job_id}/nodes/{node_id}", include_in_schema=False)
@@ -66,6 +66,10 @@ class NodePanel:
         """What people are asked to approve."""
         return (self.params or {}).get("message") if self.is_decided_by_people else None
 
+    @property
+    def approvers(self) -> Sequence[str]:
+        return (self.params or {}).get("approvers") or ()
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -79,18 +83,20 @@ class Item:
 
 @router.get("/panel", dependencies=[READERS_OF_OWN])
 async def show_panel(page: Shown, conn: Conn, job: Job, node_id: str) -> HTMLResponse:
-    if node_id == OUTSIDE:
+    graph = await page.services.pinned.find(conn, job["workflow_hash"])
+    nodes = graph.workflow.nodes if graph is not None else {}
+    if node_id == OUTSIDE and node_id not in nodes:
         return await show_items(page, conn, job, node_id)
     row = await viewing.get_node(conn, job["job_id"], node_id)
     attempts = await viewing.view_attempts(conn, job["job_id"], node_id)
-    graph = await page.services.pinned.find(conn, job["workflow_hash"])
-    panel = _panel(job, row, attempts, graph.workflow.nodes if graph is not None else {})
+    panel = _panel(job, row, attempts, nodes)
     is_explained = row["status"] not in NODE_TERMINAL and await is_quickly_explained(conn, job["job_id"])
     counts = _counts_of(await viewing.count_folded(conn, job["job_id"]), node_id)
     return page.render(
         "panel.html",
         {
             "node": panel,
+            "may_decide": panel.is_decided_by_people and may_decide(page, panel.approvers),
             "why": await why_node(conn, page, job["job_id"], node_id) if is_explained else None,
             "is_explained_later": row["status"] not in NODE_TERMINAL and not is_explained,
             "log": await _last_lines(page.services, row) if panel.has_log else "",

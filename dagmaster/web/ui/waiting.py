@@ -1,6 +1,6 @@
 """Why a job stands still, and what people can do about it: decide, or send a signal."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -101,9 +101,12 @@ def _asks(node: Row) -> bool:
 def _approval(row: Row, page: Page) -> Approval:
     asked = row["input_params"] or {}
     approvers = tuple(asked.get("approvers") or ())
-    may_decide = page.may_steer and (not approvers or page.caller.name in approvers)
     message = redact(str(asked.get("message") or ""))
-    return Approval(row["node_id"], message, approvers, row["started_at"], may_decide)
+    return Approval(row["node_id"], message, approvers, row["started_at"], may_decide(page, approvers))
+
+
+def may_decide(page: Page, approvers: Collection[str]) -> bool:
+    return page.may_steer and (not approvers or page.caller.name in approvers)
 
 
 def _signal(row: Row, nodes: Mapping[str, Row]) -> AwaitedSignal:
