@@ -17,7 +17,6 @@ from dagmaster.store.connect import opened
 MANY = 5000
 WIDE = 98
 OPEN_SECONDS = 3.0
-expect.set_options(timeout=15_000)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +73,24 @@ def test_nodes_change_while_the_job_runs(site: Site, page: Page) -> None:
     expect(edge(page, "hold", "choose")).to_have_attribute("data-kind", "live")
 
 
+def test_a_graph_that_nobody_sees_is_not_asked_for_and_catches_up(site: Site, page: Page) -> None:
+    job_id = site.submit("forks")
+    wait_for(site, job_id, "hold", "running")
+    open_graph(page, job_id)
+    page.evaluate(
+        "() => { Object.defineProperty(document, 'hidden', {get: () => window.isAway, configurable: true});"
+        " window.isAway = true; document.dispatchEvent(new Event('visibilitychange')); }"
+    )
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(one.url))
+    signal(site, job_id)
+    expect(card(page, "gather")).to_have_attribute("data-status", "completed")
+    expect(card(page, "ask")).to_contain_text("running")
+    assert asked == []
+    page.evaluate("() => { window.isAway = false; document.dispatchEvent(new Event('visibilitychange')); }")
+    expect(card(page, "ask")).to_contain_text("needs approval")
+
+
 def test_the_branch_that_was_taken_is_told(page: Page, asking: str) -> None:
     open_graph(page, asking)
     expect(edge(page, "choose", "left")).to_have_attribute("data-kind", "live")
@@ -108,6 +125,11 @@ def test_the_panel_tells_about_a_node_and_closes(page: Page, asking: str) -> Non
     expect(panel.get_by_role("link", name="Open the node")).to_have_attribute("href", f"/ui/jobs/{asking}/nodes/left")
     expect(panel.get_by_text(f"dagmaster logs {asking} left")).to_be_visible()
     expect(card(page, "left")).to_have_class("gnode is-selected")
+    page.keyboard.press("/")
+    expect(page.locator("#palette")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#palette")).to_be_hidden()
+    expect(panel).to_be_visible()
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
     assert focused(page) == "left"
@@ -174,6 +196,17 @@ def test_the_path_through_a_node_stands_out(page: Page, asking: str) -> None:
     expect(card(page, "right")).to_have_class("gnode")
     page.evaluate("import('/ui/static/graph/component.js').then((graph) => graph.highlightPath('right'))")
     expect(card(page, "left")).to_have_class("gnode is-off")
+    page.evaluate(
+        """async (job) => {
+        const component = await import('/ui/static/graph/component.js');
+        const graph = await (await fetch(`/api/v1/jobs/${job}/graph`)).json();
+        for (let times = 0; times < 2; times += 1) component.render(document.querySelector('[data-graph]'), graph);
+        await new Promise(requestAnimationFrame);
+        }""",
+        asking,
+    )
+    expect(card(page, "right")).to_have_class("gnode")
+    expect(card(page, "left")).to_have_class("gnode is-off")
 
 
 def test_the_chain_that_decided_the_end_is_shown_on_request(page: Page, asking: str) -> None:
@@ -193,6 +226,12 @@ def test_other_scripts_can_draw_and_change_it(page: Page, asking: str) -> None:
         {nodes: [{node_id: '<script>alert(1)</script>', type: 'task', status: 'running'}], edges: []}))"""
     )
     expect(page.locator(".gnode-name")).to_have_text("<script>alert(1)</script>")
+    page.evaluate(
+        """import('/ui/static/graph/component.js').then((graph) => graph.render(document.querySelector('[data-graph]'),
+        {nodes: ['constructor', 'toString'].map((node_id) => ({node_id, type: 'task'})),
+        edges: [{source: 'constructor', target: 'toString'}]}))"""
+    )
+    expect(page.locator(".gnode-name")).to_have_text(["constructor", "toString"])
 
 
 def test_a_phone_shows_the_panel_as_a_sheet(visit: Callable[..., Visit], asking: str) -> None:

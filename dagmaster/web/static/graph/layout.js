@@ -12,24 +12,27 @@ export function layOut(model) {
   return small && model.edges.length ? withDagre(model) : quickly(model);
 }
 
+// Not the bare ids: dagre keeps them as names of a plain object, where "constructor" is taken.
+const named = (id) => `node ${id}`;
+
 function withDagre(model) {
   const graph = new dagre.graphlib.Graph();
   graph.setGraph({ rankdir: "LR", nodesep: DOWN, ranksep: ACROSS, edgesep: 12, ranker: model.nodes.size > 80 ? "longest-path" : "network-simplex" });
   graph.setDefaultEdgeLabel(() => ({}));
-  for (const id of model.nodes.keys()) graph.setNode(id, { width: WIDTH, height: HEIGHT });
-  for (const { source, target } of model.edges) graph.setEdge(source, target);
+  for (const id of model.nodes.keys()) graph.setNode(named(id), { width: WIDTH, height: HEIGHT });
+  for (const { source, target } of model.edges) graph.setEdge(named(source), named(target));
   // What runs when all else has ended is joined to it by edges that nobody sees.
   const ends = model.order.filter((id) => !model.outgoing.get(id).length && !model.nodes.get(id).runs_last);
   for (const id of model.order) {
-    if (model.nodes.get(id).runs_last && !model.incoming.get(id).length) for (const end of ends.slice(0, 20)) graph.setEdge(end, id);
+    if (model.nodes.get(id).runs_last && !model.incoming.get(id).length) for (const end of ends.slice(0, 20)) graph.setEdge(named(end), named(id));
   }
   dagre.layout(graph);
   const places = new Map();
   for (const id of model.nodes.keys()) {
-    const { x, y } = graph.node(id);
+    const { x, y } = graph.node(named(id));
     places.set(id, { x: x - WIDTH / 2, y: y - HEIGHT / 2 });
   }
-  const bends = new Map(model.edges.map((edge) => [edge.key, graph.edge(edge.source, edge.target).points.slice(1, -1)]));
+  const bends = new Map(model.edges.map((edge) => [edge.key, graph.edge(named(edge.source), named(edge.target)).points.slice(1, -1)]));
   return { places, bends, width: graph.graph().width, height: graph.graph().height };
 }
 

@@ -9,9 +9,10 @@ const STATUS_OF = {
 
 export class Follower {
   constructor(jobId, after, { onNode, fetchGraph, isOver }) {
-    Object.assign(this, { jobId, after, onNode, fetchGraph, isOver, wait: 500, timer: null, fetched: Date.now(), cost: 0, looked: 0 });
+    Object.assign(this, { jobId, after, onNode, fetchGraph, isOver, wait: 500, timer: null, fetched: Date.now(), cost: 0, looked: 0, isOld: false });
     if (!isOver()) this.#connect();
     document.addEventListener("dm:refreshed", () => this.#lookAgain());
+    document.addEventListener("visibilitychange", () => !document.hidden && this.isOld && this.#fetchSoon());
   }
 
   #connect() {
@@ -49,7 +50,10 @@ export class Follower {
     }, Math.max(100, this.fetched + Math.max(GAP, 4 * this.cost) - Date.now()));
   }
 
+  // A page that nobody sees asks for nothing.
   async #fetch() {
+    this.isOld = document.hidden;
+    if (this.isOld) return;
     const begun = Date.now();
     await this.fetchGraph();
     this.fetched = Date.now();

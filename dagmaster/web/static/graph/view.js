@@ -45,7 +45,7 @@ export class View {
       this.#look();
     }
     if (this.isCritical) this.critical = model.criticalPath();
-    if (this.marked) this.marked = model.pathOf(this.marked.of);
+    if (this.marked) this.highlight(this.marked.of);
     this.root.querySelector(".graph-skeleton")?.remove();
     this.root.dataset.drawn = "";
     this.redraw(true);
@@ -232,7 +232,7 @@ export class View {
       this.focus(id);
     });
     document.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+      if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
       if (!this.panel.close()) this.root.dispatchEvent(new CustomEvent("graph:narrow"));
     });
   }
