@@ -1,6 +1,7 @@
 """What the tests of job pages run: steps that write logs and end when a test lets them."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -45,6 +46,7 @@ async def until_told(ctx: HandlerContext) -> dict[str, Any]:
 async def chatter(ctx: HandlerContext) -> dict[str, Any]:
     lines = [f"{ctx.params['text']} {number}" for number in range(1, int(ctx.params["lines"]) + 1)]
     ctx.logger.warning("%s", "\n".join(lines))
+    sys.stdout.write("\r".join(ctx.params.get("bar", ())))
     if ctx.params.get("waits", True):
         await HOLD.wait()
         ctx.logger.warning("\x1b[31mthe last word\x1b[0m")

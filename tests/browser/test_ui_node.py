@@ -9,6 +9,21 @@ from playwright.sync_api import Page, expect
 
 SCRIPT = "<script>document.title = 'taken over'</script>"
 LINES = ".log-lines > div"
+# The first answers end early: that with the lines that are there in an error, that with what follows as if in peace.
+INTERRUPTED = """
+    const ask = fetch;
+    const parts = ["line 1\\nli"];
+    const bytes = (text) => new TextEncoder().encode(text);
+    const broken = { pull: (to) => parts.length ? to.enqueue(bytes(parts.pop())) : to.error(new TypeError("gone")) };
+    const ends = { "tail=": () => new ReadableStream(broken, { highWaterMark: 0 }), "follow=": () => "" };
+    window.fetch = async (address, ...rest) => {
+      const found = Object.keys(ends).find((one) => String(address).includes(one));
+      if (!found) return ask(address, ...rest);
+      const body = ends[found]();
+      delete ends[found];
+      return new Response(body, { headers: { "X-Log-Size": "60" } });
+    };
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +49,25 @@ def test_a_log_grows_while_it_is_looked_at(site: Site, page: Page) -> None:
     expect(page.locator(LINES).last).to_contain_text("the last word")
     expect(page.locator(LINES).last).not_to_contain_text("[31m")
     expect(page.locator("#node-head .badge").first).to_have_text("completed")
+    expect(page.locator(".log-state")).to_have_text("")
+
+
+def test_a_line_that_is_written_over_is_seen_as_on_a_terminal(site: Site, page: Page) -> None:
+    job_id = site.submit("chatty", lines=1, bar=["10 %", "20 %", "30 %"])
+    page.goto(f"/ui/jobs/{job_id}/nodes/talk")
+    expect(page.locator(LINES).last).to_have_text("30 %")
+    HOLD.let_go()
+    expect(page.locator(LINES).last).to_contain_text("the last word")
+
+
+def test_a_log_whose_reading_was_interrupted_is_shown_whole(site: Site, page: Page) -> None:
+    job_id = site.submit("chatty")
+    page.add_init_script(INTERRUPTED)
+    page.goto(f"/ui/jobs/{job_id}/nodes/talk")
+    expect(page.locator(LINES)).to_have_count(3)
+    HOLD.let_go()
+    expect(page.locator(LINES)).to_have_count(4)
+    expect(page.locator(LINES).last).to_contain_text("the last word")
     expect(page.locator(".log-state")).to_have_text("")
 
 
@@ -80,7 +114,9 @@ def test_of_a_huge_log_the_end_is_shown_and_the_rest_is_offered(site: Site, page
     assert download.value.path().read_text().count("\n") == 12_001
 
 
-def test_every_attempt_has_its_error_and_can_be_tried_again(site: Site, page: Page) -> None:
+def test_every_attempt_has_its_error_and_can_be_tried_again(site: Site, visit: Callable[..., Visit]) -> None:
+    seen = visit()
+    page = seen.page
     job_id = site.run("stumble", failures=2)
     page.goto(f"/ui/jobs/{job_id}/nodes/step")
     expect(page.get_by_label("Why it failed")).to_contain_text("failed in attempt 1")
@@ -91,6 +127,7 @@ def test_every_attempt_has_its_error_and_can_be_tried_again(site: Site, page: Pa
     expect(page.locator("#node-head .badge").first).to_have_text("completed")
     expect(page.locator("#attempt-3")).to_contain_text("completed")
     expect(page.locator("#output")).to_contain_text("retry_count")
+    seen.forgive("404")  # The log of an attempt that ended without a word, if it was asked for just then.
 
 
 def test_an_approval_is_rejected_on_the_page_of_its_node(site: Site, page: Page) -> None:

@@ -13,7 +13,9 @@ const chooser = part("[data-log-attempt]");
 const raw = part("[data-log-raw]");
 const field = part("[data-log-search]");
 
-const log = { attempt: null, isChosen: false, read: 0, rest: "", queue: [], dropped: 0, isCut: false, abort: null, drawing: false, atEnd: true, isDone: false, decoder: null };
+// `isBegun` once the lines that were there are read, `hasEnded` once a stream has; `rest` is the line that is being
+// written, drawn as `open`.
+const log = { attempt: null, isChosen: false, isBegun: false, hasEnded: false, read: 0, rest: "", open: null, queue: [], dropped: 0, isCut: false, abort: null, drawing: false, atEnd: true, isDone: false, decoder: null };
 const found = { text: "", places: [], at: -1 };
 
 const known = () => JSON.parse(document.getElementById("log-data").textContent);
@@ -52,12 +54,17 @@ function update() {
 
 function open(attempt) {
   log.abort?.abort();
-  Object.assign(log, { attempt, read: 0, rest: "", queue: [], dropped: 0, isCut: false, abort: null, atEnd: true, isDone: false, decoder: new TextDecoder() });
+  Object.assign(log, { attempt, isBegun: false, hasEnded: false, abort: null, atEnd: true, isDone: false });
+  clear();
+  raw.href = `${known().url}?attempt=${attempt}`;
+  follow();
+}
+
+function clear() {
+  Object.assign(log, { read: 0, rest: "", open: null, queue: [], dropped: 0, isCut: false, decoder: new TextDecoder() });
   box.replaceChildren();
   look();
   note();
-  raw.href = `${known().url}?attempt=${attempt}`;
-  follow();
 }
 
 // What is there comes first, and then what is written from there on. A stream is one of the few connections that a
@@ -71,19 +78,21 @@ async function follow() {
     return state("it has written nothing");
   }
   if (one.bytes === null && one.status !== "running") return state("nothing yet: it has not begun");
+  if (one.bytes === null && log.hasEnded) return; // It may have ended without a word; the page will tell.
   const abort = (log.abort = new AbortController());
   const ask = async (query) => {
     const answer = await fetch(`${url}?attempt=${log.attempt}&${query}`, { signal: abort.signal });
-    if (!answer.ok) throw new Error((await answer.json()).error?.message ?? `the server answered ${answer.status}`);
+    if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error?.message ?? `the server answered ${answer.status}`);
     return answer;
   };
   try {
-    if (one.bytes !== null && !log.read) await takeLast(await ask(`tail=${MAX_LINES}`), abort);
+    if (one.bytes !== null && !log.isBegun) await takeLast(await ask(`tail=${MAX_LINES}`), abort);
     if (!one.is_over) {
       state("live");
+      log.isBegun = true;
       await take(await ask(`follow=true&offset=${log.read}`), abort);
-    }
-    if (log.abort === abort) ended();
+    } else if (log.read < one.bytes) await take(await ask(`offset=${log.read}`), abort);
+    if (log.abort === abort) ended(one.is_over);
   } catch (error) {
     if (abort.signal.aborted) return;
     log.abort = null;
@@ -92,11 +101,13 @@ async function follow() {
   }
 }
 
-// Where the last lines begin is known when they are read: they end where the log does.
+// Where the last lines begin is known when they are read: they end where the log does. Who was interrupted begins anew.
 async function takeLast(answer, abort) {
+  clear();
   const size = Number(answer.headers.get("X-Log-Size"));
   await take(answer, abort);
   if (log.abort !== abort) return;
+  log.isBegun = true;
   log.isCut = log.read < size;
   log.read = size;
   note();
@@ -112,10 +123,12 @@ async function take(answer, abort) {
   }
 }
 
-// The stream ends with the attempt.
-function ended() {
+// The stream ends with the attempt, or with the server.
+function ended(isOver) {
   log.abort = null;
-  log.isDone = true;
+  log.hasEnded = true;
+  log.isDone = isOver;
+  if (!isOver) return;
   if (log.rest) put(log.rest);
   log.rest = "";
   state(box.childElementCount || log.queue.length ? "" : "it has written nothing");
@@ -123,8 +136,15 @@ function ended() {
 
 function add(text) {
   const lines = (log.rest + text).split("\n");
-  log.rest = lines.pop();
+  log.rest = overwritten(lines.pop());
   for (const line of lines) put(line);
+  drawSoon();
+}
+
+// As a terminal shows it: what comes behind a carriage return is written over what stood before it.
+function overwritten(line) {
+  const end = line.endsWith("\r") ? line.length - 2 : line.length;
+  return line.slice(line.lastIndexOf("\r", end) + 1);
 }
 
 function put(line) {
@@ -133,16 +153,25 @@ function put(line) {
     log.dropped += log.queue.length - MAX_LINES;
     log.queue.splice(0, log.queue.length - MAX_LINES);
   }
-  if (!log.drawing) {
-    log.drawing = true;
-    requestAnimationFrame(draw);
-  }
+  drawSoon();
+}
+
+function drawSoon() {
+  if (log.drawing) return;
+  log.drawing = true;
+  requestAnimationFrame(draw);
 }
 
 function draw() {
+  log.open?.remove();
+  log.open = null;
   const portion = log.queue.splice(0, PORTION);
   const lines = portion.map(lineOf);
   box.append(...lines);
+  if (log.rest && !log.queue.length) {
+    log.open = lineOf(log.rest);
+    box.append(log.open);
+  }
   const over = box.childElementCount - MAX_LINES;
   if (over > 0) {
     log.dropped += over;
@@ -157,7 +186,7 @@ function draw() {
 
 function lineOf(text) {
   const line = document.createElement("div");
-  const plain = text.replace(ANSI, "").replace(/\r$/, "");
+  const plain = overwritten(text.replace(ANSI, "")).replace(/\r$/, "");
   line.textContent = plain.length > MAX_LENGTH ? `${plain.slice(0, MAX_LENGTH)}… (${plain.length - MAX_LENGTH} more characters)` : plain;
   return line;
 }
