@@ -1,5 +1,6 @@
 """The list of jobs in a browser."""
 
+import re
 from collections.abc import Callable
 
 from browsing import Site, Visit
@@ -52,6 +53,20 @@ def test_many_jobs_are_cancelled_at_once_and_the_count_is_said_before(site: Site
     assert site.job(jobs[2])["status"] == "running"
     expect(bar).to_be_hidden()
     site.client.post(f"/api/v1/jobs/{jobs[2]}/cancel")
+
+
+def test_who_was_signed_out_meanwhile_is_told_once(site: Site, visit: Callable[..., Visit]) -> None:
+    seen = visit()
+    page = seen.page
+    jobs = [site.run("greet") for _ in range(3)]
+    page.goto("/ui/jobs?workflow=greet")
+    for job_id in jobs:
+        page.get_by_label(f"Mark job {job_id}").check()
+    page.route("**/api/v1/jobs/*/cancel", lambda route: route.fulfill(status=401, body="{}"))
+    page.locator("[data-bulk-action=cancel]").click()
+    page.locator("#confirm-yes").click()
+    expect(page.locator(".toast")).to_have_text(re.compile("You were signed out"))
+    seen.forgive("401")
 
 
 def test_who_leaves_the_question_changes_nothing(site: Site, page: Page) -> None:

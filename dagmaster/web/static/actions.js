@@ -92,8 +92,12 @@ async function act(button) {
   button.classList.add("busy");
   try {
     const said = await send(action, { method: method || "POST", body });
-    toast(said?.is_done === false ? `${done}: asked for; it is done as soon as an orchestrator acts` : done);
-    if (button.dataset.next) return location.assign(button.dataset.next);
+    const text = said?.is_done === false ? `${done}: asked for; it is done as soon as an orchestrator acts` : done;
+    if (button.dataset.next) {
+      toastLater(text);
+      return location.assign(button.dataset.next);
+    }
+    toast(text);
     await refreshNow();
   } catch (error) {
     toast(error.message, "failed");

@@ -1,6 +1,7 @@
 // What every page does: live regions, actions, shortcuts, the palette, times, copying.
 import { startLive, refreshNow } from "./live.js";
-import { installActions, toast } from "./actions.js";
+import { installActions } from "./actions.js";
+import { copy } from "./copying.js";
 import { installPalette } from "./palette.js";
 import { installShortcuts, showSidebar } from "./shortcuts.js";
 import { keepTimesFresh } from "./times.js";
@@ -32,31 +33,7 @@ document.addEventListener("click", (event) => {
   const isOpen = document.getElementById("sidebar")?.classList.contains("open");
   if (isOpen && !event.target.closest("#sidebar, [data-toggle-sidebar]")) showSidebar(false);
 });
-on("[data-copy]", async (button) => {
-  const text = button.dataset.copy;
-  const isDone = await copied(text);
-  if (isDone) toast(`Copied ${text.length > 60 ? "" : text}`.trim());
-  else toast("The browser does not let this page copy; mark the text and copy it yourself.", "failed");
-});
-
-// Browsers give pages a clipboard only over https or on this machine; the old way works everywhere.
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    const focused = document.activeElement;
-    const box = document.createElement("textarea");
-    box.value = text;
-    box.className = "sr-only";
-    (document.querySelector("dialog[open]") ?? document.body).append(box);
-    box.select();
-    const isDone = document.execCommand("copy");
-    box.remove();
-    focused?.focus();
-    return isDone;
-  }
-}
+on("[data-copy]", ({ dataset: { copy: text } }) => copy(text, `Copied ${text.length > 60 ? "" : text}`.trim()));
 
 // Filters act at once; the address keeps them.
 document.addEventListener("change", (event) => {

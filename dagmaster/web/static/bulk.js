@@ -42,6 +42,7 @@ document.addEventListener("click", async (event) => {
       done += 1;
       marked.delete(jobId);
     } catch (error) {
+      if (error.status === 401) return; // The sign-in page comes.
       refused.push(error.message.includes(jobId) ? error.message : `${jobId}: ${error.message}`);
     }
   }

@@ -1,5 +1,6 @@
 // A new key is in the API's answer and nowhere else: it is shown until the person has taken it.
-import { send, toast } from "./actions.js";
+import { send } from "./actions.js";
+import { copy } from "./copying.js";
 import { refreshNow } from "./live.js";
 
 const form = document.getElementById("new-key");
@@ -35,9 +36,8 @@ function show({ name, key }) {
 }
 
 // Not with data-copy, which says what was copied: nobody shall read the key from a message.
-made.querySelector("[data-copy-key]").addEventListener("click", async () => {
-  await navigator.clipboard.writeText(made.querySelector("[data-key]").textContent);
-  toast("The key is copied");
+made.querySelector("[data-copy-key]").addEventListener("click", () => {
+  copy(made.querySelector("[data-key]").textContent, "The key is copied");
 });
 
 made.addEventListener("close", () => {
