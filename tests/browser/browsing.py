@@ -56,11 +56,10 @@ class Site:
 
 
 class Visit:
-    """One person's browser, and what it complained of."""
+    """One person's page, and what it complained of."""
 
-    def __init__(self, browser: Browser, site: Site, **options: Any) -> None:
-        self.context: BrowserContext = browser.new_context(base_url=site.url, **options)
-        self.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    def __init__(self, context: BrowserContext, site: Site) -> None:
+        self.context = context
         self.complaints: list[str] = []
         self._host = urlsplit(site.url).netloc
         self.page: Page = self.context.new_page()
@@ -82,8 +81,15 @@ class Visit:
         self.complaints = [one for one in self.complaints if fragment not in one]
 
     def close(self) -> None:
-        self.context.close()
+        self.page.close()
         assert not self.complaints, "\n".join(self.complaints)
+
+
+def new_context(browser: Browser, site: Site, **options: Any) -> BrowserContext:
+    """With options of Playwright, such as a viewport."""
+    context = browser.new_context(base_url=site.url, **{"viewport": {"width": 1440, "height": 900}, **options})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    return context
 
 
 def accessibility_findings(page: Page) -> list[str]:

@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from browsing import WORKFLOWS, Site, Visit
-from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from browsing import WORKFLOWS, Site, Visit, new_context
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 from serving import server
 
 expect.set_options(timeout=20_000)  # How long a busy machine may take; what is there ends the wait at once.
@@ -38,19 +38,33 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser, site: Site) -> Iterator[Callable[..., Visit]]:
-    """Opens a browser with options of Playwright's `new_context`, such as a viewport."""
+    """Opens a browser of its own, with options of Playwright's `new_context`, such as a viewport."""
     opened: list[Visit] = []
 
     def open_one(**options: Any) -> Visit:
-        opened.append(Visit(browser, site, **{"viewport": {"width": 1440, "height": 900}, **options}))
+        opened.append(Visit(new_context(browser, site, **options), site))
         return opened[-1]
 
     yield open_one
     for one in opened:
         one.close()
+        one.context.close()
+
+
+@pytest.fixture(scope="module")
+def desktop(browser: Browser, site: Site) -> Iterator[BrowserContext]:
+    """Loads scripts and styles once for all the pages of a module."""
+    context = new_context(browser, site)
+    yield context
+    context.close()
 
 
 @pytest.fixture
-def page(visit: Callable[..., Visit]) -> Page:
-    """A page of a desktop browser. At the end nothing may have been complained of."""
-    return visit().page
+def page(desktop: BrowserContext, site: Site) -> Iterator[Page]:
+    """A page of a desktop browser that remembers nothing. At the end nothing may have been complained of."""
+    one = Visit(desktop, site)
+    yield one.page
+    if one.page.url.startswith(site.url):
+        one.page.evaluate("localStorage.clear()")
+    desktop.clear_cookies()
+    one.close()

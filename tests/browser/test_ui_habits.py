@@ -9,7 +9,7 @@ from browsing import THEMES, Site, Visit, accessibility_findings
 from playwright.sync_api import Page, expect
 
 LIVE = "#live-state"
-WATCHED = 6_000
+WATCHED = 3_500
 
 
 def go(page: Page, path: str = "/ui/jobs") -> None:
