@@ -117,7 +117,7 @@ async def count_children(conn: Connection, job_id: int, node_id: str) -> list[Ro
 async def count_outside(conn: Connection, job_id: int) -> dict[str, dict[str, int]]:
     """Counts by status of what the nodes that were added from outside have added themselves."""
     found: dict[str, dict[str, int]] = {}
-    for row in await _rows(conn, "page_count_outside", {"job_id": job_id, "prefix": f"{OUTSIDE}."}):
+    for row in await fetch(conn, "page_count_outside", {"job_id": job_id, "prefix": f"{OUTSIDE}."}):
         found.setdefault(row["node_id"], {})[row["status"]] = row["nodes"]
     return found
 
