@@ -41,10 +41,15 @@ def fail_attempt(
         _give_up(turn, node, f"node {node.node_id} failed: {error}")
         return
     if delay_seconds is None:
-        delay = retry_delay(policy_of(node), node.attempt + 1, turn.rules.rng)
+        delay = retry_delay(policy_of(node), _spent(node) + 1, turn.rules.rng)
     else:
         delay = timedelta(seconds=delay_seconds)
     retry(turn, node, delay)
+
+
+def _spent(node: NodeState) -> int:
+    """The retries that its policy counts: not those before somebody began anew, and no task that was given back."""
+    return max(policy_of(node).max_attempts - (node.max_retries - node.attempt), 0)
 
 
 def _give_up(turn: Turn, node: NodeState, error: str) -> None:

@@ -1,5 +1,7 @@
 """A failed job goes on where it stood: what succeeded is kept, what failed is tried again."""
 
+from datetime import timedelta
+
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
@@ -63,6 +65,17 @@ def test_it_has_all_its_retries_again_and_may_fail_again():
     for node_id in ("a", "b", "c"):
         bench.complete(node_id)
     assert bench.status is JobStatus.COMPLETED
+
+
+def test_its_pauses_begin_anew_with_its_retries():
+    bench = chain(retry=RetryPolicy(max_attempts=2, initial_delay_seconds=10))
+    for delay in (10, 20, 0):
+        bench.fail("a")
+        bench.wait(delay)
+    assert bench.status is JobStatus.FAILED
+    bench.retry()
+    bench.fail("a")
+    assert bench.store.nodes["a"].not_before == bench.now + timedelta(seconds=10)
 
 
 def test_a_permanent_failure_can_be_tried_again_by_hand():
