@@ -99,6 +99,7 @@ def look(page: Page, path: str, picture: Path) -> None:
     page.goto(path)
     page.locator("#live-state[data-state=live]").wait_for()
     page.wait_for_load_state("networkidle")
+    page.locator(".notice.is-looking").wait_for(state="detached")
     page.wait_for_timeout(300)  # Charts and graphs are drawn after what they show has come.
     page.screenshot(path=picture)
 
