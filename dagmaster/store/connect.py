@@ -9,7 +9,7 @@ import psycopg
 from psycopg import AsyncConnection, AsyncRawCursor
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from dagmaster.errors import DatabaseUnavailable
 
@@ -32,6 +32,8 @@ _BY_KEY = " ".join(
 _SAFE = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
+# What a pool raises besides: whoever only looks waits and looks again.
+AWAY = (*LOST, psycopg.Error, PoolTimeout, PoolClosed)
 _PROGRAM_LIMIT = "54"
 
 

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from dagmaster.errors import Forbidden, Unauthorized, UnknownJob
 from dagmaster.model.access import Role
-from dagmaster.store.connect import Connection, Pool
+from dagmaster.store.connect import AWAY, Connection, Pool
 from dagmaster.store.jobs import get_job
 from dagmaster.store.keys import Key, any_keys, find_key, find_key_by_id
 from dagmaster.store.secrets import SESSIONS, TASK_TOKENS, get_secret
@@ -28,6 +28,7 @@ TRUST_SECONDS = 5.0
 OPEN_SECONDS = 0.5
 MAX_KNOWN = 1000
 TOKEN_PREFIX = "dmt_"
+UNKNOWN_KEY = "the API key is unknown, revoked or expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,15 @@ class Keyring:
     async def find_signed_in(self, session: Session) -> Caller | None:
         """A session ends with its key."""
         return await self._look_up(f"id:{session.key_id}", partial(find_key_by_id, key_id=session.key_id))
+
+    async def still_admits(self, caller: Caller) -> bool:
+        """Whether the key of somebody who stays is still good. While the database is away, nobody is sent away."""
+        if caller.key_id is None:
+            return True
+        try:
+            return await self._look_up(f"id:{caller.key_id}", partial(find_key_by_id, key_id=caller.key_id)) is not None
+        except AWAY:
+            return True
 
     async def session_secret(self, chosen: bytes | None) -> bytes:
         if self._session_secret is None:
@@ -104,7 +114,7 @@ async def caller_of(request: HTTPConnection, services: Given) -> Caller:
     if presented:
         if (caller := await keyring.find(presented)) is not None:
             return caller
-        raise Unauthorized("the API key is unknown, revoked or expired")
+        raise Unauthorized(UNKNOWN_KEY)
     if (caller := await _signed_in(request, services)) is not None:
         return caller
     if await keyring.has_any():

@@ -6,12 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import psycopg
-from psycopg_pool import PoolClosed, PoolTimeout
-
 from dagmaster.authoring.preparing import queues_of
 from dagmaster.errors import NotFound
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import AWAY, Connection
 from dagmaster.store.health import health_check
 from dagmaster.store.revision import HEAD, current_revision
 from dagmaster.store.schedules import schedule_counts
@@ -20,7 +17,6 @@ from dagmaster.web.services import Services
 
 # Whoever asks whether all is well does not want to wait for the answer.
 REACH_SECONDS = 2.0
-AWAY = (psycopg.Error, PoolTimeout, PoolClosed)
 
 
 class Health(StrEnum):

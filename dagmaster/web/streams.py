@@ -8,12 +8,9 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
 
-import psycopg
-from psycopg_pool import PoolClosed, PoolTimeout
-
 from dagmaster.errors import Unavailable
 from dagmaster.model.states import JOB_TERMINAL
-from dagmaster.store.connect import LOST, Pool
+from dagmaster.store.connect import AWAY, Pool
 from dagmaster.store.viewing import News, Position, watched_events
 
 log = logging.getLogger(__name__)
@@ -130,7 +127,7 @@ class Streams:
         while self._watchers and not self._is_stopping():
             try:
                 has_more = await self._read_once()
-            except (*LOST, psycopg.Error, PoolTimeout, PoolClosed) as error:
+            except AWAY as error:
                 # What was read stays known: when the database is back it goes on without a gap.
                 log.warning("those who watch jobs have to wait: %s", str(error).partition("\n")[0])
                 await asyncio.sleep(RETRY_SECONDS)

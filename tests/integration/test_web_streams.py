@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from dagmaster.model.access import Role
 from dagmaster.web import streams
+from dagmaster.web.api import streams as api_streams
 
 
 async def listen(url: str, job_id: str, query: str = "", **headers: str) -> list[dict[str, Any]]:
@@ -184,6 +185,22 @@ async def test_a_websocket_needs_a_key_that_may_see_the_job(dsn: str) -> None:
         assert await watch(url, path, additional_headers={"Authorization": "Bearer dmt_forged"}) == ([], 4403)
         assert await watch(url, path, additional_headers=partner) == ([], 4404)
         assert await watch(url, "/ws/jobs/17", additional_headers=viewer) == ([], 4404)
+
+
+async def test_whose_key_is_revoked_watches_no_longer(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
+    monkeypatch.setattr(api_streams, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(api_streams, "HEARTBEAT_SECONDS", 0.2)
+    async with web(dsn, single()) as it, it.real_server() as url:
+        admin, viewer = await it.key("admin"), await it.key("viewer", Role.VIEWER)
+        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=admin)
+        path = f"/api/v1/jobs/{made['job_id']}/stream"
+        watching = asyncio.create_task(watch(url, f"/ws/jobs/{made['job_id']}", additional_headers=viewer))
+        async with httpx.AsyncClient(timeout=20) as client, client.stream("GET", url + path, headers=viewer) as answer:
+            await until(lambda: len(it.app.state.streams._watchers) == 2)
+            await rows(dsn, "UPDATE dagapp.dag_api_keys SET revoked_at = now() WHERE name = 'viewer' RETURNING 1")
+            assert "event: dropped" in (await answer.aread()).decode()
+        assert (await watching)[1] == 4401
 
 
 async def timeline_with(it: Web, job_id: str, key: dict[str, str]) -> list[dict[str, Any]]:

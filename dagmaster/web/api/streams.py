@@ -1,8 +1,9 @@
 """Live timelines, as server-sent events and over a WebSocket."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
+from time import monotonic
 from typing import Annotated, Any
 
 import orjson
@@ -12,7 +13,18 @@ from fastapi.responses import StreamingResponse
 from dagmaster.errors import DagmasterError, Forbidden, Invalid, NotFound, Unauthorized, Unavailable
 from dagmaster.model.access import Role
 from dagmaster.store.jobs import get_job
-from dagmaster.web.access import EVERYBODY, READERS_OF_OWN, Caller, Job, Keyring, as_job_id, caller_of, check_visible
+from dagmaster.web.access import (
+    EVERYBODY,
+    READERS_OF_OWN,
+    UNKNOWN_KEY,
+    Admitted,
+    Caller,
+    Job,
+    Keyring,
+    as_job_id,
+    caller_of,
+    check_visible,
+)
 from dagmaster.web.entries import entry_of
 from dagmaster.web.errors import documented
 from dagmaster.web.services import services_of
@@ -21,6 +33,7 @@ from dagmaster.web.streams import Row, Streams
 router = APIRouter(tags=["timeline"])
 
 HEARTBEAT_SECONDS = 15.0
+CHECK_SECONDS = 5.0
 FIRST_MESSAGE_SECONDS = 10.0
 WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER})
 SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each of the timeline."}}
@@ -43,23 +56,24 @@ CLOSE_CODES: dict[type[DagmasterError], int] = {
 async def stream_job(
     job: Job,
     request: Request,
+    caller: Admitted,
     after: Annotated[int, Query(ge=0, lt=2**63, description="Only behind the event of this id.")] = 0,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
     """The timeline while it is written, until the job has ended. A `Last-Event-ID` goes before `after`."""
     start = _event_id(last_event_id) if last_event_id else after
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_lines(_streams(request), job, start), media_type="text/event-stream", headers=headers)
+    lines = _lines(_events(request, caller, job, start, HEARTBEAT_SECONDS))
+    return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
 
 
-async def _lines(streams: Streams, job: Row, after: int) -> AsyncIterator[bytes]:
-    watched = streams.events(job["job_id"], after, job["created_at"], heartbeat_seconds=HEARTBEAT_SECONDS)
+async def _lines(watched: AsyncGenerator[Row | None, None]) -> AsyncIterator[bytes]:
     yield b": watching\n\n"
     try:
         async with aclosing(watched) as events:
             async for event in events:
                 yield _line(event) if event is not None else b": still here\n\n"
-    except Unavailable as error:
+    except (Unavailable, Unauthorized) as error:
         yield b"event: dropped\ndata: " + orjson.dumps({"message": str(error)}) + b"\n\n"
 
 
@@ -74,9 +88,21 @@ def _event_id(text: str) -> int:
     return int(text)
 
 
-def _streams(request: Request | WebSocket) -> Streams:
-    streams: Streams = request.app.state.streams
-    return streams
+async def _events(
+    came: Request | WebSocket, caller: Caller, job: Row, after: int, heartbeat_seconds: float
+) -> AsyncGenerator[Row | None, None]:
+    """As long as the caller's key is good: a job may take days."""
+    streams: Streams = came.app.state.streams
+    keyring: Keyring = came.app.state.keyring
+    watched = streams.events(job["job_id"], after, job["created_at"], heartbeat_seconds=heartbeat_seconds)
+    checked_at = monotonic()
+    async with aclosing(watched) as events:
+        async for event in events:
+            if monotonic() - checked_at >= CHECK_SECONDS:
+                if not await keyring.still_admits(caller):
+                    raise Unauthorized(UNKNOWN_KEY)
+                checked_at = monotonic()
+            yield event
 
 
 @router.websocket("/ws/jobs/{job_id}", dependencies=[EVERYBODY])
@@ -86,7 +112,8 @@ async def watch_job(socket: WebSocket, job_id: str) -> None:
     try:
         caller = await _admitted(socket)
         job = await _job(socket, job_id, caller)
-        await _send(socket, job, _event_id(socket.query_params.get("after", "0")))
+        after = _event_id(socket.query_params.get("after", "0"))
+        await _send(socket, _events(socket, caller, job, after, 1.0))
         # Who watches on after a restart must not take it for the end of the job.
         await socket.close(SERVICE_RESTART if socket.app.state.is_stopping else NORMAL_CLOSURE)
     except DagmasterError as error:
@@ -121,7 +148,7 @@ async def _introduced(socket: WebSocket) -> Caller:
     text = first.get("key") if isinstance(first, dict) else None
     caller = await keyring.find(text) if isinstance(text, str) else None
     if caller is None:
-        raise Unauthorized("the API key is unknown, revoked or expired")
+        raise Unauthorized(UNKNOWN_KEY)
     return caller
 
 
@@ -133,10 +160,9 @@ async def _job(socket: WebSocket, job_id: str, caller: Caller) -> Row:
     return job
 
 
-async def _send(socket: WebSocket, job: Row, after: int) -> None:
+async def _send(socket: WebSocket, watched: AsyncGenerator[Row | None, None]) -> None:
     """Until the job has ended or nobody listens any more."""
     gone = asyncio.create_task(_until_gone(socket))
-    watched = _streams(socket).events(job["job_id"], after, job["created_at"], heartbeat_seconds=1.0)
     try:
         async with aclosing(watched) as events:
             async for event in events:

@@ -6,12 +6,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-import psycopg
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
-from psycopg_pool import PoolClosed, PoolTimeout
 
 from dagmaster.errors import DagmasterError, Unauthorized
-from dagmaster.store.connect import LOST, Pool
+from dagmaster.store.connect import AWAY, Pool
 from dagmaster.store.looking import last_event_id
 from dagmaster.web.access import EVERYBODY, caller_of
 from dagmaster.web.services import services_of
@@ -24,7 +22,6 @@ LOOK_SECONDS: Final = 1.0
 BEAT_SECONDS: Final = 5.0
 MAX_PAGES: Final = 1000
 UNKNOWN: Final = -1
-AWAY: Final = (*LOST, psycopg.Error, PoolTimeout, PoolClosed)
 
 
 class Pulse:
