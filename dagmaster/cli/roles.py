@@ -14,17 +14,17 @@ from dagmaster.authoring.implicit import default_queue, own_queue
 from dagmaster.authoring.preparing import queues_of
 from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.definitions import load_catalog, load_registry
+from dagmaster.cli.door import Door, open_door, serving
 from dagmaster.cli.far import is_far, work_far
 from dagmaster.cli.health import answering, open_health
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 from dagmaster.cli.output import count_of, listed
 from dagmaster.cli.runtime import stop_on_signals, until_stopped
-from dagmaster.cli.serving import Door, serving
 from dagmaster.fleet import fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
 from dagmaster.store.databases import database
-from dagmaster.web.serving import bind, url_of
+from dagmaster.web.serving import url_of
 from dagmaster.worker.options import WorkerOptions
 
 Queues = Annotated[
@@ -182,10 +182,6 @@ def chosen_queues(settings: Settings, given: str | None) -> Sequence[str]:
         return settings.worker_queues
     default = default_queue(settings)
     return [default] if default else []
-
-
-def open_door(settings: Settings, host: str | None, port: int | None) -> socket.socket:
-    return bind(host or settings.api_host, settings.api_port if port is None else port)
 
 
 def make_door(settings: Settings, handlers: list[str] | None, host: str | None, port: int | None) -> Door:

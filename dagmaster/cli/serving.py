@@ -1,13 +1,11 @@
 """The HTTP API beside what else runs in this process."""
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from dagmaster.authoring.catalog import Catalog
+from dagmaster.cli.door import Door
 from dagmaster.errors import Misconfigured
 from dagmaster.fleet import Fleet
 from dagmaster.handlers import Registry
@@ -18,14 +16,6 @@ from dagmaster.web.app import create_app
 from dagmaster.web.scheduling import sync_catalog
 from dagmaster.web.services import opened_services
 from dagmaster.web.serving import is_loopback, served
-
-
-@dataclass(frozen=True, slots=True)
-class Door:
-    """Where the HTTP API is served, and the workflows that can be asked for."""
-
-    listener: socket.socket
-    catalog: Catalog
 
 
 @asynccontextmanager

@@ -12,6 +12,8 @@ from dagmaster.errors import Misconfigured
 from dagmaster.model.inputs import WrongInputs
 from dagmaster.model.problems import InvalidWorkflow, Problem
 
+ROLES = ("dagmaster.orchestrator", "dagmaster.worker", "dagmaster.web")
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,11 +138,18 @@ def test_the_package_gives_what_an_author_of_handlers_needs() -> None:
         _ = dagmaster.nothing
 
 
-def test_a_command_that_only_asks_loads_neither_roles_nor_servers() -> None:
+@pytest.mark.parametrize(
+    ("modules", "packages"),
+    [
+        ("dagmaster.cli.jobs, dagmaster.cli.local", ("httpx", "fastapi", "alembic", *ROLES)),
+        ("dagmaster.cli.roles", ("fastapi", "alembic")),
+    ],
+    ids=["who only asks loads no roles", "a worker loads no application"],
+)
+def test_a_command_loads_what_it_needs(modules: str, packages: tuple[str, ...]) -> None:
     code = (
-        "import sys; import dagmaster.cli.jobs, dagmaster.cli.local; "
-        "print([name for name in sys.modules if name.split('.')[0] in ('httpx', 'fastapi', 'alembic') "
-        "or name.startswith(('dagmaster.orchestrator', 'dagmaster.worker', 'dagmaster.web'))])"
+        f"import sys; import {modules}; "
+        f"print([name for name in sys.modules if f'{{name}}.'.startswith({tuple(f'{one}.' for one in packages)})])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
