@@ -51,6 +51,10 @@ YIELDS = (
 )
 
 
+class TooLong(Permanent):
+    """An output of more bytes than may be stored."""
+
+
 async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | None) -> HandlerResult:
     """Run the handler to its end. Only the caller's own cancellation, Interrupted and Ctrl-C come out of it.
 
@@ -213,7 +217,7 @@ def _message(error: BaseException) -> str:
 
 
 def encode_output(output: Any, max_bytes: int) -> bytes:
-    """JSON that PostgreSQL accepts; raises `Permanent` for what is too large or cannot be JSON.
+    """JSON that PostgreSQL accepts; raises `TooLong`, and `Permanent` for what cannot be JSON.
 
     Sets become sorted lists, bytes base64, timedeltas seconds, Decimals exact numbers, NaN null.
     """
@@ -224,7 +228,7 @@ def encode_output(output: Any, max_bytes: int) -> bytes:
     if rb"\u0000" in encoded:
         encoded = NUL.sub(rb"\1\\ufffd", encoded)
     if len(encoded) > max_bytes:
-        raise Permanent(
+        raise TooLong(
             f"the output is {len(encoded):,} bytes, the limit is {max_bytes:,}; "
             "store large results as files or tables and return where they are"
         )

@@ -1,7 +1,7 @@
 """Take in what is reported of attempts that are executed elsewhere."""
 
 from dagmaster.errors import Invalid, TooLarge
-from dagmaster.handlers.calling import encode_output
+from dagmaster.handlers.calling import TooLong, encode_output
 from dagmaster.handlers.contract import Permanent, clean_text
 from dagmaster.model.redact import redact_text
 from dagmaster.schemas.callbacks import CheckpointCreate, TaskProgressCreate, TaskResultCreate
@@ -62,5 +62,7 @@ async def take_checkpoint(conn: Connection, services: Services, caller: Caller, 
 def encoded(output: object, max_bytes: int) -> bytes:
     try:
         return encode_output(output, max_bytes)
-    except Permanent as error:  # What came as JSON can be JSON again: it is too large.
+    except TooLong as error:
         raise TooLarge(str(error)) from error
+    except Permanent as error:  # An integer that readers would round, say.
+        raise Invalid(str(error)) from error

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import Depends
 
-from dagmaster.errors import TaskOver, TooLarge, UnknownTask
+from dagmaster.errors import Invalid, TaskOver, TooLarge, UnknownTask
 from dagmaster.handlers.contract import Progress, clean_text
 from dagmaster.model.redact import redact_text
 from dagmaster.schemas.adding import AddedByWorker
@@ -188,7 +188,7 @@ async def _report(
             rows[report.task_id] = _row(services, report)
         except UnknownTask as error:
             wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="over", reason=str(error))
-        except TooLarge as error:
+        except (TooLarge, Invalid) as error:
             wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="refused", reason=str(error))
     taken = await remote.take_reports(conn, worker_id, caller.key_id, list(rows.values())) if rows else set()
     return [wrong.get(report.task_id) or _outcome(report.task_id, taken) for report in reports]
@@ -201,7 +201,7 @@ def _outcome(task_id: str, taken: set[str]) -> ReportOutcome:
 
 
 def _row(services: Services, report: ReportCreate) -> Row:
-    """Raises UnknownTask or TooLarge."""
+    """Raises UnknownTask, TooLarge or Invalid."""
     job_id, node_id = progress.parts_of(report.task_id)
     is_failed = report.kind == "failed"
     return tasks.report_row(
@@ -224,7 +224,11 @@ def _details(services: Services, report: ReportCreate) -> Row:
         return {}
     given = report.details.model_dump(exclude_none=True, exclude={"has_log"})
     where = {"log_path": services.task_logs.path_of(report.task_id)} if report.details.has_log else {}
-    return {**orjson.loads(encoded(given, _max_output_bytes(services))), **where}
+    try:
+        return {**orjson.loads(encoded(given, _max_output_bytes(services))), **where}
+    except Invalid:  # A figure that cannot be stored must not keep the rest from being heard.
+        given.pop("metrics", None)
+        return {**given, **where}
 
 
 # While a task runs.

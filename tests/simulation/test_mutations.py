@@ -503,11 +503,6 @@ def leave_references_in_parameters(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
-def reopen_without_added_nodes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reopening, "_added", lambda job: ())
-
-
-@bug
 def settle_no_child_for_what_was_added_behind_it(patch: pytest.MonkeyPatch) -> None:
     def targets_of(node: state.NodeState) -> Sequence[str]:
         return () if node.is_child else state.targets_of(node)
