@@ -328,6 +328,7 @@ async def test_what_the_api_adds_is_as_its_handler_says(dsn: str) -> None:
         first, second = (defined[one] for one in said["node_ids"])
         assert (first["queue"], first["timeout_seconds"], first["retry"]["max_attempts"]) == ("special", 7, 0)
         assert (second["queue"], second["timeout_seconds"], second["retry"]["max_attempts"]) == ("q", 9, 0)
+        go_on.set()
 
 
 async def test_who_adds_what_is_refused_hears_of_it(dsn: str) -> None:
