@@ -268,7 +268,9 @@ class Timeline:
         require(attempt <= allowed, "{} is tried for the {}th time again, {} are allowed", node_id, attempt, allowed)
         not_before = data.get("not_before") or event.created_at
         waits = (not_before - event.created_at).total_seconds()
-        least, most = self._delay(node_id, policy, attempt)
+        # The policy counts neither what was before somebody began anew nor what was given back.
+        counted = attempt - self._fresh_from[node_id] - self._gifts[node_id]
+        least, most = self._delay(node_id, policy, max(counted, 1))
         require(least <= waits <= most, "{} waits {} s, not {} to {} s", node_id, waits, least, most)
         self._due[node_id] = not_before
 
