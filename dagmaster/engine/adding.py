@@ -115,7 +115,11 @@ def _more(node: NodeState, given: AddedNode) -> tuple[str, ...]:
 
 def _add(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:
     job = turn.job
-    fresh = [node.node_id for node in message.nodes if _is_fresh(job, node.node_id)]
+    fresh = [
+        node.node_id
+        for node in message.nodes
+        if (known := job.nodes.get(node.node_id)) is None or _is_set_aside(job, known)
+    ]
     if fresh or not message.nodes:
         turn.note(
             "tasks_added",
@@ -136,10 +140,6 @@ def _add(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:
             _wait_for_more(turn, known, node)
     turn.groups += message.groups  # Those that are stored already are kept, as nodes are.
     turn.dependencies += _numbered(job, message.dependencies)
-
-
-def _is_fresh(job: JobState, node_id: str) -> bool:
-    return node_id not in job.nodes or _is_set_aside(job, job.nodes[node_id])
 
 
 def _numbered(job: JobState, dependencies: Iterable[AddedDependency]) -> Iterator[AddedDependency]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -60,12 +61,18 @@ def create_task(
     )
 
 
+@lru_cache(maxsize=1024)
+def _signature_of(function: Callable[..., Any]) -> Signature:
+    """Thousands of tasks call the same function."""
+    return Signature(function)
+
+
 def _check_names(callback: Callback, given: Collection[str]) -> None:
     """Raises TypeError, as a call would. What is named by a text may be another function elsewhere."""
     if isinstance(callback, TaskFunction):
         callback.signature.check_names(given)
     elif not isinstance(callback, str):
-        Signature(callback).check_names(given)
+        _signature_of(callback).check_names(given)
 
 
 def _options_of(callback: Callback, handler: str) -> dict[str, Any]:
