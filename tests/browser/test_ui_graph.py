@@ -287,7 +287,9 @@ def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -
     job_id = str(submit_wide(site.dsn))
     until_queued(site, WIDE)
     took = []
-    while len(took) < 3 and (not took or took[-1] > OPEN_SECONDS):  # The machine may be busy with something else.
+    while (
+        len(took) < 6 and min(took, default=OPEN_SECONDS) >= OPEN_SECONDS
+    ):  # The machine may be busy with something else.
         page.goto(f"/ui/jobs/{job_id}", wait_until="commit", timeout=60_000)
         drawn = page.locator("[data-graph][data-ms]")
         expect(drawn).to_be_visible(timeout=60_000)
