@@ -87,11 +87,11 @@ def arguments_of(handler: Handler, ctx: HandlerContext) -> list[Any]:
     try:
         params = handler.params.model_validate(ctx.params)
     except ValidationError as error:
-        raise Permanent(f"invalid params: {_problems(error)}") from error
+        raise Permanent(f"invalid params: {problems_of(error)}") from error
     return [ctx, params] if handler.takes_params else [ctx]
 
 
-def _problems(error: ValidationError) -> str:
+def problems_of(error: ValidationError) -> str:
     # Without the values: params may hold secrets, and this text goes to the timeline.
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in problems)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, Validation
 
 from dagmaster.errors import Invalid, Misconfigured
 from dagmaster.handlers import Permanent
+from dagmaster.handlers.calling import problems_of
 from dagmaster.python.values import CONFIG, has_models, is_open, revive, shown
 
 Kind = inspect.Parameter
@@ -73,14 +74,14 @@ class Signature:
         try:
             self._model.model_validate_json(orjson.dumps(params))
         except ValidationError as error:
-            raise Invalid(f"wrong arguments of {self.function.__qualname__}: {_problems(error)}") from None
+            raise Invalid(f"wrong arguments of {self.function.__qualname__}: {problems_of(error)}") from None
 
     def read(self, params: Mapping[str, Any], tell: Callable[..., None]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for a call, from JSON. Raises Permanent when they do not fit."""
         try:
             found = self._model.model_validate_json(orjson.dumps(params)).__dict__
         except ValidationError as error:
-            raise Permanent(f"invalid arguments of {self.function.__qualname__}: {_problems(error)}") from error
+            raise Permanent(f"invalid arguments of {self.function.__qualname__}: {problems_of(error)}") from error
         known = {one.name for one in self._named}
         surplus = {name: revive(value) for name, value in params.items() if name not in known}
         if surplus and not self.others:
@@ -105,7 +106,7 @@ class Signature:
         except ValidationError as error:
             wanted = shown(self.hints[RETURN])
             raise Permanent(
-                f"{self.function.__qualname__} does not return {wanted} as it says: {_problems(error)}"
+                f"{self.function.__qualname__} does not return {wanted} as it says: {problems_of(error)}"
             ) from error
 
     @cached_property
@@ -148,12 +149,6 @@ class Signature:
             args.append(value)
         else:
             kwargs[one.name] = value
-
-
-def _problems(error: ValidationError) -> str:
-    # Without the values: they may be secrets, and this text goes to the timeline.
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in found)
 
 
 def module_of(function: Callable[..., Any]) -> str:

@@ -63,7 +63,8 @@ async def until_added(conn: Connection, job_id: int, node_ids: Sequence[str], *,
         if standing["status"] in JOB_TERMINAL:
             raise JobEnded(f"job {job_id} is {standing['status']}: what was added came too late")
         if not standing["is_unread"]:
-            raise Conflict(f"job {job_id}: {standing['warning'] or 'what was added is refused'}")
+            refusal = await (await run(conn, "last_refusal", {"job_id": job_id})).fetchone()
+            raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'what was added is refused'}")
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(LOOK_SECONDS)

@@ -1,6 +1,7 @@
 """Workers over HTTP: claims that wait, reports that may come twice, and what else a worker says of its tasks."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from time import monotonic
@@ -38,6 +39,8 @@ from dagmaster.store.signals import MAIL
 from dagmaster.web.access import Admitted, Caller
 from dagmaster.web.reporting import encoded
 from dagmaster.web.services import Conn, Services
+
+log = logging.getLogger(__name__)
 
 # Shorter than what usual proxies allow an answer to take.
 CLAIM_WAIT_SECONDS = 20.0
@@ -226,9 +229,9 @@ def _details(services: Services, report: ReportCreate) -> Row:
     where = {"log_path": services.task_logs.path_of(report.task_id)} if report.details.has_log else {}
     try:
         return {**orjson.loads(encoded(given, _max_output_bytes(services))), **where}
-    except Invalid:  # A figure that cannot be stored must not keep the rest from being heard.
-        given.pop("metrics", None)
-        return {**given, **where}
+    except Invalid as error:  # A figure that cannot be stored must not keep the result from being heard.
+        log.warning("the figures of task %s are not stored: %s", report.task_id, error)
+        return where
 
 
 # While a task runs.

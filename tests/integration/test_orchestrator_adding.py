@@ -2,12 +2,14 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import process_handlers
 import pytest
 from fleet import Fleet, fleet, graph, handlers, retry, rows, single, task, wait_until
-from web import web
+from web import Web, web
 
 from dagmaster.errors import Invalid, JobEnded, TaskOver
 from dagmaster.handlers import Handler, HandlerContext, Registry, registry
@@ -283,7 +285,9 @@ async def test_somebody_adds_nodes_through_the_store(dsn: str) -> None:
             await add_to_job(conn, job_id, encode_slices([AddedNode("added.4", "echo", queue="q")]))
 
 
-async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
+@asynccontextmanager
+async def waiting_behind_the_api(dsn: str) -> AsyncIterator[tuple[Web, asyncio.Event]]:
+    """A server, and what the tasks of the jobs there wait for."""
     go_on = asyncio.Event()
 
     async def waits(ctx: HandlerContext) -> None:
@@ -291,6 +295,11 @@ async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
 
     async with web(dsn, single("waits")) as it:
         it.fleet.known = handlers(waits=waits)
+        yield it, go_on
+
+
+async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
+    async with waiting_behind_the_api(dsn) as (it, go_on):
         job_id = await waiting_job(it.fleet)
         path = f"/api/v1/jobs/{job_id}/tasks"
         task = {"handler": "echo", "queue": "q", "params": {"x": 1}, "after": ["work"], "retry": {"max_attempts": 0}}
@@ -311,15 +320,9 @@ async def test_the_api_adds_tasks_to_a_running_job(dsn: str) -> None:
 
 
 async def test_what_the_api_adds_is_as_its_handler_says(dsn: str) -> None:
-    go_on = asyncio.Event()
-
-    async def waits(ctx: HandlerContext) -> None:
-        await go_on.wait()
-
-    async with web(dsn, single("waits")) as it:
-        it.fleet.known = handlers(waits=waits)
+    async with waiting_behind_the_api(dsn) as (it, go_on):
         it.services.registry = Registry()
-        it.services.registry.register(Handler("own", waits, queue="special", timeout_seconds=7, retry=ONCE))
+        it.services.registry.register(Handler("own", adds_a_chain, queue="special", timeout_seconds=7, retry=ONCE))
         path = f"/api/v1/jobs/{await waiting_job(it.fleet)}/tasks"
         added = [{"handler": "own"}, {"handler": "own", "queue": "q", "timeout_seconds": 9}]
         said = await it.post(path, {"tasks": added}, 201)

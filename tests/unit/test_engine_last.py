@@ -232,14 +232,19 @@ def test_the_last_chains_run_again_when_the_job_is_tried_again():
     assert (bench.status, bench.error, bench.result["clean"]) == (JobStatus.COMPLETED, None, {"round": 2})
 
 
-def test_a_job_that_stood_still_and_then_cleans_up_is_watched_again():
-    bench = Bench(
+def impatient() -> Bench:
+    """One task, and one that cleans up behind it, in a job that is soon given up."""
+    return Bench(
         rules=Rules(zombie_after_seconds=10, dispatch_timeout_seconds=5),
         chains={"finally": ("clean",)},
         a=task(retry=NO_RETRY),
         end=end("a"),
         clean=task(retry=NO_RETRY),
     ).start()
+
+
+def test_a_job_that_stood_still_and_then_cleans_up_is_watched_again():
+    bench = impatient()
     bench.now = bench.now.replace(hour=5)
     bench.send(TimerDue(TimerKind.ZOMBIE))
     assert (bench.status, bench.of("a"), bench.waiting) == (JobStatus.RUNNING, FAILED, ["42_clean_0"])
@@ -247,13 +252,7 @@ def test_a_job_that_stood_still_and_then_cleans_up_is_watched_again():
 
 
 def test_a_job_that_stands_still_while_it_cleans_up_is_given_up():
-    bench = Bench(
-        rules=Rules(zombie_after_seconds=10, dispatch_timeout_seconds=5),
-        chains={"finally": ("clean",)},
-        a=task(retry=NO_RETRY),
-        end=end("a"),
-        clean=task(retry=NO_RETRY),
-    ).start()
+    bench = impatient()
     bench.complete("a")
     bench.now = bench.now.replace(hour=5)
     bench.send(TimerDue(TimerKind.ZOMBIE))

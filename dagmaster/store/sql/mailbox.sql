@@ -24,15 +24,17 @@ SELECT mail_id, output FROM dagapp.dag_mailbox WHERE mail_id = ANY(:mail_ids);
 SELECT node_id FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = ANY(:node_ids);
 
 -- added_standing --
--- How many of these nodes a job has, whether its owner has still to look at some, and what it said last.
+-- How many of these nodes a job has, and whether its owner has still to look at some.
 SELECT j.status,
     (SELECT count(*) FROM dagapp.dag_node_states n WHERE n.job_id = j.job_id AND n.node_id = ANY(:node_ids)) AS known,
-    EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = j.job_id AND m.kind = 'added') AS is_unread,
-    (
-        SELECT e.event_data ->> 'warning' FROM dagapp.dag_job_events e
-        WHERE e.job_id = j.job_id AND e.event_type = 'job_warning' ORDER BY e.event_id DESC LIMIT 1
-    ) AS warning
+    EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = j.job_id AND m.kind = 'added') AS is_unread
 FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
+
+-- last_refusal --
+-- Why the owner did not take what was added last from outside.
+SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events
+WHERE job_id = :job_id AND event_type = 'job_warning' AND event_data ->> 'warning' LIKE 'what was added is refused:%'
+ORDER BY event_id DESC LIMIT 1;
 
 -- add_mail --
 -- Tell a job's owner something.
