@@ -1,0 +1,52 @@
+"""A worker that has nothing but HTTP: here it is httpx."""
+
+from typing import Any
+
+from web import Web
+
+WORKERS = "/api/v1/workers"
+OFFER = {"hostname": "far", "pid": 7, "queues": ["q"], "handlers": ["echo"], "concurrency": 4}
+
+
+class Far:
+    """A registered worker, by hand."""
+
+    def __init__(self, it: Web, worker_id: str, headers: dict[str, str]) -> None:
+        self.it, self.id, self.headers = it, worker_id, headers
+
+    async def post(self, verb: str, body: Any, status: int = 200) -> Any:
+        return await self.it.post(f"{WORKERS}/{self.id}/{verb}", body, status, headers=self.headers)
+
+    async def claim(self, limit: int = 4, wait_seconds: float = 10, **body: Any) -> list[dict[str, Any]]:
+        said = await self.post("claim", {"limit": limit, "wait_seconds": wait_seconds, **body})
+        return list(said["tasks"])
+
+    async def report(self, *reports: dict[str, Any]) -> list[str]:
+        return [one["outcome"] for one in (await self.post("results", list(reports)))["outcomes"]]
+
+    async def beat(self, *running: str, status: int = 200, **counts: Any) -> Any:
+        return await self.post("heartbeat", {"running": list(running), **counts}, status)
+
+    async def held(self) -> list[str]:
+        said = await self.it.get(f"{WORKERS}/{self.id}/tasks", headers=self.headers)
+        return [one["task_id"] for one in said["tasks"]]
+
+    async def leave(self) -> None:
+        await self.it.ask("DELETE", f"{WORKERS}/{self.id}", 204, headers=self.headers)
+
+
+async def far(it: Web, headers: dict[str, str] | None = None, **offer: Any) -> Far:
+    said = await it.post(WORKERS, {**OFFER, **offer}, 201, headers=headers)
+    return Far(it, said["worker_id"], headers or {})
+
+
+async def submitted(it: Web, workflow_id: str = "single", **body: Any) -> int:
+    return int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id, **body}, 201))["job_id"])
+
+
+def done(task_id: str, **fields: Any) -> dict[str, Any]:
+    return {"task_id": task_id, "kind": "completed", "output": {"n": 7}, "duration_ms": 12, **fields}
+
+
+def failed(task_id: str, **fields: Any) -> dict[str, Any]:
+    return {"task_id": task_id, "kind": "failed", "error": "no", **fields}

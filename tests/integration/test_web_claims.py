@@ -1,0 +1,248 @@
+"""What a worker over HTTP claims, and how it reports."""
+
+import asyncio
+from time import monotonic
+
+import httpx
+import pytest
+from far_worker import WORKERS, done, failed, far, submitted
+from fleet import retry, rows, single
+from web import web
+
+from dagmaster.model.access import Role
+from dagmaster.web import working
+
+# Claims
+
+
+async def test_a_claim_that_waits_is_woken_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working, "POLL_SECONDS", 60)
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        worker = await far(it)
+        waiting = asyncio.create_task(worker.claim(wait_seconds=30))
+        await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query = 'LISTEN dagmaster_tasks'")
+        await submitted(it)
+        assert len(await asyncio.wait_for(waiting, 20)) == 1
+
+
+async def test_a_claim_that_waits_holds_no_connection(dsn: str) -> None:
+    async with web(dsn, api_pool_size=2) as it:
+        workers = [await far(it) for _ in range(6)]
+        waiting = [asyncio.create_task(worker.claim(wait_seconds=15)) for worker in workers]
+        await asyncio.sleep(0.3)
+        await it.get("/api/v1/jobs")
+        assert not any(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
+
+
+async def test_a_claim_gets_no_more_than_it_asked_for_and_only_what_the_worker_takes(dsn: str) -> None:
+    others = (single("other", workflow_id="other"), single(workflow_id="elsewhere", queue="elsewhere"))
+    async with web(dsn, single(), *others) as it:
+        await it.fleet.orchestrator()
+        for name in ("single", "single", "single", "other", "elsewhere"):
+            await submitted(it, name)
+        await it.fleet.until("SELECT count(*) = 5 AS ok FROM dagapp.dag_tasks_waiting")
+        worker = await far(it)
+        assert await worker.claim(0, wait_seconds=0) == []
+        assert len(await worker.claim(2)) == 2
+        assert len(await worker.claim(4)) == 1
+        assert await worker.claim(4, wait_seconds=0) == []
+
+
+async def test_a_claim_with_reports_is_answered_at_once(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        worker = await far(it)
+        [one] = await worker.claim()
+        began = monotonic()
+        said = await worker.post("claim", {"limit": 4, "wait_seconds": 10, "reports": [done(one["task_id"])]})
+        assert monotonic() - began < 5
+        assert (said["tasks"], [one["outcome"] for one in said["outcomes"]]) == ([], ["accepted"])
+        await it.fleet.completed(job_id)
+
+
+async def test_who_hangs_up_while_it_waits_loses_nothing(dsn: str) -> None:
+    async with web(dsn, single()) as it, it.real_server() as url:
+        await it.fleet.orchestrator()
+        worker = await far(it)
+        path = f"{url}{WORKERS}/{worker.id}/claim"
+        async with httpx.AsyncClient() as client:
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post(path, json={"limit": 4, "wait_seconds": 15}, timeout=0.5)
+        await submitted(it)
+        # Whether the claim noticed in time or not: the task is this worker's, or still waits.
+        claimed = [one["task_id"] for one in await worker.claim(wait_seconds=1)]
+        assert len(claimed or await worker.held()) == 1
+
+
+async def test_an_answer_that_got_lost_is_found_among_the_tasks(dsn: str) -> None:
+    async with web(dsn, single(params={"x": [1, None]})) as it:
+        await it.fleet.orchestrator()
+        await submitted(it)
+        worker = await far(it)
+        claimed = await worker.claim()
+        assert (await it.get(f"{WORKERS}/{worker.id}/tasks"))["tasks"] == claimed
+
+
+async def test_a_server_that_stops_lets_nobody_wait(dsn: str) -> None:
+    async with web(dsn) as it, httpx.AsyncClient(timeout=20) as client:
+        worker = await far(it)
+        async with it.real_server() as url:
+            path = f"{url}{WORKERS}/{worker.id}/claim"
+            waiting = asyncio.create_task(client.post(path, json={"limit": 1, "wait_seconds": 20}))
+            await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query LIKE 'LISTEN %%'")
+            began = monotonic()
+        assert monotonic() - began < 4
+        assert (await waiting).json() == {"tasks": [], "outcomes": []}
+
+
+# Reports
+
+
+async def test_a_report_may_be_sent_again(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        worker = await far(it)
+        [one] = await worker.claim()
+        assert await worker.report(done(one["task_id"])) == ["accepted"]
+        assert await worker.report(done(one["task_id"], output={"n": 8})) == ["over"]
+        [job] = await it.fleet.completed(job_id)
+        assert await worker.report(done(one["task_id"], output={"n": 9})) == ["over"]
+        assert job["result_data"]["work"] == {"n": 7}
+        await it.fleet.is_clean()
+        assert "result_ignored work" not in await it.fleet.trace(job_id)
+
+
+async def test_two_who_send_the_same_report_at_once_are_heard_once(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        worker = await far(it)
+        [one] = await worker.claim()
+        heard = await asyncio.gather(*(worker.report(done(one["task_id"])) for _ in range(5)))
+        assert sorted(outcome for [outcome] in heard) == ["accepted", *["over"] * 4]
+        await it.fleet.completed(job_id)
+
+
+async def test_a_failure_tells_its_kind_and_its_measures(dsn: str) -> None:
+    async with web(dsn, single(retry=retry(1))) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        worker = await far(it)
+        [first] = await worker.claim()
+        details = {"peak_memory_bytes": 4096, "cpu_seconds": 0.5, "metrics": {"rows": 3, "odd": "\u0000"}}
+        error = "Traceback: password=hunter2 \u0000"
+        names = ["MemoryError", "Exception"]
+        await worker.report(failed(first["task_id"], error=error, error_types=names, details=details))
+        [second] = await worker.claim()
+        assert second["retry_count"] == 1
+        await worker.report(failed(second["task_id"], permanent=True))
+        [job] = await it.fleet.ended(job_id)
+        assert job["status"] == "failed"
+        [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results WHERE task_id = %s", first["task_id"])
+        assert (kept["error_type"], kept["peak_memory_bytes"], kept["cpu_seconds"]) == ("MemoryError", 4096, 0.5)
+        assert kept["metrics"] == {"rows": 3, "odd": "\ufffd"}
+        assert "hunter2" not in kept["error_message"]
+
+
+async def test_what_is_given_back_costs_no_attempt(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        worker = await far(it)
+        [first] = await worker.claim()
+        assert await worker.report({"task_id": first["task_id"], "kind": "given_back"}) == ["accepted"]
+        [second] = await worker.claim()
+        await worker.report(done(second["task_id"]))
+        await it.fleet.completed(job_id)
+
+
+async def test_an_output_that_is_too_large_is_refused_alone(dsn: str) -> None:
+    async with web(dsn, single(), max_output_bytes=1000) as it:
+        await it.fleet.orchestrator()
+        jobs = [await submitted(it), await submitted(it)]
+        worker = await far(it)
+        claimed = []
+        while len(claimed) < 2:
+            claimed += await worker.claim()
+        large, small = (one["task_id"] for one in claimed)
+        said = await worker.post("results", [done(large, output={"x": "y" * 2000}), done(small)])
+        assert [one["outcome"] for one in said["outcomes"]] == ["refused", "accepted"]
+        assert "the limit is 1,000" in said["outcomes"][0]["reason"]
+        assert await worker.held() == [large]
+        assert await worker.report(failed(large, permanent=True)) == ["accepted"]
+        assert {job["status"] for job in await it.fleet.ended(*jobs)} == {"completed", "failed"}
+
+
+@pytest.mark.parametrize("task_id", ["17_work_0", "nonsense", "__", "1_work_x", "99999999999999999999_a_0", "1_\0_0"])
+async def test_a_task_that_never_was_is_over(dsn: str, task_id: str) -> None:
+    async with web(dsn) as it:
+        worker = await far(it)
+        assert await worker.report(done(task_id), failed(task_id)) == ["over", "over"]
+        assert await rows(dsn, "SELECT * FROM dagapp.dag_mailbox") == []
+
+
+async def test_nobody_reports_for_a_task_that_a_worker_with_another_key_has(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        operator = await it.key("me")
+        made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201, headers=operator)
+        first, second = await far(it, await it.key("a", Role.WORKER)), await far(it, await it.key("b", Role.WORKER))
+        [one] = await first.claim()
+        assert await second.report(done(one["task_id"], output={"n": "forged"})) == ["over"]
+        assert await first.report(done(one["task_id"])) == ["accepted"]
+        [job] = await it.fleet.completed(int(made["job_id"]))
+        assert job["result_data"]["work"] == {"n": 7}
+
+
+async def test_a_task_that_still_waits_cannot_be_reported(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        worker = await far(it)
+        assert await worker.report(done(f"{job_id}_work_0"), done(f"{job_id}_work_1")) == ["over", "over"]
+        assert len(await worker.claim()) == 1
+
+
+async def test_a_process_that_died_is_spoken_for_by_the_next_with_its_key(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        [one] = await (await far(it)).claim()
+        heir = await far(it)
+        assert await heir.report(done(one["task_id"])) == ["accepted"]
+        await it.fleet.completed(job_id)
+
+
+ODD = [b'"\\ud800"', b'"\\u0000"', b"1" + b"0" * 400, b"1e400", b"[" * 200 + b"]" * 200, b'{"\\u0000": null}']
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+async def test_odd_values_are_stored_or_refused(dsn: str, odd: bytes) -> None:
+    async with web(dsn, single(retry=retry(1))) as it:
+        await it.fleet.orchestrator()
+        await submitted(it)
+        worker = await far(it)
+        [one] = await worker.claim()
+        task = b'"task_id": "' + one["task_id"].encode() + b'"'
+        bodies = {
+            "heartbeat": b'{"stats": {"x": ' + odd + b"}}",
+            "checkpoints": b"{" + task + b', "phase": "p", "data": {"x": ' + odd + b'}, "artifacts": [' + odd + b"]}",
+            "results": b"[{" + task + b', "kind": "failed", "details": {"metrics": {"x": ' + odd + b"}}}]",
+        }
+        for verb, body in bodies.items():
+            path, headers = f"{WORKERS}/{worker.id}/{verb}", {"content-type": "application/json"}
+            answer = await it.client.post(path, content=body, headers=headers)
+            assert answer.status_code in (200, 201, 422), answer.text
+        [again] = await worker.claim()
+        path = f"{WORKERS}/{worker.id}/results"
+        task = b'"task_id": "' + again["task_id"].encode() + b'"'
+        answer = await it.client.post(
+            path, content=b"[{" + task + b', "kind": "completed", "output": {"x": ' + odd + b"}}]"
+        )
+        assert answer.status_code in (200, 422), answer.text

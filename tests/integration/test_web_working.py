@@ -1,0 +1,107 @@
+"""What a worker over HTTP says of a task while it runs."""
+
+import pytest
+from far_worker import done, failed, far, submitted
+from fleet import retry, rows, single
+from web import web
+
+
+async def test_progress_and_checkpoints_of_a_task(dsn: str) -> None:
+    async with web(dsn, single(retry=retry(2))) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        worker = await far(it)
+        [first] = await worker.claim()
+        task_id = first["task_id"]
+        await worker.post("progress", [{"task_id": task_id, "current": 3, "total": 12, "message": "page 3"}], 204)
+        said = await it.get(f"/api/v1/jobs/{job_id}/nodes/work/progress")
+        assert (said["progress_percent"], said["progress_message"]) == (25.0, "page 3")
+        checkpoints = [
+            {"task_id": task_id, "phase": "one", "data": {"n": 1}},
+            {"task_id": task_id, "phase": "two", "data": {"n": 2, "odd": "\u0000"}, "artifacts": [{"path": "x"}]},
+        ]
+        saved = [await worker.post("checkpoints", one, 201) for one in checkpoints]
+        await worker.report(failed(task_id))
+        [second] = await worker.claim()
+        assert second["checkpoint"] == {
+            "checkpoint_id": saved[1]["checkpoint_id"],
+            "phase": "two",
+            "data": {"n": 2, "odd": "\ufffd"},
+            "artifacts": [{"path": "x"}],
+        }
+        body = {"task_id": second["task_id"], "reason": "x is gone"}
+        before = await worker.post(f"checkpoints/{saved[1]['checkpoint_id']}/discard", body)
+        assert (before["checkpoint"]["phase"], before["checkpoint"]["data"]) == ("one", {"n": 1})
+        none = await worker.post(f"checkpoints/{saved[0]['checkpoint_id']}/discard", body)
+        assert none == {"checkpoint": None}
+
+
+async def test_of_a_task_that_is_not_the_workers_nothing_is_kept(dsn: str) -> None:
+    async with web(dsn, single(), max_output_bytes=1000) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        holder, other = await far(it), await far(it)
+        [one] = await holder.claim()
+        task_id = one["task_id"]
+        await other.post("progress", [{"task_id": task_id, "current": 1, "message": "forged"}], 204)
+        assert await rows(dsn, "SELECT * FROM dagapp.dag_task_results") == []
+        refused = await other.post("checkpoints", {"task_id": task_id, "phase": "x"}, 409)
+        assert refused["error"]["code"] == "task_over"
+        await other.post("checkpoints/1/discard", {"task_id": task_id, "reason": "x"}, 409)
+        await holder.post("checkpoints", {"task_id": task_id, "phase": "x", "data": {"x": "y" * 2000}}, 413)
+        await holder.post("checkpoints", {"task_id": "nonsense", "phase": "x"}, 409)
+        await holder.report(done(task_id))
+        await it.fleet.completed(job_id)
+        await holder.post("checkpoints", {"task_id": task_id, "phase": "late"}, 409)
+        assert await rows(dsn, "SELECT * FROM dagapp.dag_checkpoints") == []
+
+
+async def test_a_log_is_kept_once_however_often_it_is_sent(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        job_id = await submitted(it)
+        worker = await far(it)
+        [one] = await worker.claim()
+        task_id = one["task_id"]
+        first = {"task_id": task_id, "offset": 0, "text": "one\n"}
+        second = {"task_id": task_id, "offset": 4, "data": "AP8K"}
+        said = await worker.post("logs", [first, first, second])
+        assert said["logs"][-1] == {"task_id": task_id, "outcome": "accepted", "size": 7}
+        await worker.post("logs", [second, {"task_id": task_id, "offset": 4, "data": "AP8KIQ=="}])
+        await worker.report(done(task_id, details={"has_log": True}))
+        await it.fleet.completed(job_id)
+        late = await worker.post("logs", [{"task_id": task_id, "offset": 8, "text": "?\n"}])
+        assert late["logs"][0]["outcome"] == "accepted"
+        assert await it.services.task_logs.read(task_id) == b"one\n\x00\xff\n!?\n"
+        [kept] = await rows(dsn, "SELECT log_path FROM dagapp.dag_task_results")
+        assert kept["log_path"] == it.services.task_logs.path_of(task_id)
+
+
+async def test_the_log_of_another_workers_task_is_not_touched(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        await submitted(it)
+        holder, other = await far(it), await far(it)
+        [one] = await holder.claim()
+        for task_id in (one["task_id"], "../../etc/passwd"):
+            said = await other.post("logs", [{"task_id": task_id, "offset": 0, "text": "forged"}])
+            assert said["logs"] == [{"task_id": task_id, "outcome": "over", "size": 0}]
+        assert await it.services.task_logs.size(one["task_id"]) is None
+
+
+async def test_a_log_is_bounded_by_the_server(dsn: str) -> None:
+    async with web(dsn, single(), log_max_bytes=1000) as it:
+        await it.fleet.orchestrator()
+        await submitted(it)
+        worker = await far(it)
+        [one] = await worker.claim()
+        for offset in range(0, 100_000, 10_000):
+            said = await worker.post("logs", [{"task_id": one["task_id"], "offset": offset, "text": "x" * 10_000}])
+        assert said["logs"][0]["outcome"] == "over"
+        assert await it.services.task_logs.size(one["task_id"]) == said["logs"][0]["size"] < 10_000
+
+
+@pytest.mark.parametrize("wrong", [{}, {"text": "x", "data": "eA=="}, {"data": "no base64!"}])
+async def test_a_piece_of_log_is_text_or_data(dsn: str, wrong: dict[str, str]) -> None:
+    async with web(dsn) as it:
+        await (await far(it)).post("logs", [{"task_id": "1_a_0", "offset": 0, **wrong}], 422)
