@@ -1,8 +1,8 @@
 """What those who execute tasks report."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dagmaster.schemas.common import Body, Id, Json, Reply
 
@@ -13,34 +13,25 @@ Integer = Annotated[int, Field(ge=0, lt=2**31)]
 Long = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class TaskResultCreate(Body):
-    """How an attempt ended. A failed one is tried again unless it is `permanent`."""
+class ProgressFields(Body):
+    """How far an attempt is. `progress_percent` is calculated when it is not given."""
 
-    task_id: TaskId
-    status: Literal["completed", "failed"]
-    output: Json | None = None
-    error_message: Annotated[str, Field(max_length=20_000)] | None = None
-    permanent: bool = False
-    retry_after_seconds: Annotated[float, Field(ge=0, le=604_800)] | None = None
-    worker_id: Annotated[str, Field(max_length=128)] | None = None
-    execution_duration_ms: Long | None = None
-
-
-class TaskProgressCreate(Body):
-    """How far an attempt is; the percentage is reckoned when it is not given."""
-
-    task_id: TaskId
     progress_current: Finite | None = None
     progress_total: Finite | None = None
     progress_percent: Annotated[float, Field(ge=0, le=100)] | None = None
     progress_message: Text | None = None
+
+
+class TaskProgressCreate(ProgressFields):
+    """How far an attempt is. `progress_percent` is calculated when it is not given."""
+
+    task_id: TaskId
     worker_id: Annotated[str, Field(max_length=128)] | None = None
 
 
-class CheckpointCreate(Body):
-    """A phase is done: a later attempt goes on behind it."""
+class CheckpointFields(Body):
+    """A phase is done: a later attempt resumes after it."""
 
-    task_id: TaskId
     phase_name: Annotated[str, Field(min_length=1, max_length=128)]
     phase_index: Integer | None = None
     phase_total: Integer | None = None
@@ -56,9 +47,54 @@ class CheckpointCreate(Body):
     is_final: bool = False
 
 
+class CheckpointCreate(CheckpointFields):
+    """A phase is done: a later attempt resumes after it."""
+
+    task_id: TaskId
+
+
+class TaskResultCreate(Body):
+    """How an attempt ended, or with `running` that it has begun. A failed one is retried unless it is `permanent`.
+
+    `job_id` and `node_id` are part of `task_id` and may be left out. `progress` is a percentage or an object.
+    """
+
+    task_id: TaskId
+    job_id: Id | None = None
+    node_id: str | None = None
+    status: Literal["received", "running", "completed", "failed"]
+    output: Json | None = None
+    error_message: Annotated[str, Field(max_length=20_000)] | None = None
+    permanent: bool = False
+    retry_after_seconds: Annotated[float, Field(ge=0, le=604_800)] | None = None
+    worker_id: Annotated[str, Field(max_length=128)] | None = None
+    execution_duration_ms: Long | None = None
+    progress: ProgressFields | Annotated[float, Field(ge=0, le=100)] | None = None
+    checkpoint: CheckpointFields | None = None
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        attempt = self.task_id.rpartition("_")[2]
+        if self.job_id is not None and not self.task_id.startswith(f"{self.job_id}_"):
+            raise ValueError(f"job_id {self.job_id} is not the job of task {self.task_id}")
+        if self.node_id is not None and not self.task_id.endswith(f"_{self.node_id}_{attempt}"):
+            raise ValueError(f"node_id {self.node_id} is not the node of task {self.task_id}")
+        if self.status != "completed" and self.output:
+            raise ValueError("only a completed task has an output; put the reason of a failure into error_message")
+        if self.status != "failed" and self.error_message:
+            raise ValueError("only a failed task has an error_message")
+        return self
+
+
 class Accepted(Reply):
     task_id: str
     accepted: bool = True
+
+
+class ResultAccepted(Accepted):
+    """`duplicate`: the same was reported before, and counted then."""
+
+    duplicate: bool = False
 
 
 class CheckpointSaved(Accepted):

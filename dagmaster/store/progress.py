@@ -40,8 +40,12 @@ async def take_result(
     error: str | None,
     duration_ms: int | None,
     data: Mapping[str, Any] | None,
-) -> None:
-    """Mail it to the job's owner. Raises TaskOver when the attempt has ended, UnknownTask when it never was."""
+) -> bool:
+    """Mail it to the job's owner; False when the same was reported before.
+
+    Raises TaskOver when the attempt has ended otherwise: the report is kept and noted, and changes nothing. Raises
+    UnknownTask when it never was. Not to be called in a transaction, which would lose what is kept.
+    """
     values = {
         **_key(task_id),
         "kind": kind,
@@ -51,7 +55,22 @@ async def take_result(
         "duration_ms": duration_ms,
         "data": orjson.dumps(data).decode() if data else None,
     }
-    await _apply(conn, "take_result", values)
+    if await (await run(conn, "take_result", values)).fetchone() is not None:
+        return True
+    node = await _find(conn, values)
+    before = await (await run(conn, "find_report", values)).fetchone()
+    if before is not None and before["is_same"] and not before["is_ignored"]:
+        return False
+    message, reason = _why_over(node, task_id)
+    await run(conn, "keep_late_result", {**values, "reason": reason})
+    raise TaskOver(message)
+
+
+async def begin_elsewhere(conn: Connection, task_id: str, worker_id: str) -> bool:
+    """Somebody is at work on it: its node runs. Whether that was news; raises as `save_progress` does."""
+    values = {**_key(task_id), "worker_id": worker_id}
+    row = await _apply(conn, "begin_elsewhere", values)
+    return bool(row["is_new"])
 
 
 async def save_progress(
@@ -64,7 +83,7 @@ async def save_progress(
     message: str | None,
     worker_id: str | None,
 ) -> None:
-    """Never changes how an attempt ended; raises as `take_result` does."""
+    """Never changes how an attempt ended. Raises TaskOver when it has, UnknownTask when it never was."""
     values = {
         **_key(task_id),
         "progress_current": current,
@@ -103,7 +122,7 @@ async def tell_progress(conn: Connection, worker_id: str, task_id: str, progress
 
 
 async def save_checkpoint(conn: Connection, task_id: str, fields: Mapping[str, Any]) -> int:
-    """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `take_result` does."""
+    """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `save_progress` does."""
     values = {
         **CHECKPOINT,
         **fields,
@@ -117,7 +136,7 @@ async def save_checkpoint(conn: Connection, task_id: str, fields: Mapping[str, A
 
 
 async def add_nodes(conn: Connection, worker_id: str, task_id: str, slices: Sequence[bytes]) -> None:
-    """Nodes that a task adds to its own job, for its owner to take in. Raises as `take_result` does."""
+    """Nodes that a task adds to its own job, for its owner to take in. Raises as `save_progress` does."""
     rows = encode_rows([{"place": place, "slice": orjson.Fragment(one)} for place, one in enumerate(slices)])
     if rows is not None:
         try:
@@ -139,15 +158,21 @@ async def check_task_exists(conn: Connection, task_id: str) -> None:
     await _find(conn, _key(task_id))
 
 
-async def _apply(conn: Connection, name: str, values: Mapping[str, Any]) -> None:
-    if await (await run(conn, name, values)).fetchone() is not None:
-        return
-    node = await _find(conn, values)
-    if node["task_id"] != values["task_id"]:
-        raise TaskOver(f"task {values['task_id']} is over; the present attempt is {node['task_id']}")
+async def _apply(conn: Connection, name: str, values: Mapping[str, Any]) -> Row:
+    row = await (await run(conn, name, values)).fetchone()
+    if row is not None:
+        return row
+    message, _ = _why_over(await _find(conn, values), values["task_id"])
+    raise TaskOver(message)
+
+
+def _why_over(node: Row, task_id: str) -> tuple[str, str]:
+    """For whoever reports, and for the timeline."""
+    if node["task_id"] != task_id:
+        return f"task {task_id} is over; the present attempt is {node['task_id']}", "the attempt was superseded"
     if node["status"] not in NODE_IN_FLIGHT:
-        raise TaskOver(f"task {values['task_id']} is over; its node is {node['status']}")
-    raise TaskOver(f"task {values['task_id']} was reported before")
+        return f"task {task_id} is over; its node is {node['status']}", "the node has ended"
+    return f"task {task_id} was reported before, otherwise", "the attempt was reported before, otherwise"
 
 
 async def _find(conn: Connection, values: Mapping[str, Any]) -> Row:

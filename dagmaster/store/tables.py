@@ -196,7 +196,7 @@ class DagNodeState(Base, table=True):
 
 
 class DagTaskResult(Base, table=True):
-    """One row per attempt. A row inserted by hand with `processed = false` is mailed to the job's owner."""
+    """One row per attempt. A row of another program, with `processed = false`, is mailed to the job's owner."""
 
     __tablename__ = "dag_task_results"
     __table_args__ = (
@@ -338,7 +338,10 @@ class DagTaskWaiting(Base, table=True):
 
 
 class DagTaskRunning(Base, table=True):
-    """What a worker holds. It is the worker's heartbeat that keeps these alive."""
+    """What a worker holds. It is the worker's heartbeat that keeps these alive.
+
+    Without a worker the attempt runs elsewhere, and is reported by HTTP or as a row: only its timeout ends it.
+    """
 
     __tablename__ = "dag_tasks_running"
     __table_args__ = (
@@ -357,7 +360,7 @@ class DagTaskRunning(Base, table=True):
     correlation_id: str | None = Field(default=None, max_length=128)
     trace_parent: str | None = Field(default=None, max_length=64)
     dispatched_at: datetime = _time()
-    worker_id: str = Field(max_length=32)
+    worker_id: str | None = Field(default=None, max_length=32)
     claimed_at: datetime = _time(default_now=True)
 
 

@@ -227,11 +227,31 @@ async def test_a_result_that_somebody_writes_into_the_table_counts(dsn: str) -> 
         await running.is_clean()
 
 
+RUNNING = "INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status) VALUES (%s, %s, 'work', 'running')"
+
+
+async def test_a_row_that_says_running_makes_the_node_run(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        job_id = await running.submit(single())
+        task = f"{job_id}_work_0"
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE node_id = 'work'")
+        await rows(dsn, RUNNING, task, job_id)
+        await running.until(
+            "SELECT status = 'running' AND started_at IS NOT NULL AS ok FROM dagapp.dag_node_states "
+            "WHERE node_id = 'work'"
+        )
+        await rows(dsn, "UPDATE dagapp.dag_task_results SET progress_percent = 50")
+        await rows(dsn, "UPDATE dagapp.dag_task_results SET status = 'completed', output = '{\"by\": \"hand\"}'")
+        [job] = await running.completed(job_id)
+        assert job["result_data"]["work"] == {"by": "hand"}
+        await running.is_clean()
+
+
 async def test_a_row_that_goes_from_running_to_completed_is_mailed_once(dsn: str, me: Owner) -> None:
     await me.submit(single())
     task = f"{me.job_id}_work_0"
-    insert = "INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status) VALUES (%s, %s, 'work', 'running')"
-    await rows(dsn, insert, task, me.job_id)
+    await rows(dsn, RUNNING, task, me.job_id)
     assert await read(me) == []
     await rows(dsn, "UPDATE dagapp.dag_task_results SET status = 'failed', error_message = 'no'")
     [message] = await read(me)

@@ -4,7 +4,10 @@ import pytest
 from fleet import retry, rows, single
 from web import Web, web
 
+from dagmaster.engine.turn import Rules
 from dagmaster.model.access import Role
+from dagmaster.store.connect import opened
+from dagmaster.store.statements import fetch
 
 
 async def waiting(it: Web, **options: Any) -> str:
@@ -19,6 +22,11 @@ def job_of(task_id: str) -> int:
     return int(task_id.partition("_")[0])
 
 
+async def ignored(it: Web, task_id: str) -> list[dict[str, Any]]:
+    path = f"/api/v1/jobs/{job_of(task_id)}/timeline?event_types=result_ignored"
+    return (await it.get(path))["events"]
+
+
 def result(task_id: str, **fields: Any) -> dict[str, Any]:
     return {"task_id": task_id, "status": "completed", "output": {"n": 7}, **fields}
 
@@ -30,26 +38,128 @@ async def test_a_result_from_outside_ends_the_task_once(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         task_id = await waiting(it)
-        await it.post(RESULT, result(task_id, worker_id="far", execution_duration_ms=12))
+        report = result(task_id, worker_id="far", execution_duration_ms=12)
+        assert await it.post(RESULT, report, 202) == {"task_id": task_id, "accepted": True, "duplicate": False}
+        assert (await it.post(RESULT, report, 202))["duplicate"]
         refused = await it.post(RESULT, result(task_id, output={"n": 8}), 409)
         assert refused["error"]["code"] == "task_over"
         [job] = await it.fleet.completed(job_of(task_id))
         assert (await it.fleet.nodes(job["job_id"]))["work"]["output"] == {"n": 7}
-        await it.post(RESULT, result(task_id), 409)
+        assert (await it.post(RESULT, result(task_id), 202))["duplicate"]
+        await it.post(RESULT, result(task_id, output={"n": 8}), 409)
+        assert len(await ignored(it, task_id)) == 1
         await it.fleet.is_clean()
+
+
+async def test_the_message_of_a_worker_is_taken_as_it_is_documented(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        message = {
+            "task_id": task_id,
+            "job_id": str(job_of(task_id)),
+            "node_id": "work",
+            "status": "completed",
+            "output": {"n": 7},
+            "error_message": None,
+            "worker_id": "far",
+            "execution_duration_ms": 12,
+            "progress": {"progress_current": 4, "progress_total": 4},
+            "checkpoint": {"phase_name": "last", "state_data": {"at": 4}},
+        }
+        for wrong in ({"job_id": "17"}, {"node_id": "other"}, {"status": "failed"}, {"error_message": "no"}):
+            await it.post(RESULT, {**message, **wrong}, 422)
+        await it.post(RESULT, {**message, "job_id": job_of(task_id)}, 202)
+        await it.fleet.completed(job_of(task_id))
+        node = await it.get(f"/api/v1/jobs/{job_of(task_id)}/nodes/work")
+        assert (node["checkpoint_phase"], node["attempts"][0]["progress_percent"]) == ("last", 100.0)
+        assert (await it.post(RESULT, message, 202))["duplicate"]
+
+
+@pytest.mark.parametrize(
+    "path, sign",
+    [
+        ("task-result", {"status": "running"}),
+        ("task-result", {"status": "running", "progress": 25}),
+        ("task-progress", {"progress_current": 1}),
+        ("checkpoint", {"phase_name": "first"}),
+    ],
+)
+async def test_any_sign_of_life_makes_the_node_run(dsn: str, path: str, sign: dict[str, Any]) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        status = 202 if path == "task-result" else 200
+        await it.post(f"/api/v1/callbacks/{path}", {"task_id": task_id, **sign}, status)
+        await it.fleet.until(
+            "SELECT status = 'running' AND started_at IS NOT NULL AS ok FROM dagapp.dag_node_states "
+            "WHERE node_id = 'work'"
+        )
+
+
+async def test_what_runs_elsewhere_is_no_longer_given_to_a_worker_nor_lost(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        assert not (await it.post(RESULT, {"task_id": task_id, "status": "running"}, 202))["duplicate"]
+        assert (await it.post(RESULT, {"task_id": task_id, "status": "running"}, 202))["duplicate"]
+        await it.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'work'")
+        await it.fleet.worker()
+        async with opened(dsn, application="test") as conn:
+            assert await fetch(conn, "rescue_tasks") == []
+        [shown] = (await it.get("/api/v1/tasks"))["items"]
+        assert (shown["task_id"], shown["state"], shown["worker_id"]) == (task_id, "running", None)
+        await it.post(RESULT, result(task_id), 202)
+        [job] = await it.fleet.completed(job_of(task_id))
+        assert job["result_data"]["work"] == {"n": 7}
+        await it.fleet.is_clean()
+
+
+async def test_a_superseded_attempt_is_refused_kept_noted_and_listed_as_ended(dsn: str) -> None:
+    async with web(dsn, single(timeout_seconds=1, retry=retry(1))) as it:
+        await it.fleet.orchestrator(rules=Rules(timeout_grace_seconds=0))
+        first = await waiting(it)
+        second = first[:-1] + "1"
+        await it.post(RESULT, {"task_id": first, "status": "running", "progress": 50}, 202)
+        await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{second}'")
+        path = f"/api/v1/jobs/{job_of(first)}/nodes/work"
+        [attempt] = (await it.get(path))["attempts"]
+        assert (attempt["status"], attempt["error_message"]) == ("failed", "timed out after 1 s")
+        for _ in range(2):
+            refused = await it.post(RESULT, result(first), 409)
+            assert second in refused["error"]["message"]
+        [noted] = await ignored(it, first)
+        assert "superseded" in noted["message"]
+        [kept] = await rows(dsn, "SELECT status, output FROM dagapp.dag_task_results")
+        assert kept == {"status": "completed", "output": {"n": 7}}
+        await it.post(RESULT, result(second, output={"n": 9}), 202)
+        [job] = await it.fleet.completed(job_of(first))
+        assert job["result_data"]["work"] == {"n": 9}
+        await it.fleet.is_clean()
+
+
+async def test_a_report_for_a_job_that_was_cancelled_is_kept_and_noted(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        await it.post(f"/api/v1/jobs/{job_of(task_id)}/cancel", {})
+        await it.fleet.ended(job_of(task_id))
+        await it.post(RESULT, result(task_id), 409)
+        assert len(await ignored(it, task_id)) == 1
+        assert await rows(dsn, "SELECT output FROM dagapp.dag_task_results") == [{"output": {"n": 7}}]
 
 
 async def test_a_failure_is_tried_again_and_a_late_result_of_the_first_attempt_refused(dsn: str) -> None:
     async with web(dsn, single(retry=retry(1))) as it:
         await it.fleet.orchestrator()
         first = await waiting(it)
-        await it.post(RESULT, {"task_id": first, "status": "failed", "error_message": "no\u0000pe"})
+        await it.post(RESULT, {"task_id": first, "status": "failed", "error_message": "no\u0000pe"}, 202)
         second = first[:-1] + "1"
         await it.fleet.until(f"SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = '{second}'")
         await it.post(RESULT, result(first), 409)
         await it.post(PROGRESS, {"task_id": first, "progress_current": 1}, 409)
         await it.post(CHECKPOINT, {"task_id": first, "phase_name": "x"}, 409)
-        await it.post(RESULT, {"task_id": second, "status": "failed", "error_message": "no", "permanent": True})
+        await it.post(RESULT, {"task_id": second, "status": "failed", "error_message": "no", "permanent": True}, 202)
         [job] = await it.fleet.ended(job_of(first))
         assert job["status"] == "failed"
 
@@ -76,7 +186,7 @@ async def test_an_output_that_is_too_large_is_refused_and_the_task_stays(dsn: st
         task_id = await waiting(it)
         await it.post(RESULT, result(task_id, output={"x": "y" * 200}), 413)
         await it.post(CHECKPOINT, {"task_id": task_id, "phase_name": "x", "state_data": {"x": "y" * 200}}, 413)
-        await it.post(RESULT, result(task_id))
+        await it.post(RESULT, result(task_id), 202)
         await it.fleet.completed(job_of(task_id))
 
 
@@ -90,8 +200,7 @@ async def test_progress_never_disturbs_a_result(dsn: str) -> None:
         await it.post(PROGRESS, {"task_id": task_id, "progress_current": 2, "progress_total": 4})
         node = await it.get(f"/api/v1/jobs/{job_of(task_id)}/nodes/work/progress")
         assert (node["progress_percent"], node["progress_message"]) == (50.0, None)
-        assert await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox") == []
-        await it.post(RESULT, result(task_id))
+        await it.post(RESULT, result(task_id), 202)
         await it.fleet.completed(job_of(task_id))
         await it.post(PROGRESS, {"task_id": task_id, "progress_current": 3}, 409)
         [kept] = await rows(dsn, "SELECT * FROM dagapp.dag_task_results")
@@ -113,7 +222,7 @@ async def test_a_checkpoint_is_kept_with_the_node_in_the_history_and_in_the_time
         assert (await it.get(path))["checkpoint_phase"] == "write"
         told = (await it.get(f"{path}/timeline?event_types=node_checkpoint"))["events"]
         assert [event["message"] for event in told] == ["checkpoint read", "checkpoint write"]
-        await it.post(RESULT, result(task_id))
+        await it.post(RESULT, result(task_id), 202)
         await it.fleet.completed(job_of(task_id))
 
 
@@ -133,6 +242,6 @@ async def test_a_token_is_good_for_its_task_and_nothing_else(dsn: str) -> None:
         await it.post(f"/api/v1/tasks/{other}/token", status=401, headers=shown)
         await it.get(f"/api/v1/jobs/{job_of(mine)}", 401, headers=shown)
         await it.post(PROGRESS, {"task_id": mine, "progress_current": 1}, headers=shown)
-        await it.post(RESULT, result(mine), headers=shown)
-        await it.post(RESULT, result(mine), 409, headers=shown)
+        await it.post(RESULT, result(mine), 202, headers=shown)
+        await it.post(RESULT, result(mine), 202, headers=shown)
         await it.fleet.completed(job_of(mine))

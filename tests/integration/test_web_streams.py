@@ -96,7 +96,7 @@ async def test_an_event_that_is_seen_late_is_not_missed_and_none_comes_twice(dsn
         await until(lambda: any(1_000_002 in watcher._seen for watcher in it.app.state.streams._watchers))
         await rows(dsn, add, int(job_id), 1_000_001)
         await asyncio.sleep(3 * streams.LOOK_SECONDS)
-        await it.post("/api/v1/callbacks/task-result", {"task_id": f"{job_id}_work_0", "status": "completed"})
+        await it.post("/api/v1/callbacks/task-result", {"task_id": f"{job_id}_work_0", "status": "completed"}, 202)
         ids = [entry["event_id"] for entry in await listening]
         assert sorted(ids) == sorted({entry["event_id"] for entry in await timeline(it, job_id)})
         assert "1000001" in ids

@@ -450,7 +450,7 @@ SELECT clock_timestamp() AS now,
     (SELECT count(*)::int FROM dagapp.dag_tasks_waiting
      WHERE NOT held AND dispatched_at < clock_timestamp() - make_interval(secs => :stuck_seconds)) AS stuck_tasks,
     (SELECT count(*)::int FROM dagapp.dag_tasks_running t
-     WHERE NOT EXISTS (
+     WHERE t.worker_id IS NOT NULL AND NOT EXISTS (
          SELECT FROM dagapp.dag_workers w WHERE w.worker_id = t.worker_id AND w.status = 'active'
              AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :worker_lost_seconds)
      )) AS abandoned_tasks;

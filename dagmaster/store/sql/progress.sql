@@ -19,8 +19,61 @@ SELECT job_id, :kind, node_id, task_id, :worker_id, :output::json, :error, :dura
 FROM node WHERE EXISTS (SELECT FROM taken UNION ALL SELECT FROM untaken)
 RETURNING mail_id, pg_notify('dagmaster_mail', '');
 
+-- begin_elsewhere --
+-- An attempt shows that somebody is at work on it. Whether it is the present one of a node that is in flight, and
+-- whether this is the first that is heard of it.
+SELECT task_id, dagapp.begin_elsewhere(task_id, :worker_id) AS is_new FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running');
+
+-- find_report --
+-- What was reported first of an attempt: whether it says the same, and whether it came too late.
+SELECT r.kind = :kind AND r.output IS NOT DISTINCT FROM dagapp.as_jsonb(:output::json)
+    AND r.error IS NOT DISTINCT FROM left(:error::text, 2000) AS is_same,
+    EXISTS (
+        SELECT FROM dagapp.dag_job_events e
+        WHERE e.job_id = :job_id AND e.event_type = 'result_ignored'
+            AND coalesce(e.event_data ->> 'reported_task_id', e.task_id) = :task_id
+            AND coalesce((e.event_data ->> 'kept')::boolean, true)
+    ) AS is_ignored
+FROM (
+    SELECT status::text AS kind, output, error_message AS error, 0 AS place FROM dagapp.dag_task_results
+    WHERE task_id = :task_id AND status IN ('completed', 'failed')
+    UNION ALL
+    SELECT kind, dagapp.as_jsonb(output), left(error, 2000), mail_id FROM dagapp.dag_mailbox
+    WHERE task_id = :task_id AND job_id = :job_id AND kind IN ('completed', 'failed')
+) r
+ORDER BY r.place LIMIT 1;
+
+-- keep_late_result --
+-- A report that came too late: kept where none is, and noted once in the timeline (rulings D-03, C-67).
+WITH kept AS (
+    INSERT INTO dagapp.dag_task_results AS t (
+        task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
+    )
+    VALUES (:task_id, :job_id, :node_id, :kind::dagapp.task_status, dagapp.as_jsonb(:output::json),
+        left(:error::text, 2000), :worker_id, :duration_ms, clock_timestamp(), true)
+    ON CONFLICT (task_id) DO UPDATE
+    SET status = excluded.status, output = excluded.output, error_message = excluded.error_message,
+        worker_id = coalesce(excluded.worker_id, t.worker_id), execution_duration_ms = excluded.execution_duration_ms,
+        reported_at = excluded.reported_at, processed = true
+    WHERE t.status NOT IN ('completed', 'failed')
+    RETURNING task_id
+)
+INSERT INTO dagapp.dag_job_events (
+    job_id, node_id, task_id, event_type, event_status, event_data, created_at, source_app
+)
+SELECT :job_id, :node_id, :task_id, 'result_ignored', 'warning', jsonb_build_object(
+    'reason', :reason::text, 'reported_task_id', :task_id::text, 'reported_status', :kind::text,
+    'worker_id', :worker_id::text, 'kept', EXISTS (SELECT FROM kept)
+), clock_timestamp(), 'api'
+WHERE NOT EXISTS (
+    SELECT FROM dagapp.dag_job_events e
+    WHERE e.job_id = :job_id AND e.event_type = 'result_ignored'
+        AND coalesce(e.event_data ->> 'reported_task_id', e.task_id) = :task_id
+);
+
 -- save_progress --
--- How far an attempt is. Nothing is mailed, and what has ended stays as it ended.
+-- How far an attempt is: a sign of life. What has ended stays as it ended.
 INSERT INTO dagapp.dag_task_results AS t (
     task_id, job_id, node_id, status, worker_id, progress_current, progress_total, progress_percent,
     progress_message, reported_at, processed
@@ -35,7 +88,7 @@ SET status = 'running', worker_id = coalesce(excluded.worker_id, t.worker_id),
     progress_percent = excluded.progress_percent, progress_message = excluded.progress_message,
     reported_at = excluded.reported_at
 WHERE t.status NOT IN ('completed', 'failed')
-RETURNING task_id;
+RETURNING task_id, dagapp.begin_elsewhere(task_id, :worker_id);
 
 -- tell_progress --
 -- How far a task is that this worker holds. What has ended stays as it ended.
@@ -55,7 +108,8 @@ WHERE t.status NOT IN ('completed', 'failed');
 -- save_checkpoint --
 -- A phase is done: kept in the history, and told to the job's owner, who writes it to the node and into the timeline.
 WITH node AS MATERIALIZED (
-    SELECT job_id, node_id, task_id FROM dagapp.dag_node_states
+    SELECT job_id, node_id, task_id, dagapp.begin_elsewhere(task_id, :worker_id::text)
+    FROM dagapp.dag_node_states
     WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
 ), saved AS (
     INSERT INTO dagapp.dag_checkpoints (

@@ -83,10 +83,10 @@ SELECT w.wanted, ARRAY(
 FROM dagapp.dag_workers w WHERE w.worker_id = :worker_id;
 
 -- rescue_tasks --
--- Take the tasks of workers that no longer beat away from them, and tell the owners.
+-- Take the tasks of workers that no longer beat away from them, and tell the owners. What runs elsewhere has no lease.
 WITH gone AS (
     DELETE FROM dagapp.dag_tasks_running t
-    WHERE NOT EXISTS (
+    WHERE t.worker_id IS NOT NULL AND NOT EXISTS (
         SELECT FROM dagapp.dag_workers w WHERE w.worker_id = t.worker_id AND w.status = 'active'
     )
     RETURNING t.*

@@ -52,11 +52,26 @@ LEFT JOIN dagapp.dag_task_results r
 WHERE n.job_id = :job_id AND n.node_id = :node_id;
 
 -- view_attempts --
--- What was reported of a node, attempt by attempt.
-SELECT task_id, status, worker_id, error_type, error_message, execution_duration_ms, peak_memory_bytes, cpu_seconds,
-    metrics, log_path, progress_current, progress_total, progress_percent, progress_message, reported_at
-FROM dagapp.dag_task_results WHERE job_id = :job_id AND node_id = :node_id
-ORDER BY reported_at, task_id LIMIT 1000;
+-- What was reported of a node, attempt by attempt. One that was last heard of while it ran, and is not the present one,
+-- has ended as the timeline says.
+SELECT r.task_id, CASE WHEN over.is_over THEN 'failed' ELSE r.status::text END AS status, r.worker_id, r.error_type,
+    CASE WHEN over.is_over THEN over.error_message ELSE r.error_message END AS error_message,
+    r.execution_duration_ms, r.peak_memory_bytes, r.cpu_seconds, r.metrics, r.log_path, r.progress_current,
+    r.progress_total, r.progress_percent, r.progress_message, r.reported_at
+FROM dagapp.dag_task_results r
+LEFT JOIN LATERAL (
+    SELECT true AS is_over, (
+        SELECT e.error_message FROM dagapp.dag_job_events e
+        WHERE e.job_id = r.job_id AND e.task_id = r.task_id AND e.event_type IN ('node_failed', 'node_timeout')
+            AND e.error_message IS NOT NULL
+        ORDER BY e.event_id DESC LIMIT 1
+    ) AS error_message
+    FROM dagapp.dag_node_states n
+    WHERE r.status NOT IN ('completed', 'failed') AND n.job_id = r.job_id AND n.node_id = r.node_id
+        AND (n.task_id IS DISTINCT FROM r.task_id OR n.status NOT IN ('dispatched', 'running'))
+) over ON true
+WHERE r.job_id = :job_id AND r.node_id = :node_id
+ORDER BY r.reported_at, r.task_id LIMIT 1000;
 
 -- node_standing --
 -- How far a node is, and nothing of what it holds.
@@ -180,7 +195,8 @@ ORDER BY started_at DESC, orchestrator_id LIMIT 1000;
 -- What has yet to be taken in, and what has yet to be taken.
 SELECT (SELECT count(*)::int FROM dagapp.dag_mailbox WHERE kind IN ('completed', 'failed', 'lost', 'given_back'))
         AS pending_results,
-    (SELECT count(*)::int FROM dagapp.dag_task_results WHERE NOT processed) AS db_unprocessed_results,
+    (SELECT count(*)::int FROM dagapp.dag_task_results
+     WHERE NOT processed AND status IN ('completed', 'failed')) AS db_unprocessed_results,
     (SELECT count(*)::int FROM dagapp.dag_tasks_waiting WHERE NOT held) AS queue_depth;
 
 -- view_missing_partitions --

@@ -6,6 +6,7 @@ from dagmaster.schemas.callbacks import (
     Accepted,
     CheckpointCreate,
     CheckpointSaved,
+    ResultAccepted,
     TaskProgressCreate,
     TaskResultCreate,
     TaskToken,
@@ -19,23 +20,26 @@ from dagmaster.web.services import Conn, Given
 router = APIRouter(prefix="/api/v1", tags=["callbacks"], responses=documented(404))
 
 
-@router.post("/callbacks/task-result", responses=documented(409, 413), dependencies=[REPORTERS])
-async def report_result(body: TaskResultCreate, caller: Admitted, services: Given, conn: Conn) -> Accepted:
-    """How an attempt ended. Only the first report of the present attempt counts; for any other the answer is 409."""
-    await reporting.take_result(conn, services, caller, body)
-    return Accepted(task_id=body.task_id)
+@router.post("/callbacks/task-result", status_code=202, responses=documented(409, 413), dependencies=[REPORTERS])
+async def report_result(body: TaskResultCreate, caller: Admitted, services: Given, conn: Conn) -> ResultAccepted:
+    """How an attempt ended, or that it runs. The same report again is a `duplicate`.
+
+    409 for an attempt that is over: the report is kept, noted in the timeline, and changes nothing.
+    """
+    is_new = await reporting.take_report(conn, services, caller, body)
+    return ResultAccepted(task_id=body.task_id, duplicate=not is_new)
 
 
 @router.post("/callbacks/task-progress", responses=documented(409), dependencies=[REPORTERS])
 async def report_progress(body: TaskProgressCreate, caller: Admitted, services: Given, conn: Conn) -> Accepted:
-    """How far an attempt is. It never changes how the attempt ends."""
+    """How far an attempt is: its node is running. It never changes how the attempt ends."""
     await reporting.take_progress(conn, services, caller, body)
     return Accepted(task_id=body.task_id)
 
 
 @router.post("/callbacks/checkpoint", responses=documented(409, 413), dependencies=[REPORTERS])
 async def report_checkpoint(body: CheckpointCreate, caller: Admitted, services: Given, conn: Conn) -> CheckpointSaved:
-    """A phase is done: the next attempt is given `state_data` and goes on behind it."""
+    """A phase is done: the next attempt is given `state_data` and resumes after it."""
     checkpoint_id = await reporting.take_checkpoint(conn, services, caller, body)
     return CheckpointSaved(task_id=body.task_id, checkpoint_id=str(checkpoint_id))
 
