@@ -19,7 +19,7 @@ from dagmaster.orchestrator.watch import WatchOptions
 from dagmaster.outbound import policy_of
 from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import Settings
-from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
+from dagmaster.store.signals import MAIL, TASKS, Notifier
 from dagmaster.tasklogs.opening import open_task_logs
 from dagmaster.tasklogs.removing import remover
 from dagmaster.worker.options import WorkerOptions
@@ -148,14 +148,13 @@ async def fleet(
         )
         if orchestrator is not None:
             orchestrator.local = worker
-    calls = {}
     if orchestrator is not None:
-        calls[MAIL] = orchestrator.look
+        notifier.on(MAIL, orchestrator.look)
     if worker is not None:
-        calls[TASKS] = worker.look
+        notifier.on(TASKS, worker.look)
     running = Fleet(notifier, orchestrator, worker, asyncio.get_running_loop().create_future())
     async with (
-        _background(notifier.run(), listen(dsn, calls)),
+        _background(notifier.run()),
         _stopped_last(dsn, settings, running),
         _stopped_first(running),
     ):

@@ -12,6 +12,7 @@ import httpx
 import orjson
 
 from dagmaster.orchestrator.sending import send, sign
+from dagmaster.orchestrator.shared import SharedConnection
 from dagmaster.outbound import Policy, Refused, Resolver, look_up, resolve
 from dagmaster.store.callbacks import Callback, claim_callbacks, close_callback, postpone_callback
 from dagmaster.store.connect import Connection
@@ -56,12 +57,12 @@ class Callbacks:
         self._secret: bytes | None = None
         self._rng = Random()
 
-    async def run_once(self, conn: Connection) -> None:
+    async def run_once(self, shared: SharedConnection) -> None:
         """Until nothing is due and nothing is under way."""
         under_way: set[asyncio.Task[None]] = set()
         try:
             while True:
-                under_way |= await self._begin(conn, AT_ONCE - len(under_way))
+                under_way |= await self._begin(shared, AT_ONCE - len(under_way))
                 if not under_way:
                     return
                 done, under_way = await asyncio.wait(
@@ -74,17 +75,24 @@ class Callbacks:
                 call.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _begin(self, conn: Connection, limit: int) -> set[asyncio.Task[None]]:
+    async def _begin(self, shared: SharedConnection, limit: int) -> set[asyncio.Task[None]]:
         if limit == 0:
             return set()
         lease = self._options.timeout_seconds + LEASE_SECONDS
-        claimed = await claim_callbacks(conn, limit=limit, lease_seconds=lease)
-        return {asyncio.create_task(self._make(conn, callback)) for callback in claimed}
+        async with shared.turn() as conn:
+            claimed = await claim_callbacks(conn, limit=limit, lease_seconds=lease)
+            if claimed and self._secret is None:
+                self._secret = await get_secret(conn, CALLBACK_SIGNING, chosen=self._options.secret)
+        return {asyncio.create_task(self._make(shared, callback)) for callback in claimed}
 
-    async def _make(self, conn: Connection, callback: Callback) -> None:
-        if self._secret is None:
-            self._secret = await get_secret(conn, CALLBACK_SIGNING, chosen=self._options.secret)
+    async def _make(self, shared: SharedConnection, callback: Callback) -> None:
+        """The others have the connection while the receiver takes its time."""
+        assert self._secret is not None
         answer = await self._call(callback, self._secret)
+        async with shared.turn() as conn:
+            await self._conclude(conn, callback, answer)
+
+    async def _conclude(self, conn: Connection, callback: Callback, answer: Answer) -> None:
         host = _host(callback.url)
         if answer.error is None or answer.is_final or callback.attempts >= self._options.max_attempts:
             if answer.error is not None:

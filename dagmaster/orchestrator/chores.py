@@ -1,4 +1,4 @@
-"""The chores of an orchestrator: each does one thing, now and then, on a connection of its own."""
+"""The chores of an orchestrator: each does one thing, now and then, on connections that they share."""
 
 import asyncio
 import logging
@@ -14,8 +14,9 @@ from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.retention import Retention, RetentionOptions
 from dagmaster.orchestrator.scheduling import LOOK_SECONDS, Scheduling
+from dagmaster.orchestrator.shared import SharedConnection
 from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
-from dagmaster.store.care import vacuum_hot_tables
+from dagmaster.store.care import swollen_tables, vacuum_tables
 from dagmaster.store.connect import LOST, Connection, connect
 from dagmaster.store.events import ensure_partitions
 from dagmaster.store.instances import (
@@ -37,7 +38,8 @@ TAKE_OVER_AT_ONCE = 500
 DEAD_ROWS = 5000
 FORGET_AFTER_DAYS = 7
 RETRY_SECONDS = 1.0
-KEEP_OPEN_SECONDS = 30.0
+MIN_LOCK_SECONDS = 0.1
+MAX_LOCK_SECONDS = 2.0
 # Others read what an orchestrator has done from its heartbeat: however seldom it must beat, they want to know.
 TELL_SECONDS = 10.0
 FOREVER_SECONDS = 1e9
@@ -71,49 +73,82 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class Chore:
+    """`run_once` may say in how many seconds it is due again, if that is sooner than usual."""
+
     name: str
     every_seconds: float
-    run_once: Callable[[Connection], Awaitable[None]]
+    run_once: Callable[[], Awaitable[float | None]]
 
-    async def run(self, dsn: str) -> None:
-        """Until cancelled. A lost connection is opened again; the chore is tried again."""
+    async def run(self) -> None:
+        """Until cancelled. A chore that fails is tried again; the others and the jobs go on without it."""
         while True:
             try:
-                conn = await connect(dsn, application=f"dagmaster {self.name}", durable=False)
-                async with conn:
-                    await self.run_once(conn)
-                    while self.every_seconds <= KEEP_OPEN_SECONDS:
-                        await asyncio.sleep(self.every_seconds)
-                        await self.run_once(conn)
-                await asyncio.sleep(self.every_seconds)
+                sooner = await self.run_once()
+                await asyncio.sleep(self.every_seconds if sooner is None else min(sooner, self.every_seconds))
             except (*LOST, DatabaseUnavailable) as error:
-                log.debug("%s lost its connection: %s", self.name, error)
+                log.debug("%s could not reach the database: %s", self.name, error)
                 await asyncio.sleep(min(RETRY_SECONDS, self.every_seconds))
-            except psycopg.Error:  # A chore that fails is tried again; the jobs go on without it.
+            except psycopg.Error:
                 log.exception("%s failed", self.name)
                 await asyncio.sleep(max(RETRY_SECONDS, self.every_seconds))
 
 
-def chores_of(orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> list[Chore]:
+class Connections:
+    """What the chores of one orchestrator hold: one connection for the lease alone, one for everything else."""
+
+    def __init__(self, dsn: str, intervals: Intervals) -> None:
+        self._dsn = dsn
+        self.lease = SharedConnection(dsn, "dagmaster heartbeat")
+        # Whoever holds a lock that one chore needs must not hold up the others.
+        patience = max(MIN_LOCK_SECONDS, min(MAX_LOCK_SECONDS, intervals.worker_lost_after_seconds / 4))
+        self.maintenance = SharedConnection(dsn, "dagmaster maintenance", lock_timeout_seconds=patience)
+
+    def opens(self, run_once: Callable[[Connection], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Run what may take minutes on a connection that is opened for it and closed after it."""
+
+        async def run() -> None:
+            async with await connect(self._dsn, application="dagmaster maintenance", durable=False) as conn:
+                await run_once(conn)
+
+        return run
+
+    async def close(self) -> None:
+        await self.lease.close()
+        await self.maintenance.close()
+
+
+def chores_of(
+    orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier, connections: Connections
+) -> list[Chore]:
     schedules = Scheduling(threshold_seconds=intervals.orphan_threshold_seconds)
+    callbacks = Callbacks(intervals.callbacks)
+    opens, lease, shared = connections.opens, connections.lease, connections.maintenance
     return [
         Chore(
             "heartbeat",
             min(intervals.heartbeat_seconds, TELL_SECONDS),
-            lambda conn: beat(conn, orchestrator, intervals),
+            lease.takes(lambda conn: beat(conn, orchestrator, intervals)),
         ),
-        Chore("rescue", intervals.rescue_seconds, Rescue(orchestrator, intervals, notifier).run_once),
-        Chore("adoption", intervals.orphan_scan_seconds, lambda conn: adopt(conn, orchestrator, intervals)),
-        Chore("late mail", intervals.late_mail_seconds, close_late),
-        Chore("stale tasks", intervals.late_mail_seconds, close_stale),
-        Chore("children", intervals.children_seconds, Children(orchestrator, notifier).run_once),
-        Chore("vacuum", intervals.vacuum_seconds, vacuum),
-        Chore("housekeeping", intervals.housekeeping_seconds, keep_house),
-        Chore("callbacks", intervals.callback_seconds, Callbacks(intervals.callbacks).run_once),
-        Chore("schedules", intervals.schedule_seconds, schedules.run_once),
-        Chore("retention", intervals.retention_seconds, Retention(intervals.retention).run_once),
-        Chore("watch", intervals.watch.look_seconds, Watch(orchestrator, intervals.watch).run_once),
-        Chore("back-pressure", intervals.back_pressure_seconds, BackPressure(orchestrator, intervals.watch).run_once),
+        Chore("rescue", intervals.rescue_seconds, shared.takes(Rescue(orchestrator, intervals, notifier).run_once)),
+        Chore(
+            "adoption",
+            intervals.orphan_scan_seconds,
+            shared.takes(lambda conn: adopt(conn, orchestrator, intervals)),
+        ),
+        Chore("late mail", intervals.late_mail_seconds, shared.takes(close_late)),
+        Chore("stale tasks", intervals.late_mail_seconds, shared.takes(close_stale)),
+        Chore("children", intervals.children_seconds, shared.takes(Children(orchestrator, notifier).run_once)),
+        Chore("vacuum", intervals.vacuum_seconds, Vacuum(connections).run_once),
+        Chore("housekeeping", intervals.housekeeping_seconds, opens(keep_house)),
+        Chore("callbacks", intervals.callback_seconds, lambda: callbacks.run_once(shared)),
+        Chore("schedules", intervals.schedule_seconds, shared.takes(schedules.run_once)),
+        Chore("retention", intervals.retention_seconds, opens(Retention(intervals.retention).run_once)),
+        Chore("watch", intervals.watch.look_seconds, shared.takes(Watch(orchestrator, intervals.watch).run_once)),
+        Chore(
+            "back-pressure",
+            intervals.back_pressure_seconds,
+            shared.takes(BackPressure(orchestrator, intervals.watch).run_once),
+        ),
     ]
 
 
@@ -195,8 +230,17 @@ async def close_late(conn: Connection) -> None:
     await close_late_mail(conn)
 
 
-async def vacuum(conn: Connection) -> None:
-    await vacuum_hot_tables(conn, dead_rows=DEAD_ROWS)
+class Vacuum:
+    """Looks often and has seldom something to do: only then has it a connection of its own."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def run_once(self) -> None:
+        async with self._connections.maintenance.turn() as conn:
+            tables = await swollen_tables(conn, dead_rows=DEAD_ROWS)
+        if tables:
+            await self._connections.opens(lambda conn: vacuum_tables(conn, tables))()
 
 
 async def keep_house(conn: Connection) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from dagmaster.errors import DatabaseUnavailable
-from dagmaster.orchestrator.chores import Intervals, adopt, chores_of
+from dagmaster.orchestrator.chores import Connections, Intervals, adopt, chores_of
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.connect import LOST, connect, keep_json
 from dagmaster.store.events import ensure_partitions
@@ -35,7 +35,8 @@ async def run_orchestrator(
     await _announce_in_spite_of_losses(dsn, orchestrator, intervals, stop)
     if ready is not None:
         ready.set()
-    chores = [asyncio.create_task(chore.run(dsn)) for chore in chores_of(orchestrator, intervals, notifier)]
+    connections = Connections(dsn, intervals)
+    chores = [asyncio.create_task(chore.run()) for chore in chores_of(orchestrator, intervals, notifier, connections)]
     chores.append(asyncio.create_task(_interrupt_on(stop, orchestrator)))
     loop = asyncio.create_task(_loop(dsn, orchestrator, stop))
     try:
@@ -44,6 +45,7 @@ async def run_orchestrator(
         await loop
     finally:
         await _end([loop, *chores])
+        await connections.close()
         await leave(dsn, orchestrator, intervals, notifier)
 
 

@@ -1,6 +1,5 @@
 """The chore that starts jobs when their schedules are due."""
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -23,12 +22,11 @@ class Scheduling:
     def __init__(self, *, threshold_seconds: float) -> None:
         self._threshold_seconds = threshold_seconds
 
-    async def run_once(self, conn: Connection) -> None:
-        """Until nothing is due for a while; what comes sooner than the next look is waited for."""
+    async def run_once(self, conn: Connection) -> float | None:
+        """Start what is due; in how many seconds to look again, if that is sooner than usual."""
         await self._fire_due(conn)
-        while (wait := await seconds_to_next(conn)) is not None and 0 < wait < LOOK_SECONDS:
-            await asyncio.sleep(wait)
-            await self._fire_due(conn)
+        wait = await seconds_to_next(conn)
+        return wait if wait is not None and 0 < wait < LOOK_SECONDS else None
 
     async def _fire_due(self, conn: Connection) -> None:
         """Each schedule once: one that has much to catch up on does not keep the others waiting."""

@@ -1,13 +1,17 @@
 """Keep the hot tables small."""
 
+from collections.abc import Iterable
+
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
 
 
-async def vacuum_hot_tables(conn: Connection, *, dead_rows: int) -> list[str]:
+async def swollen_tables(conn: Connection, *, dead_rows: int) -> list[str]:
+    """The hot tables with more dead rows than this."""
+    return [row["relname"] for row in await fetch(conn, "dead_rows", {"threshold": dead_rows})]
+
+
+async def vacuum_tables(conn: Connection, tables: Iterable[str]) -> None:
     """Autovacuum looks once a minute; at thousands of tasks a second that is too late."""
-    cursor = await run(conn, "dead_rows", {"threshold": dead_rows})
-    tables = [row["relname"] for row in await cursor.fetchall()]
     for table in tables:
         await run(conn, f"vacuum_{table}")
-    return tables

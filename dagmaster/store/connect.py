@@ -44,13 +44,22 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, LOST)
 
 
-async def connect(dsn: str, *, application: str, hot: bool = False, durable: bool = True) -> Connection:
+async def connect(
+    dsn: str,
+    *,
+    application: str,
+    hot: bool = False,
+    durable: bool = True,
+    lock_timeout_seconds: float | None = None,
+) -> Connection:
     """Autocommit, dict rows. `hot` is for loops of keyed statements; not `durable` for what may be repeated."""
     options = [_SAFE]
     if hot:
         options.append(_BY_KEY)
     if not durable:
         options.append("-c synchronous_commit=off")
+    if lock_timeout_seconds is not None:
+        options.append(f"-c lock_timeout={round(lock_timeout_seconds * 1000)}")
     try:
         connection = await AsyncConnection.connect(
             dsn,

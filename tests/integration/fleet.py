@@ -36,7 +36,7 @@ from dagmaster.settings import load_settings
 from dagmaster.store import jobs
 from dagmaster.store.connect import opened
 from dagmaster.store.mailbox import add_mail
-from dagmaster.store.signals import MAIL, TASKS, Notifier, listen
+from dagmaster.store.signals import MAIL, TASKS, Notifier
 from dagmaster.tasklogs.opening import open_task_logs
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.worker import Worker
@@ -182,8 +182,9 @@ class OrchestratorRole(Role):
     async def start(self, *, listens: bool = True) -> None:
         ready = asyncio.Event()
         running = process.run_orchestrator(self.dsn, self.it, self.intervals, self.notifier, self._stop, ready=ready)
-        ear = [listen(self.dsn, {MAIL: self.it.look})] if listens else []
-        self._begin(running, self.notifier.run(), *ear)
+        if listens:
+            self.notifier.on(MAIL, self.it.look)
+        self._begin(running, self.notifier.run())
         waiter = asyncio.ensure_future(ready.wait())
         await asyncio.wait([waiter, self._main], return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
@@ -214,10 +215,8 @@ class WorkerRole(Role):
         return self.it.worker_id
 
     def start(self) -> None:
-        helpers = [listen(self.dsn, {TASKS: self.it.look})]
-        if not self._is_local:
-            helpers.append(self.notifier.run())
-        self._begin(self.it.run(self._stop), *helpers)
+        self.notifier.on(TASKS, self.it.look)
+        self._begin(self.it.run(self._stop), *([] if self._is_local else [self.notifier.run()]))
 
     async def kill(self) -> None:
         held = [one.runner for one in self.it.slots.held.values()]

@@ -11,6 +11,7 @@ from fleet import fleet, rows, single
 
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks, retry_seconds
 from dagmaster.orchestrator.sending import sign
+from dagmaster.orchestrator.shared import SharedConnection
 from dagmaster.outbound import Policy, policy_of
 from dagmaster.store.connect import opened
 from dagmaster.store.secrets import derive, get_secret
@@ -89,9 +90,18 @@ async def owe(dsn: str, url: str, *, job_id: int = 7, status: str = "completed")
     await rows(dsn, "UPDATE dagapp.dag_jobs SET status = %s WHERE job_id = %s", status, job_id)
 
 
+@asynccontextmanager
+async def shared(dsn: str) -> AsyncIterator[SharedConnection]:
+    connection = SharedConnection(dsn, "test")
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
 async def make_calls(dsn: str, chosen: CallbackOptions) -> None:
-    async with opened(dsn, application="test") as conn:
-        await Callbacks(chosen).run_once(conn)
+    async with shared(dsn) as connection:
+        await Callbacks(chosen).run_once(connection)
 
 
 async def callback(dsn: str) -> dict[str, Any]:
@@ -225,10 +235,10 @@ async def test_a_receiver_that_says_nothing_is_given_up_in_time(dsn: str) -> Non
 
 
 async def test_a_slow_receiver_does_not_hold_up_the_others(dsn: str) -> None:
-    async with receiving(silent=True) as slow, receiving() as quick, opened(dsn, application="test") as conn:
+    async with receiving(silent=True) as slow, receiving() as quick, shared(dsn) as connection:
         await owe(dsn, slow.url(), job_id=1)
         await owe(dsn, quick.url(), job_id=2)
-        calls = asyncio.create_task(Callbacks(options(timeout_seconds=30.0)).run_once(conn))
+        calls = asyncio.create_task(Callbacks(options(timeout_seconds=30.0)).run_once(connection))
         await slow.called()
         await quick.called()
         await owe(dsn, quick.url(), job_id=3)
@@ -277,8 +287,8 @@ async def test_a_long_answer_is_not_read_to_its_end(dsn: str) -> None:
 async def test_the_calls_of_a_killed_orchestrator_are_made_by_another(dsn: str) -> None:
     async with receiving(silent=True) as receiver:
         await owe(dsn, receiver.url())
-        async with opened(dsn, application="test") as conn:
-            killed = asyncio.create_task(Callbacks(options(timeout_seconds=30.0)).run_once(conn))
+        async with shared(dsn) as connection:
+            killed = asyncio.create_task(Callbacks(options(timeout_seconds=30.0)).run_once(connection))
             await receiver.called()
             killed.cancel()
             await asyncio.gather(killed, return_exceptions=True)

@@ -13,7 +13,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.orchestrator.scheduling import LOOK_SECONDS, Scheduling
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.doctor import examine
-from dagmaster.store.firing import backfill, claim_due, fire, seconds_to_next, trigger
+from dagmaster.store.firing import backfill, claim_due, fire, trigger
 from dagmaster.store.retention import read_limits, remove_old
 from dagmaster.store.schedules import (
     get_schedule,
@@ -315,12 +315,13 @@ async def test_schedules_that_are_late_are_counted(dsn: str) -> None:
         assert await schedule_counts(conn) == {"active": 1, "paused": 1, "due": 1, "late": 1}
 
 
-async def test_the_chore_waits_for_a_time_that_is_near(dsn: str) -> None:
-    """Who looks shortly before the schedule is due starts it, and does not leave it to the next look."""
-    await keep(dsn, scheduled({"every": "2s"}))
+async def test_the_chore_looks_again_at_a_time_that_is_near(dsn: str) -> None:
+    """Who looks shortly before a schedule is due does not leave it to the next look."""
+    await keep(dsn, scheduled({"every": "1s"}))
     async with opened(dsn, application="test") as conn:
-        wait = await seconds_to_next(conn)
-    assert wait is not None
-    await asyncio.sleep(wait - LOOK_SECONDS / 2)
-    await look(dsn)
+        sooner = await Scheduling(threshold_seconds=THRESHOLD).run_once(conn)
+        assert sooner is not None
+        assert 0 < sooner < LOOK_SECONDS
+        await asyncio.sleep(sooner)
+        await Scheduling(threshold_seconds=THRESHOLD).run_once(conn)
     assert await rows(dsn, JOBS) != []

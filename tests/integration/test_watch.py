@@ -28,10 +28,12 @@ async def said(dsn: str, event_type: str) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def watched(dsn: str, **functions: Any) -> AsyncIterator[tuple[Fleet, OrchestratorRole, Connection]]:
-    """An orchestrator that is not watched by its own chores, but by the test."""
+async def watched(
+    dsn: str, watch: WatchOptions | None = None, **functions: Any
+) -> AsyncIterator[tuple[Fleet, OrchestratorRole, Connection]]:
+    """An orchestrator that is watched by the test; its own chores look once, as it starts."""
     async with fleet(dsn, **functions) as running, opened(dsn, application="test") as conn:
-        role = await running.orchestrator(back_pressure_seconds=NEVER)
+        role = await running.orchestrator(back_pressure_seconds=NEVER, watch=watch or WatchOptions())
         yield running, role, conn
 
 
@@ -153,7 +155,7 @@ async def test_held_and_young_tasks_are_not_stuck(dsn: str) -> None:
 
 async def test_a_full_queue_gets_nothing_more_until_it_is_nearly_empty(dsn: str) -> None:
     options = WatchOptions(max_queue_depth=5, resume_queue_depth=3)
-    async with watched(dsn) as (running, role, conn):
+    async with watched(dsn, options) as (running, role, conn):
         pressure = BackPressure(role.it, options)
         crowd = await running.submit(fan(), {"items": list(range(8))})
         await until_it_waits(running, 8)
