@@ -89,6 +89,9 @@ class Backend(Protocol):
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]: ...
 
+    def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
+        """The ids of jobs that begin with these digits."""
+
     def job(self, job_id: int, *, children: bool) -> Whole: ...
 
     def events(

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from dagmaster.cli.failures import DONE, JOB_FAILED
+from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, console, dump, print_json, table
+from dagmaster.cli.output import as_record, as_records, console, dump, print_json
 from dagmaster.cli.sessions import ask
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection
@@ -22,6 +23,7 @@ app = typer.Typer(add_completion=False)
 STYLES = {State.OK: ("✓", "green"), State.WARNING: ("!", "yellow"), State.PROBLEM: ("✗", "red")}
 WORST_FIRST = [State.PROBLEM, State.WARNING, State.OK]
 EXAMPLES_SHOWN = 5
+MANY_LINES = 20  # a sentence about the database is never cut
 
 
 @app.command()
@@ -72,13 +74,12 @@ def _show(screen: Console, findings: list[Finding], points: list[Point]) -> None
         _show_finding(screen, one)
     if not findings:
         screen.print(f"[green]✓[/] every rule holds ({len(CHECKS)} were checked)")
-    listing = table("", "DATABASE", "")
+    listing = Listing(("", "DATABASE"), note="", note_lines=MANY_LINES)
     for point in sorted(points, key=lambda point: WORST_FIRST.index(point.state)):
         symbol, style = STYLES[point.state]
-        listing.add_row(f"[{style}]{symbol}[/]", point.name, escape(point.sentence))
-    listing.columns[2].no_wrap = False
+        listing.add(f"[{style}]{symbol}[/]", point.name, note=escape(point.sentence))
     screen.print()
-    screen.print(listing)
+    listing.print(screen)
 
 
 def _show_finding(screen: Console, one: Finding) -> None:

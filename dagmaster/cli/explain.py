@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from dagmaster.cli.backend import backend_of
-from dagmaster.cli.options import JobId, JsonOutput, begin
+from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import console, count_of, print_for_reading, print_json
 
 SHOWN_NODES = 20
@@ -19,7 +20,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def explain(
     ctx: typer.Context,
-    job_id: JobId,
+    job: JobReference,
     node_id: Annotated[str | None, typer.Argument(metavar="NODE", help="A node of the job.")] = None,
     as_json: JsonOutput = False,
 ) -> None:
@@ -27,11 +28,11 @@ def explain(
 
     \b
     For example:
-      dagmaster explain 247845805292758904
+      dagmaster explain last
       dagmaster explain 247845805292758904 merge
     """
-    settings = begin(ctx)
-    found = backend_of(ctx, settings).explain(job_id, node_id)
+    backend = backend_of(ctx, begin(ctx))
+    found = backend.explain(find_job(backend, job), node_id)
     if as_json:
         print_json(asdict(found))
         return

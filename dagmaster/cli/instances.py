@@ -7,8 +7,9 @@ from rich.markup import escape
 
 from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.failures import tell
+from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_records, between, console, in_seconds, print_json, table
+from dagmaster.cli.output import as_records, between, console, in_seconds, print_json
 from dagmaster.errors import Invalid
 
 app = typer.Typer(add_completion=False)
@@ -45,14 +46,14 @@ def workers(
     if not orchestrators and not found:
         tell("no orchestrator and no worker is running")
         return
-    listing = table("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT", "WORK")
+    listing = Listing(("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT"), note="WORK", folds=("HOST",))
     for one in orchestrators:
         work = f"{one['jobs_owned']} jobs"
-        listing.add_row("orchestrator", *_common(one, "orchestrator_id", "heartbeat_at"), work)
+        listing.add("orchestrator", *_common(one, "orchestrator_id", "heartbeat_at"), note=work)
     for one in found:
         work = _work_of(one)
-        listing.add_row("worker", *_common(one, "worker_id", "last_heartbeat"), escape(work))
-    console().print(listing)
+        listing.add("worker", *_common(one, "worker_id", "last_heartbeat"), note=escape(work))
+    listing.print(console())
 
 
 def _work_of(one: Row) -> str:
@@ -156,9 +157,9 @@ def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     if not rows:
         tell("nothing waits and nothing runs")
         return
-    listing = table("QUEUE", "WAITING", "RUNNING", "OLDEST")
+    listing = Listing(("QUEUE", "WAITING", "RUNNING", "OLDEST"), folds=("QUEUE",))
     for row in rows:
         oldest = row["oldest_dispatched_at"]
         waits = in_seconds(between(oldest, None)) if oldest else ""
-        listing.add_row(escape(row["queue"]), str(row["waiting"]), str(row["running"]), waits)
-    console().print(listing)
+        listing.add(escape(row["queue"]), str(row["waiting"]), str(row["running"]), waits)
+    listing.print(console())

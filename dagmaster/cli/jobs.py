@@ -7,9 +7,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dagmaster.cli.backend import backend_of
+from dagmaster.cli.backend import Whole, backend_of
 from dagmaster.cli.failures import tell
-from dagmaster.cli.options import JobId, JsonOutput, begin
+from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.listing import Listing
+from dagmaster.cli.options import JobReference, JsonOutput, ListForm, begin
 from dagmaster.cli.output import (
     as_record,
     as_records,
@@ -20,9 +22,9 @@ from dagmaster.cli.output import (
     dump,
     first_line,
     in_seconds,
+    plain_console,
     print_for_reading,
     print_json,
-    table,
     with_symbol,
 )
 from dagmaster.cli.progress import Outlook
@@ -38,41 +40,50 @@ def jobs(
     status: Annotated[JobStatus | None, typer.Option(help="Only of this status.", case_sensitive=False)] = None,
     workflow: Annotated[str | None, typer.Option(metavar="ID", help="Only of this workflow.")] = None,
     limit: Annotated[int, typer.Option(help="How many.", min=1, max=10_000)] = 20,
+    form: Annotated[
+        ListForm | None,
+        typer.Option("--output", "-o", help="plain columns, one JSON list, or one JSON object a line.", metavar="FORM"),
+    ] = None,
     as_json: JsonOutput = False,
 ) -> None:
     """List the newest jobs.
 
+    In a pipe the columns are plain and nothing is cut. FORM is plain, json or
+    jsonl.
+
     \b
     For example:
       dagmaster jobs --status failed
-      dagmaster jobs --json | jq -r '.[].job_id'
+      dagmaster jobs --output jsonl | jq -r .job_id
     """
     rows = backend_of(ctx, begin(ctx)).jobs(status=status, workflow_id=workflow, limit=limit)
-    if as_json:
+    if as_json or form is ListForm.JSON:
         print_json(as_records(rows))
+        return
+    if form is ListForm.JSONL:
+        for record in as_records(rows):
+            typer.echo(dump(record, lines=False))
         return
     if not rows:
         tell("no jobs")
         return
-    listing = table("JOB", "WORKFLOW", "STATUS", "SUBMITTED", "TIME", "ERROR")
+    listing = Listing(("JOB", "WORKFLOW", "STATUS", "SUBMITTED", "TIME"), note="ERROR", folds=("WORKFLOW",))
     for row in rows:
-        error = (row["error_message"] or "").partition("\n")[0]
-        listing.add_row(
+        listing.add(
             str(row["job_id"]),
             escape(row["workflow_id"]),
             with_symbol(row["status"]),
             at_local_time(row["created_at"]),
             in_seconds(_seconds(row)),
-            escape(error),
+            note=escape(first_line(row["error_message"] or "")),
         )
-    listing.columns[-1].overflow = "ellipsis"
-    console().print(listing)
+    listing.print(plain_console() if form is ListForm.PLAIN else console())
 
 
 @app.command()
 def show(
     ctx: typer.Context,
-    job_id: JobId,
+    job: JobReference,
     children: Annotated[bool, typer.Option("--children", help="The children of fan-outs too.")] = False,
     as_json: JsonOutput = False,
 ) -> None:
@@ -80,10 +91,14 @@ def show(
 
     \b
     For example:
-      dagmaster show 247845805292758904
+      dagmaster show last
       dagmaster show 247845805292758904 --json | jq .result_data
     """
-    whole = backend_of(ctx, begin(ctx)).job(job_id, children=children)
+    backend = backend_of(ctx, begin(ctx))
+    _print_whole(backend.job(find_job(backend, job), children=children), as_json=as_json)
+
+
+def _print_whole(whole: Whole, *, as_json: bool) -> None:
     job, nodes, waiting = whole.job, whole.nodes, whole.unserved
     if as_json:
         ahead = as_record(_ahead(whole.outlook))
@@ -91,19 +106,17 @@ def show(
         return
     screen = console()
     _print_job(screen, job, whole.outlook)
-    listing = table("", "NODE", "STATUS", "ATTEMPTS", "TIME", "ERROR")
+    listing = Listing(("NODE", "STATUS", "ATTEMPTS", "TIME"), note="ERROR", folds=("NODE",))
     for node in nodes:
-        listing.add_row(
-            "",
+        listing.add(
             escape(node["node_id"]),
             with_symbol("retrying" if _is_retrying(node) else node["status"]),
             str(node["retry_count"] + 1) if node["dispatched_at"] or _is_retrying(node) else "",
             in_seconds(between(node["started_at"], node["completed_at"])) if node["started_at"] else "",
-            escape(_why(node)),
+            note=escape(_why(node)),
         )
-    listing.columns[-1].overflow = "ellipsis"
     screen.print()
-    screen.print(listing)
+    listing.print(screen)
     for one in waiting:
         tasks = count_of(one["tasks"], "task")
         tell(f"{tasks} in queue {one['queue']!r} for handler {one['handler']!r}: no worker that takes such is running")

@@ -8,8 +8,9 @@ import typer
 from rich.markup import escape
 
 from dagmaster.cli.failures import tell
+from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_record, at_local_time, console, print_json, table
+from dagmaster.cli.output import as_record, at_local_time, console, print_json
 from dagmaster.cli.sessions import ask
 from dagmaster.model.access import Role
 from dagmaster.store.keys import Key, list_keys, new_key, revoke_key
@@ -76,9 +77,10 @@ def list_all(
     if not keys:
         tell("no keys; make one with `dagmaster keys create`")
         return
-    listing = table("KEY", "NAME", "ROLE", "STATE", "CREATED", "BY", "EXPIRES", "LAST USED")
+    titles = ("KEY", "NAME", "ROLE", "STATE", "CREATED", "BY", "EXPIRES", "LAST USED")
+    listing = Listing(titles, folds=("NAME",), fixed=4)
     for key in keys:
-        listing.add_row(
+        listing.add(
             key.key_id,
             escape(key.name),
             key.role,
@@ -88,7 +90,7 @@ def list_all(
             at_local_time(key.expires_at) or "never",
             at_local_time(key.last_used_at) or "never",
         )
-    console().print(listing)
+    listing.print(console())
 
 
 @app.command()

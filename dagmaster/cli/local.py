@@ -2,10 +2,10 @@
 
 import asyncio
 from codecs import getincrementaldecoder
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from dagmaster.authoring.implicit import default_queue, own_queue
 from dagmaster.authoring.preparing import prepare, queues_of, tasks_of
@@ -22,7 +22,7 @@ from dagmaster.cli.definitions import (
 )
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.progress import JobView, Show
-from dagmaster.cli.sessions import ask, session
+from dagmaster.cli.sessions import ask_at, existing_database, session
 from dagmaster.cli.watching import follow, outlook_of, steps_of
 from dagmaster.engine.facts import Explanation
 from dagmaster.errors import NotFound
@@ -37,29 +37,39 @@ from dagmaster.store.databases import database
 from dagmaster.store.events import list_events
 from dagmaster.store.explaining import explain_job, explain_node
 from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_workers
-from dagmaster.store.jobs import NewJob, Submitted, get_job, list_jobs, list_nodes
+from dagmaster.store.jobs import NewJob, Submitted, find_job_ids, get_job, list_jobs, list_nodes
 from dagmaster.store.jobs import submit as store_job
 from dagmaster.store.schedules import list_schedules
-from dagmaster.store.signals import MAIL
 from dagmaster.store.standing import Histories, standing_of
 from dagmaster.store.tasks import queue_depths, unserved
 from dagmaster.tasklogs import open_task_logs
 from dagmaster.tasklogs.reading import NodeLog, NodeState, Wanted, why_none
 from dagmaster.tracing import current_trace_parent, describe, span
 
+T = TypeVar("T")
+
 PAGE = 1000
 LOOK_SECONDS = 0.25
 STEER_SECONDS = 10.0
 
 
-def opened(settings: Settings) -> "AbstractContextManager[Local]":
-    """Each question has a connection of its own."""
-    return nullcontext(Local(settings))
+@contextmanager
+def opened(settings: Settings) -> "Iterator[Local]":
+    """Each question has a connection of its own; an embedded server is started once for all of them."""
+    with ExitStack() as held:
+        yield Local(settings, held)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Local:
     settings: Settings
+    held: ExitStack
+    dsn: str | None = None
+
+    def _ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
+        if self.dsn is None:
+            self.dsn = self.held.enter_context(existing_database(self.settings))
+        return ask_at(self.dsn, question)
 
     def submit(self, order: Order, show: Callable[[Receipt], Show | None]) -> JobView | None:
         job = self._new_job(order)
@@ -92,12 +102,14 @@ class Local:
         threshold = self.settings.orphan_threshold_seconds
         async with session(dsn) as conn:
             submitted: Submitted = await store_job(conn, job, threshold_seconds=threshold)
-            await conn.execute(f"NOTIFY {MAIL}")
             warnings = await _warnings(conn, job.graph.workflow, threshold) if submitted.is_new else []
         return Receipt(submitted.job_id, submitted.is_new, warnings)
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]:
-        return ask(self.settings, lambda conn: list_jobs(conn, status=status, workflow_id=workflow_id, limit=limit))
+        return self._ask(lambda conn: list_jobs(conn, status=status, workflow_id=workflow_id, limit=limit))
+
+    def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
+        return self._ask(lambda conn: find_job_ids(conn, prefix, limit=limit))
 
     def job(self, job_id: int, *, children: bool) -> Whole:
         async def look(conn: Connection) -> Whole:
@@ -105,7 +117,7 @@ class Local:
             outlook = await outlook_of(conn, await standing_of(conn, job_id), Histories())
             return Whole(job, nodes, outlook, await unserved(conn, job_id))
 
-        return ask(self.settings, look)
+        return self._ask(look)
 
     def events(
         self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
@@ -125,14 +137,14 @@ class Local:
                     return
                 await asyncio.sleep(LOOK_SECONDS)
 
-        ask(self.settings, read)
+        self._ask(read)
 
     def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
         async def look(conn: Connection) -> Sequence[Row]:
             await get_job(conn, job_id)
             return await viewing.view_logged(conn, job_id, limit=limit)
 
-        return ask(self.settings, look)
+        return self._ask(look)
 
     def logs(self, job_id: int, node: str, wanted: Wanted, each: Callable[[str], None]) -> None:
         log = NodeLog(open_task_logs(self.settings), job_id, node)
@@ -154,7 +166,7 @@ class Local:
             async for piece in pieces:
                 each(decode(piece))
 
-        ask(self.settings, read)
+        self._ask(read)
 
     def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered:
         return self._steer(
@@ -178,7 +190,7 @@ class Local:
         )
 
     def signal(self, job_id: int, name: str, data: Any, *, actor: str | None) -> str:
-        job = ask(self.settings, lambda conn: steps.send_signal(conn, job_id, name, data=data, actor=actor))
+        job = self._ask(lambda conn: steps.send_signal(conn, job_id, name, data=data, actor=actor))
         return str(job["status"])
 
     def decide(self, job_id: int, node: str, *, approved: bool, comment: str | None, actor: str | None) -> Decided:
@@ -189,7 +201,7 @@ class Local:
             status = await steps.until_decided(conn, job_id, node, approved=approved, seconds=seconds)
             return Decided(status, status is not NodeStatus.RUNNING)
 
-        return ask(self.settings, do)
+        return self._ask(do)
 
     def explain(self, job_id: int, node: str | None) -> Explanation:
         threshold = self.settings.orphan_threshold_seconds
@@ -199,7 +211,7 @@ class Local:
                 return await explain_job(conn, job_id, threshold_seconds=threshold)
             return await explain_node(conn, job_id, node, threshold_seconds=threshold)
 
-        return ask(self.settings, look)
+        return self._ask(look)
 
     def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered:
         threshold = self.settings.orphan_threshold_seconds
@@ -227,22 +239,22 @@ class Local:
                 now = await steering.until(conn, job_id, lambda now: holds(was, now), seconds=STEER_SECONDS)
             return Steered(now["status"], holds(was, now))
 
-        return ask(self.settings, do)
+        return self._ask(do)
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         async def look(conn: Connection) -> tuple[Sequence[Row], Sequence[Row]]:
             return await list_orchestrators(conn), await list_workers(conn)
 
-        return ask(self.settings, look)
+        return self._ask(look)
 
     def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
-        return ask(self.settings, lambda conn: steering.steer_worker(conn, worker_id, command, actor=actor))
+        return self._ask(lambda conn: steering.steer_worker(conn, worker_id, command, actor=actor))
 
     def queues(self) -> Sequence[Row]:
-        return ask(self.settings, queue_depths)
+        return self._ask(queue_depths)
 
     def schedules(self) -> Sequence[Row]:
-        return ask(self.settings, list_schedules)
+        return self._ask(list_schedules)
 
     def steer_schedule(self, schedule_id: str, command: str, *, actor: str | None) -> Row:
         return scheduling.steer(self.settings, schedule_id, command, actor)
@@ -257,7 +269,7 @@ class Local:
         return scheduling.fill(self.settings, schedule_id, wanted, actor)
 
     def clear_cache(self, handler: str | None, *, actor: str | None) -> int:
-        return ask(self.settings, lambda conn: clear_results(conn, handler, actor=actor, source_app="cli"))
+        return self._ask(lambda conn: clear_results(conn, handler, actor=actor, source_app="cli"))
 
     def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[Listed], Sequence[Row]]:
         registry = load_registry(self.settings, handlers)

@@ -7,7 +7,8 @@ import typer
 
 from dagmaster.cli.backend import Backend, Row, backend_of
 from dagmaster.cli.failures import tell
-from dagmaster.cli.options import JobId, begin
+from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.options import JobReference, begin
 from dagmaster.errors import NotFound
 from dagmaster.model.states import NodeStatus
 from dagmaster.tasklogs.reading import Wanted
@@ -21,7 +22,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def logs(
     ctx: typer.Context,
-    job_id: JobId,
+    job: JobReference,
     node_id: Annotated[
         str | None, typer.Argument(metavar="NODE", help="A node of the job; else the one that failed or runs.")
     ] = None,
@@ -35,10 +36,11 @@ def logs(
 
     \b
     For example:
-      dagmaster logs 247845805292758904 --follow
+      dagmaster logs last --follow
       dagmaster logs 247845805292758904 crunch__17 --attempt 1 --tail 100
     """
     backend = backend_of(ctx, begin(ctx))
+    job_id = find_job(backend, job)
     node = node_id or _choose(backend, job_id)
     backend.logs(job_id, node, Wanted(attempt, tail=tail, follow=follow), lambda piece: typer.echo(piece, nl=False))
 

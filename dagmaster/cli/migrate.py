@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import console, print_json, table
+from dagmaster.cli.output import console, print_json
 from dagmaster.cli.sessions import check_named
 from dagmaster.store import migrate
 from dagmaster.store.databases import database
@@ -94,7 +95,7 @@ def history(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     if as_json:
         print_json(revisions)
         return
-    listing = table("", "REVISION", "TITLE")
+    listing = Listing(("", "REVISION"), note="TITLE")
     for one in revisions:
-        listing.add_row("→" if one.is_current else "", one.revision, one.title)
-    console().print(listing)
+        listing.add("→" if one.is_current else "", one.revision, note=one.title)
+    listing.print(console())

@@ -1,6 +1,7 @@
 """What commands have in common: the shared options, and the settings and logs that follow from them."""
 
 import os
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,13 @@ from dagmaster import tracing
 from dagmaster.cli.app import Shared
 from dagmaster.logs import set_up_logs
 from dagmaster.settings import Settings, load_settings
+
+
+class ListForm(StrEnum):
+    PLAIN = "plain"
+    JSON = "json"
+    JSONL = "jsonl"
+
 
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Inputs = Annotated[
@@ -22,7 +30,9 @@ Handlers = Annotated[
     list[str] | None,
     typer.Option("--handlers", metavar="MODULE|FILE.py", help="Where handlers are defined; again for more."),
 ]
-JobId = Annotated[int, typer.Argument(metavar="JOB", help="The job's id.", min=1, max=2**63 - 1)]
+JobReference = Annotated[
+    str, typer.Argument(metavar="JOB", help="The job's id or its first digits, `last`, or `last:WORKFLOW`.")
+]
 Host = Annotated[str | None, typer.Option(help="The address to serve on; else of the settings.")]
 Port = Annotated[int | None, typer.Option(help="The port to serve on; 0 takes any free one.", min=0, max=65535)]
 Concurrency = Annotated[int | None, typer.Option(help="How many tasks run at once.", min=1)]

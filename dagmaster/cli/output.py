@@ -10,7 +10,6 @@ import orjson
 import typer
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
-from rich.table import Table
 
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -40,16 +39,14 @@ def console(*, stderr: bool = False) -> Console:
     return found
 
 
+def plain_console() -> Console:
+    """As in a pipe: no colours, no symbols, nothing cut."""
+    return Console(force_terminal=False, no_color=True, highlight=False, width=PIPE_WIDTH)
+
+
 def with_symbol(status: str) -> str:
     symbol, style = SYMBOLS.get(status, ("·", "dim"))
     return f"[{style}]{symbol} {status}[/]"
-
-
-def table(*headers: str) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in headers:
-        made.add_column(header, no_wrap=True)
-    return made
 
 
 # JSON

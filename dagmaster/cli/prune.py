@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 
 from dagmaster.cli.failures import tell
+from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_records, at_local_time, console, count_of, print_json, table
+from dagmaster.cli.output import as_records, at_local_time, console, count_of, print_json
 from dagmaster.cli.sessions import ask
 from dagmaster.errors import Misconfigured
 from dagmaster.store.archive import Archive
@@ -90,12 +91,12 @@ def _print_preview(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     if not rows:
         tell("nothing is old enough to go")
         return
-    listing = table("WORKFLOW", "JOBS", "NODES", "EVENTS", "OLDEST")
+    listing = Listing(("WORKFLOW", "JOBS", "NODES", "EVENTS", "OLDEST"), folds=("WORKFLOW",))
     for row in rows:
         oldest = at_local_time(row["oldest_completed_at"])
         counts = [f"{row[name]:,}" for name in ("jobs", "nodes", "events")]
-        listing.add_row(escape(row["workflow_id"]), *counts, oldest)
-    console().print(listing)
+        listing.add(escape(row["workflow_id"]), *counts, oldest)
+    listing.print(console())
     tell(f"{count_of(sum(row['jobs'] for row in rows), 'job')} would be removed")
 
 

@@ -81,6 +81,9 @@ class Remote:
                 break
         return found
 
+    def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
+        return [int(job.job_id) for job in self.client.jobs(id_prefix=prefix, limit=limit).items]
+
     def job(self, job_id: int, *, children: bool) -> Whole:
         whole = _row(self.client.job(job_id, children=children))
         job = {name: value for name, value in whole.items() if name != "nodes"}

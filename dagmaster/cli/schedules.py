@@ -8,8 +8,9 @@ from rich.markup import escape
 
 from dagmaster.cli.backend import Range, Row, backend_of
 from dagmaster.cli.failures import tell
+from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import Handlers, JsonOutput, begin
-from dagmaster.cli.output import as_record, as_records, at_local_time, console, count_of, print_json, table
+from dagmaster.cli.output import as_record, as_records, at_local_time, console, count_of, print_json
 from dagmaster.errors import Invalid
 
 app = typer.Typer(add_completion=False)
@@ -52,13 +53,14 @@ def _list(ctx: typer.Context, *, as_json: bool) -> None:
     if not found:
         tell("no workflow has a schedule; give one a `schedule:` and run `dagmaster schedules sync`")
         return
-    listing = table("SCHEDULE", "RULE", "TIMEZONE", "CATCHUP", "STATE", "NEXT", "LAST", "LAST JOB")
+    titles = ("SCHEDULE", "RULE", "TIMEZONE", "CATCHUP", "STATE", "NEXT", "LAST", "LAST JOB")
+    listing = Listing(titles, folds=("SCHEDULE", "RULE"), fixed=2)
     for one in found:
         job = f"{one['last_job_id']} {one['last_job_status']}" if one["last_job_id"] else ""
         times = [at_local_time(one[name]) for name in ("next_at", "last_at")]
         where = [escape(one[name]) for name in ("schedule_id", "rule", "timezone", "catchup")]
-        listing.add_row(*where, escape(_state(one)), *times, job)
-    console().print(listing)
+        listing.add(*where, escape(_state(one)), *times, job)
+    listing.print(console())
 
 
 def _state(one: Row) -> str:

@@ -1,8 +1,8 @@
 """One connection for one command."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import psycopg
@@ -34,18 +34,28 @@ def check_named(settings: Settings) -> None:
         )
 
 
-def ask(settings: Settings, question: Callable[[Connection], Awaitable[T]]) -> T:
-    """The answer of the database that the settings name. A question makes no new one."""
+@contextmanager
+def existing_database(settings: Settings) -> Iterator[str]:
+    """The address of the database that the settings name. Looking at jobs makes no new one."""
     check_named(settings)
     if settings.database_dsn() is None and not EmbeddedServer(settings.data_dir).pgdata.exists():
         raise NotFound(
             f"there are no jobs in {settings.data_dir} yet: start with `dagmaster run` or `dagmaster dev`, or name "
             "another folder with --data-dir"
         )
+    with database(settings) as dsn:
+        yield dsn
 
-    async def answer(dsn: str) -> T:
+
+def ask_at(dsn: str, question: Callable[[Connection], Awaitable[T]]) -> T:
+    async def answer() -> T:
         async with session(dsn) as conn:
             return await question(conn)
 
-    with database(settings) as dsn:
-        return asyncio.run(answer(dsn))
+    return asyncio.run(answer())
+
+
+def ask(settings: Settings, question: Callable[[Connection], Awaitable[T]]) -> T:
+    """The answer of the database that the settings name."""
+    with existing_database(settings) as dsn:
+        return ask_at(dsn, question)

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from dagmaster.cli.backend import Steered, backend_of
-from dagmaster.cli.options import JobId, JsonOutput, begin
+from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import print_json
 from dagmaster.errors import JobEnded
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
@@ -18,7 +19,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def cancel(
-    ctx: typer.Context, job_id: JobId, reason: Why = None, actor: Who = None, as_json: JsonOutput = False
+    ctx: typer.Context, job: JobReference, reason: Why = None, actor: Who = None, as_json: JsonOutput = False
 ) -> None:
     """Cancel a job.
 
@@ -26,9 +27,11 @@ def cancel(
 
     \b
     For example:
-      dagmaster cancel 247845805292758904 --reason "wrong inputs"
+      dagmaster cancel last --reason "wrong inputs"
     """
-    steered = backend_of(ctx, begin(ctx)).cancel(job_id, actor=actor, reason=reason)
+    backend = backend_of(ctx, begin(ctx))
+    job_id = find_job(backend, job)
+    steered = backend.cancel(job_id, actor=actor, reason=reason)
     if steered.status in JOB_TERMINAL - {JobStatus.CANCELLED}:
         raise JobEnded(f"job {job_id} was {steered.status} before it could be cancelled")
     _tell(job_id, steered, "cancelled", "cancel it", as_json=as_json)
@@ -36,7 +39,7 @@ def cancel(
 
 @app.command()
 def pause(
-    ctx: typer.Context, job_id: JobId, reason: Why = None, actor: Who = None, as_json: JsonOutput = False
+    ctx: typer.Context, job: JobReference, reason: Why = None, actor: Who = None, as_json: JsonOutput = False
 ) -> None:
     """Start nothing more of a job; what runs may end.
 
@@ -44,26 +47,30 @@ def pause(
     For example:
       dagmaster pause 247845805292758904 --by ada
     """
-    steered = backend_of(ctx, begin(ctx)).pause(job_id, actor=actor, reason=reason)
+    backend = backend_of(ctx, begin(ctx))
+    job_id = find_job(backend, job)
+    steered = backend.pause(job_id, actor=actor, reason=reason)
     _tell(job_id, steered, "paused", "pause it", as_json=as_json)
 
 
 @app.command()
-def resume(ctx: typer.Context, job_id: JobId, actor: Who = None, as_json: JsonOutput = False) -> None:
+def resume(ctx: typer.Context, job: JobReference, actor: Who = None, as_json: JsonOutput = False) -> None:
     """Go on with a job that was paused.
 
     \b
     For example:
       dagmaster resume 247845805292758904
     """
-    steered = backend_of(ctx, begin(ctx)).resume(job_id, actor=actor)
+    backend = backend_of(ctx, begin(ctx))
+    job_id = find_job(backend, job)
+    steered = backend.resume(job_id, actor=actor)
     _tell(job_id, steered, "going on", "go on with it", as_json=as_json)
 
 
 @app.command()
 def retry(
     ctx: typer.Context,
-    job_id: JobId,
+    job: JobReference,
     node: Annotated[str | None, typer.Argument(metavar="NODE", help="Only this node; else all that failed.")] = None,
     actor: Who = None,
     as_json: JsonOutput = False,
@@ -78,7 +85,9 @@ def retry(
       dagmaster retry 247845805292758904
       dagmaster retry 247845805292758904 crunch__17
     """
-    steered = backend_of(ctx, begin(ctx)).retry(job_id, node, actor=actor)
+    backend = backend_of(ctx, begin(ctx))
+    job_id = find_job(backend, job)
+    steered = backend.retry(job_id, node, actor=actor)
     _tell(job_id, steered, "tried again", "try it again", as_json=as_json)
 
 

@@ -6,7 +6,8 @@ import typer
 
 from dagmaster.cli.backend import Decided, backend_of
 from dagmaster.cli.inputs import read_json
-from dagmaster.cli.options import JobId, JsonOutput, begin
+from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import print_json
 
 Node = Annotated[str, typer.Argument(metavar="NODE", help="The approval.")]
@@ -19,7 +20,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def signal(
     ctx: typer.Context,
-    job_id: JobId,
+    job: JobReference,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the node waits for.")],
     data: Annotated[str | None, typer.Option("--data", metavar="JSON", help="For the output of the node.")] = None,
     actor: Who = None,
@@ -29,24 +30,26 @@ def signal(
 
     If none waits for it yet, it is kept for the first that will.
 
-    \\b
+    \b
     For example:
-      dagmaster signal 247845805292758904 data_arrived
+      dagmaster signal last data_arrived
       dagmaster signal 247845805292758904 data_arrived --data '{"rows": 17}'
     """
     settings = begin(ctx)
     value = read_json(data, "--data") if data is not None else None
-    status = backend_of(ctx, settings).signal(job_id, name, value, actor=actor)
+    backend = backend_of(ctx, settings)
+    job_id = find_job(backend, job)
+    status = backend.signal(job_id, name, value, actor=actor)
     if as_json:
         print_json({"job_id": str(job_id), "name": name, "status": status})
     else:
-        typer.echo(f"job {job_id} is told {name}")
+        typer.echo(f"Sent signal {name} to job {job_id}")
 
 
 @app.command()
 def approve(
     ctx: typer.Context,
-    job_id: JobId,
+    job: JobReference,
     node: Node,
     comment: Comment = None,
     actor: Who = None,
@@ -54,18 +57,20 @@ def approve(
 ) -> None:
     """Approve what a node of a job asks for.
 
-    \\b
+    \b
     For example:
       dagmaster approve 247845805292758904 release --comment "looks good"
     """
-    decided = backend_of(ctx, begin(ctx)).decide(job_id, node, approved=True, comment=comment, actor=actor)
+    backend = backend_of(ctx, begin(ctx))
+    job_id = find_job(backend, job)
+    decided = backend.decide(job_id, node, approved=True, comment=comment, actor=actor)
     _tell(job_id, node, decided, "approved", as_json=as_json)
 
 
 @app.command()
 def reject(
     ctx: typer.Context,
-    job_id: JobId,
+    job: JobReference,
     node: Node,
     comment: Comment = None,
     actor: Who = None,
@@ -73,11 +78,13 @@ def reject(
 ) -> None:
     """Reject what a node of a job asks for; the node fails for good.
 
-    \\b
+    \b
     For example:
       dagmaster reject 247845805292758904 release --comment "not today"
     """
-    decided = backend_of(ctx, begin(ctx)).decide(job_id, node, approved=False, comment=comment, actor=actor)
+    backend = backend_of(ctx, begin(ctx))
+    job_id = find_job(backend, job)
+    decided = backend.decide(job_id, node, approved=False, comment=comment, actor=actor)
     _tell(job_id, node, decided, "rejected", as_json=as_json)
 
 

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from dagmaster.cli.backend import backend_of
-from dagmaster.cli.options import JobId, JsonOutput, begin
+from dagmaster.cli.job_reference import find_job
+from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import as_record, console, dump
 from dagmaster.model.states import EventStatus
 from dagmaster.model.wording import describe, event_types
@@ -22,7 +23,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def timeline(
     ctx: typer.Context,
-    job_id: JobId,
+    job: JobReference,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Only of this node.")] = None,
     types: Annotated[str | None, typer.Option("--type", metavar="A,B", help="Only of these types.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
@@ -34,13 +35,13 @@ def timeline(
 
     \b
     For example:
-      dagmaster timeline 247845805292758904 --node crunch__17
+      dagmaster timeline last --node crunch__17
       dagmaster timeline 247845805292758904 --type node_failed,node_retrying
     """
-    settings = begin(ctx)
+    backend = backend_of(ctx, begin(ctx))
     wanted = event_types(types)
     printer = Printer(console(), as_json=as_json)
-    backend_of(ctx, settings).events(job_id, node, wanted, printer.print, follow=follow)
+    backend.events(find_job(backend, job), node, wanted, printer.print, follow=follow)
 
 
 class Printer:

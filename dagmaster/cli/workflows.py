@@ -13,8 +13,9 @@ from dagmaster.authoring.yaml import QueueRules, read_file
 from dagmaster.cli.backend import backend_of
 from dagmaster.cli.definitions import SUFFIXES, load_registry, problem_record
 from dagmaster.cli.failures import WRONG_USE, tell
+from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import Handlers, JsonOutput, begin
-from dagmaster.cli.output import console, print_json, table
+from dagmaster.cli.output import console, print_json
 from dagmaster.errors import NotFound
 from dagmaster.model.problems import Problem
 from dagmaster.python.catalogue import SUFFIX as PYTHON
@@ -42,16 +43,16 @@ def workflows(ctx: typer.Context, handlers: Handlers = None, as_json: JsonOutput
     if not found:
         tell(f"no workflows in {settings.url or settings.workflows_dir}")
         return
-    listing = table("WORKFLOW", "VERSION", "NODES", "INPUTS", "FILE")
+    listing = Listing(("WORKFLOW", "VERSION", "NODES", "INPUTS"), note="FILE", folds=("WORKFLOW", "INPUTS"))
     for one in found:
-        listing.add_row(
+        listing.add(
             escape(one.workflow_id) + ("" if one.is_active else " [dim](not active)[/]"),
             str(one.version),
             str(one.nodes),
             escape(", ".join(one.inputs)),
-            escape(one.source),
+            note=escape(one.source),
         )
-    console().print(listing)
+    listing.print(console())
 
 
 @app.command()

@@ -83,11 +83,13 @@ class Client:
         workflow_id: str | None = None,
         submitted_by: str | None = None,
         correlation_id: str | None = None,
+        id_prefix: str | None = None,
         limit: int = 50,
         offset: int = 0,
     ) -> Page[JobSummary]:
         """The newest first."""
         filters = {"workflow_id": workflow_id, "submitted_by": submitted_by, "correlation_id": correlation_id}
+        filters["id_prefix"] = id_prefix
         return self._ask(calls.jobs(status=status, limit=limit, offset=offset, **filters))
 
     def wait(self, job_id: int | str, timeout_seconds: float | None = None) -> JobReply:

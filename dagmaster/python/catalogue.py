@@ -35,9 +35,8 @@ def find_python_workflow(name: str) -> AnyWorkflow:
         return found[0]
     if not there:
         raise UnknownWorkflow(f"{module!r} defines no workflow; is @workflow missing?")
-    names = ", ".join(one.fn.__name__ for one in there)
-    hint = f"it defines {names}" if wanted else f"it defines several; say which: {module}:{there[0].fn.__name__}"
-    raise UnknownWorkflow(f"which workflow of {module!r} is meant? {hint}")
+    names = ", ".join(f"{module}:{one.fn.__name__}" for one in there)
+    raise UnknownWorkflow(f"which workflow of {module!r} is meant? It defines {names}")
 
 
 def join(catalog: Catalog, module: str | None = None) -> list[Problem]:

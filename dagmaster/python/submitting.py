@@ -19,7 +19,6 @@ from dagmaster.store.connect import opened
 from dagmaster.store.databases import database
 from dagmaster.store.jobs import NewJob
 from dagmaster.store.jobs import submit as store_job
-from dagmaster.store.signals import MAIL
 
 Workflows = Mapping[str, Workflow]
 NOTHING: Workflows = MappingProxyType({})
@@ -67,5 +66,4 @@ def _submit(workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, se
 async def _store(dsn: str, job: NewJob, settings: Settings) -> int:
     async with opened(dsn, application="dagmaster python") as conn:
         submitted = await store_job(conn, job, threshold_seconds=settings.orphan_threshold_seconds, source_app="python")
-        await conn.execute(f"NOTIFY {MAIL}")
     return submitted.job_id

@@ -40,6 +40,7 @@ class JobSummary(Reply):
     correlation_id: str | None
     owner_id: str | None
     paused_at: Time | None
+    parent_job_id: Id | None = None
     created_at: Time
     started_at: Time | None
     completed_at: Time | None
@@ -90,7 +91,6 @@ class JobReply(JobSummary):
     callback_url: str | None
     asset_id: str | None
     paused_by: str | None
-    parent_job_id: Id | None = None
     parent_node_id: str | None = None
     updated_at: Time
     summary: NodeCounts

@@ -20,6 +20,7 @@ from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import fetch, run
 
 MAX_NAME_LENGTH = 128
+MAX_ID, ID_DIGITS = 2**63 - 1, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +314,7 @@ async def list_jobs(
     workflow_id: str | None = None,
     submitted_by: str | None = None,
     correlation_id: str | None = None,
+    id_prefix: str | None = None,
     limit: int = 50,
     offset: int = 0,
 ) -> list[dict[str, Any]]:
@@ -324,10 +326,20 @@ async def list_jobs(
         "workflow_id": workflow_id,
         "submitted_by": submitted_by,
         "correlation_id": correlation_id,
+        "job_ids": None if id_prefix is None else await find_job_ids(conn, id_prefix, limit=limit + offset),
         "limit": limit,
         "offset": offset,
     }
     return await fetch(conn, "list_jobs", values)
+
+
+async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[int]:
+    """The newest jobs whose ids begin with these digits. By ranges of ids, which the primary key finds."""
+    first = int(prefix)
+    scales = [10**length for length in range(ID_DIGITS - len(prefix) + 1)]
+    lows = [first * scale for scale in scales if first * scale <= MAX_ID]
+    highs = [min((first + 1) * scale - 1, MAX_ID) for scale in scales[: len(lows)]]
+    return [row["job_id"] for row in await fetch(conn, "find_job_ids", {"lows": lows, "highs": highs, "limit": limit})]
 
 
 async def list_nodes(conn: Connection, job_id: int, *, with_children: bool = False) -> list[dict[str, Any]]:

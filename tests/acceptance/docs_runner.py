@@ -133,6 +133,7 @@ _MASKS = [
         (r"\b[0-9a-f]{40,64}\b", "HASH"),
         (r"[+]?\b\d+(\.\d+)? (ms|s|min)\b", "DURATION"),
         (r"(\w*duration\w*\"?[:=] ?)[\d.]+", r"\1DURATION"),
+        (r"[○◌●✓✗–↻] (?=\w)", ""),  # shown to people; a pipe gets plain words
         (r"\s+", " "),
     )
 ]

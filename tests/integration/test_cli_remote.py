@@ -83,6 +83,14 @@ def test_what_is_looked_at_over_http_is_what_the_database_says(dsn: str) -> None
 
 
 @pytest.mark.usefixtures("at_server")
+def test_a_job_is_named_by_its_first_digits_over_http() -> None:
+    first = submit("waiting").out.strip()
+    assert call("show", first[:-2], "--json").json["job_id"] == first
+    assert call("show", "last:waiting", "--json").json["job_id"] == first
+    assert "there is no job 1; `dagmaster jobs` lists them" in call("show", "1").err
+
+
+@pytest.mark.usefixtures("at_server")
 def test_following_ends_with_the_job() -> None:
     job_id = submit("greeting", '{"name": "Ada"}').out.strip()
     assert "the job is completed" in call("timeline", job_id, "--follow").out.splitlines()[-1]
@@ -128,7 +136,7 @@ def test_what_is_wrong_is_told_as_without_a_server() -> None:
     assert (refused.code, refused.err) == (2, "error: input 'tmies' is unknown; did you mean 'times'?\n")
     assert call("show", "12345").err == "error: there is no job 12345; `dagmaster jobs` lists them\n"
     assert "by their ids" in submit("greeting.yaml").err
-    assert "--by is not for a server" in call("cancel", "12345", "--by", "me").err
+    assert "--by is not for a server" in call("cancel", submit("waiting").out.strip(), "--by", "me").err
     assert "is of type integer, which 'x' is not" in submit("greeting", "-i", "times=x").err
 
 

@@ -27,6 +27,11 @@ def test_the_help_of_the_root_says_of_a_command_what_its_own_help_says(name: str
     assert f"For example:\n  dagmaster {name}" in command.help or f"\n  dagmaster {name}" in command.help
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_help_shows_a_mark_that_is_meant_for_the_formatter(name: str) -> None:
+    assert "\\b" not in load_command(name).help
+
+
 @pytest.mark.parametrize("name", ["upgrade", "downgrade", "current", "history"])
 def test_every_part_of_migrate_has_help_with_an_example(name: str) -> None:
     shown = call("migrate", name, "--help")

@@ -127,14 +127,21 @@ FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 -- list_jobs --
 -- The newest jobs first, filtered.
 SELECT job_id, workflow_id, workflow_version, status, priority, error_message, submitted_by, correlation_id, owner_id,
-    paused_at, created_at, started_at, completed_at
+    paused_at, parent_job_id, created_at, started_at, completed_at
 FROM dagapp.dag_jobs
 WHERE (:status::text IS NULL OR status = :status::dagapp.job_status)
     AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
     AND (:submitted_by::text IS NULL OR submitted_by = :submitted_by)
     AND (:correlation_id::text IS NULL OR correlation_id = :correlation_id)
+    AND (:job_ids::bigint[] IS NULL OR job_id = ANY(:job_ids))
 ORDER BY created_at DESC, job_id DESC
 LIMIT :limit OFFSET :offset;
+
+-- find_job_ids --
+-- The newest jobs whose ids are in one of these ranges.
+SELECT j.job_id FROM unnest(:lows::bigint[], :highs::bigint[]) AS r(low, high)
+JOIN dagapp.dag_jobs j ON j.job_id BETWEEN r.low AND r.high
+ORDER BY j.job_id DESC LIMIT :limit;
 
 -- show_nodes --
 -- A job's own nodes, and its fan-out children when they are asked for.

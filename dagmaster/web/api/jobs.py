@@ -65,6 +65,9 @@ async def list_jobs(
     workflow_id: str | None = None,
     submitted_by: str | None = None,
     correlation_id: str | None = None,
+    id_prefix: Annotated[
+        str | None, Query(pattern=r"^[1-9][0-9]{0,18}$", description="Only those whose ids begin with these digits.")
+    ] = None,
 ) -> Page[JobSummary]:
     """The newest jobs first."""
     rows = await job_store.list_jobs(
@@ -73,6 +76,7 @@ async def list_jobs(
         workflow_id=workflow_id,
         submitted_by=caller.name if caller.is_partner else submitted_by,
         correlation_id=correlation_id,
+        id_prefix=id_prefix,
         limit=limit + 1,
         offset=offset,
     )
