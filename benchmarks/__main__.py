@@ -1,6 +1,7 @@
 """`python -m benchmarks [w1 w2 w3 w4 w5 w6 w7 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
+import asyncio
 import os
 import platform
 import sys
@@ -8,8 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
-
-import uvloop
 
 from benchmarks import floor, idle, w1_latency, w2_chain, w3_fan, w4_throughput, w5_api, w6_adding, w7_task_chain
 from benchmarks.figures import Figure
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with embedded_place(options.data_dir) as place:
         about = _about(place)
         print(about, file=sys.stderr)
-        figures = uvloop.run(_measure(place, scale, options.workloads or BY_DEFAULT))
+        figures = asyncio.run(_measure(place, scale, options.workloads or BY_DEFAULT))
     about += f", {perf_counter() - began:.0f} s in all"
     print(table(figures))
     if options.json:

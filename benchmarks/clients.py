@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-import uvloop
 
 from benchmarks.workflows import CHAIN_INPUTS
 
@@ -71,4 +70,4 @@ async def main(address: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
-import uvloop
-
 from benchmarks.floor_statements import ADVANCE, ARRIVED, BEGIN, CLAIM, COUNT_EVENTS, END, REPORT, SUBMIT
 from dagmaster.ids import new_id
 from dagmaster.store.connect import Connection, connect, encode_rows
@@ -159,4 +157,4 @@ def _chunks(job_ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 if __name__ == "__main__":
-    uvloop.run(_work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(_work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

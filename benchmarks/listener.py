@@ -1,9 +1,8 @@
 """The second process of the floor's rounds: says when it was notified."""
 
+import asyncio
 import sys
 from time import perf_counter
-
-import uvloop
 
 from benchmarks.floor_statements import LISTEN
 from dagmaster.store.connect import connect
@@ -18,4 +17,4 @@ async def main(dsn: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1]))

@@ -3,13 +3,12 @@
 With BENCH_PROFILE set to a folder, it leaves a profile for `python -m pstats` there when it ends.
 """
 
+import asyncio
 import cProfile
 import logging
 import os
 import sys
 from pathlib import Path
-
-import uvloop
 
 from benchmarks import handlers
 from benchmarks.workflows import QUEUE, chain
@@ -50,10 +49,10 @@ def main() -> None:
     load_handlers([handlers.__file__])
     folder = os.environ.get("BENCH_PROFILE")
     if folder is None:
-        uvloop.run(play(role, dsn, int(concurrency)))
+        asyncio.run(play(role, dsn, int(concurrency)))
         return
     profile = cProfile.Profile()
-    profile.runcall(uvloop.run, play(role, dsn, int(concurrency)))
+    profile.runcall(asyncio.run, play(role, dsn, int(concurrency)))
     profile.dump_stats(Path(folder) / f"{role}-{os.getpid()}.prof")
 
 

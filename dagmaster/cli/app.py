@@ -1,5 +1,6 @@
 """The root command: which commands there are, the options they share, and what becomes of their errors."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -193,6 +194,7 @@ def _start_role(ctx: typer.Context) -> None:
 
 
 def main() -> None:
+    faulthandler.enable(all_threads=True)  # A process that crashes says where.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     code: object = 0

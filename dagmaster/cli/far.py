@@ -1,9 +1,8 @@
 """A worker at a server, over HTTP."""
 
+import asyncio
 import logging
 import socket
-
-import uvloop
 
 from dagmaster.cli.app import Shared
 from dagmaster.cli.health import answering
@@ -44,7 +43,7 @@ def work_far(settings: Settings, options: WorkerOptions, registry: Registry, hea
             spool.close()
 
     log.info("the worker is starting at %s: queues %s", url, ", ".join(options.queues))
-    uvloop.run(run())
+    asyncio.run(run())
     log.info("stopped")
 
 

@@ -1,5 +1,6 @@
 """The processes that serve: everything in one, or a role each."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import Sequence
@@ -7,7 +8,6 @@ from contextlib import AsyncExitStack
 from typing import Annotated
 
 import typer
-import uvloop
 
 from dagmaster import __version__
 from dagmaster.authoring.implicit import default_queue, own_queue
@@ -216,5 +216,5 @@ def serve(
                 typer.echo(greeting)
             await until_stopped(running, stop)
 
-    uvloop.run(run())
+    asyncio.run(run())
     log.info("stopped")

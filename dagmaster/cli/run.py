@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-import uvloop
 
 from dagmaster.authoring.implicit import own_queue
 from dagmaster.authoring.preparing import prepare, queues_of
@@ -85,7 +84,7 @@ def run(
     queues = sorted({queue}.union(*(queues_of(one.workflow) for one in (graph, *graph.called))))
     options = worker_options(settings, queues, concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
     with database(settings) as dsn:
-        outcome = uvloop.run(Runner(dsn, settings, registry, options, as_json, timeout, function).run(job))
+        outcome = asyncio.run(Runner(dsn, settings, registry, options, as_json, timeout, function).run(job))
     raise typer.Exit(outcome)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from dagmaster.errors import DagmasterError, Invalid
 from dagmaster.handlers.artifacts import Artifact, described
+from dagmaster.handlers.futures import in_loop
 
 MESSAGE_LIMIT = 2000
 LONGEST_RETRY_DELAY_SECONDS = 604_800
@@ -100,7 +101,7 @@ class Saving:
     def __await__(self) -> Generator[Any, None, None]:
         if self._stored is not None:
             # Shielded, and not for ever: neither a cancelled handler nor an outage may take it out of the way.
-            waiting = asyncio.wait([asyncio.wrap_future(self._stored)], timeout=STORED_WITHIN_SECONDS)
+            waiting = asyncio.wait([in_loop(self._stored)], timeout=STORED_WITHIN_SECONDS)
             yield from waiting.__await__()
         self._settle()
 

@@ -7,8 +7,6 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-import uvloop
-
 from dagmaster.errors import Conflict
 
 T = TypeVar("T")
@@ -49,7 +47,7 @@ class Background:
     def _main(self) -> None:
         try:
             with self._around() as given:
-                uvloop.run(self._run(given))
+                asyncio.run(self._run(given))
         except BaseException as error:
             if self._started.done():
                 raise

@@ -19,6 +19,7 @@ from dagmaster.handlers import Checkpoint, Handler, HandlerContext, HandlerResul
 from dagmaster.handlers.artifacts import missing
 from dagmaster.handlers.calling import call, encode_output
 from dagmaster.handlers.contract import clean_text
+from dagmaster.handlers.futures import in_loop
 from dagmaster.logs import about
 from dagmaster.model.caching import Caching
 from dagmaster.model.redact import redact_text
@@ -184,7 +185,7 @@ async def _wait_for_thread(attempt: _Attempt, thread: Future[Any] | None) -> Non
     if thread is None or thread.cancelled() or thread.done():
         return
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait([asyncio.wrap_future(thread)], timeout=attempt.bench.stop_within_seconds)
+        await asyncio.wait([in_loop(thread)], timeout=attempt.bench.stop_within_seconds)
     if not thread.done():
         attempt.bench.leave_behind(attempt.message.task_id, thread)
 

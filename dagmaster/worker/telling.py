@@ -13,6 +13,7 @@ import orjson
 from dagmaster.errors import TaskOver
 from dagmaster.handlers.calling import encode_output
 from dagmaster.handlers.contract import Checkpoint, Progress
+from dagmaster.handlers.futures import in_loop
 from dagmaster.queues.contract import SavedCheckpoint
 
 
@@ -94,7 +95,7 @@ class Teller:
     async def all_saved(self, task_id: str) -> None:
         """What a task saved must be stored before it is known how the task ended."""
         # Shielded: whoever is cancelled here must not cancel what is still to be stored.
-        if waiting := [asyncio.shield(asyncio.wrap_future(one.stored)) for one in self._of(task_id)]:
+        if waiting := [asyncio.shield(in_loop(one.stored)) for one in self._of(task_id)]:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def forget(self, task_id: str) -> None:

@@ -1,17 +1,19 @@
 """What must be true after a storm, beside the promise: nothing is missing, nothing is held, nothing is wrong."""
 
 import json
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import psutil
 from kinds import MEETING
 from ledger import LEDGER
 from plans import PlannedJob
-from processes import Stage
+from processes import Process, Stage
 
 JOBS = "SELECT job_id, workflow_id FROM dagapp.dag_jobs"
 LEAVE_SECONDS = 30.0
+SIGNS_OF_A_CRASH = ("Fatal Python error", "never retrieved")
 OUTCOME = "SELECT status::text, error_message FROM dagapp.dag_jobs WHERE job_id = %s"
 
 
@@ -38,6 +40,16 @@ def assert_doctor_finds_nothing(stage: Stage) -> None:
     code = doctor.wait()
     said = doctor.out.read_text()
     assert code == 0 and json.loads(said)["findings"] == [], f"the doctor found: {said}{doctor.last_words()}"
+
+
+def assert_nobody_crashed(processes: Iterable[Process]) -> None:
+    """Whoever was ended was ended by the storm, and nobody left an error that nobody looked at."""
+    for process in processes:
+        code = process.popen.poll()
+        assert code is None or code >= 0 or code == -signal.SIGKILL, f"it died by itself:\n{process.last_words()}"
+        said = process.log.read_text(errors="replace")
+        for sign in SIGNS_OF_A_CRASH:
+            assert sign not in said, f"{sign!r} was said:\n{said[max(0, said.index(sign) - 500) :][:4000]}"
 
 
 def assert_nobody_is_left_behind(dsn: str) -> None:

@@ -14,6 +14,7 @@ from checks import (
     assert_all_are_there,
     assert_all_slots_are_free,
     assert_doctor_finds_nothing,
+    assert_nobody_crashed,
     assert_nobody_is_left_behind,
 )
 from crashing import crash, crash_in_recovery
@@ -171,7 +172,8 @@ class Storm:
         for place in self.places:
             if place.process is None or not place.process.has_ended():
                 continue
-            assert not self._is_known(place.process), f"it died:\n{place.process.last_words()}"
+            code = place.process.popen.returncode
+            assert code >= 0 and not self._is_known(place.process), f"it died:\n{place.process.last_words()}"
             self.done["starts in vain"] += 1
             place.process.should_live = False
             self._start(place)
@@ -215,5 +217,6 @@ def weather(stage: Stage, server: EmbeddedServer, plan: Plan) -> Storm:
             sys.stderr.write(f"{storm.summary()}\n{stage.close()}\n")
             raise
         stage.close()
+    assert_nobody_crashed(stage.processes)
     assert_nobody_is_left_behind(stage.dsn)
     return storm

@@ -1,22 +1,26 @@
 """The checks after a storm see what they should see."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
+import processes
 import psycopg
 import pytest
 from checks import (
     assert_all_are_there,
     assert_all_slots_are_free,
     assert_doctor_finds_nothing,
+    assert_nobody_crashed,
     assert_nobody_is_left_behind,
 )
 from kinds import ENDLESS, HOPELESS, KINDS, PATIENT_CHAIN
 from ledger import LEDGER
 from people import People
 from plans import PlannedJob
-from processes import BOTH, Stage
+from processes import BOTH, Process, Stage
 from promise import Fates, assert_promise_kept, assert_records_agree
 from psycopg.rows import dict_row
 from shapes import CHAIN
@@ -127,3 +131,31 @@ def test_a_slot_that_is_held_is_seen(stage: Stage) -> None:
     people.cancel(endless)
     stage.until_ended()
     assert_all_slots_are_free(stage, SLOTS, seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("act", "complaint"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "died by itself"),
+        ("os.kill(os.getpid(), signal.SIGABRT)", "died by itself"),
+        ("sys.stderr.write('Future exception was never retrieved')", "never retrieved"),
+        ("faulthandler.dump_traceback(), sys.stderr.write('Fatal Python error: Aborted')", "Fatal Python error"),
+    ],
+)
+def test_a_process_that_dies_by_itself_or_leaves_an_error_behind_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, complaint: str
+) -> None:
+    monkeypatch.setattr(processes, "DAGMASTER", sys.executable)
+    process = Process(("-c", f"import faulthandler, os, signal, sys; {act}"), os.environ, tmp_path, 0)
+    process.wait()
+    with pytest.raises(AssertionError, match=complaint):
+        assert_nobody_crashed([process])
+
+
+def test_who_was_killed_or_ended_in_order_did_not_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "DAGMASTER", sys.executable)
+    sleeper = Process(("-c", "import time; time.sleep(60)"), os.environ, tmp_path, 0)
+    loser = Process(("-c", "raise SystemExit(3)"), os.environ, tmp_path, 1)
+    sleeper.kill()
+    loser.wait()
+    assert_nobody_crashed([sleeper, loser])

@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,7 @@ try:
     app(["--help"], prog_name="dagmaster")
 except SystemExit:
     pass
-slow = {"sqlalchemy", "alembic", "psycopg", "jinja2", "yaml", "pydantic_settings", "uvloop"} & set(sys.modules)
+slow = {"sqlalchemy", "alembic", "psycopg", "jinja2", "yaml", "pydantic_settings"} & set(sys.modules)
 sys.exit(f"loaded: {slow}" if slow else 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -158,3 +159,13 @@ def test_a_command_loads_what_it_needs(modules: str, packages: tuple[str, ...]) 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_command_says_where_it_crashed() -> None:
+    code = "import os, signal; from dagmaster.cli import app; " + (
+        "app.app = lambda prog_name: os.kill(os.getpid(), signal.SIGSEGV); app.main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in ended.stderr
+    assert "most recent call first" in ended.stderr

@@ -13,8 +13,7 @@ from dagmaster.cli import runtime
 
 # A command that ends by itself, gets a signal behind its loop, and one while the interpreter is taken down.
 LATE = """
-import os, signal
-import uvloop
+import asyncio, os, signal
 from dagmaster.cli import app, runtime
 
 def kill():
@@ -28,7 +27,7 @@ async def run():
     runtime.stop_on_signals()
 
 def command(prog_name):
-    uvloop.run(run())
+    asyncio.run(run())
     kill()
     print("closed")
 

@@ -1,16 +1,21 @@
 """Parts of a worker by themselves: what handlers say, the logs they write, the slots they hold."""
 
 import asyncio
+import gc
 import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dagmaster.handlers.contract import Checkpoint
+from dagmaster.handlers.contract import Checkpoint, HandlerContext
 from dagmaster.queues.contract import TaskMessage
 from dagmaster.tasklogs.contract import LogUnavailable
 from dagmaster.tasklogs.files import FileLogs
+from dagmaster.worker.execute import _wait_for_thread
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.slots import Slots
 from dagmaster.worker.telling import Teller
@@ -108,3 +113,45 @@ async def test_a_handler_that_has_ended_is_not_overdue_while_its_checkpoint_is_s
     slots.finish("1_a_0")
     assert slots.overdue(-1) == []
     runner.cancel()
+
+
+@pytest.fixture
+async def unheard() -> AsyncIterator[list[str]]:
+    """What reaches the loop because nobody else took it."""
+    loop, told = asyncio.get_running_loop(), list[str]()
+    loop.set_exception_handler(lambda _, context: told.append(context["message"]))
+    yield told
+    loop.set_exception_handler(None)
+
+
+async def test_a_checkpoint_of_a_withdrawn_task_leaves_no_error_behind(unheard: list[str]) -> None:
+    teller = Teller(1000)
+    ctx = HandlerContext(
+        task_id="1_a_0", job_id=1, node_id="a", handler="h", checkpoint_sink=teller.checkpoint_sink("1_a_0")
+    )
+
+    async def work() -> None:
+        await ctx.checkpoint("phase")
+
+    working = asyncio.create_task(work())
+    await teller.has_unsaved.wait()
+    working.cancel()
+    teller.forget("1_a_0")  # The handler would be told that the task is over, and is gone.
+    await asyncio.wait([working])
+    await asyncio.sleep(0.01)
+    del working
+    gc.collect()
+    assert unheard == []
+
+
+async def test_a_thread_that_fails_after_its_task_was_cancelled_leaves_no_error_behind(unheard: list[str]) -> None:
+    thread = Future[None]()
+    attempt = SimpleNamespace(bench=SimpleNamespace(stop_within_seconds=10), message=None)
+
+    waiting = asyncio.create_task(_wait_for_thread(attempt, thread))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    thread.set_exception(ValueError("too late"))
+    await waiting
+    del thread, waiting
+    gc.collect()
+    assert unheard == []

@@ -1,5 +1,6 @@
 """The process that handlers' processes are forked from: it has loaded them, has no threads, and outlives no worker."""
 
+import faulthandler
 import gc
 import os
 import selectors
@@ -157,6 +158,7 @@ def _prepare(config: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    faulthandler.enable()
     die_with_parent(signal.SIGKILL)  # Loading may take long, and does not look at the socket.
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
