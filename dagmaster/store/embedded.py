@@ -37,6 +37,7 @@ ROOTS_STAND_IN = "pgserver"  # PostgreSQL refuses to run as root
 START_SECONDS = 300.0  # after a crash the server first replays up to max_wal_size
 STOP_SECONDS = 60.0
 STALE_BACKENDS_SECONDS = 30.0
+_RUN_FOLDER = Path("/run")
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_BYTES = 103  # of macOS; Linux has four more
 ELSEWHERE = "choose another folder with DAGMASTER_DATA_DIR, or a server with DAGMASTER_DATABASE_URL"
@@ -337,6 +338,13 @@ def _account_for(pgdata: Path) -> Account:
     """Who runs the server when we are root: the folder's owner, or a user of its own."""
     if pgdata.exists() and pgdata.stat().st_uid != 0:
         return Account(pgdata.stat().st_uid, pgdata.stat().st_gid)
+    # Two `useradd` at once can each report success for an id of which only one lasts.
+    with (_RUN_FOLDER / "dagmaster-useradd.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _stand_in()
+
+
+def _stand_in() -> Account:
     with suppress(KeyError):
         return Account(*pwd.getpwnam(ROOTS_STAND_IN)[2:4])
     command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", ROOTS_STAND_IN]

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -424,6 +425,25 @@ def test_as_root_another_users_closed_folder_is_not_opened(empty_folder):
     with pytest.raises(EmbeddedServerFailed, match=f"may not pass {home}; choose another folder"):
         EmbeddedServer.start(home / "flows")
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_processes_that_need_the_server_s_user_at_once_make_it_once(tmp_path, monkeypatch):
+    made = tmp_path / "made"
+    (tmp_path / "useradd").write_text(f"#!/bin/sh\nsleep 0.05\necho made >> {made}\n")
+    (tmp_path / "useradd").chmod(0o755)
+
+    def look_up(name: str) -> tuple[str, str, int, int]:
+        if not made.exists():
+            raise KeyError(name)
+        return name, "x", 1234, 1235
+
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(embedded, "_RUN_FOLDER", tmp_path)
+    monkeypatch.setattr(embedded.pwd, "getpwnam", look_up)
+    with ThreadPoolExecutor(4) as threads:
+        accounts = set(threads.map(embedded._account_for, [tmp_path / "absent"] * 4))
+    assert accounts == {embedded.Account(1234, 1235)}
+    assert made.read_text() == "made\n"
 
 
 def test_each_test_has_a_database_of_its_own(dsn):
