@@ -59,11 +59,12 @@ def _fold(template: Draft, fan_out: Draft, notes: Notes) -> None:
     given = {key: template.raw[key] for key in _TASK_FIELDS if template.raw.get(key) is not None}
     fan_out.raw["task"] = {**own, **given, "queue": own.get("queue") or given.get("queue")}
     notes.move(("nodes", template.node_id), ("nodes", fan_out.node_id, "task"))
-    for place, target in enumerate(template.raw["next"]):
-        if target not in fan_out.raw["next"] and target != fan_out.node_id:
-            moved: Path = ("nodes", fan_out.node_id, "next", len(fan_out.raw["next"]))
+    targets = fan_out.raw.setdefault("next", [])  # What could not be read has none.
+    for place, target in enumerate(template.raw.get("next", [])):
+        if target not in targets and target != fan_out.node_id:
+            moved: Path = ("nodes", fan_out.node_id, "next", len(targets))
             notes.move(("nodes", template.node_id, "next", place), moved)
-            fan_out.raw["next"].append(target)
+            targets.append(target)
 
 
 def _relink(draft: Draft, owners: Owners, notes: Notes) -> None:

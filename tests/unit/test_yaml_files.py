@@ -71,7 +71,7 @@ def test_handlers_are_checked_where_they_are_known() -> None:
 
 def test_the_pinned_definition_is_self_contained() -> None:
     workflow = parse(ECHO)
-    again = Workflow.model_validate_json(workflow.to_json())
+    again = Workflow.model_validate_json(workflow.json_definition)
     assert again.content_hash == workflow.content_hash
     assert compile_graph(again).nodes.keys() == compile_graph(workflow).nodes.keys()
 
@@ -135,6 +135,19 @@ def test_a_damaged_file_is_explained_and_nothing_else_happens(sample: str, data:
         compile_graph(workflow)
 
 
+def test_a_child_node_that_cannot_be_read_is_one_problem_and_no_crash() -> None:
+    text = """
+        workflow_id: w
+        nodes:
+          f: {type: fan_out, source: "{{ inputs.l }}", child_node: t, next: i}
+          t: [handler, h]
+          i: {type: fan_in, source_node: t}
+    """
+    workflow, found = read_workflow(dedent(text), queues=QUEUES)
+    assert workflow is None
+    assert found
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_a_workflow_or_is_explained(text: str) -> None:
     workflow, found = read_workflow(text, queues=QUEUES)
@@ -175,7 +188,7 @@ def read_json(document: dict[str, Any]) -> None:
     assert (workflow is None) is any(problem.is_error for problem in found)
     if workflow is not None:
         compile_graph(workflow)
-        assert b"(unread)" not in workflow.to_json()
+        assert b"(unread)" not in workflow.json_definition
 
 
 @given(NODES)
