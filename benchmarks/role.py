@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import handlers
 from benchmarks.workflows import QUEUE, chain
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.cli.runtime import stop_on_signals, until_stopped
+from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
 from dagmaster.cli.serving import Door, serving
 from dagmaster.fleet import fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
@@ -29,6 +29,7 @@ async def play(role: str, dsn: str, concurrency: int) -> None:
     work = worker_options(settings, [QUEUE], concurrency) if role != "orchestrator" else None
     stop = stop_on_signals()
     async with fleet(dsn, settings, orchestrate=role != "worker", work=work, registry=registry) as running:
+        tune_garbage_collection()
         print("ready", flush=True)
         await until_stopped(running, stop)
 
@@ -39,6 +40,7 @@ async def serve(dsn: str, settings: Settings) -> None:
     catalog.register(chain(3).workflow)
     door = Door(bind("127.0.0.1", 0), catalog)
     async with fleet(dsn, settings) as running, serving(dsn, settings, running, door, registry):
+        tune_garbage_collection()
         print(f"ready {url_of(door.listener)}", flush=True)
         await until_stopped(running, stop)
 

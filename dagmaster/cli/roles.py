@@ -19,7 +19,7 @@ from dagmaster.cli.far import is_far, work_far
 from dagmaster.cli.health import answering, open_health
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 from dagmaster.cli.output import count_of, listed
-from dagmaster.cli.runtime import stop_on_signals, until_stopped
+from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
 from dagmaster.fleet import fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
@@ -212,6 +212,7 @@ def serve(
             if door is not None and registry is not None:
                 await stack.enter_async_context(serving(dsn, settings, running, door, registry))
             await stack.enter_async_context(answering(running.worker, health))
+            tune_garbage_collection()
             if greeting:
                 typer.echo(greeting)
             await until_stopped(running, stop)

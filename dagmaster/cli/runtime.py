@@ -1,6 +1,7 @@
-"""How a process of the command line is stopped: by a signal, or by a role that fails."""
+"""How a process of the command line runs, and how it is stopped: by a signal, or by a role that fails."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -10,6 +11,10 @@ from typing import Any
 from dagmaster.fleet import Fleet
 
 log = logging.getLogger(__name__)
+
+# An orchestrator allocates thousands of objects per batch, nearly all of which die by their reference counts. With
+# Python's defaults the collector walks the jobs in memory over and over: a third of the processor time at full load.
+COLLECT_THRESHOLDS = (50_000, 20, 100)
 
 
 def stop_on_signals() -> asyncio.Event:
@@ -38,6 +43,13 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     return stop
+
+
+def tune_garbage_collection() -> None:
+    """After a long-lived process has started: what it has loaded so far stays, and is never looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_THRESHOLDS)
 
 
 async def until_stopped(running: Fleet, stop: asyncio.Event) -> None:

@@ -226,7 +226,9 @@ class Workflow(Frozen):
     finally_: tuple[str, ...] = Field(default=(), alias="finally")
     nodes: Mapping[str, Node]
 
-    def to_json(self) -> bytes:
+    @cached_property
+    def json_definition(self) -> bytes:
+        """As it is pinned. Made once: every submission carries it."""
         # Left out where they are not set: definitions that were pinned before they existed keep their hash.
         unset = {name for name in _LATER_FIELDS if not getattr(self, name)}
         return orjson.dumps(self.model_dump(mode="json", exclude=unset), option=orjson.OPT_SORT_KEYS)
@@ -234,9 +236,10 @@ class Workflow(Frozen):
     @cached_property
     def content_hash(self) -> str:
         """The key under which the definition is pinned."""
-        return sha256(self.to_json()).hexdigest()
+        return sha256(self.json_definition).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("content_hash", None)  # a copy would keep the hash of the original
+        for name in ("json_definition", "content_hash"):  # A copy would keep those of the original.
+            copied.__dict__.pop(name, None)
         return copied

@@ -185,7 +185,7 @@ def workflow_row(graph: Graph) -> dict[str, Any]:
         "workflow_hash": workflow.content_hash,
         "workflow_id": workflow.workflow_id,
         "version": workflow.version,
-        "definition": orjson.Fragment(workflow.to_json()),
+        "definition": orjson.Fragment(workflow.json_definition),
     }
 
 

@@ -20,7 +20,7 @@ _LISTEN: Mapping[str, LiteralString] = {MAIL: "LISTEN dagmaster_mail", TASKS: "L
 _NOTIFY: Mapping[str, LiteralString] = {MAIL: "NOTIFY dagmaster_mail", TASKS: "NOTIFY dagmaster_tasks"}
 
 # A notification in every commit would serialise the commits of all processes: one may ride along only now and then.
-RIDE_INTERVAL_SECONDS = 0.004
+RIDE_INTERVAL_SECONDS = 0.001
 MIN_INTERVAL_SECONDS = 0.003
 NOT_URGENT_SECONDS = 0.05
 RECONNECT_SECONDS = 1.0

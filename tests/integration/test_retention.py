@@ -208,5 +208,5 @@ def test_a_workflow_says_how_long_its_jobs_are_kept() -> None:
 
 def test_a_definition_without_it_keeps_the_hash_that_it_was_pinned_under() -> None:
     workflow = single().workflow
-    assert b"retention_days" not in workflow.to_json()
+    assert b"retention_days" not in workflow.json_definition
     assert workflow.model_copy(update={"retention_days": 1.0}).content_hash != workflow.content_hash

@@ -523,7 +523,7 @@ def test_suggestions_ignore_case_and_need_to_be_close() -> None:
 def test_a_copy_of_a_workflow_has_its_own_hash() -> None:
     original = workflow(a=task("END"))
     assert original.content_hash != original.model_copy(update={"version": 2}).content_hash
-    assert Workflow.model_validate_json(original.to_json()).content_hash == original.content_hash
+    assert Workflow.model_validate_json(original.json_definition).content_hash == original.content_hash
 
 
 # Properties

@@ -122,7 +122,7 @@ def test_a_definition_without_rules_keeps_its_hash() -> None:
 def test_rules_are_pinned_with_the_definition(rules: dict[str, Any]) -> None:
     pinned = workflow(RetryPolicy(**rules))
     assert pinned.content_hash != workflow(RetryPolicy()).content_hash
-    assert Workflow.model_validate_json(pinned.to_json()) == pinned
+    assert Workflow.model_validate_json(pinned.json_definition) == pinned
 
 
 def test_a_first_pause_above_the_default_limit_can_be_written_down_and_read_again():

@@ -238,13 +238,13 @@ def workflow(schedule: Any, **inputs: InputSpec) -> Workflow:
 
 
 def test_a_workflow_without_a_schedule_keeps_the_hash_it_had() -> None:
-    assert b"schedule" not in workflow(None).to_json()
+    assert b"schedule" not in workflow(None).json_definition
     assert workflow(None).content_hash != workflow("0 6 * * *").content_hash
 
 
 def test_a_schedule_survives_being_pinned() -> None:
     pinned = workflow({"every": "15m", "inputs": {"a": 1}, "catchup": "all"}, a=InputSpec(type=InputType.INTEGER))
-    assert Workflow.model_validate_json(pinned.to_json()) == pinned
+    assert Workflow.model_validate_json(pinned.json_definition) == pinned
 
 
 def test_a_job_is_given_the_inputs_of_the_schedule_and_its_time() -> None:

@@ -149,14 +149,14 @@ def test_chains_that_do_not_stand_apart_are_refused(nodes: str, head: str, messa
 
 def test_what_is_not_used_does_not_change_the_hash_of_a_definition() -> None:
     plain = parse("  a: {handler: h}")
-    written = plain.to_json()
+    written = plain.json_definition
     assert b"allow_failure" not in written and b"finally" not in written and b"on_failure" not in written
     same = plain.model_copy(update={"nodes": {**plain.nodes, "a": TaskNode(handler="h", queue="q", next=("END",))}})
     assert same.content_hash == plain.content_hash
     forgiving = parse("  a: {handler: h, allow_failure: true}")
     assert forgiving.content_hash != plain.content_hash
     for workflow in (forgiving, parse(LAST, HEAD)):
-        assert Workflow.model_validate_json(workflow.to_json()).content_hash == workflow.content_hash
+        assert Workflow.model_validate_json(workflow.json_definition).content_hash == workflow.content_hash
 
 
 # What a workflow calls.
