@@ -1,23 +1,20 @@
-import itertools
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+from databases import Databases
 from hypothesis import HealthCheck, settings
 
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
-from dagmaster.store.migrate import upgrade
 
-TEMPLATE = "dagmaster_template"
-numbers = itertools.count(1)
-
-# Tests make hundreds of databases and dozens of servers: in memory that takes a third of the time.
+# Tests make dozens of servers and databases: in memory that takes a third of the time.
 MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 * 1024**3
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
     os.environ["TMPDIR"] = str(MEMORY)
@@ -51,27 +48,29 @@ def pg_server() -> Iterator[EmbeddedServer]:
     shutil.rmtree(folder)
 
 
-def administer(server: EmbeddedServer, statement: str) -> None:
-    # A connection for each: a test may have restarted the server.
-    with psycopg.connect(server.dsn_of("postgres"), autocommit=True) as conn:
-        conn.execute(statement)
+# Tests crash the server, never the machine.
+CARELESS = {"fsync": "off", "full_page_writes": "off", "jit": "off"}
 
 
 @pytest.fixture(scope="session")
-def template(pg_server: EmbeddedServer) -> str:
-    """What every test's database begins with."""
-    # Tests crash the server, never the machine, and making databases is most of their time.
-    administer(pg_server, "ALTER SYSTEM SET fsync = off")
-    administer(pg_server, "SELECT pg_reload_conf()")
-    administer(pg_server, f"CREATE DATABASE {TEMPLATE}")
-    upgrade(pg_server.dsn_of(TEMPLATE))
-    return TEMPLATE
+def databases(pg_server: EmbeddedServer) -> Iterator[Databases]:
+    """Empty ones with dagmaster's schema, to lend."""
+    with psycopg.connect(pg_server.dsn_of("postgres"), autocommit=True) as conn:
+        for name, value in CARELESS.items():
+            conn.execute(f"ALTER SYSTEM SET {name} = {value}")
+        conn.execute("SELECT pg_reload_conf()")
+    # In memory a copy of the files is quickest; on a disk its checkpoints are not.
+    with closing(
+        Databases(pg_server, strategy="FILE_COPY" if tempfile.gettempdir() == str(MEMORY) else "WAL_LOG")
+    ) as them:
+        yield them
 
 
 @pytest.fixture
-def dsn(pg_server: EmbeddedServer, template: str) -> Iterator[str]:
-    """The address of a fresh database with dagmaster's schema, dropped after the test."""
-    yield from _database(pg_server, template)
+def dsn(databases: Databases) -> Iterator[str]:
+    """The address of a database with dagmaster's schema and nothing else, for this test alone."""
+    with databases.lent() as address:
+        yield address
 
 
 @pytest.fixture
@@ -82,15 +81,7 @@ async def conn(dsn: str) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture(scope="module")
-def shared_dsn(pg_server: EmbeddedServer, template: str) -> Iterator[str]:
+def shared_dsn(databases: Databases) -> Iterator[str]:
     """The same, for all tests of a module."""
-    yield from _database(pg_server, template)
-
-
-def _database(server: EmbeddedServer, template: str) -> Iterator[str]:
-    name = f"test_{next(numbers)}"
-    # In memory a copy of the files is quickest; on a disk its checkpoints are not.
-    strategy = "FILE_COPY" if tempfile.gettempdir() == str(MEMORY) else "WAL_LOG"
-    administer(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY {strategy}")
-    yield server.dsn_of(name)
-    administer(server, f"DROP DATABASE {name} WITH (FORCE)")
+    with databases.lent() as address:
+        yield address
