@@ -14,8 +14,8 @@ from dagmaster.store.connect import Connection, connect
 OWNER_IS_ALIVE_SECONDS = 120.0
 GIVE_UP_SECONDS = 300.0
 LIVE = ("pending", "running")
-# Looking costs what is measured, so the first look comes late; but the quickest job so far bounds how quick the next can
-# be seen to be, so it must come well before that.
+# Looking costs what is measured, so the first look comes late; but well before the quickest job so far would be done,
+# so that a quicker one can be seen to be quicker.
 WAIT_SHARE = 0.5
 
 
