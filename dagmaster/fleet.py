@@ -31,6 +31,7 @@ def rules_of(settings: Settings) -> Rules:
         dispatch_timeout_seconds=settings.dispatch_timeout_seconds,
         timeout_grace_seconds=settings.timeout_grace_seconds,
         zombie_after_seconds=settings.zombie_after_seconds,
+        max_worker_deaths=settings.max_worker_deaths,
         max_fan_out=settings.max_fan_out,
         default_timeout_seconds=settings.default_task_timeout_seconds,
         default_retry=RetryPolicy(max_attempts=settings.default_max_retries),

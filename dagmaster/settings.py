@@ -112,6 +112,7 @@ class Settings(BaseSettings):
     dispatch_timeout_seconds: Seconds | None = None
     timeout_grace_seconds: Grace = 5
     default_max_retries: NonNegativeInt = 3
+    max_worker_deaths: PositiveInt = 5
     shutdown_grace_seconds: Grace = 30
     stop_within_seconds: Seconds = 2
 

@@ -125,4 +125,5 @@ def _unskip(turn: Turn, node: NodeState) -> None:
 def _retry(turn: Turn, node: NodeState) -> None:
     """With all the retries of its policy, as if it were new."""
     node.max_retries = node.attempt + 1 + policy_of(node).max_attempts
+    node.times_lost = 0
     retry(turn, node, timedelta())

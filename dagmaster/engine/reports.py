@@ -40,6 +40,7 @@ def accept_failed(turn: Turn, message: TaskFailed) -> None:
     if node is None:
         return
     turn.results.setdefault(message.task_id, _result(turn, message))
+    node.times_lost = 0
     fail_attempt(
         turn,
         node,
@@ -59,8 +60,23 @@ def accept_lost(turn: Turn, message: TaskLost) -> None:
         return
     if message.given_back:
         node.max_retries += 1
-    error = f"worker {message.worker_id} {'gave it back' if message.given_back else 'was lost'}"
-    fail_attempt(turn, node, error, delay_seconds=0, status=EventStatus.WARNING, worker_id=message.worker_id)
+        error = f"worker {message.worker_id} gave it back"
+    else:
+        node.times_lost += 1
+        error = f"worker {message.worker_id} was lost"
+    limit = turn.rules.max_worker_deaths
+    is_poison = not message.given_back and limit is not None and node.times_lost >= limit
+    if is_poison:
+        error = f"{error}: {node.times_lost} workers in a row died while they ran this task, so it is not tried again"
+    fail_attempt(
+        turn,
+        node,
+        error,
+        permanent=is_poison,
+        delay_seconds=0,
+        status=EventStatus.FAILURE if is_poison else EventStatus.WARNING,
+        worker_id=message.worker_id,
+    )
 
 
 def accept_checkpoint(turn: Turn, message: TaskCheckpoint) -> None:

@@ -30,6 +30,7 @@ class NodeState:
     max_retries: int
     status: NodeStatus = NodeStatus.PENDING
     attempt: int = 0
+    times_lost: int = 0  # in a row, with the workers that ran it
     parent: str | None = None
     index: int | None = None
     params: bytes | None = None

@@ -37,6 +37,7 @@ class Rules:
     dispatch_timeout_seconds: float | None = None
     timeout_grace_seconds: float = 5.0
     zombie_after_seconds: float = 86_400.0
+    max_worker_deaths: int | None = None
     max_fan_out: int = 1_000_000
     slice_size: int = 2_000
     default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # of added tasks; definitions say it

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import inspect
 import re
+import signal
 import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from concurrent.futures import Executor
@@ -60,25 +61,46 @@ async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | No
 
     A thread cannot be stopped: when the call is cancelled, `ctx.cancelled` is set and the thread left to itself.
     """
+    me = asyncio.current_task()
     try:
         arguments = arguments_of(handler, ctx)
         with working_on(ctx):
             return normalised(await _run(handler, arguments, ctx, executor))
-    except (GeneratorExit, Interrupted):
+    except Interrupted:
         raise
     except BaseException as error:  # SystemExit and Rust panics too: a worker survives its handlers
-        if _is_ctrl_c(error):
-            raise
-        if _is_cancelled(error):
-            ctx.cancelled.set()
+        if is_callers_own(error, me):
+            if isinstance(error, asyncio.CancelledError):
+                ctx.cancelled.set()
             raise
         record(error)
         return failure(error, ctx)
 
 
-def _is_ctrl_c(error: BaseException) -> bool:
-    """Only the main thread sees it; elsewhere a handler has raised it."""
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+def is_callers_own(error: BaseException, me: "asyncio.Task[Any] | None") -> bool:
+    """Whether it came from outside of the handler: its task is cancelled, its coroutine closed, or Ctrl-C pressed."""
+    match error:
+        case asyncio.CancelledError():
+            # A handler that lets an inner task's cancellation escape has failed; nobody cancelled it.
+            return me is not None and me.cancelling() > 0
+        case GeneratorExit():
+            return me is None or _present_task() is not me  # Who drops a coroutine closes it, in no step of its task.
+        case KeyboardInterrupt():
+            return _ctrl_c_raises()
+    return False
+
+
+def _present_task() -> "asyncio.Task[Any] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # No loop runs.
+        return None
+
+
+def _ctrl_c_raises() -> bool:
+    """Where Ctrl-C is handled, as in every command, only a handler raises it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def arguments_of(handler: Handler, ctx: HandlerContext) -> list[Any]:
@@ -109,8 +131,8 @@ def _in_thread(handler: Handler, arguments: list[Any], ctx: HandlerContext) -> A
         value = handler.function(*arguments)
         if inspect.isawaitable(value) or inspect.isasyncgen(value):
             return asyncio.run(settle(value, ctx))
-    except (StopIteration, KeyboardInterrupt) as error:
-        # One would hang the future it travels in, the other would be taken for Ctrl-C.
+    except (StopIteration, KeyboardInterrupt, GeneratorExit) as error:
+        # One would hang the future it travels in, the others would be taken for Ctrl-C and for the end of the caller.
         raise RuntimeError(f"the handler raised {type(error).__name__}") from error
     return value
 
@@ -166,12 +188,6 @@ def _as_output(value: Any) -> dict[str, Any]:
             return {"result": value}
 
 
-def _is_cancelled(error: BaseException) -> bool:
-    """A handler that lets an inner task's cancellation escape has failed; nobody cancelled it."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
 def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
     types = error_types(error)
     match error:
@@ -212,7 +228,7 @@ def _described(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - a broken __str__ in a handler's exception must not hide the failure
+    except BaseException:  # noqa: BLE001 - a broken __str__ in a handler's exception must not hide the failure
         return ""
 
 

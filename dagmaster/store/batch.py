@@ -192,6 +192,7 @@ def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
             "task_id": job.task_id(node) if node.dispatched_at else None,
             "retry_count": node.attempt,
             "max_retries": node.max_retries,
+            "times_lost": node.times_lost or None,
             "input_params": _json(node.params),
             "output": _json(node.output),
             "error_message": node.error,

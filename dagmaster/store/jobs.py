@@ -258,6 +258,7 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
 def _node(row: Mapping[str, Any], job: JobState) -> NodeState:
     node = node_of(row, job.graph, row["definition"])
     node.has_params, node.output, node.version = row["has_params"], row["output"], row["version"]
+    node.times_lost = row["times_lost"]
     return node
 
 

@@ -171,6 +171,8 @@ class DagNodeState(Base, table=True):
     task_id: str | None = Field(default=None, max_length=128)
     retry_count: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     max_retries: int = Field(default=3, sa_column_kwargs={"server_default": text("3")})
+    # How many workers in a row were lost with it.
+    times_lost: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     parent_node_id: str | None = Field(default=None, max_length=64)
     fan_out_index: int | None = None
     fan_out_item_key: str | None = Field(default=None, max_length=128)

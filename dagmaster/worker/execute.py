@@ -17,7 +17,7 @@ from dagmaster import tracing
 from dagmaster.errors import DagmasterError
 from dagmaster.handlers import Checkpoint, Handler, HandlerContext, HandlerResult, Interrupted, Registry
 from dagmaster.handlers.artifacts import missing
-from dagmaster.handlers.calling import call, encode_output
+from dagmaster.handlers.calling import call, encode_output, is_callers_own
 from dagmaster.handlers.contract import clean_text
 from dagmaster.handlers.futures import in_loop
 from dagmaster.logs import about
@@ -101,7 +101,7 @@ def _traced(message: TaskMessage, worker_id: str) -> AbstractContextManager[Any]
 
 
 async def _report_of(attempt: _Attempt) -> TaskReport:
-    message, bench = attempt.message, attempt.bench
+    message, bench, me = attempt.message, attempt.bench, asyncio.current_task()
     try:
         handler = bench.registry.get(message.handler)
         ctx = await _context(attempt)
@@ -114,7 +114,9 @@ async def _report_of(attempt: _Attempt) -> TaskReport:
         return _ended(attempt, "given_back")
     except DagmasterError as error:
         return _failed(attempt, HandlerResult.failed(str(error), permanent=True))
-    except Exception as error:  # noqa: BLE001 - what is not reported stands still until its time is over
+    except BaseException as error:  # What is not reported stands still until its time is over.
+        if is_callers_own(error, me):
+            raise
         return _failed(attempt, HandlerResult.failed(f"cannot be executed: {type(error).__name__}: {error}"))
 
 

@@ -37,6 +37,7 @@ from dagmaster.worker.slots import Held, Slots
 from dagmaster.worker.speaking import Speaker
 from dagmaster.worker.spool import Spool
 from dagmaster.worker.standing import standing_stats
+from dagmaster.worker.surviving import surviving_handlers
 from dagmaster.worker.telling import Teller
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class Worker:
         self._freed = asyncio.Event()
         self.is_stopping = False
         self._stop: asyncio.Event | None = None
+        self._main: asyncio.Task[Any] | None = None
         self._claiming: asyncio.Task[None] | None = None
         self._deadline: float | None = None
         self._reserved_at = 0.0
@@ -169,11 +171,11 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then finish or give back what is running."""
-        self._stop = stop
+        self._stop, self._main = stop, asyncio.current_task()
         background = [asyncio.create_task(self._wake_on(stop)), asyncio.create_task(self._logbook.run())]
         self._outbox.recover()
         try:
-            with LoopWatch().running():
+            with LoopWatch().running(), surviving_handlers():
                 await self._children.start()
                 await self._serve_until(stop)
         finally:
@@ -328,7 +330,7 @@ class Worker:
             report = await self._execute(message)
             await self._speaker.tell_last(self._link, message.task_id)
         except asyncio.CancelledError:
-            if self.is_stopping or self.slots.was_told(message.task_id):
+            if self.is_stopping or self._is_dying() or self.slots.was_told(message.task_id):
                 raise
             report = _failed(message, "the handler has cancelled the task that it runs in")
         except Exception as error:  # What is not reported stands still until its time is over.
@@ -339,6 +341,10 @@ class Worker:
             return  # Its time was over long ago, and so it was reported.
         self.slots.held.pop(message.task_id, None)
         self._hand_in(report)
+
+    def _is_dying(self) -> bool:
+        """All that runs in this process is being cancelled: that is no task's own fault."""
+        return self._main is not None and (self._main.done() or self._main.cancelling() > 0)
 
     async def _execute(self, message: TaskMessage) -> TaskReport:
         return await execute(message, self._bench, self.worker_id)
@@ -420,29 +426,33 @@ class Worker:
 
     async def _leave(self) -> None:
         """Give back what was not finished in time, and say good-bye."""
+        was_asked = self._stop is not None and self._stop.is_set()
+        dies_with = 0 if was_asked else len(self.slots.held)
         self.is_stopping = True
-        await self._give_back()
+        await self._end_tasks(give_back=was_asked)
         self._threads.shutdown(wait=False, cancel_futures=True)
         if not self.worker_id:
             return
         with suppress(*self._transport.lost, TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS), self._transport.open(self.worker_id) as link:
                 await self._speaker.save_all(link)
-                unknown = await link.forgotten(self._known())
+                unknown = await link.forgotten(self._known()) if was_asked else []
                 reports = self._outbox.all()
                 if reports or unknown:
                     await link.exchange([*reports, *map(_given_back, unknown)], 0)
                     self._outbox.remove_first(reports)
-                await link.leave(self.standing())
+                if not dies_with:  # Otherwise its lease runs out, and they are lost.
+                    await link.leave(self.standing())
 
-    async def _give_back(self) -> None:
+    async def _end_tasks(self, *, give_back: bool) -> None:
+        """What a worker that dies has held is lost: one of them may be the reason, and its attempt must count."""
         held = list(self.slots.held.values())
         for one in held:
             one.runner.cancel()
         if held:
             # They may still clean up, and processes are ended.
             await asyncio.wait([one.runner for one in held], timeout=self.options.stop_within_seconds + 1)
-        for one in held:
+        for one in held if give_back else ():
             if not one.runner.done() or one.runner.cancelled():  # The others were reported.
                 self._outbox.add(_given_back(one.message))
 

@@ -64,6 +64,12 @@ def raise_(ctx: Context) -> None:
             raise Retry("later", after=7)
         case "exit":
             sys.exit(3)
+        case "ctrl-c":
+            raise KeyboardInterrupt
+        case "generator":
+            raise GeneratorExit
+        case "cancelled":
+            raise asyncio.CancelledError
         case "output":
             return {"it": object()}  # type: ignore[return-value]
         case "large":

@@ -4,11 +4,13 @@ import asyncio
 import contextvars
 import enum
 import logging
+import signal
 import sys
 import threading
 import uuid
 from collections import deque, namedtuple
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -219,14 +221,50 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure(function):
     assert (await run(function)).error_message == "CancelledError"
 
 
-def test_keyboard_interrupt_passes():
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(run(raising(KeyboardInterrupt())[0]))
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, SystemExit])
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_what_looks_like_the_end_of_the_caller_is_a_failure_of_the_handler(kind, in_thread):
+    result = asyncio.run(run(raising(kind())[in_thread]))
+    assert not result.success
+    assert kind.__name__ in result.error_message
 
 
-async def test_in_a_thread_a_keyboard_interrupt_is_a_failure():
-    result = await run(raising(KeyboardInterrupt())[1])
-    assert result.error_message == "RuntimeError: the handler raised KeyboardInterrupt"
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, SystemExit, asyncio.CancelledError, Panic])
+async def test_a_generator_may_raise_anything(kind):
+    async def phases(ctx):
+        yield {"type": "progress", "current": 1}
+        raise kind
+
+    with taking_ctrl_c():
+        assert kind.__name__ in (await run(phases)).error_message
+
+
+@contextmanager
+def taking_ctrl_c():
+    """As every command does, and `asyncio.run`."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_passes_where_nobody_takes_it():
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(run(raising(KeyboardInterrupt())[0]))
+
+
+def test_a_call_that_is_dropped_is_no_failure(caplog):
+    async def forever(ctx):
+        await asyncio.Event().wait()
+
+    with asyncio.Runner() as runner:
+        calling = runner.get_loop().create_task(run(forever))
+        runner.run(asyncio.sleep(0))
+        calling.get_coro().close()
+    assert "handler h failed" not in caplog.text
 
 
 async def test_an_error_message_is_bounded_and_storable():

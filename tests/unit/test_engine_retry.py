@@ -184,6 +184,28 @@ def test_what_a_worker_gives_back_costs_nothing():
     assert bench.status is JobStatus.FAILED
 
 
+def test_a_task_that_loses_worker_after_worker_is_poison():
+    bench = one(RetryPolicy(max_attempts=50), Rules(max_worker_deaths=3))
+    for _ in range(2):
+        bench.begin("a")
+        bench.lose("a")
+    bench.lose("a", given_back=True)
+    bench.lose("a")
+    assert bench.status is JobStatus.FAILED
+    assert bench.job.error == (
+        "node a failed: worker worker was lost: 3 workers in a row died while they ran this task, "
+        "so it is not tried again"
+    )
+
+
+def test_an_attempt_that_fails_by_itself_is_no_poison():
+    bench = one(RetryPolicy(max_attempts=50, initial_delay_seconds=0), Rules(max_worker_deaths=2))
+    for _ in range(3):
+        bench.lose("a")
+        bench.fail("a")
+    assert bench.status is JobStatus.RUNNING
+
+
 def test_a_lost_worker_is_a_warning_and_no_failure():
     bench = one(AT_ONCE)
     bench.begin("a")

@@ -68,7 +68,7 @@ UPDATE dagapp.dag_node_states n
 SET status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_retries = r.max_retries,
     input_params = coalesce(r.input_params, n.input_params), output = r.output, error_message = r.error_message,
     not_before = r.not_before, dispatched_at = r.dispatched_at, started_at = r.started_at,
-    completed_at = r.completed_at, version = n.version + 1, queue = coalesce(r.queue, n.queue),
+    completed_at = r.completed_at, times_lost = coalesce(r.times_lost, 0), version = n.version + 1, queue = coalesce(r.queue, n.queue),
     definition = coalesce(r.definition, n.definition), result_of = r.result_of,
     checkpoint_phase = coalesce(r.checkpoint_phase, n.checkpoint_phase),
     checkpoint_data = coalesce(r.checkpoint_data, n.checkpoint_data),
@@ -77,7 +77,7 @@ FROM json_to_recordset(:nodes::json) AS r(
     job_id bigint, node_id text, version int, status dagapp.node_status, task_id text, retry_count int,
     max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
     dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, checkpoint_phase text,
-    checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text, definition jsonb, result_of text
+    checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text, definition jsonb, result_of text, times_lost int
 )
 WHERE n.ctid = (
     SELECT k.ctid FROM dagapp.dag_node_states k

@@ -88,7 +88,7 @@ FROM named WHERE owner_id = :owner_id AND status IN ('pending', 'running', 'fail
 -- All nodes of these jobs, children after their fan-outs and in order.
 SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, output,
     input_params IS NOT NULL AS has_params, error_message, dispatched_at, started_at, completed_at, not_before, queue,
-    version, definition, result_of
+    version, definition, result_of, times_lost
 FROM dagapp.dag_node_states
 WHERE job_id = ANY(:job_ids)
 ORDER BY job_id, fan_out_index NULLS FIRST, created_at;
