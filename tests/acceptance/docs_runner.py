@@ -31,7 +31,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -42,6 +41,7 @@ from typing import Any, NamedTuple
 
 import orjson
 import psycopg
+from fork_server import IS_REAL, PROGRAMS, fork_server
 
 from dagmaster.model.conditions import compile_condition
 from dagmaster.model.expressions import compile_template
@@ -55,6 +55,7 @@ FIRST_WORDS_SECONDS = 10
 READY_SECONDS = 60
 SHELLS = ("sh", "bash", "console")
 PORTS = ("8080", "8081", "9000")
+REAL_PAGES = ("README.md", "docs/tutorial/first-workflow.md")  # The programs of all others are forks.
 FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WORKER_|LOG_|DAG_")
 
 
@@ -334,7 +335,7 @@ class Reader:
             )
 
     def _run_python(self, block: Block) -> None:
-        script = f'[ ! -f {self._state} ] || . {self._state}; exec {sys.executable} -c "$0"'
+        script = f'[ ! -f {self._state} ] || . {self._state}; exec python -c "$0"'
         ended = self._execute(["bash", "-c", script, self._to_free_ports(block.text)])
         self._output = ended.output
         self._expect(block, ended)
@@ -443,7 +444,7 @@ def prepared(page: Page, template: Path) -> Iterator[Reader]:
     folder.mkdir()
     for name in ("workflows", "examples"):
         shutil.copytree(ROOT / name, folder / name)
-    reader = Reader(folder, _clean_env(home))
+    reader = Reader(folder, _clean_env(home, is_real=IS_REAL or page.name in REAL_PAGES))
     try:
         if page.kind != "fresh" and any(block.language in (*SHELLS, "sql") for block in page.blocks):
             subprocess.run(["cp", "-a", template, folder / ".dagmaster"], check=True)
@@ -454,9 +455,10 @@ def prepared(page: Page, template: Path) -> Iterator[Reader]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _clean_env(home: Path) -> dict[str, str]:
+def _clean_env(home: Path, *, is_real: bool) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    programs = PROGRAMS if is_real else fork_server().programs
+    path = os.pathsep.join([str(programs), str(PROGRAMS), kept["PATH"]])
     plain = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
     # A plugin of this project's own tests, which takes seconds to load.
     return kept | plain | {"PATH": path, "HOME": str(home), "PYTEST_ADDOPTS": "-p no:schemathesis"}

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import quote
 
 import ledger
 import psycopg
+from fork_server import IS_REAL, PROGRAMS, Forked
 from psycopg.rows import dict_row
 from shapes import Shape
 
@@ -22,7 +22,7 @@ from dagmaster.store import jobs
 from dagmaster.store.connect import opened
 from dagmaster.store.signals import MAIL
 
-DAGMASTER = str(Path(sys.executable).with_name("dagmaster"))
+DAGMASTER = str(PROGRAMS / "dagmaster")
 PATIENCE_SECONDS = 90.0
 POLL_SECONDS = 0.02
 FOREIGN = re.compile(r"DAGMASTER_|POSTGRES_|PG[A-Z]+$|DATABASE_URL$|RUN_MODE$|WORKER_|LOG_|DAG_|ORCHESTRATOR_|ORPHAN_")
@@ -47,21 +47,27 @@ Row = dict[str, Any]
 class Process:
     """One run of the command line. `should_live` is until somebody ends it."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, number: int) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, number: int, *, is_real: bool
+    ) -> None:
         self.arguments = tuple(arguments)
         self.should_live = True
         self.log = folder / f"{number}-{arguments[0]}.log"
         self.out = self.log.with_suffix(".out")
         with self.log.open("wb") as log, self.out.open("wb") as out:
-            self.popen = subprocess.Popen(
-                [DAGMASTER, *arguments],
-                cwd=folder,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.popen: subprocess.Popen[bytes] | Forked
+            if is_real:
+                self.popen = subprocess.Popen(
+                    [DAGMASTER, *arguments],
+                    cwd=folder,
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            else:
+                self.popen = Forked(["dagmaster", *arguments], folder, environment, out, log)
         self.pid = self.popen.pid
 
     def kill(self) -> None:
@@ -134,13 +140,16 @@ def new_job(shape: Shape, inputs: Mapping[str, Any], **options: Any) -> jobs.New
 class Stage:
     """Processes on one database, with short intervals. Those that were killed are remembered, all are ended."""
 
-    def __init__(self, dsn: str, folder: Path, *, in_folder: Path | None = None, forgetful: bool = True) -> None:
+    def __init__(
+        self, dsn: str, folder: Path, *, in_folder: Path | None = None, forgetful: bool = True, is_real: bool = False
+    ) -> None:
         """`in_folder` is the data folder when no server is named. A `forgetful` ledger is quick, and loses its last
-        rows when PostgreSQL crashes."""
+        rows when PostgreSQL crashes. Processes that are not real are forks of one that has loaded everything."""
         self.dsn = dsn
         self.database = Database(dsn)
         self.processes: list[Process] = []
         self.killed: set[int] = set()
+        self.is_real = is_real or IS_REAL
         self._folder = folder
         options = quote("-c synchronous_commit=off")
         self._environment = {
@@ -156,7 +165,9 @@ class Stage:
     def start(self, *arguments: str, **settings: Any) -> Process:
         """Any command; nobody waits for it."""
         chosen = {f"DAGMASTER_{name.upper()}": str(value) for name, value in {**SETTINGS, **settings}.items()}
-        process = Process(arguments, self._environment | chosen, self._folder, len(self.processes))
+        process = Process(
+            arguments, self._environment | chosen, self._folder, len(self.processes), is_real=self.is_real
+        )
         self.processes.append(process)
         return process
 

@@ -77,6 +77,7 @@ def test_a_job_goes_through_api_orchestrator_and_worker(stage: Stage, workflows:
 
 
 def test_it_stops_at_once_although_somebody_watches(stage: Stage, workflows: Path) -> None:
+    stage.is_real = True
     process, url = serve(stage, workflows)
     job = httpx.post(f"{url}/api/v1/jobs", json={"workflow_id": "slow"}).json()
     with httpx.stream("GET", f"{url}/api/v1/jobs/{job['job_id']}/stream", timeout=30) as stream:

@@ -36,6 +36,7 @@ def test_twenty_concurrent_submissions_with_one_key_make_one_job(stage: Stage) -
 
 
 def test_three_processes_that_submit_one_key_make_one_job(stage: Stage) -> None:
+    stage.is_real = True
     file = stage.write_file(CHAIN)
     arguments = ["submit", file, "--idempotency-key", KEY, "--json", "-i"]
     processes = [stage.start(*arguments, "n=1") for _ in range(3)]

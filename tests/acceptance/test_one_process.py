@@ -35,7 +35,7 @@ def stage(data_dir: Path, tmp_path: Path) -> Iterator[Stage]:
     """The ledger is made; then nobody holds the server, so that it is the killed process that leaves it behind."""
     with EmbeddedServer.start(data_dir) as server:
         upgrade(server.dsn)
-        stage = Stage(server.dsn, tmp_path, in_folder=data_dir, forgetful=False)
+        stage = Stage(server.dsn, tmp_path, in_folder=data_dir, forgetful=False, is_real=True)
         stage.database.close()
     yield stage
     sys.stderr.write(stage.close())

@@ -80,6 +80,7 @@ def test_a_worker_that_is_told_to_stop_ends_at_the_next_checkpoint_and_another_g
 
 
 def test_a_second_signal_ends_a_worker_at_once_and_its_task_goes_on_elsewhere(stage: Stage) -> None:
+    stage.is_real = True
     _, worker = stage.launch(ORCHESTRATOR, WORKER)
     job_id = stage.submit(phases(3.0, retries=2))
     stage.until(SAVED, 1, job_id)

@@ -97,6 +97,7 @@ def test_a_result_outlives_the_worker_that_could_not_report_it(stage: Stage, tmp
 
 
 def test_a_worker_stops_when_an_operator_says_so(stage: Stage, tmp_path: Path) -> None:
+    stage.is_real = True
     stage.launch(ORCHESTRATOR)
     _, url = serve(stage)
     worker = far_worker(stage, url, data_dir=tmp_path / "data")
