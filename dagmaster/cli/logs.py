@@ -10,7 +10,7 @@ from dagmaster.cli.failures import tell
 from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import JobReference, begin
 from dagmaster.errors import NotFound
-from dagmaster.model.states import NodeStatus
+from dagmaster.model.states import ENDED_WITH_JOB, NodeStatus
 from dagmaster.tasklogs.reading import Wanted
 
 SHOWN_NODES = 20
@@ -63,4 +63,4 @@ def _choose(backend: Backend, job_id: int) -> str:
 def _of(nodes: Sequence[Row], status: NodeStatus) -> list[Row]:
     """What failed only because another node did is not what is looked for."""
     alike = [node for node in nodes if node["status"] == status]
-    return [node for node in alike if not (node["error_message"] or "").startswith("withdrawn")]
+    return [node for node in alike if node["ended_by"] not in ENDED_WITH_JOB]

@@ -58,7 +58,8 @@ def accept_added(turn: Turn, message: TasksAdded) -> None:
 
 
 def refuse_from_outside(turn: Turn, why: str, actor: str | None) -> None:
-    turn.note("job_warning", EventStatus.WARNING, warning=f"what was added is refused: {why}", actor=actor)
+    warning = f"what was added is refused: {why}"
+    turn.note("job_warning", EventStatus.WARNING, warning=warning, refused="added", actor=actor)
 
 
 def _check(turn: Turn, adder: NodeState | None, message: TasksAdded) -> None:

@@ -13,6 +13,7 @@ from dagmaster.model.states import (
     JOB_FAILED,
     JOB_STARTED,
     NODE_IN_FLIGHT,
+    EndedBy,
     EventStatus,
     JobStatus,
     NodeStatus,
@@ -20,6 +21,11 @@ from dagmaster.model.states import (
 
 # Why what comes now changes nothing.
 ENDED = "the job has ended"
+# What the row of a node says that was under way.
+REVOKED = {
+    EndedBy.REVOKED: "stopped because the job failed",
+    EndedBy.CANCELLED: "stopped because the job was cancelled",
+}
 
 
 def complete_if_done(turn: Turn) -> None:
@@ -31,7 +37,7 @@ def complete_if_done(turn: Turn) -> None:
         _end_failed(turn)
         return
     if failed := failed_nodes(job):  # Whoever held it before has failed the node, and not the job.
-        fail_job(turn, f"node {failed[0]} failed: {job.nodes[failed[0]].error}")
+        fail_job(turn, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed[0])
         return
     job.completed_at = turn.now
     job.result = _result(job)
@@ -49,17 +55,17 @@ def start_job(turn: Turn, first_node: str | None) -> None:
     turn.move_job(JOB_STARTED, first_node=first_node)
 
 
-def fail_job(turn: Turn, error: str) -> None:
-    """Fail fast: nothing more is dispatched, what runs is withdrawn (rulings C-08, D-01).
+def fail_job(turn: Turn, error: str, failed_node: str | None = None) -> None:
+    """Fail fast: nothing more is dispatched, what runs is revoked (rulings C-08, D-01).
 
     With chains that run last the job is failing from now on, and has failed when they have ended.
     """
     job = turn.job
     if job.status is JobStatus.PENDING:
         start_job(turn, None)
-    job.error = error[:MAX_ERROR_LENGTH]
+    job.error, job.failed_node = error[:MAX_ERROR_LENGTH], failed_node
     turn.job_touched = True
-    _close_nodes(turn, "job_failed", with_last=False)
+    _close_nodes(turn, "job_failed", EndedBy.REVOKED, with_last=False)
     if not job.open:
         _end_failed(turn)
 
@@ -71,7 +77,7 @@ def give_up(turn: Turn, error: str) -> None:
         fail_job(turn, error)
         return
     job.error = job.error or error[:MAX_ERROR_LENGTH]
-    _close_nodes(turn, "job_failed")
+    _close_nodes(turn, "job_failed", EndedBy.REVOKED)
     _end_failed(turn)
 
 
@@ -79,19 +85,25 @@ def _end_failed(turn: Turn) -> None:
     job = turn.job
     job.completed_at = turn.now
     failed = failed_nodes(job)
-    turn.move_job(JOB_FAILED, error=job.error, failed_nodes=failed[:100], duration_seconds=job.duration_seconds)
+    turn.move_job(
+        JOB_FAILED,
+        error=job.error,
+        failed_node=job.failed_node,
+        failed_nodes=failed[:100],
+        duration_seconds=job.duration_seconds,
+    )
 
 
 def cancel(turn: Turn, message: Cancel) -> None:
     job = turn.job
     job.completed_at = turn.now
     job.error = message.reason[:MAX_ERROR_LENGTH] if message.reason else None
-    _close_nodes(turn, "job_cancelled")
+    _close_nodes(turn, "job_cancelled", EndedBy.CANCELLED)
     turn.move_job(JOB_CANCELLED, actor=message.actor, reason=message.reason)
 
 
-def _close_nodes(turn: Turn, reason: str, *, with_last: bool = True) -> None:
-    """Nothing is left open: what had not begun is skipped, what was under way is withdrawn from its worker."""
+def _close_nodes(turn: Turn, reason: str, ended_by: EndedBy, *, with_last: bool = True) -> None:
+    """Nothing is left open: what had not begun is skipped, what was under way is revoked."""
     turn.ready.clear()
     turn.job.held.clear()
     turn.holds_tasks = None  # They are closed, not held.
@@ -104,7 +116,7 @@ def _close_nodes(turn: Turn, reason: str, *, with_last: bool = True) -> None:
         if node.status in (NodeStatus.PENDING, NodeStatus.READY):
             skip(turn, node, reason)
         elif node.status in NODE_IN_FLIGHT:
-            turn.fail(node, f"withdrawn: {reason}", status=EventStatus.WARNING, will_retry=False)
+            turn.fail(node, REVOKED[ended_by], ended_by, status=EventStatus.WARNING, will_retry=False)
 
 
 def _result(job: JobState) -> bytes:

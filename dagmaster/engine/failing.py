@@ -12,7 +12,7 @@ from dagmaster.engine.turn import MAX_ERROR_LENGTH, Turn
 from dagmaster.model.graph import NodeType
 from dagmaster.model.last import Phase
 from dagmaster.model.retry import ASKED_FOR, RetryPolicy, find_queue_after, find_rule_against, retry_delay
-from dagmaster.model.states import NODE_RETRYING
+from dagmaster.model.states import NODE_RETRYING, EndedBy
 
 MAX_TYPE_LENGTH = 128
 
@@ -25,6 +25,7 @@ def fail_attempt(
     permanent: bool = False,
     delay_seconds: float | None = None,
     error_types: Sequence[str] | None = None,
+    ended_by: EndedBy = EndedBy.FAILURE,
     **event: Any,
 ) -> None:
     """Close this attempt, then retry while the policy allows it, or fail the job.
@@ -34,7 +35,8 @@ def fail_attempt(
     may_follow = not permanent and node.attempt < node.max_retries
     rule = _rule_against(node, error_types, is_asked_for=delay_seconds is not None)
     will_retry = may_follow and rule is None
-    turn.fail(node, error, will_retry=will_retry, **_told(error_types, rule if may_follow else None), **event)
+    told = _told(error_types, rule if may_follow else None)
+    turn.fail(node, error, ended_by, will_retry=will_retry, **told, **event)
     if is_executed(node):
         node.queue = find_queue_after(policy_of(node), error_types or ()) or node.queue
     if not will_retry:
@@ -56,10 +58,10 @@ def _give_up(turn: Turn, node: NodeState, error: str) -> None:
     """The job fails with it, unless the node may fail. The chains that run last go on as far as they can."""
     job, is_last = turn.job, turn.job.phase_of(node) is not Phase.MAIN
     if not is_last and not node.spec.allow_failure:
-        fail_job(turn, error)
+        fail_job(turn, error, node.node_id)
         return
     if is_last and not node.spec.allow_failure and job.error is None:
-        job.error = error[:MAX_ERROR_LENGTH]
+        job.error, job.failed_node = error[:MAX_ERROR_LENGTH], node.node_id
         turn.job_touched = True
     for name in job.awaited.pop(node.node_id, ()):
         if job.nodes[name].result_of == node.node_id:

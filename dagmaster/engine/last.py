@@ -34,7 +34,7 @@ def _has_failed(turn: Turn) -> bool:
     """Whoever held it before may have failed a node, and not the job."""
     job = turn.job
     if job.error is None and (failed := failed_nodes(job)):
-        fail_job(turn, f"node {failed[0]} failed: {job.nodes[failed[0]].error}")
+        fail_job(turn, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed[0])
     return job.error is not None
 
 

@@ -62,6 +62,7 @@ class TaskFailed:
     duration_ms: int | None = None
     error_types: tuple[str, ...] = ()
     details: Mapping[str, Any] | None = None
+    timed_out: bool = False  # its worker stopped it when its time was over
 
 
 @dataclass(frozen=True, slots=True)

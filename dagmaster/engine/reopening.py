@@ -8,7 +8,7 @@ from dagmaster.engine.edges import is_dead, is_ready, make_ready, skip
 from dagmaster.engine.failing import policy_of, retry
 from dagmaster.engine.messages import Message, RetryByHand, TimerKind
 from dagmaster.engine.running import is_backing_off
-from dagmaster.engine.state import JobState, NodeState, count_edge, is_live, is_settled, is_withdrawn, targets_of
+from dagmaster.engine.state import JobState, NodeState, count_edge, is_live, is_revoked, is_settled, targets_of
 from dagmaster.engine.turn import Turn
 from dagmaster.model.last import Phase
 from dagmaster.model.states import JOB_REOPENED, NODE_READY, NODE_REOPENED, EventStatus, JobStatus, NodeStatus
@@ -37,9 +37,9 @@ def _end_back_off(turn: Turn, node: NodeState, actor: str | None) -> None:
 
 
 def _reopen(turn: Turn, message: RetryByHand) -> None:
-    """What failed or was withdrawn is tried again; what was skipped because of the failure waits anew."""
+    """What failed or was revoked is tried again; what was skipped because of the failure waits again."""
     job = turn.job
-    job.completed_at = job.error = job.result = None
+    job.completed_at = job.error = job.failed_node = job.result = None
     turn.reopened = True
     failed = [node.node_id for node in job.nodes.values() if node.status is NodeStatus.FAILED]
     turn.move_job(JOB_REOPENED, actor=message.actor, wanted=message.node_id, failed_nodes=failed[:100])
@@ -93,7 +93,7 @@ def _reopen_child(turn: Turn, child: NodeState) -> None:
 
 def _is_to_be_tried(node: NodeState) -> bool:
     """What was allowed to fail has nothing to do with the failure."""
-    return node.status is NodeStatus.FAILED and (not node.spec.allow_failure or is_withdrawn(node))
+    return node.status is NodeStatus.FAILED and (not node.spec.allow_failure or is_revoked(node))
 
 
 def _run_last_again(turn: Turn, node: NodeState) -> None:

@@ -4,10 +4,10 @@ from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.engine.results import await_result, find_named
 from dagmaster.engine.running import arm_timeout, complete
-from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_withdrawn
-from dagmaster.engine.turn import Result, Turn
+from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_revoked
+from dagmaster.engine.turn import MAX_ERROR_LENGTH, Result, Turn
 from dagmaster.engine.waking import find_caller
-from dagmaster.model.states import NODE_IN_FLIGHT, NODE_STARTED, EventStatus, NodeStatus, TaskStatus
+from dagmaster.model.states import NODE_IN_FLIGHT, NODE_STARTED, EndedBy, EventStatus, NodeStatus, TaskStatus
 
 
 def accept_started(turn: Turn, message: TaskStarted) -> None:
@@ -48,6 +48,7 @@ def accept_failed(turn: Turn, message: TaskFailed) -> None:
         permanent=message.permanent,
         delay_seconds=message.retry_after_seconds,
         error_types=message.error_types,
+        ended_by=_ended_by(message),
         duration_ms=message.duration_ms,
         worker_id=message.worker_id,
     )
@@ -74,6 +75,7 @@ def accept_lost(turn: Turn, message: TaskLost) -> None:
         error,
         permanent=is_poison,
         delay_seconds=0,
+        ended_by=EndedBy.GIVEN_BACK if message.given_back else EndedBy.LOST,
         status=EventStatus.FAILURE if is_poison else EventStatus.WARNING,
         worker_id=message.worker_id,
     )
@@ -128,12 +130,25 @@ def _open(turn: Turn, message: TaskCompleted | TaskFailed) -> NodeState | None:
         ignore(turn, message, "the attempt was superseded")
         return None
     if not _is_under_way(node):
-        if node.status is NodeStatus.FAILED and getattr(message, "error", None) != node.error:
-            ignore(turn, message, "the attempt was withdrawn" if is_withdrawn(node) else "the attempt was given up")
+        if node.status is NodeStatus.FAILED and not _is_known(node, message):
+            ignore(turn, message, "the attempt was revoked" if is_revoked(node) else "the attempt was given up")
         return None  # Otherwise it is the same report again: the first one counted.
     if node.status is NodeStatus.DISPATCHED:
         begin(turn, node, message.worker_id)
     return node
+
+
+def _is_known(node: NodeState, message: TaskCompleted | TaskFailed) -> bool:
+    """Whether it is the very report with which the attempt ended."""
+    if not isinstance(message, TaskFailed) or node.ended_by is not _ended_by(message):
+        return False
+    return message.error[:MAX_ERROR_LENGTH] == node.error
+
+
+def _ended_by(message: TaskCompleted | TaskFailed) -> EndedBy:
+    if isinstance(message, TaskCompleted):
+        return EndedBy.RESULT
+    return EndedBy.TIMEOUT if message.timed_out else EndedBy.FAILURE
 
 
 def _is_under_way(node: NodeState) -> bool:
@@ -162,4 +177,5 @@ def _result(turn: Turn, message: TaskCompleted | TaskFailed) -> Result:
         message.at,
         message.error_types[0] if isinstance(message, TaskFailed) and message.error_types else None,
         message.details or None,
+        _ended_by(message),
     )

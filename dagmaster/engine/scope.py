@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from dagmaster.engine.state import JobState, NodeState, failed_nodes
+from dagmaster.engine.state import JobState, NodeState
 from dagmaster.engine.turn import Turn
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.added import fill_in, references
@@ -81,7 +81,7 @@ class _JobView(Mapping[str, Any]):
             case "error":
                 return self._job.error
             case "failed_node":
-                return next(iter(failed_nodes(self._job)), None)
+                return self._job.failed_node
             case _:
                 raise KeyError(key)
 

@@ -10,7 +10,15 @@ import orjson
 
 from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
 from dagmaster.model.last import LAST, Phase
-from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.states import (
+    ENDED_WITH_JOB,
+    JOB_TERMINAL,
+    NODE_IN_FLIGHT,
+    NODE_TERMINAL,
+    EndedBy,
+    JobStatus,
+    NodeStatus,
+)
 from dagmaster.model.workflow import CHILD_SEPARATOR
 
 
@@ -37,6 +45,7 @@ class NodeState:
     has_params: bool = False
     output: bytes | None = None
     error: str | None = None
+    ended_by: EndedBy | None = None
     dispatched_at: datetime | None = None
     started_at: datetime | None = None
     completed_at: datetime | None = None
@@ -100,6 +109,7 @@ class JobState:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     error: str | None = None
+    failed_node: str | None = None  # with which it failed, or is failing
     result: bytes | None = None
     last_progress_at: datetime | None = None
     version: int = 0
@@ -256,19 +266,20 @@ def is_settled(job: JobState, node: NodeState) -> bool:
 
 def has_passed(job: JobState, node: NodeState) -> bool:
     """It failed for good, and the job goes on: it may fail, or stands in one of the chains that run last."""
-    if node.status is not NodeStatus.FAILED or (job.error is not None and is_withdrawn(node)):
+    if node.status is not NodeStatus.FAILED or is_revoked(node):
         return False
     return node.spec.allow_failure or job.phase_of(node) is not Phase.MAIN
 
 
-def is_withdrawn(node: NodeState) -> bool:
-    return (node.error or "").startswith("withdrawn: ")
+def is_revoked(node: NodeState) -> bool:
+    """It was under way when its job ended, and did not fail by itself."""
+    return node.ended_by in ENDED_WITH_JOB
 
 
 def failed_nodes(job: JobState) -> list[str]:
     """Those that failed by themselves and were not allowed to."""
     failed = (node for node in job.nodes.values() if node.status is NodeStatus.FAILED)
-    return [node.node_id for node in failed if not node.spec.allow_failure and not is_withdrawn(node)]
+    return [node.node_id for node in failed if not node.spec.allow_failure and not is_revoked(node)]
 
 
 def is_live(node: NodeState, target: str) -> bool:

@@ -12,7 +12,7 @@ from dagmaster.engine.turn import Turn
 from dagmaster.engine.waiting import WAITING
 from dagmaster.engine.waking import wake
 from dagmaster.model.retry import TIMED_OUT
-from dagmaster.model.states import NodeStatus
+from dagmaster.model.states import EndedBy, NodeStatus
 
 
 def fire(turn: Turn, timer: TimerDue) -> None:
@@ -33,7 +33,7 @@ def fire(turn: Turn, timer: TimerDue) -> None:
         case TimerKind.TIMEOUT:
             if node.status is NodeStatus.RUNNING and node.result_of is None:
                 error = f"timed out after {node.task.timeout_seconds:g} s"
-                fail_attempt(turn, node, error, error_types=TIMED_OUT, timeout="execution")
+                fail_attempt(turn, node, error, error_types=TIMED_OUT, ended_by=EndedBy.TIMEOUT, timeout="execution")
         case TimerKind.WAKE:
             wake(turn, node)
         case _:
@@ -50,7 +50,7 @@ def _time_out_dispatch(turn: Turn, node: NodeState) -> None:
         return  # Armed before a pause; another one is armed since.
     waited = dispatch_timeout(turn, node).total_seconds()
     error = f"no worker took it from queue {node.task_queue!r} within {waited:g} s"
-    fail_attempt(turn, node, error, error_types=TIMED_OUT, timeout="dispatch")
+    fail_attempt(turn, node, error, error_types=TIMED_OUT, ended_by=EndedBy.TIMEOUT, timeout="dispatch")
 
 
 def end_zombie(turn: Turn) -> None:

@@ -19,6 +19,7 @@ from dagmaster.model.states import (
     NODE_STARTED,
     NODE_SUCCESSFUL,
     NODE_TERMINAL,
+    EndedBy,
     EventStatus,
     JobStatus,
     Move,
@@ -104,6 +105,7 @@ class Result:
     reported_at: datetime
     error_type: str | None = None
     details: Mapping[str, Any] | None = None
+    ended_by: EndedBy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +190,16 @@ class Turn:
         move: Move[NodeStatus],
         *,
         status: EventStatus | None = None,
+        ended_by: EndedBy | None = None,
         **event: Any,
     ) -> None:
-        """The one place where a node's status is set. The counters of open and running nodes follow from it."""
+        """The one place where a node's status is set, and how it ended. The counters of open nodes follow from it."""
         if node.status not in move.sources:
             raise IllegalMove(f"{move.event}: node {node.node_id} of job {self.job.job_id} is {node.status}")
         was, node.status = node.status, move.target
+        node.ended_by = ended_by or move.ended_by
+        if node.ended_by is not None:
+            event["ended_by"] = node.ended_by
         self._count(node, was)
         self.job.last_progress_at = self.now
         if node.node_id in self.job.awaited and node.status in NODE_SUCCESSFUL:
@@ -229,7 +235,7 @@ class Turn:
         if node.started_at is None or node.started_at == self.now:  # As far as the rows know, it still waits.
             self.closed_waiting.append(task_id)
 
-    def fail(self, node: NodeState, error: str, **event: Any) -> None:
+    def fail(self, node: NodeState, error: str, ended_by: EndedBy = EndedBy.FAILURE, **event: Any) -> None:
         """End the attempt; whether another follows is for the caller to decide."""
         if node.status in NODE_IN_FLIGHT and is_executed(node):
             self.close_task(node)
@@ -238,7 +244,7 @@ class Turn:
         node.error = error[:MAX_ERROR_LENGTH]
         node.completed_at = self.now
         node.result_of = None
-        self.move_node(node, NODE_FAILED, error=error, **event)
+        self.move_node(node, NODE_FAILED, ended_by=ended_by, error=error, **event)
 
     def _call_off(self, node: NodeState) -> None:
         task_id = self.job.task_id(node)

@@ -12,7 +12,7 @@ from dagmaster.engine.turn import Turn
 from dagmaster.engine.waiting import WAITING, wait_output
 from dagmaster.model.graph import NodeType
 from dagmaster.model.retry import TIMED_OUT
-from dagmaster.model.states import EventStatus, NodeStatus
+from dagmaster.model.states import EndedBy, EventStatus, NodeStatus
 
 MAX_KEPT_SIGNALS = 1000
 SHOWN_NODES = 20
@@ -29,7 +29,7 @@ def wake(turn: Turn, node: NodeState) -> None:
         _end_wait(turn, node, wait_output(turn, node, None))
         return
     error = f"timed out: {_in_vain(node)} within {_patience(node):g} s"
-    fail_attempt(turn, node, error, error_types=TIMED_OUT, timeout="wait")
+    fail_attempt(turn, node, error, error_types=TIMED_OUT, ended_by=EndedBy.TIMEOUT, timeout="wait")
 
 
 def _in_vain(node: NodeState) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from dagmaster.engine.facts import Facts, Kind, QueueFacts
 from dagmaster.engine.patience import describe_patience, find_passed_by
 from dagmaster.engine.reasons import bypass, culprits, is_lost, slot_holders, undecided
-from dagmaster.engine.state import JobState, NodeState, is_executed, is_withdrawn
+from dagmaster.engine.state import JobState, NodeState, is_executed, is_revoked
 from dagmaster.model.states import JobStatus, NodeStatus
 
 NAMED = 4
@@ -261,8 +261,8 @@ def _ended(job: JobState, node: NodeState) -> Words:
     match node.status:
         case NodeStatus.COMPLETED:
             return Words(f"completed{_when(node)}{_children(job, node)}", data)
-        case NodeStatus.FAILED if is_withdrawn(node):
-            return Words(f"was withdrawn because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
+        case NodeStatus.FAILED if is_revoked(node):
+            return Words(f"was stopped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
         case NodeStatus.FAILED:
             tries = count(node.attempt + 1, "attempt")
             return Words(f"failed for good after {tries}: {_line(node.error)}", {**data, "error": node.error})

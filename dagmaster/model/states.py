@@ -30,6 +30,19 @@ class TaskStatus(StrEnum):
     FAILED = "failed"
 
 
+class EndedBy(StrEnum):
+    """How a node, or an attempt at it, ended: beside the status, which says where it stands."""
+
+    RESULT = "result"
+    FAILURE = "failure"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+    GIVEN_BACK = "given_back"
+    REVOKED = "revoked"  # under way when its job failed
+    CANCELLED = "cancelled"  # under way when its job was cancelled
+    SKIPPED = "skipped"
+
+
 class EventStatus(StrEnum):
     SUCCESS = "success"
     FAILURE = "failure"
@@ -41,6 +54,7 @@ JOB_TERMINAL = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCE
 NODE_TERMINAL = frozenset({NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED})
 NODE_SUCCESSFUL = frozenset({NodeStatus.COMPLETED, NodeStatus.SKIPPED})
 NODE_IN_FLIGHT = frozenset({NodeStatus.DISPATCHED, NodeStatus.RUNNING})
+ENDED_WITH_JOB = frozenset({EndedBy.REVOKED, EndedBy.CANCELLED})
 
 
 S = TypeVar("S", JobStatus, NodeStatus)
@@ -48,12 +62,16 @@ S = TypeVar("S", JobStatus, NodeStatus)
 
 @dataclass(frozen=True, eq=False)
 class Move(Generic[S]):
-    """One legal change of state; its name is the event that records it in the timeline."""
+    """One legal change of state; its name is the event that records it in the timeline.
+
+    `ended_by` is how the node ended unless the engine says otherwise; None where it has not ended.
+    """
 
     event: str
     sources: frozenset[S]
     target: S
     status: EventStatus = EventStatus.INFO
+    ended_by: EndedBy | None = None
 
 
 JOB_STARTED = Move("job_started", frozenset({JobStatus.PENDING}), JobStatus.RUNNING)
@@ -68,15 +86,23 @@ JOB_REOPENED = Move("job_reopened", frozenset({JobStatus.FAILED}), JobStatus.RUN
 NODE_READY = Move("node_ready", frozenset({NodeStatus.PENDING}), NodeStatus.READY)
 NODE_DISPATCHED = Move("node_dispatched", frozenset({NodeStatus.READY}), NodeStatus.DISPATCHED)
 NODE_STARTED = Move("node_started", frozenset({NodeStatus.DISPATCHED}), NodeStatus.RUNNING)
-NODE_COMPLETED = Move("node_completed", frozenset({NodeStatus.RUNNING}), NodeStatus.COMPLETED, EventStatus.SUCCESS)
+NODE_COMPLETED = Move(
+    "node_completed", frozenset({NodeStatus.RUNNING}), NodeStatus.COMPLETED, EventStatus.SUCCESS, EndedBy.RESULT
+)
 NODE_FAILED = Move(
     "node_failed",
     frozenset({NodeStatus.READY, NodeStatus.DISPATCHED, NodeStatus.RUNNING}),
     NodeStatus.FAILED,
     EventStatus.FAILURE,
+    EndedBy.FAILURE,
 )
 NODE_RETRYING = Move("node_retrying", frozenset({NodeStatus.FAILED}), NodeStatus.READY, EventStatus.WARNING)
-NODE_SKIPPED = Move("node_skipped", frozenset({NodeStatus.PENDING, NodeStatus.READY}), NodeStatus.SKIPPED)
+NODE_SKIPPED = Move(
+    "node_skipped",
+    frozenset({NodeStatus.PENDING, NodeStatus.READY}),
+    NodeStatus.SKIPPED,
+    ended_by=EndedBy.SKIPPED,
+)
 # Of a job that is reopened. Only the chains that run last are done once more although they had ended.
 NODE_REOPENED = Move(
     "node_reopened", frozenset({NodeStatus.SKIPPED, NodeStatus.COMPLETED, NodeStatus.FAILED}), NodeStatus.PENDING
@@ -93,6 +119,13 @@ NODE_MOVES = (
     NODE_SKIPPED,
     NODE_REOPENED,
 )
+
+
+def read_ended_by(status: NodeStatus, stored: str | None) -> EndedBy | None:
+    """As it is stored; of rows that a version before this wrote, as their status implies."""
+    if stored is not None:
+        return EndedBy(stored)
+    return next((move.ended_by for move in NODE_MOVES if move.target is status), None)
 
 
 def can_move(source: S, target: S) -> bool:

@@ -32,6 +32,7 @@ def message_of(report: TaskReport, worker_id: str, at: datetime) -> Message:
                 report.duration_ms,
                 report.error_types,
                 report.details,
+                report.timed_out,
             )
         case "given_back":
             return TaskLost(report.node_id, report.task_id, worker_id, at, given_back=True)
@@ -49,6 +50,7 @@ def mail_of(job_id: int, message: Message | None) -> dict[str, Any]:
                 "retry_after_seconds": message.retry_after_seconds,
                 "error_types": message.error_types,
                 "details": message.details,
+                "timed_out": message.timed_out,
             }
             kind = {"kind": "failed", "error": message.error, "data": data}
         case TaskLost():

@@ -15,7 +15,7 @@ from typing import Any
 
 from dagmaster.engine.state import JobState, is_executed
 from dagmaster.engine.turn import Event, Turn
-from dagmaster.model.states import JobStatus
+from dagmaster.model.states import ENDED_WITH_JOB, JobStatus
 from dagmaster.store.connect import storable
 
 LAST = 100
@@ -190,10 +190,9 @@ class Memory:
             self.claim_seconds.observe(max((event.created_at - node.dispatched_at).total_seconds(), 0.0))
 
     def _task_failed(self, job: JobState, event: Event) -> None:
-        """An attempt; withdrawing what still ran when its job ended is no failure of its handler."""
+        """An attempt; revoking what still ran when its job ended is no failure of its handler."""
         node = job.nodes[event.node_id or ""]
-        error = event.error_message or ""
-        if not is_executed(node) or error.startswith("withdrawn: "):
+        if not is_executed(node) or (event.event_data or {}).get("ended_by") in ENDED_WITH_JOB:
             return
         self.counters.tasks_failed += 1
         if event.duration_ms is not None:
@@ -201,7 +200,7 @@ class Memory:
         for failing, name in ((self.handlers, node.task.handler), (self.queues, node.task.queue)):
             one = _renewed(failing, name, Failing)
             one.failed += 1
-            one.last_error = _shown(error)
+            one.last_error = _shown(event.error_message)
 
     def _job_ended(self, job: JobState, event: Event) -> None:
         seconds = job.duration_seconds or 0.0

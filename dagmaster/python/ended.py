@@ -14,7 +14,6 @@ from dagmaster.tasklogs.opening import open_task_logs
 from dagmaster.tasklogs.reading import NodeLog
 
 LINES = 40
-NODES = 100
 
 
 async def outcome_of(conn: Connection, job_id: int, settings: Settings) -> JobOutcome:
@@ -26,8 +25,8 @@ async def outcome_of(conn: Connection, job_id: int, settings: Settings) -> JobOu
 
 async def _failed_log(conn: Connection, job: Mapping[str, Any], settings: Settings) -> str | None:
     """The last lines of the attempt that the job failed with: with Python, the traceback is among them."""
-    rows = await view_logged(conn, job["job_id"], limit=NODES)
-    node = next((row for row in rows if (job["error_message"] or "").startswith(f"node {row['node_id']} ")), None)
+    rows = await view_logged(conn, job["job_id"], node_id=job["failed_node"], limit=1) if job["failed_node"] else []
+    node = next(iter(rows), None)
     if node is None:
         return None
     logs = open_task_logs(settings)

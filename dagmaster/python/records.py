@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.states import ENDED_WITH_JOB, JobStatus, NodeStatus
 
 
 class TaskState(StrEnum):
@@ -103,7 +103,7 @@ def state_of(row: Mapping[str, Any]) -> TaskState:
             return TaskState.RUNNING
         case NodeStatus.COMPLETED:
             return TaskState.COMPLETED
-        case NodeStatus.FAILED if not (row["error_message"] or "").startswith("withdrawn: "):
+        case NodeStatus.FAILED if row["ended_by"] not in ENDED_WITH_JOB:
             return TaskState.FAILED
         case NodeStatus.FAILED | NodeStatus.SKIPPED:
             return TaskState.CANCELLED

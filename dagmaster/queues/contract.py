@@ -38,7 +38,7 @@ class TaskReport:
     """How an attempt ended.
 
     `error_types` are the names of the exception's class and of its bases, the nearest first. `details` may hold
-    `log_path`, `peak_memory_bytes`, `cpu_seconds` and `metrics`.
+    `log_path`, `peak_memory_bytes`, `cpu_seconds` and `metrics`. `timed_out`: the worker stopped it, its time was over.
     """
 
     task_id: str
@@ -52,6 +52,7 @@ class TaskReport:
     duration_ms: int | None = None
     error_types: tuple[str, ...] = ()
     details: Mapping[str, Any] | None = None
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

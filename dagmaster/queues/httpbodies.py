@@ -61,7 +61,8 @@ def report_body(report: TaskReport) -> dict[str, Any]:
     details = {name: given[name] for name in DETAILS if given.get(name) is not None}
     if given.get("log_path"):  # Where it is, the server knows better.
         details["has_log"] = True
-    return {
+    timed_out = {"timed_out": True} if report.timed_out else {}
+    return timed_out | {
         "task_id": report.task_id,
         "kind": report.kind,
         "output": orjson.Fragment(report.output) if report.output is not None else None,

@@ -157,6 +157,7 @@ def report_row(report: TaskReport) -> dict[str, Any]:
         retry_after_seconds=report.retry_after_seconds,
         error_types=report.error_types,
         details=report.details,
+        timed_out=report.timed_out,
     )
 
 

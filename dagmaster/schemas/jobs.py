@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
-from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
 from dagmaster.schemas.common import Body, Id, Json, Reply, Time
 
 Name = Annotated[str, Field(max_length=128)]
@@ -56,6 +56,7 @@ class NodeReply(Reply):
     max_retries: int
     parent_node_id: str | None
     fan_out_index: int | None
+    ended_by: EndedBy | None = Field(default=None, description="how it ended; null while it has not")
     error_message: str | None
     last_error: str | None
     not_before: Time | None
@@ -84,6 +85,7 @@ class JobReply(JobSummary):
     """One job, whole."""
 
     workflow_hash: str
+    failed_node: str | None = Field(default=None, description="the node with which it failed")
     input_params: Json
     result_data: Json | None
     metadata: Json

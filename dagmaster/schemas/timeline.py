@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from dagmaster.model.states import EventStatus
+from dagmaster.model.states import EndedBy, EventStatus
 from dagmaster.schemas.common import Id, Json, Reply, Time
 
 
@@ -61,6 +61,7 @@ class GraphNode(Reply):
     handler: str | None
     queue: str | None
     retry_count: int
+    ended_by: EndedBy | None = None
     error_message: str | None
     max_retries: int
     not_before: Time | None
@@ -101,6 +102,7 @@ class AttemptReply(Reply):
 
     task_id: str
     status: str
+    ended_by: EndedBy | None = None
     worker_id: str | None
     error_type: str | None
     error_message: str | None
@@ -129,6 +131,7 @@ class LoggedNode(Reply):
     node_id: str
     status: str
     attempt: int
+    ended_by: EndedBy | None = None
     error_message: str | None
 
 

@@ -68,7 +68,8 @@ class ReportDetails(Body):
 class ReportCreate(Body):
     """How an attempt ended. `error_types` are the names of the error's class and of its bases, the nearest first.
 
-    A failed attempt is tried again unless it is `permanent`; one that is given back costs none.
+    A failed attempt is tried again unless it is `permanent`; one that is given back costs none. `timed_out` says that
+    the worker stopped it because its time was over.
     """
 
     task_id: TaskId
@@ -80,6 +81,7 @@ class ReportCreate(Body):
     duration_ms: Long | None = None
     error_types: Annotated[list[Name], Field(max_length=50)] = Field(default_factory=list)
     details: ReportDetails | None = None
+    timed_out: bool = False
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

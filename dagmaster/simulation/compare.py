@@ -14,6 +14,7 @@ NODE_FIELDS = (
     "has_params",
     "output",
     "error",
+    "ended_by",
     "dispatched_at",
     "started_at",
     "completed_at",
@@ -36,6 +37,7 @@ JOB_FIELDS = (
     "paused_by",
     "resumed_at",
     "error",
+    "failed_node",
     "signals",
     "last_open",
 )

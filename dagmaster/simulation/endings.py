@@ -64,12 +64,11 @@ def _shows(node_id: str, oracle: Oracle) -> bool:
 
 def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
     """Something could not succeed, or its attempts were used up by faults, or nothing moved for too long."""
-    error = str(ground.store.job.error)
-    if error.startswith("Timeout: no progress"):
+    error, culprit = ground.store.job.error, ground.store.job.failed_node
+    if culprit is None:
         patient = ground.rules.zombie_after_seconds >= PATIENCE_SECONDS
         require(not patient, "the job stood still until it was given up")
         return
-    culprit = error.removeprefix("node ").partition(" failed")[0]
     row = ground.store.nodes.get(culprit)
     assert row is not None and row.status is NodeStatus.FAILED, f"the job failed without a node: {error}"
     spent = row.attempt >= row.max_retries or not timeline.is_forgiven(culprit)

@@ -25,7 +25,15 @@ from dagmaster.engine.state import JobState, NodeState, new_job, restore
 from dagmaster.engine.turn import Call, Event, Result, Turn
 from dagmaster.errors import Conflict
 from dagmaster.model.graph import Graph
-from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, EventStatus, JobStatus, NodeStatus, TaskStatus
+from dagmaster.model.states import (
+    JOB_TERMINAL,
+    NODE_IN_FLIGHT,
+    EndedBy,
+    EventStatus,
+    JobStatus,
+    NodeStatus,
+    TaskStatus,
+)
 
 
 class OwnershipLost(Conflict):
@@ -45,6 +53,7 @@ class JobRow(NamedTuple):
     started_at: datetime | None = None
     completed_at: datetime | None = None
     error: str | None = None
+    failed_node: str | None = None
     result: bytes | None = None
     version: int = 0
     paused_at: datetime | None = None
@@ -73,6 +82,7 @@ class NodeRow(NamedTuple):
     added_by: str | None = None
     definition: bytes | None = None  # only of added nodes
     result_of: str | None = None
+    ended_by: EndedBy | None = None
 
 
 class TaskRow(NamedTuple):
@@ -125,7 +135,7 @@ class Store:
         job.status = self.job.status
         job.started_at = self.job.started_at
         job.version = self.job.version
-        job.error = self.job.error
+        job.error, job.failed_node = self.job.error, self.job.failed_node
         job.signals = list(self.job.signals)
         job.paused_at, job.paused_by, job.resumed_at = self.job.paused_at, self.job.paused_by, self.job.resumed_at
         if job.status is JobStatus.PENDING:
@@ -201,6 +211,7 @@ class Store:
             started_at=job.started_at,
             completed_at=job.completed_at,
             error=job.error,
+            failed_node=job.failed_node,
             result=job.result,
             version=job.version + 1,
             paused_at=job.paused_at,
@@ -303,6 +314,7 @@ def _node_row(job: JobState, node: NodeState, version: int) -> NodeRow:
         node.added_by,
         node.definition,
         node.result_of,
+        node.ended_by,
     )
 
 
@@ -316,6 +328,7 @@ def _node_state(row: NodeRow, graph: Graph) -> NodeState:
     node.has_params, node.output, node.error = row.params is not None, row.output, row.error
     node.dispatched_at, node.started_at, node.completed_at = row.dispatched_at, row.started_at, row.completed_at
     node.not_before, node.queue, node.version, node.result_of = row.not_before, row.queue, row.version, row.result_of
+    node.ended_by = row.ended_by
     return node
 
 

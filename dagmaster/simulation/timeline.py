@@ -8,10 +8,12 @@ from dagmaster.engine.turn import Event
 from dagmaster.model.last import Phase
 from dagmaster.model.retry import Backoff, RetryPolicy
 from dagmaster.model.states import (
+    ENDED_WITH_JOB,
     JOB_MOVES,
     JOB_TERMINAL,
     NODE_IN_FLIGHT,
     NODE_MOVES,
+    EndedBy,
     JobStatus,
     NodeStatus,
 )
@@ -23,12 +25,10 @@ from dagmaster.simulation.graphs import HEAVY, QUEUE
 from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, Ground, require
 from dagmaster.simulation.leaves import may_fail
 from dagmaster.simulation.oracle import Oracle
-from dagmaster.simulation.workers import PLANNED
 
 NODE_MOVE = {move.event: move for move in NODE_MOVES}
 JOB_MOVE = {move.event: move for move in JOB_MOVES}
-LEFT = "worker "
-WITHDRAWN = "withdrawn: "
+LEFT = (EndedBy.LOST, EndedBy.GIVEN_BACK)
 SKIPPED_WITH = {"job_failed": JobStatus.FAILED, "job_cancelled": JobStatus.CANCELLED}
 
 
@@ -73,10 +73,9 @@ class Timeline:
     def is_forgiven(self, node_id: str) -> bool:
         """Whether its last error may be followed by another attempt."""
         plan, failure = self._ground.case.plans.get(node_id), self._failure[node_id]
-        error = str(failure.error_message)
-        if error.startswith(LEFT):
+        if ended_by(failure) in LEFT:
             return True
-        if plan is not None and error.startswith(PLANNED):
+        if plan is not None and _was_reported(failure):
             asked = plan.retry_after_seconds is not None
             return not plan.permanent and forgives(self._policy(node_id), plan.error, is_asked_for=asked)
         is_late = "timeout" in (failure.event_data or {})
@@ -130,8 +129,8 @@ class Timeline:
         """Not what was allowed to fail, nor what runs last anyway."""
         if node_id in self._oracle.chains:
             return False
-        withdrawn = str(self._failure[node_id].error_message).startswith(WITHDRAWN)
-        return withdrawn or not may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
+        is_revoked = ended_by(self._failure[node_id]) in ENDED_WITH_JOB
+        return is_revoked or not may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
 
     def _end_back_off(self, node_id: str) -> str:
         ready = self.status[node_id] is NodeStatus.READY
@@ -236,7 +235,7 @@ class Timeline:
         self._failure[node_id] = event
         self._gifts[node_id] += event.task_id is not None and self._was_given_back(event)
         plan = self._ground.case.plans.get(node_id)
-        if plan and str(event.error_message).startswith(PLANNED) and moves(self._policy(node_id), plan.error):
+        if plan and _was_reported(event) and moves(self._policy(node_id), plan.error):
             self._moved.add(node_id)
         self._note_failure(node_id, event)
         if (kind := (event.event_data or {}).get("timeout")) is None:
@@ -252,7 +251,7 @@ class Timeline:
         """With one that is not allowed to fail the job is failing."""
         is_final = (event.event_data or {}).get("will_retry") is False
         is_allowed = may_fail(parent_of(node_id) or node_id, self._ground.case.blueprint.workflow)
-        if is_final and not is_allowed and not str(event.error_message).startswith(WITHDRAWN):
+        if is_final and not is_allowed and ended_by(event) not in ENDED_WITH_JOB:
             self._oracle.is_failing = True
 
     def _check_retrying(self, node_id: str, event: Event) -> None:
@@ -281,11 +280,11 @@ class Timeline:
 
     def _delay(self, node_id: str, policy: RetryPolicy, retry: int) -> tuple[float, float]:
         """How long it is to wait: as the worker said, not at all if the worker left, else as the policy says."""
-        error = str(self._failure[node_id].error_message)
-        if error.startswith(LEFT):
+        failure = self._failure[node_id]
+        if ended_by(failure) in LEFT:
             return 0, 0
         plan = self._ground.case.plans.get(node_id)
-        if plan and plan.retry_after_seconds is not None and error.startswith(PLANNED):
+        if plan and plan.retry_after_seconds is not None and _was_reported(failure):
             return plan.retry_after_seconds, plan.retry_after_seconds
         factor = {Backoff.FIXED: 1, Backoff.LINEAR: retry, Backoff.EXPONENTIAL: 2 ** (retry - 1)}[policy.backoff]
         limit = max(policy.max_delay_seconds, policy.initial_delay_seconds)
@@ -294,11 +293,20 @@ class Timeline:
 
     def _was_given_back(self, event: Event) -> bool:
         """Whether the attempt ended because its worker left in order; that costs no retry."""
-        if not str(event.error_message).startswith(LEFT):
+        if ended_by(event) not in LEFT:
             return False
         mail = [message for message in self._ground.store.sent if isinstance(message, TaskLost)]
         about = [message for message in mail if message.task_id == event.task_id and message.worker_id != FORGER]
         return bool(about) and about[0].given_back
+
+
+def ended_by(event: Event) -> EndedBy:
+    return EndedBy((event.event_data or {})["ended_by"])
+
+
+def _was_reported(failure: Event) -> bool:
+    """By a worker, as it was planned; expressions fail before there is one."""
+    return ended_by(failure) is EndedBy.FAILURE and "worker_id" in (failure.event_data or {})
 
 
 def max_parallel(case: Case, fan_out: str) -> int | None:

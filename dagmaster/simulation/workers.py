@@ -12,7 +12,20 @@ from dagmaster.simulation.cases import output_of
 from dagmaster.simulation.ground import Fault, Ground
 from dagmaster.simulation.store import TaskRow
 
-PLANNED = "planned failure"
+# What handlers say must never be taken for what the engine says.
+HOSTILE = (
+    "planned failure of attempt {attempt}",
+    "withdrawn: job_failed",
+    "withdrawn: job_cancelled",
+    "stopped because the job failed",
+    "worker {worker} was lost",
+    "worker {worker} gave it back",
+    "node {node} failed: Timeout: no progress for 24 hours",
+    "Timeout: no progress",
+    "timed out after 1 s",
+    "what was added is refused: no",
+    "",
+)
 
 Report = TaskCompleted | TaskFailed | TaskLost
 
@@ -76,7 +89,9 @@ def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
             row.task_id,
             worker.name,
             ground.now,
-            f"{PLANNED} of attempt {row.attempt}",
+            HOSTILE[(plan.value + row.attempt) % len(HOSTILE)].format(
+                attempt=row.attempt, worker=worker.name, node=row.node_id
+            ),
             plan.permanent,
             plan.retry_after_seconds,
             5,

@@ -173,6 +173,7 @@ def _job_row(turn: Turn) -> dict[str, Any]:
         "started_at": job.started_at,
         "completed_at": job.completed_at,
         "error_message": job.error,
+        "failed_node": job.failed_node,
         "result_data": _json(job.result),
         "paused_at": job.paused_at,
         "paused_by": job.paused_by,
@@ -196,6 +197,7 @@ def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
             "input_params": _json(node.params),
             "output": _json(node.output),
             "error_message": node.error,
+            "ended_by": node.ended_by,
             "not_before": node.not_before,
             "queue": node.queue,
             "definition": _json(node.definition),
@@ -242,6 +244,7 @@ def _result_row(result: Result) -> dict[str, Any]:
             "reported_at": result.reported_at,
             "error_type": result.error_type,
             "details": result.details,
+            "ended_by": result.ended_by,
         }
     )
 

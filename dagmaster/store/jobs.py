@@ -15,7 +15,7 @@ from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id
 from dagmaster.model.graph import Graph
 from dagmaster.model.redact import redact
-from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
 from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import fetch, run
 
@@ -250,7 +250,7 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
     job.trace_parent = row["trace_parent"]
     job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
     job.version = row["version"]
-    job.error = row["error_message"]
+    job.error, job.failed_node = row["error_message"], row["failed_node"]
     job.signals = orjson.loads(row["signals"]) if row["signals"] is not None else []
     return job
 
@@ -274,6 +274,7 @@ def node_of(row: Mapping[str, Any], graph: Graph, definition: bytes | None) -> N
     node.dispatched_at, node.started_at = row["dispatched_at"], row["started_at"]
     node.completed_at, node.not_before = row["completed_at"], row["not_before"]
     node.error, node.queue, node.result_of = row["error_message"], row["queue"], row["result_of"]
+    node.ended_by = read_ended_by(node.status, row["ended_by"])
     return node
 
 

@@ -141,6 +141,7 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
                 duration_ms=row["duration_ms"],
                 error_types=_names(data.get("error_types")),
                 details=_details(data),
+                timed_out=data.get("timed_out") is True,
             )
         case "checkpoint" if (phase := _text(data.get("phase"))) is not None:
             details = data.get("details")

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, CheckConstraint, Column, DateTime, Enum, Iden
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 from sqlmodel import Field, SQLModel
 
-from dagmaster.model.states import EventStatus, JobStatus, NodeStatus, TaskStatus
+from dagmaster.model.states import EndedBy, EventStatus, JobStatus, NodeStatus, TaskStatus
 
 SCHEMA = "dagapp"
 MAX_ERROR = 2000
@@ -66,6 +66,7 @@ def _enum(kind: type[StrEnum], name: str) -> Enum:
 JOB_STATUS = _enum(JobStatus, "job_status")
 NODE_STATUS = _enum(NodeStatus, "node_status")
 TASK_STATUS = _enum(TaskStatus, "task_status")
+ENDED_BY = _enum(EndedBy, "ended_by")
 EVENT_STATUS = _enum(EventStatus, "event_status")
 EVENT_TYPE = Enum(*EVENT_TYPES, name="event_type", schema=SCHEMA)
 
@@ -124,6 +125,8 @@ class DagJob(Base, table=True):
     input_params: dict[str, Any] = _jsonb("{}")
     result_data: dict[str, Any] | None = _jsonb()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    # The node with which it failed; the chains that run last may fail others afterwards.
+    failed_node: str | None = Field(default=None, max_length=64)
     job_metadata: dict[str, Any] = Field(
         sa_column=Column("metadata", JSONB, nullable=False, server_default=text("'{}'::jsonb"))
     )
@@ -185,6 +188,7 @@ class DagNodeState(Base, table=True):
     input_params: dict[str, Any] | None = _jsonb()
     output: dict[str, Any] | None = _jsonb()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
+    ended_by: EndedBy | None = Field(default=None, sa_column=Column(ENDED_BY, nullable=True))
     checkpoint_phase: str | None = Field(default=None, max_length=128)
     checkpoint_data: dict[str, Any] | None = _jsonb()
     checkpoint_saved_at: datetime | None = _time(nullable=True)
@@ -218,6 +222,7 @@ class DagTaskResult(Base, table=True):
     progress_percent: float | None = None
     progress_message: str | None = Field(default=None, max_length=MAX_ERROR)
     error_type: str | None = Field(default=None, max_length=128)
+    ended_by: EndedBy | None = Field(default=None, sa_column=Column(ENDED_BY, nullable=True))
     log_path: str | None = Field(default=None, sa_type=Text)
     peak_memory_bytes: int | None = _big()
     cpu_seconds: float | None = None

@@ -40,6 +40,7 @@ def report_row(
     retry_after_seconds: float | None = None,
     error_types: Sequence[str] = (),
     details: Mapping[str, Any] | None = None,
+    timed_out: bool = False,
 ) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if permanent:
@@ -50,6 +51,8 @@ def report_row(
         data["error_types"] = error_types
     if details:
         data["details"] = details
+    if timed_out:
+        data["timed_out"] = True
     return {
         "task_id": task_id,
         "job_id": job_id,

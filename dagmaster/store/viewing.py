@@ -78,9 +78,11 @@ async def node_standing(conn: Connection, job_id: int, node_id: str) -> Row:
     return row
 
 
-async def view_logged(conn: Connection, job_id: int, *, limit: int, offset: int = 0) -> list[Row]:
+async def view_logged(
+    conn: Connection, job_id: int, *, node_id: str | None = None, limit: int, offset: int = 0
+) -> list[Row]:
     """Nodes that may have a log."""
-    return await fetch(conn, "view_logged", {"job_id": job_id, "limit": limit, "offset": offset})
+    return await fetch(conn, "view_logged", {"job_id": job_id, "node_id": node_id, "limit": limit, "offset": offset})
 
 
 async def find_log_place(conn: Connection, task_id: str) -> Row | None:

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Self
 
+from dagmaster.model.states import EndedBy
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import list_events
 from dagmaster.store.jobs import get_job, list_nodes
 
 PAGE = 1000
-LOST = " was lost"
-GIVEN_BACK = " gave it back"
 
 AttemptStatus = Literal["dispatched", "running", "completed", "failed", "lost", "given_back"]
 Event = Mapping[str, Any]
@@ -92,15 +91,18 @@ def _told(event: Event) -> dict[str, Any]:
         case "node_completed":
             return {"status": "completed", "duration_ms": event["duration_ms"], "ended_at": at}
         case "node_failed":
-            error = event["error_message"] or ""
-            fields = {"error": error, "error_type": data.get("error_type"), "duration_ms": event["duration_ms"]}
-            return {"status": _how_it_failed(error, event["event_status"]), "ended_at": at, **fields}
+            status, error_type = _status_of(data.get("ended_by")), data.get("error_type")
+            fields = {"error": event["error_message"] or "", "error_type": error_type}
+            return {"status": status, "duration_ms": event["duration_ms"], "ended_at": at, **fields}
         case _:
             return {}
 
 
-def _how_it_failed(error: str, status: str) -> AttemptStatus:
-    """The status of the event tells what the engine says from what a handler says."""
-    if status == "warning" and error.endswith(LOST):
-        return "lost"
-    return "given_back" if status == "warning" and error.endswith(GIVEN_BACK) else "failed"
+def _status_of(ended_by: str | None) -> AttemptStatus:
+    match ended_by:
+        case EndedBy.LOST:
+            return "lost"
+        case EndedBy.GIVEN_BACK:
+            return "given_back"
+        case _:
+            return "failed"

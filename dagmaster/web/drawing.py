@@ -12,7 +12,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.graph import GraphNode as CompiledNode
 from dagmaster.model.last import find_heads
 from dagmaster.model.redact import redact
-from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus, read_ended_by
 from dagmaster.model.workflow import (
     ApprovalNode,
     ChildTask,
@@ -101,6 +101,7 @@ def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
     task = task_of(node)
     return {
         **row,
+        "ended_by": read_ended_by(NodeStatus(row["status"]), row["ended_by"]),
         "error_message": redact(row["error_message"]),
         "type": node.type,
         "handler": task.handler if task else None,

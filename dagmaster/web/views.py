@@ -6,6 +6,7 @@ from typing import Any
 
 from dagmaster.model.redact import redact
 from dagmaster.model.standing import JobStanding
+from dagmaster.model.states import NodeStatus, read_ended_by
 from dagmaster.schemas.jobs import JobReply, JobSummary, NodeCounts, NodeReply
 
 Row = Mapping[str, Any]
@@ -39,6 +40,7 @@ def node_reply(job_id: int, row: Row) -> NodeReply:
         **{
             **row,
             "job_id": job_id,
+            "ended_by": read_ended_by(NodeStatus(row["status"]), row["ended_by"]),
             "output": redact(row.get("output")),
             "error_message": redact(row["error_message"]),
             "last_error": redact(row["last_error"]),

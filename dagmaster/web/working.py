@@ -219,6 +219,7 @@ def _row(services: Services, report: ReportCreate) -> Row:
         retry_after_seconds=report.retry_after_seconds,
         error_types=[clean_text(name) for name in report.error_types],
         details=_details(services, report),
+        timed_out=report.timed_out,
     )
 
 

@@ -109,7 +109,7 @@ async def _report_of(attempt: _Attempt) -> TaskReport:
             return await _recalled(attempt, handler) or await _run(attempt, handler, ctx)
     except TimeoutError:
         error = f"timed out after {message.timeout_seconds:g} s"
-        return _failed(attempt, HandlerResult(False, error_message=error, error_types=TIMED_OUT))
+        return _failed(attempt, HandlerResult(False, error_message=error, error_types=TIMED_OUT), timed_out=True)
     except Interrupted:
         return _ended(attempt, "given_back")
     except DagmasterError as error:
@@ -267,7 +267,7 @@ def _normalised(attempt: _Attempt, result: HandlerResult, output: bytes | None) 
     return _ended(attempt, "completed", output=output)
 
 
-def _failed(attempt: _Attempt, result: HandlerResult) -> TaskReport:
+def _failed(attempt: _Attempt, result: HandlerResult, *, timed_out: bool = False) -> TaskReport:
     return _ended(
         attempt,
         "failed",
@@ -275,6 +275,7 @@ def _failed(attempt: _Attempt, result: HandlerResult) -> TaskReport:
         permanent=result.permanent,
         retry_after_seconds=result.retry_after_seconds,
         error_types=result.error_types,
+        timed_out=timed_out,
     )
 
 

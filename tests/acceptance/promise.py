@@ -70,13 +70,14 @@ CLAIMS: Mapping[str, str] = {
     "an attempt fails only if its handler says so, its worker is killed or gives it back, or its job fails": """
         SELECT e.job_id, e.node_id, e.task_id, e.error_message, w.pid, w.status
         FROM dagapp.dag_job_events e LEFT JOIN dagapp.dag_workers w
-            ON w.worker_id = substring(e.error_message FROM '^worker (\\w+) ')
+            ON w.worker_id = e.event_data ->> 'worker_id'
         WHERE e.event_type = 'node_failed' AND NOT coalesce(
-            e.error_message LIKE '%%as it was asked to' OR e.error_message LIKE 'withdrawn: job_%%'
+            (e.event_data ->> 'ended_by' = 'failure' AND e.error_message LIKE '%%as it was asked to')
+            OR e.event_data ->> 'ended_by' IN ('revoked', 'cancelled')
             OR e.error_message = 'timed out after 1 s' -- Only what is meant to has so little time.
-            OR (e.error_message LIKE '%% was lost' AND w.status = 'lost'
+            OR (e.event_data ->> 'ended_by' = 'lost' AND w.status = 'lost'
                 AND (%(killed)s::int[] IS NULL OR w.pid = ANY(%(killed)s::int[])))
-            OR (e.error_message LIKE '%% gave it back' AND w.status = 'stopped'), false)
+            OR (e.event_data ->> 'ended_by' = 'given_back' AND w.status = 'stopped'), false)
     """,
     "what was accepted was executed to its end": """
         SELECT n.job_id, n.node_id, n.task_id FROM dagapp.dag_node_states n
@@ -236,6 +237,7 @@ def _assert_part(nodes: Sequence[Mapping[str, Any]], expected: Outcome) -> None:
 def _count_given_back(conn: Connection, job_id: int) -> dict[str, int]:
     query = """
         SELECT node_id, count(*)::int AS times FROM dagapp.dag_job_events
-        WHERE job_id = %s AND event_type = 'node_failed' AND error_message LIKE '%% gave it back' GROUP BY node_id
+        WHERE job_id = %s AND event_type = 'node_failed' AND event_data ->> 'ended_by' = 'given_back'
+        GROUP BY node_id
     """
     return {row["node_id"]: row["times"] for row in conn.execute(query, [job_id])}

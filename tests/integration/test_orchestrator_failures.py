@@ -245,7 +245,7 @@ async def test_the_first_failure_ends_the_job_and_withdraws_what_runs(dsn: str) 
         await asyncio.wait_for(told.wait(), 10)
         await running.is_clean()
         reasons = {row["node_id"]: row["error_message"] for row in await running.events(job["job_id"], "node_failed")}
-        assert reasons["long"] == reasons["queued"] == "withdrawn: job_failed"
+        assert reasons["long"] == reasons["queued"] == "stopped because the job failed"
 
 
 async def test_a_failed_child_fails_the_job_and_closes_its_siblings(dsn: str) -> None:

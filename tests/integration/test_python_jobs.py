@@ -185,21 +185,22 @@ async def test_a_task_tells_all_about_itself(running):
 
 
 @pytest.mark.parametrize(
-    ("status", "claimed_at", "error", "state"),
+    ("status", "claimed_at", "ended_by", "state"),
     [
         ("pending", None, None, TaskState.PENDING),
         ("ready", None, None, TaskState.PENDING),
         ("dispatched", None, None, TaskState.PENDING),
         ("dispatched", "now", None, TaskState.CLAIMED),
         ("running", "now", None, TaskState.RUNNING),
-        ("completed", None, None, TaskState.COMPLETED),
-        ("failed", None, "ValueError", TaskState.FAILED),
-        ("failed", None, "withdrawn: job_cancelled", TaskState.CANCELLED),
-        ("skipped", None, None, TaskState.CANCELLED),
+        ("completed", None, "result", TaskState.COMPLETED),
+        ("failed", None, "failure", TaskState.FAILED),
+        ("failed", None, "revoked", TaskState.CANCELLED),
+        ("failed", None, "cancelled", TaskState.CANCELLED),
+        ("skipped", None, "skipped", TaskState.CANCELLED),
     ],
 )
-async def test_states_of_nodes_are_states_of_tasks(status, claimed_at, error, state):
-    assert state_of({"status": status, "claimed_at": claimed_at, "error_message": error}) is state
+async def test_states_of_nodes_are_states_of_tasks(status, claimed_at, ended_by, state):
+    assert state_of({"status": status, "claimed_at": claimed_at, "ended_by": ended_by}) is state
 
 
 # Workers.

@@ -147,7 +147,8 @@ async def test_late_signals_and_tasks_are_noted(dsn: str, me: Owner) -> None:
     late = {"name": "go", "actor": "ann", "woke": [], "kept": False, "reason": "the job has ended"}
     assert received["event_data"] == late
     [warned] = await rows(dsn, told, "job_warning")
-    assert warned["event_data"] == {"warning": "what was added is refused: the job has ended", "actor": "bob"}
+    refusal = {"warning": "what was added is refused: the job has ended", "refused": "added", "actor": "bob"}
+    assert warned["event_data"] == refusal
 
 
 async def test_mail_of_unknown_jobs_and_other_late_mail_is_removed_without_a_word(dsn: str, me: Owner) -> None:

@@ -72,6 +72,22 @@ async def test_retries_are_named_in_the_summary_and_kept_as_attempts(dsn: str) -
         assert "hunter2" not in shown.text + str(node)
 
 
+async def test_how_nodes_and_attempts_ended_is_a_value_whatever_their_handler_says(dsn: str) -> None:
+    def sly(ctx: Any) -> None:
+        raise RuntimeError("withdrawn: job_cancelled")
+
+    async with web(dsn, single("sly", retry=retry(1)), runs=True, functions={"sly": sly}) as it:
+        job_id = await ran(it, "single")
+        job = await it.get(f"/api/v1/jobs/{job_id}")
+        assert job["failed_node"] == "work"
+        ended = {node["node_id"]: node["ended_by"] for node in job["nodes"]}
+        assert ended == {"START": "result", "work": "failure", "END": "skipped"}
+        node = await it.get(f"/api/v1/jobs/{job_id}/nodes/work")
+        assert [attempt["ended_by"] for attempt in node["attempts"]] == ["failure", "failure"]
+        drawn = (await it.get(f"/api/v1/jobs/{job_id}/graph"))["nodes"]
+        assert {one["node_id"]: one["ended_by"] for one in drawn} == ended
+
+
 async def test_a_graph_shows_what_lives_and_what_is_dead(dsn: str) -> None:
     async with web(dsn, forked(), runs=True) as it:
         job_id = await ran(it, "forked", {"items": [1, 2, 3], "n": 2})

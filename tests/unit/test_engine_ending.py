@@ -33,16 +33,16 @@ def test_the_first_node_without_retries_left_fails_the_job_at_once():
     assert bench.in_state(FAILED) == {"a", "b", "c", "f__0"}
     assert bench.in_state(SKIPPED) == {"d", "f__1", "end"}
     assert not bench.waiting and not bench.store.running
-    assert bench.data("d", "node_skipped") == {"reason": "job_failed"}
-    assert bench.data(None, "job_failed") == {"failed_nodes": ["a"], "duration_seconds": 0.0}
+    assert bench.data("d", "node_skipped") == {"reason": "job_failed", "ended_by": "skipped"}
+    assert bench.data(None, "job_failed") == {"failed_node": "a", "failed_nodes": ["a"], "duration_seconds": 0.0}
 
 
-def test_what_was_under_way_is_withdrawn_with_a_warning():
+def test_what_was_under_way_is_revoked_with_a_warning():
     bench = broad()
     bench.fail("a")
     [event] = [event for event in bench.store.events if (event.node_id, event.event_type) == ("b", "node_failed")]
-    assert (event.event_status, event.error_message) == ("warning", "withdrawn: job_failed")
-    assert (event.event_data or {})["will_retry"] is False
+    assert (event.event_status, event.error_message) == ("warning", "stopped because the job failed")
+    assert event.event_data == {"will_retry": False, "ended_by": "revoked"}
 
 
 def test_nothing_moves_after_the_end():
@@ -79,7 +79,7 @@ def test_a_running_job_is_cancelled():
     assert bench.data(None, "job_cancelled") == {"actor": "ann", "reason": "changed my mind"}
     assert bench.in_state(FAILED) == {"a", "b", "c", "f__0"}
     assert bench.in_state(SKIPPED) == {"d", "f__1", "end"}
-    assert bench.data("d", "node_skipped") == {"reason": "job_cancelled"}
+    assert bench.data("d", "node_skipped") == {"reason": "job_cancelled", "ended_by": "skipped"}
     assert not bench.waiting and not bench.store.running
 
 

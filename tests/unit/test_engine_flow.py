@@ -70,7 +70,7 @@ def test_every_event_of_a_node_says_what_it_should():
     assert bench.data("a", "node_ready") == {"dependencies": ["start"]}
     assert bench.data("a", "node_dispatched") == {"queue": "tasks", "handler": "work"}
     assert bench.data("a", "node_started") == {"worker_id": "worker"}
-    assert bench.data("a", "node_completed") == {"output_keys": ["x", "y"]}
+    assert bench.data("a", "node_completed") == {"output_keys": ["x", "y"], "ended_by": "result"}
     [event] = [e for e in bench.store.events if (e.node_id, e.event_type) == ("a", "node_completed")]
     assert (event.task_id, event.duration_ms, event.event_status) == (f"{JOB}_a_0", 5, EventStatus.SUCCESS)
 
@@ -141,7 +141,7 @@ def test_a_conditional_records_what_it_did():
         "taken_branch": "is_2",
         "skipped_branches": ["is_1", "default"],
     }
-    assert bench.data("a", "node_skipped") == {"reason": "conditional_branch_not_taken"}
+    assert bench.data("a", "node_skipped") == {"reason": "conditional_branch_not_taken", "ended_by": "skipped"}
 
 
 def test_a_conditional_may_look_at_what_an_earlier_step_gave():

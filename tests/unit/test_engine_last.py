@@ -84,7 +84,7 @@ def test_what_was_allowed_to_fail_is_not_tried_again_with_its_job():
     assert bench.status is JobStatus.FAILED and bench.of("c") is FAILED
     bench.retry()
     assert bench.of("a") is FAILED
-    assert set(bench.waiting) == {"42_b_1", "42_c_1"}  # c was only withdrawn
+    assert set(bench.waiting) == {"42_b_1", "42_c_1"}  # c was only revoked
 
 
 # The chains that run last.
@@ -95,7 +95,7 @@ def test_what_cleans_up_runs_when_the_rest_has_completed():
     bench.complete("a")
     bench.complete("b", {"x": 1})
     assert (bench.status, bench.of("alarm"), bench.of("siren")) == (JobStatus.RUNNING, SKIPPED, SKIPPED)
-    assert bench.data("alarm", "node_skipped") == {"reason": "job_did_not_fail"}
+    assert bench.data("alarm", "node_skipped") == {"reason": "job_did_not_fail", "ended_by": "skipped"}
     assert bench.params("clean") == {"status": "completed", "b": {"x": 1}}
     bench.complete("clean", {"done": True})
     assert bench.status is JobStatus.COMPLETED
@@ -139,7 +139,7 @@ def test_the_rest_of_a_chain_is_skipped_when_a_step_of_it_fails():
     bench.fail("a", "the first")
     bench.fail("alarm", "the second")
     assert bench.of("siren") is SKIPPED
-    assert bench.data("siren", "node_skipped") == {"reason": "step_before_failed"}
+    assert bench.data("siren", "node_skipped") == {"reason": "step_before_failed", "ended_by": "skipped"}
     bench.restart()
     bench.complete("clean")
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: the first")
@@ -206,13 +206,13 @@ def test_a_conditional_may_choose_how_to_clean_up():
     assert bench.status is JobStatus.FAILED
 
 
-def test_a_report_of_what_was_withdrawn_is_kept_and_changes_nothing():
+def test_a_report_of_what_was_revoked_is_kept_and_changes_nothing():
     bench = guarded(c=task(retry=NO_RETRY))
     bench.begin("c")
     bench.fail("a")
     bench.complete("c", {"late": True}, task_id="42_c_0")
     assert bench.of("c") is FAILED and "42_c_0" in bench.store.results
-    assert bench.data("c", "result_ignored")["reason"] == "the attempt was withdrawn"
+    assert bench.data("c", "result_ignored")["reason"] == "the attempt was revoked"
 
 
 def test_the_last_chains_run_again_when_the_job_is_tried_again():

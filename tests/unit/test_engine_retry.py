@@ -42,7 +42,7 @@ def test_the_timeline_tells_of_the_failure_and_of_the_retry():
     bench = one(RetryPolicy(max_attempts=1, initial_delay_seconds=7))
     bench.fail("a", "no luck")
     assert bench.events("a") == ["ready", "dispatched", "started", "failed", "retrying"]
-    assert bench.data("a", "node_failed") == {"will_retry": True, "worker_id": "worker"}
+    assert bench.data("a", "node_failed") == {"will_retry": True, "worker_id": "worker", "ended_by": "failure"}
     assert bench.data("a", "node_retrying") == {
         "attempt": 1,
         "max_retries": 1,
@@ -257,6 +257,7 @@ def test_an_error_that_is_never_retried_fails_the_job_at_once():
         "error_type": "ConnectionRefusedError",
         "retry_rule": "never: OSError",
         "worker_id": "worker",
+        "ended_by": "failure",
     }
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: refused")
 
@@ -268,6 +269,7 @@ def test_with_a_list_of_errors_only_these_are_retried():
         "will_retry": True,
         "error_type": "ConnectionRefusedError",
         "worker_id": "worker",
+        "ended_by": "failure",
     }
     assert bench.waiting == [f"{JOB}_a_1"]
     bench.fail("a", error_types=("ValueError", "Exception"))

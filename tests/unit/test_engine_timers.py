@@ -29,6 +29,7 @@ def test_a_task_that_runs_too_long_is_tried_again():
     assert bench.data("a", "node_failed") == {
         "will_retry": True,
         "timeout": "execution",
+        "ended_by": "timeout",
         "error_type": "TimeoutError",
     }
 

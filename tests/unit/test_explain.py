@@ -241,7 +241,7 @@ def test_what_has_ended_tells_why_and_who_was_the_cause():
     assert said(bench, "y") == f"Node `y` {skipped}"
     assert said(bench, "z") == f"Node `z` {skipped}"
     assert said(bench, "x") == "Node `x` failed for good after 1 attempt: disk full."
-    assert said(bench, "w") == f"Node `w` was withdrawn because job {JOB} failed (node x failed: disk full)."
+    assert said(bench, "w") == f"Node `w` was stopped because job {JOB} failed (node x failed: disk full)."
     last = why(bench, "last", owner=OwnerFacts())
     assert last.sentence == f"Node `last` was skipped because job {JOB} failed (node x failed: disk full)."
     assert last.data["cause"] == ["x"]

@@ -174,11 +174,11 @@ def test_attempts_are_read_from_the_timeline() -> None:
     timeline = [
         event("node_dispatched", 0, queue="q"),
         event("node_started", 0, worker_id="w1"),
-        event("node_failed", 0, "worker w1 was lost", "warning", worker_id="w1"),
+        event("node_failed", 0, "worker w1 was lost", "warning", worker_id="w1", ended_by="lost"),
         event("node_dispatched", 1, queue="q"),
-        event("node_failed", 1, "ValueError: it was lost", "failure", error_type="ValueError"),
+        event("node_failed", 1, "worker w9 was lost", "failure", error_type="ValueError", ended_by="failure"),
         event("node_dispatched", 2, queue="q"),
-        event("node_failed", 2, "worker w2 gave it back", "warning"),
+        event("node_failed", 2, "worker w2 gave it back", "warning", ended_by="given_back"),
         event("node_dispatched", 3, queue="q"),
         event("node_started", 3, worker_id="w3"),
     ]

@@ -32,12 +32,12 @@ SELECT pg_notify('dagmaster_tasks', '');
 UPDATE dagapp.dag_jobs j
 SET status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
     result_data = r.result_data, paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
-    signals = r.signals, version = j.version + 1,
+    signals = r.signals, failed_node = r.failed_node, version = j.version + 1,
     owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
 FROM json_to_recordset(:jobs::json) AS r(
     job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
     error_message text, result_data jsonb, paused_at timestamptz, paused_by text, resumed_at timestamptz,
-    reopened boolean, signals jsonb
+    reopened boolean, signals jsonb, failed_node text
 )
 WHERE j.ctid = (
         SELECT k.ctid FROM dagapp.dag_jobs k
@@ -51,15 +51,17 @@ RETURNING 1;
 -- Fan-outs' children, and what running tasks have added.
 INSERT INTO dagapp.dag_node_states (
     job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params, output,
-    error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition, result_of
+    error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition, result_of,
+    ended_by
 )
 SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params,
-    output, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition, result_of
+    output, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition, result_of,
+    ended_by
 FROM json_to_recordset(:new_nodes::json) AS r(
     job_id bigint, node_id text, status dagapp.node_status, task_id text, retry_count int, max_retries int,
     parent_node_id text, fan_out_index int, input_params jsonb, output jsonb, error_message text,
     not_before timestamptz, created_at timestamptz, dispatched_at timestamptz, started_at timestamptz,
-    completed_at timestamptz, queue text, definition jsonb, result_of text
+    completed_at timestamptz, queue text, definition jsonb, result_of text, ended_by dagapp.ended_by
 );
 
 -- node_rows --
@@ -68,8 +70,9 @@ UPDATE dagapp.dag_node_states n
 SET status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_retries = r.max_retries,
     input_params = coalesce(r.input_params, n.input_params), output = r.output, error_message = r.error_message,
     not_before = r.not_before, dispatched_at = r.dispatched_at, started_at = r.started_at,
-    completed_at = r.completed_at, times_lost = coalesce(r.times_lost, 0), version = n.version + 1, queue = coalesce(r.queue, n.queue),
-    definition = coalesce(r.definition, n.definition), result_of = r.result_of,
+    completed_at = r.completed_at, times_lost = coalesce(r.times_lost, 0), version = n.version + 1,
+    queue = coalesce(r.queue, n.queue), definition = coalesce(r.definition, n.definition), result_of = r.result_of,
+    ended_by = r.ended_by,
     checkpoint_phase = coalesce(r.checkpoint_phase, n.checkpoint_phase),
     checkpoint_data = coalesce(r.checkpoint_data, n.checkpoint_data),
     checkpoint_saved_at = coalesce(r.checkpoint_saved_at, n.checkpoint_saved_at)
@@ -77,7 +80,8 @@ FROM json_to_recordset(:nodes::json) AS r(
     job_id bigint, node_id text, version int, status dagapp.node_status, task_id text, retry_count int,
     max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
     dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, checkpoint_phase text,
-    checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text, definition jsonb, result_of text, times_lost int
+    checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text, definition jsonb, result_of text,
+    times_lost int, ended_by dagapp.ended_by
 )
 WHERE n.ctid = (
     SELECT k.ctid FROM dagapp.dag_node_states k
@@ -89,14 +93,15 @@ RETURNING 1;
 -- What workers reported; the first report of an attempt that says how it ended is kept (ruling C-29).
 INSERT INTO dagapp.dag_task_results AS t (
     task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed,
-    error_type, log_path, peak_memory_bytes, cpu_seconds, metrics
+    error_type, log_path, peak_memory_bytes, cpu_seconds, metrics, ended_by
 )
 SELECT task_id, job_id, node_id, status, output, left(error_message, 2000), worker_id, execution_duration_ms,
     reported_at, true, left(error_type, 128), details ->> 'log_path', (details ->> 'peak_memory_bytes')::bigint,
-    (details ->> 'cpu_seconds')::float, details -> 'metrics'
+    (details ->> 'cpu_seconds')::float, details -> 'metrics', ended_by
 FROM json_to_recordset(:results::json) AS r(
     task_id text, job_id bigint, node_id text, status dagapp.task_status, output jsonb, error_message text,
-    worker_id text, execution_duration_ms bigint, reported_at timestamptz, error_type text, details jsonb
+    worker_id text, execution_duration_ms bigint, reported_at timestamptz, error_type text, details jsonb,
+    ended_by dagapp.ended_by
 )
 ON CONFLICT (task_id) DO UPDATE
 SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE excluded.status END,
@@ -105,6 +110,7 @@ SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE ex
     worker_id = coalesce(t.worker_id, excluded.worker_id),
     execution_duration_ms = coalesce(t.execution_duration_ms, excluded.execution_duration_ms),
     reported_at = CASE WHEN t.status IN ('completed', 'failed') THEN t.reported_at ELSE excluded.reported_at END,
+    ended_by = CASE WHEN t.status IN ('completed', 'failed') THEN t.ended_by ELSE excluded.ended_by END,
     error_type = coalesce(t.error_type, excluded.error_type), log_path = coalesce(t.log_path, excluded.log_path),
     peak_memory_bytes = coalesce(t.peak_memory_bytes, excluded.peak_memory_bytes),
     cpu_seconds = coalesce(t.cpu_seconds, excluded.cpu_seconds), metrics = coalesce(t.metrics, excluded.metrics),

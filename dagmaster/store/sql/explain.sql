@@ -4,7 +4,7 @@ SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
 -- explain_job --
 -- A job, and what is known of its owner.
-SELECT j.job_id, j.status, j.priority, j.created_at, j.started_at, j.completed_at, j.error_message, j.paused_at,
+SELECT j.job_id, j.status, j.priority, j.created_at, j.started_at, j.completed_at, j.error_message, j.failed_node, j.paused_at,
     j.paused_by, j.resumed_at, j.owner_id, j.workflow_hash, clock_timestamp() AS now,
     coalesce(o.status = 'running', false) AS owner_runs,
     extract(epoch FROM clock_timestamp() - o.heartbeat_at)::float AS beat_seconds_ago,
@@ -19,7 +19,7 @@ WHERE j.job_id = :job_id;
 -- explain_nodes --
 -- All nodes of a job, with the outputs only of those that decide over others.
 SELECT node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, error_message, dispatched_at,
-    started_at, completed_at, not_before, queue, definition::text AS definition, result_of,
+    started_at, completed_at, not_before, queue, definition::text AS definition, result_of, ended_by,
     CASE WHEN node_id = ANY(:deciding::text[]) THEN output::text END AS output
 FROM dagapp.dag_node_states
 WHERE job_id = :job_id

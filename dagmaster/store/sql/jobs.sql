@@ -81,14 +81,14 @@ WITH named AS MATERIALIZED (
     SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids)
 )
 SELECT job_id, workflow_hash, status, priority, input_params, correlation_id, owner_epoch, created_at, started_at,
-    version, trace_parent, paused_at, paused_by, resumed_at, error_message, signals
+    version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node, signals
 FROM named WHERE owner_id = :owner_id AND status IN ('pending', 'running', 'failed'); -- A failed one is reopened.
 
 -- load_nodes --
 -- All nodes of these jobs, children after their fan-outs and in order.
 SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, output,
     input_params IS NOT NULL AS has_params, error_message, dispatched_at, started_at, completed_at, not_before, queue,
-    version, definition, result_of, times_lost
+    version, definition, result_of, times_lost, ended_by
 FROM dagapp.dag_node_states
 WHERE job_id = ANY(:job_ids)
 ORDER BY job_id, fan_out_index NULLS FIRST, created_at;
@@ -113,7 +113,7 @@ SELECT j.*,
         SELECT json_agg(o) FROM (
             SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,
                 n.output, n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before,
-                n.created_at, n.dispatched_at, n.started_at, n.completed_at
+                n.created_at, n.dispatched_at, n.started_at, n.completed_at, n.ended_by
             FROM dagapp.dag_node_states n
             LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
                 ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
@@ -147,7 +147,7 @@ ORDER BY j.job_id DESC LIMIT :limit;
 -- A job's own nodes, and its fan-out children when they are asked for.
 SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index, n.output,
     n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before, n.created_at,
-    n.dispatched_at, n.started_at, n.completed_at
+    n.dispatched_at, n.started_at, n.completed_at, n.ended_by
 FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
     ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
@@ -162,7 +162,7 @@ FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY 1, 2, 3;
 -- watch_nodes --
 -- A job's own nodes for those who look often: without what they hold, with the time at which it was so.
 SELECT n.node_id, n.status, n.retry_count, n.max_retries, coalesce(n.error_message, r.error_message) AS last_error,
-    n.not_before, n.dispatched_at, n.started_at, n.completed_at, clock_timestamp() AS now
+    n.not_before, n.dispatched_at, n.started_at, n.completed_at, n.ended_by, clock_timestamp() AS now
 FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
     ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
@@ -230,7 +230,8 @@ WITH was AS MATERIALIZED (
 ), nodes AS (
     UPDATE dagapp.dag_node_states n
     SET status = CASE WHEN n.status IN ('pending', 'ready') THEN 'skipped' ELSE 'failed' END::dagapp.node_status,
-        error_message = CASE WHEN n.status IN ('pending', 'ready') THEN NULL ELSE 'withdrawn: job_failed' END,
+        error_message = CASE WHEN n.status IN ('dispatched', 'running') THEN 'stopped because the job failed' END,
+        ended_by = CASE WHEN n.status IN ('pending', 'ready') THEN 'skipped' ELSE 'revoked' END::dagapp.ended_by,
         completed_at = clock_timestamp(), version = n.version + 1
     FROM job WHERE n.job_id = job.job_id AND n.status IN ('pending', 'ready', 'dispatched', 'running')
     RETURNING n.job_id, n.node_id, n.task_id, n.status, n.error_message
@@ -252,10 +253,11 @@ FROM (
     SELECT 2, job_id, NULL, NULL, 'job_started', 'info', NULL, '{"first_node": null}'
     FROM job WHERE former_status = 'pending' -- Only running jobs fail (ruling C-09).
     UNION ALL
-    SELECT 3, job_id, node_id, task_id, 'node_skipped', 'info', NULL, '{"reason": "job_failed"}'
+    SELECT 3, job_id, node_id, task_id, 'node_skipped', 'info', NULL, '{"reason": "job_failed", "ended_by": "skipped"}'
     FROM nodes WHERE status = 'skipped'
     UNION ALL
-    SELECT 3, job_id, node_id, task_id, 'node_failed', 'warning', error_message, '{"will_retry": false}'
+    SELECT 3, job_id, node_id, task_id, 'node_failed', 'warning', error_message,
+        '{"will_retry": false, "ended_by": "revoked"}'
     FROM nodes WHERE status = 'failed'
     UNION ALL
     SELECT 4, job_id, NULL, NULL, 'job_failed', 'failure', left(:error, 2000), NULL

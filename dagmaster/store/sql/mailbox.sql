@@ -6,7 +6,7 @@ SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id,
     m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id, j.owner_epoch,
     j.created_at AS job_created_at, j.started_at, j.version, j.trace_parent, j.paused_at, j.paused_by, j.resumed_at,
     CASE WHEN m.kind IN ('submitted', 'adopted') THEN j.input_params END AS input_params,
-    CASE WHEN m.kind IN ('submitted', 'adopted') THEN j.signals END AS signals, j.error_message
+    CASE WHEN m.kind IN ('submitted', 'adopted') THEN j.signals END AS signals, j.error_message, j.failed_node
 FROM dagapp.dag_mailbox m
 CROSS JOIN LATERAL (
     SELECT * FROM dagapp.dag_jobs WHERE job_id = m.job_id OFFSET 0 -- From the mail to its job, never from all jobs.
@@ -33,7 +33,7 @@ FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 -- last_refusal --
 -- Why the owner did not take what was added last from outside.
 SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events
-WHERE job_id = :job_id AND event_type = 'job_warning' AND event_data ->> 'warning' LIKE 'what was added is refused:%'
+WHERE job_id = :job_id AND event_type = 'job_warning' AND event_data ->> 'refused' = 'added'
 ORDER BY event_id DESC LIMIT 1;
 
 -- add_mail --
@@ -71,10 +71,12 @@ WITH late AS MATERIALIZED (
 ), kept AS (
     INSERT INTO dagapp.dag_task_results AS t (
         task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at,
-        processed, error_type, log_path
+        processed, error_type, log_path, ended_by
     )
     SELECT task_id, job_id, node_id, kind::dagapp.task_status, dagapp.as_jsonb(output), left(error, 2000), worker_id,
-        duration_ms, created_at, true, left(data -> 'error_types' ->> 0, 128), data -> 'details' ->> 'log_path'
+        duration_ms, created_at, true, left(data -> 'error_types' ->> 0, 128), data -> 'details' ->> 'log_path',
+        CASE WHEN kind = 'completed' THEN 'result' WHEN (data ->> 'timed_out')::boolean THEN 'timeout' ELSE 'failure'
+        END::dagapp.ended_by
     FROM reports
     ON CONFLICT (task_id) DO UPDATE SET processed = true
     RETURNING task_id, xmax = 0 AS is_new
@@ -90,7 +92,8 @@ WITH late AS MATERIALIZED (
     SELECT job_id, CASE kind WHEN 'signal' THEN 'signal_received' ELSE 'job_warning' END::dagapp.event_type, 'warning',
         CASE kind WHEN 'signal' THEN jsonb_build_object('name', data ->> 'name', 'actor', data ->> 'actor',
             'woke', '[]'::jsonb, 'kept', false, 'reason', 'the job has ended')
-        ELSE jsonb_build_object('warning', 'what was added is refused: the job has ended', 'actor', data ->> 'actor')
+        ELSE jsonb_build_object('warning', 'what was added is refused: the job has ended', 'refused', 'added',
+            'actor', data ->> 'actor')
         END, clock_timestamp(), 'orchestrator'
     FROM closed WHERE is_known AND node_id IS NULL AND kind IN ('signal', 'added')
 )

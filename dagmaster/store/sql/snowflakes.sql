@@ -9,7 +9,7 @@ WITH found AS (
         AND (:job_id::bigint IS NULL OR job_id = :job_id)
     LIMIT 1
 )
-SELECT n.job_id, n.node_id, n.status, n.output, n.error_message, n.retry_count, n.created_at, n.started_at,
+SELECT n.job_id, n.node_id, n.status, n.output, n.error_message, n.ended_by, n.retry_count, n.created_at, n.started_at,
     n.completed_at, n.definition ->> 'group' AS group_id,
     coalesce(n.definition ->> 'handler', w.definition -> 'nodes' -> n.node_id ->> 'handler') AS handler,
     coalesce(n.input_params, n.definition -> 'refs', j.input_params -> 'kwargs') AS kwargs,

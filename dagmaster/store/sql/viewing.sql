@@ -2,7 +2,7 @@
 -- Nodes of all jobs, those of the newest first. What is open can only be in a job that is live.
 SELECT n.job_id, j.workflow_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id,
     n.fan_out_index, n.error_message, n.error_message AS last_error, n.not_before, n.created_at, n.dispatched_at,
-    n.started_at, n.completed_at
+    n.started_at, n.completed_at, n.ended_by
 FROM dagapp.dag_node_states n JOIN dagapp.dag_jobs j ON j.job_id = n.job_id
 WHERE (:job_id::bigint IS NULL OR n.job_id = :job_id)
     AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
@@ -34,7 +34,7 @@ LIMIT :limit OFFSET :offset;
 -- A job's own nodes in the order in which they began, or the children of one fan-out in the order of its items.
 SELECT n.job_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,
     n.output, n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before, n.created_at,
-    n.dispatched_at, n.started_at, n.completed_at
+    n.dispatched_at, n.started_at, n.completed_at, n.ended_by
 FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
     ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
@@ -54,19 +54,21 @@ WHERE n.job_id = :job_id AND n.node_id = :node_id;
 -- view_attempts --
 -- What was reported of a node, attempt by attempt. One that was last heard of while it ran, and is not the present one,
 -- has ended as the timeline says.
-SELECT r.task_id, CASE WHEN over.is_over THEN 'failed' ELSE r.status::text END AS status, r.worker_id, r.error_type,
+SELECT r.task_id, CASE WHEN over.is_over THEN 'failed' ELSE r.status::text END AS status,
+    CASE WHEN over.is_over THEN over.ended_by ELSE r.ended_by::text END AS ended_by, r.worker_id, r.error_type,
     CASE WHEN over.is_over THEN over.error_message ELSE r.error_message END AS error_message,
     r.execution_duration_ms, r.peak_memory_bytes, r.cpu_seconds, r.metrics, r.log_path, r.progress_current,
     r.progress_total, r.progress_percent, r.progress_message, r.reported_at
 FROM dagapp.dag_task_results r
 LEFT JOIN LATERAL (
-    SELECT true AS is_over, (
-        SELECT e.error_message FROM dagapp.dag_job_events e
-        WHERE e.job_id = r.job_id AND e.task_id = r.task_id AND e.event_type IN ('node_failed', 'node_timeout')
-            AND e.error_message IS NOT NULL
-        ORDER BY e.event_id DESC LIMIT 1
-    ) AS error_message
+    SELECT true AS is_over, e.error_message, e.ended_by
     FROM dagapp.dag_node_states n
+    LEFT JOIN LATERAL (
+        SELECT error_message, event_data ->> 'ended_by' AS ended_by FROM dagapp.dag_job_events
+        WHERE job_id = r.job_id AND task_id = r.task_id AND event_type IN ('node_failed', 'node_timeout')
+            AND error_message IS NOT NULL
+        ORDER BY event_id DESC LIMIT 1
+    ) e ON true
     WHERE r.status NOT IN ('completed', 'failed') AND n.job_id = r.job_id AND n.node_id = r.node_id
         AND (n.task_id IS DISTINCT FROM r.task_id OR n.status NOT IN ('dispatched', 'running'))
 ) over ON true
@@ -79,9 +81,9 @@ SELECT status, retry_count FROM dagapp.dag_node_states WHERE job_id = :job_id AN
 
 -- view_logged --
 -- Nodes that a worker has or had: what failed first, then what runs.
-SELECT n.node_id, n.status, n.retry_count + 1 AS attempt, n.error_message
+SELECT n.node_id, n.status, n.retry_count + 1 AS attempt, n.ended_by, n.error_message
 FROM dagapp.dag_node_states n
-WHERE n.job_id = :job_id AND (
+WHERE n.job_id = :job_id AND (:node_id::text IS NULL OR n.node_id = :node_id) AND (
     EXISTS (SELECT FROM dagapp.dag_task_results r WHERE r.job_id = n.job_id AND r.node_id = n.node_id)
     OR EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.task_id = n.task_id)
 )
@@ -101,7 +103,7 @@ ORDER BY checkpoint_id DESC LIMIT :limit OFFSET :offset;
 
 -- view_graph --
 -- What is needed to draw a job: how far its own nodes are, and which branches were taken.
-SELECT node_id, status, retry_count, max_retries, error_message, not_before, started_at, completed_at,
+SELECT node_id, status, ended_by, retry_count, max_retries, error_message, not_before, started_at, completed_at,
     output ->> 'taken_branch' AS taken_branch
 FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL AND definition IS NULL;
 
@@ -117,7 +119,8 @@ GROUP BY 1, 2, 3;
 
 -- view_folded --
 -- Some of what is drawn within another node, in the order of the items or as it was added.
-SELECT node_id, status, retry_count, fan_out_index, left(error_message, 300) AS error_message, started_at, completed_at
+SELECT node_id, status, ended_by, retry_count, fan_out_index, left(error_message, 300) AS error_message, started_at,
+    completed_at
 FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND (:status::text IS NULL OR status = :status::dagapp.node_status)
     AND CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END

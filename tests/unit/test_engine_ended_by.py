@@ -1,0 +1,129 @@
+"""How a node ended is a value: no text that a handler writes is taken for what the engine says."""
+
+from collections.abc import Callable
+
+import pytest
+from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, end, fan_out, task
+
+from dagmaster.engine.messages import Cancel, TaskFailed, TaskLost
+from dagmaster.model.states import EndedBy, JobStatus, NodeStatus, read_ended_by
+from dagmaster.model.workflow import WaitNode
+
+HOSTILE = (
+    "withdrawn: job_failed",
+    "withdrawn: job_cancelled",
+    "stopped because the job failed",
+    "worker w was lost",
+    "worker w gave it back",
+    "node b failed: what was added is refused: no",
+    "Timeout: no progress for 24 hours",
+)
+
+
+def of(bench: Bench, node_id: str) -> EndedBy | None:
+    """As it is in memory, and in the rows."""
+    assert bench.job.nodes[node_id].ended_by is bench.store.nodes[node_id].ended_by
+    return bench.job.nodes[node_id].ended_by
+
+
+def _complete(bench: Bench) -> None:
+    bench.complete("a")
+
+
+def _fail(bench: Bench) -> None:
+    bench.fail("a")
+
+
+def _lose(bench: Bench) -> None:
+    bench.send(TaskLost("a", f"{JOB}_a_0", "worker", bench.now))
+
+
+def _time_out(bench: Bench) -> None:
+    bench.begin("a")
+    bench.wait(10_000)
+
+
+def _be_stopped_by_the_worker(bench: Bench) -> None:
+    bench.send(TaskFailed("a", f"{JOB}_a_0", "worker", bench.now, "timed out after 5 s", timed_out=True))
+
+
+def _cancel(bench: Bench) -> None:
+    bench.send(Cancel())
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (_complete, EndedBy.RESULT),
+        (_fail, EndedBy.FAILURE),
+        (_lose, EndedBy.LOST),
+        (_time_out, EndedBy.TIMEOUT),
+        (_be_stopped_by_the_worker, EndedBy.TIMEOUT),
+        (_cancel, EndedBy.CANCELLED),
+    ],
+)
+def test_each_way_to_end_has_its_value(act: Callable[[Bench], None], expected: EndedBy) -> None:
+    bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
+    act(bench)
+    assert of(bench, "a") is expected
+    event = next(e for e in bench.store.events if e.node_id == "a" and "ended_by" in (e.event_data or {}))
+    assert (event.event_data or {})["ended_by"] == expected
+
+
+def test_what_another_node_s_failure_ends_is_revoked_or_skipped() -> None:
+    bench = Bench(a=task(retry=NO_RETRY), b=task(), c=task("b"), w=WaitNode(seconds=60), end=end("a", "c", "w")).start()
+    bench.fail("a")
+    assert [of(bench, name) for name in "abcw"] == [
+        EndedBy.FAILURE,
+        EndedBy.REVOKED,
+        EndedBy.SKIPPED,
+        EndedBy.REVOKED,
+    ]
+
+
+def test_a_task_that_was_given_back_has_not_ended() -> None:
+    bench = Bench(a=task(retry=NO_RETRY), end=end("a")).start()
+    bench.send(TaskLost("a", f"{JOB}_a_0", "worker", bench.now, given_back=True))
+    assert bench.data("a", "node_failed")["ended_by"] == "given_back"
+    assert (bench.of("a"), of(bench, "a")) == (NodeStatus.DISPATCHED, None)
+
+
+def test_another_attempt_forgets_how_the_last_one_ended() -> None:
+    bench = Bench(a=task(retry=AT_ONCE), end=end("a")).start()
+    bench.fail("a")
+    assert of(bench, "a") is None
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_last_chain_ends_its_job_whatever_its_handler_says(text: str) -> None:
+    """With `withdrawn: ` the job stayed running for a day."""
+    nodes = {"a": task(retry=NO_RETRY), "end": end("a"), "clean": task(retry=NO_RETRY), "more": task("clean")}
+    bench = Bench(chains={"finally": ("clean",)}, **nodes).start()
+    bench.fail("a", text)
+    bench.fail("clean", text)
+    assert bench.status is JobStatus.FAILED
+    assert bench.data(None, "job_failed")["failed_nodes"] == ["a", "clean"]
+    assert bench.store.job.failed_node == "a"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_failed_is_named_whatever_it_says(text: str) -> None:
+    bench = Bench(a=task(retry=NO_RETRY), b=task(), f=fan_out([1]), end=end("a", "b", "f")).start()
+    bench.fail("a", text)
+    assert bench.data(None, "job_failed")["failed_nodes"] == ["a"]
+    assert bench.store.job.failed_node == "a"
+
+
+def test_the_same_report_again_is_no_news_however_long_its_text() -> None:
+    bench = Bench(a=task(retry=NO_RETRY), b=task(), end=end("a", "b"), chains={"finally": ("c",)}, c=task()).start()
+    message = TaskFailed("a", f"{JOB}_a_0", "worker", bench.now, "x" * 5000)
+    bench.send(message)
+    assert not bench.send(message).events
+
+
+def test_rows_of_an_earlier_version_end_as_their_status_implies() -> None:
+    assert read_ended_by(NodeStatus.COMPLETED, None) is EndedBy.RESULT
+    assert read_ended_by(NodeStatus.FAILED, None) is EndedBy.FAILURE
+    assert read_ended_by(NodeStatus.SKIPPED, None) is EndedBy.SKIPPED
+    assert read_ended_by(NodeStatus.RUNNING, None) is None
+    assert read_ended_by(NodeStatus.FAILED, "lost") is EndedBy.LOST
