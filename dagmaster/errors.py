@@ -24,6 +24,10 @@ class Unavailable(DagmasterError):
     """Something that is needed is not reachable."""
 
 
+class MissingQueue(Unavailable):
+    """Nothing says which queue a task goes to."""
+
+
 class UnknownWorkflow(NotFound):
     """No workflow has this id."""
 

@@ -9,7 +9,6 @@ from typing import Final
 from dagmaster.authoring.implicit import QueueRules, resolve_queues
 from dagmaster.authoring.yaml import read_file
 from dagmaster.errors import Misconfigured, UnknownWorkflow
-from dagmaster.model.checks import find_problems
 from dagmaster.model.problems import InvalidWorkflow, Problem, did_you_mean
 from dagmaster.model.workflow import Workflow
 
@@ -33,6 +32,7 @@ class Catalog:
         self._queues = queues
         self._files: dict[Path, _File] = {}
         self._registered: dict[str, Workflow] = {}
+        self._made: dict[str, Workflow] = {}
         self._workflows: Mapping[str, Workflow] = {}
         self._problems: Mapping[str, tuple[Problem, ...]] = {}
         self._sources: Mapping[str, str] = {}
@@ -65,16 +65,30 @@ class Catalog:
     def register(self, workflow: Workflow) -> Workflow:
         """Add or replace a workflow that was made in Python; its queues are filled in. Raise InvalidWorkflow."""
         resolved = resolve_queues(workflow, self._queues)
-        problems = find_problems(resolved, known_handlers=self._queues.handler_queues)
-        if any(problem.is_error for problem in problems):
+        problems = self._queues.find_problems(resolved)
+        if any(problem.is_error and not (self._queues.is_open and problem.is_about_queue) for problem in problems):
             raise InvalidWorkflow(problems)
         self._registered[workflow.workflow_id] = resolved
+        self._made[workflow.workflow_id] = workflow
         self._publish()
         return resolved
 
     def reload(self) -> None:
         """Read the files that changed since the last time, and forget those that are gone."""
         self._files = {path: self._read(path) for path in self._list_files()}
+        self._publish()
+
+    @property
+    def queues(self) -> QueueRules:
+        return self._queues
+
+    def use(self, queues: QueueRules) -> None:
+        """Other handlers or queues are known now. What was edited meanwhile waits for `reload`."""
+        self._queues = queues
+        self._registered = {name: resolve_queues(one, queues) for name, one in self._made.items()}
+        unchanged = {path for path, file in self._files.items() if file.stamp and file.stamp == _stamp(path)}
+        read = {path: self._parse(path) for path in unchanged}
+        self._files = {path: read.get(path, file) for path, file in self._files.items()}
         self._publish()
 
     def _list_files(self) -> list[Path]:
@@ -90,6 +104,10 @@ class Catalog:
         stamp = _stamp(path)
         if known and stamp and known.stamp == stamp:
             return known
+        return self._parse(path)
+
+    def _parse(self, path: Path) -> _File:
+        stamp = _stamp(path)
         workflow, problems = read_file(path, queues=self._queues)
         return _File(stamp, workflow, problems)
 

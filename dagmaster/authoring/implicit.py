@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from dagmaster.authoring.dialects import Draft
 from dagmaster.authoring.templates import rename_links
+from dagmaster.model.checks import find_problems
 from dagmaster.model.edges import find_inbound, find_targets
+from dagmaster.model.problems import Problem
 from dagmaster.model.workflow import ChildTask, EndNode, FanOutNode, Node, StartNode, TaskNode, Workflow
 from dagmaster.settings import Settings
 
@@ -20,10 +22,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class QueueRules:
-    """`handler_queues` maps the known handlers to the queue they are registered with; None if they are not known."""
+    """`handler_queues` maps the known handlers to the queue they are registered with; None if they are not known.
+
+    `is_open`: workers elsewhere may have others, so that an unknown one is only worth a warning.
+    """
 
     handler_queues: Mapping[str, str | None] | None = None
     default_queue: str | None = None
+    is_open: bool = False
+
+    def find_problems(self, workflow: Workflow, more_handlers: Collection[str] = (), **options: Any) -> list[Problem]:
+        known = None if self.handler_queues is None else {*self.handler_queues, *more_handlers}
+        found = find_problems(workflow, known_handlers=known, **options)
+        return [replace(one, severity="warning") if self.is_open and one.is_about_handler else one for one in found]
 
     def find_queue(self, task: ChildTask) -> str | None:
         registered = (self.handler_queues or {}).get(task.handler)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dagmaster.authoring.defaults import settle_defaults
-from dagmaster.errors import Conflict, Invalid, UnknownWorkflow
-from dagmaster.handlers import Registry
+from dagmaster.errors import Conflict, Invalid, MissingQueue, UnknownWorkflow
 from dagmaster.model.compile import compile_graph
+from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow, WorkflowNode
@@ -16,13 +16,13 @@ Find = Callable[[str], Workflow]
 """The workflow of an id; raises UnknownWorkflow."""
 
 
-def prepare(workflow: Workflow, settings: Settings, known: Registry, find: Find | None = None) -> Graph:
-    """`find` gives the workflows that it calls: their definitions are pinned with its own."""
+def prepare(workflow: Workflow, settings: Settings, known: Contracts, find: Find | None = None) -> Graph:
+    """`known` are the contracts of the handlers; `find` gives the workflows that it calls, which are pinned too."""
     return _Preparing(settings, known, find).prepare(workflow, ())
 
 
 class _Preparing:
-    def __init__(self, settings: Settings, known: Registry, find: Find | None) -> None:
+    def __init__(self, settings: Settings, known: Contracts, find: Find | None) -> None:
         self._settings, self._known, self._find = settings, known, find
         self._called: dict[str, Graph] = {}
 
@@ -53,7 +53,7 @@ class _Preparing:
         return self._called[name]
 
 
-def _settle(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
+def _settle(workflow: Workflow, settings: Settings, known: Contracts) -> Graph:
     if not workflow.is_active:
         raise Conflict(f"workflow {workflow.workflow_id!r} is not active (is_active: false)")
     if len(workflow.nodes) > settings.max_nodes:
@@ -61,14 +61,26 @@ def _settle(workflow: Workflow, settings: Settings, known: Registry) -> Graph:
             f"workflow {workflow.workflow_id!r} has {len(workflow.nodes)} nodes, the limit is {settings.max_nodes} "
             "(DAGMASTER_MAX_NODES)"
         )
+    for node_id, task in _queueless(workflow):
+        raise MissingQueue(
+            f"node {node_id!r} of workflow {workflow.workflow_id!r} has no queue: give it a 'queue', register the "
+            f"handler {task.handler!r} with one, or set a default queue (DAGMASTER_WORKER_QUEUE)"
+        )
     settled = settle_defaults(
         workflow,
-        handler_timeouts={name: handler.timeout_seconds for name, handler in known.spellings().items()},
-        handler_retries={name: handler.retry for name, handler in known.spellings().items()},
+        handler_timeouts={name: one.timeout_seconds for name, one in known.items()},
+        handler_retries={name: one.retry for name, one in known.items()},
         timeout_seconds=settings.default_task_timeout_seconds,
         max_retries=settings.default_max_retries,
     )
     return compile_graph(settled)
+
+
+def _queueless(workflow: Workflow) -> Iterator[tuple[str, ChildTask]]:
+    for node_id, node in workflow.nodes.items():
+        task = node.task if isinstance(node, FanOutNode) else node
+        if isinstance(task, ChildTask) and not task.queue:
+            yield node_id, task
 
 
 def queues_of(workflow: Workflow) -> set[str]:

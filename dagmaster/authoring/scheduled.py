@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.preparing import prepare
 from dagmaster.errors import Conflict, DagmasterError
-from dagmaster.handlers import Registry
+from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.settings import Settings
 
@@ -25,7 +25,7 @@ class Scheduled:
     unready: tuple[str, ...] = ()
 
 
-def find_scheduled(catalog: Catalog, settings: Settings, known: Registry) -> Scheduled:
+def find_scheduled(catalog: Catalog, settings: Settings, known: Contracts) -> Scheduled:
     """What cannot be prepared is left as it is; the others must go on."""
     graphs: list[Graph] = []
     ended: list[str] = []

@@ -21,7 +21,7 @@ from dagmaster.authoring.implicit import QueueRules, add_ends, alias_ends, resol
 from dagmaster.authoring.positions import MAX_FILE_CHARS, Located, read_yaml
 from dagmaster.authoring.schedules import read_schedule
 from dagmaster.authoring.templates import fold_templates
-from dagmaster.model.checks import MAX_NODES, find_problems
+from dagmaster.model.checks import MAX_NODES
 from dagmaster.model.inputs import WrongType, fit
 from dagmaster.model.problems import InvalidWorkflow, Problem, find_close
 from dagmaster.model.workflow import MAX_RETENTION_DAYS, InputSpec, InputType, Node, Workflow
@@ -68,7 +68,7 @@ def read_file(path: Path, *, queues: QueueRules) -> tuple[Workflow | None, tuple
 def parse_workflow(text: str, *, file: str | None = None, queues: QueueRules) -> Workflow:
     """Raise InvalidWorkflow with all problems, sorted by line, if one of them is an error."""
     workflow, problems = read_workflow(text, file=file, queues=queues)
-    if workflow is None:
+    if workflow is None or any(problem.is_error for problem in problems):
         raise InvalidWorkflow(problems)
     return workflow
 
@@ -76,7 +76,10 @@ def parse_workflow(text: str, *, file: str | None = None, queues: QueueRules) ->
 def read_workflow(
     text: str, *, file: str | None = None, queues: QueueRules
 ) -> tuple[Workflow | None, tuple[Problem, ...]]:
-    """The workflow, or None if it has errors; and all problems, warnings included."""
+    """The workflow, or None if it has errors; and all problems, warnings included.
+
+    One that only lacks a queue is given all the same: a worker may come that has registered one for its handler.
+    """
     try:
         document, unreadable = read_yaml(text, file)
     except InvalidWorkflow as error:
@@ -84,7 +87,8 @@ def read_workflow(
     notes = Notes(file, unreadable)
     workflow = _read_document(document, queues, notes)
     problems = tuple(sorted(notes.problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
-    return None if notes.has_errors else workflow, problems
+    is_sound = all(problem.is_about_queue for problem in problems if problem.is_error)
+    return workflow if is_sound else None, problems
 
 
 def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workflow | None:
@@ -98,9 +102,8 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
     if not nodes:
         return None
     workflow = resolve_queues(_build(head, nodes, notes), queues)
-    known = None if queues.handler_queues is None else {*queues.handler_queues, UNREAD}
     has_all_links = not (notes.has_lost_links and notes.has_errors)
-    found = find_problems(workflow, known_handlers=known, has_all_links=has_all_links)
+    found = queues.find_problems(workflow, {UNREAD}, has_all_links=has_all_links)
     notes.problems += [notes.locate(problem) for problem in found]
     return workflow
 

@@ -76,6 +76,7 @@ COMMANDS: Mapping[str, Outline] = {
     "api": Outline("roles", SERVE, "Serve the HTTP API until it is stopped."),
     "worker": Outline("roles", SERVE, "Run a worker until it is stopped."),
     "workers": Outline("instances", CARE, "List the workers and orchestrators; drain or stop workers."),
+    "handlers": Outline("instances", CARE, "List the handlers that workers have registered."),
     "queues": Outline("instances", CARE, "Show how much waits in each queue."),
     "doctor": Outline("doctor", CARE, "Check the rules that must hold for all jobs, and the health of the database."),
     "migrate": Outline("migrate", CARE, "Bring the database's schema to the version of this program, or back."),

@@ -125,6 +125,9 @@ class Backend(Protocol):
     def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
         """What is wanted of it now."""
 
+    def handlers(self) -> Sequence[Row]:
+        """Those that workers have registered."""
+
     def queues(self) -> Sequence[Row]: ...
 
     def schedules(self) -> Sequence[Row]: ...

@@ -42,7 +42,11 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
         for file, problems in catalog.problems.items():
             if Path(file).stem == name:
                 raise InvalidWorkflow(problems)
-    return catalog.get(name)
+    workflow = catalog.get(name)
+    problems = catalog.problems.get(catalog.sources[name], ())
+    if any(problem.is_error for problem in problems):
+        raise InvalidWorkflow(problems)
+    return workflow
 
 
 def find_called(name: str, settings: Settings, rules: QueueRules) -> Find:

@@ -143,6 +143,33 @@ def _steer(
 
 
 @app.command()
+def handlers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
+    """List the handlers that workers have registered.
+
+    With the workers that run them now. A task whose handler nobody runs waits.
+
+    \b
+    For example:
+      dagmaster handlers --json
+    """
+    rows = backend_of(ctx, begin(ctx)).handlers()
+    if as_json:
+        print_json(as_records(rows))
+        return
+    if not rows:
+        tell("no worker has registered a handler yet; start one with `dagmaster worker`")
+        return
+    listing = Listing(("HANDLER", "QUEUE", "TIMEOUT", "RETRIES", "WORKERS"), folds=("WORKERS", "HANDLER", "QUEUE"))
+    for row in rows:
+        timeout = in_seconds(row["timeout_seconds"]) if row["timeout_seconds"] else ""
+        retries = str(row["retry"]["max_attempts"]) if row["retry"] else ""
+        workers = ", ".join(row["workers"][:3]) or "nobody"
+        more = f" and {len(row['workers']) - 3} more" if len(row["workers"]) > 3 else ""
+        listing.add(escape(row["name"]), escape(row["queue"] or ""), timeout, retries, workers + more)
+    listing.print(console())
+
+
+@app.command()
 def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     """Show how much waits in each queue.
 

@@ -26,6 +26,8 @@ from dagmaster.cli.sessions import ask_at, existing_database, session
 from dagmaster.cli.watching import follow, outlook_of, steps_of
 from dagmaster.engine.facts import Explanation
 from dagmaster.errors import NotFound
+from dagmaster.model.contracts import Contracts, queues_by_handler
+from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import Workflow
 from dagmaster.outbound import check_url, policy_of
@@ -36,6 +38,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.databases import database
 from dagmaster.store.events import list_events
 from dagmaster.store.explaining import explain_job, explain_node
+from dagmaster.store.handlers import list_contracts, view_handlers
 from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_workers
 from dagmaster.store.jobs import NewJob, Submitted, find_job_ids, get_job, list_jobs, list_nodes
 from dagmaster.store.jobs import submit as store_job
@@ -72,8 +75,8 @@ class Local:
         return ask_at(self.dsn, question)
 
     def submit(self, order: Order, show: Callable[[Receipt], Show | None]) -> JobView | None:
-        job = self._new_job(order)
         with database(self.settings) as dsn:
+            job = self._new_job(order, asyncio.run(_contracts(dsn)))
             with span("submit_job", workflow_id=job.graph.workflow.workflow_id) as traced:
                 receipt = asyncio.run(self._submit(dsn, replace(job, trace_parent=current_trace_parent())))
                 describe(traced, job_id=receipt.job_id)
@@ -82,18 +85,17 @@ class Local:
                 return None
             return asyncio.run(follow(dsn, receipt.job_id, steps_of(job.graph), shown))
 
-    def _new_job(self, order: Order) -> NewJob:
+    def _new_job(self, order: Order, registered: Contracts) -> NewJob:
         settings = self.settings
         handlers = with_module_of(order.workflow, order.handlers)
-        registry = load_registry(settings, handlers)
-        # Which handlers there are is the workers' business, unless it is said here too.
-        known = registry.queues() if handlers or settings.handlers else None
-        rules = QueueRules(known, default_queue(settings))
+        # What workers have registered counts before what is loaded here: so the job is the same from everywhere.
+        contracts = {**load_registry(settings, handlers).contracts(), **registered}
+        rules = QueueRules(queues_by_handler(contracts), default_queue(settings), is_open=True)
         definition = find_workflow(order.workflow, settings, rules)
         if (url := order.options.get("callback_url")) is not None:
             check_url(url, policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http))
         return NewJob(
-            prepare(definition, settings, registry, find_called(order.workflow, settings, rules)),
+            prepare(definition, settings, contracts, find_called(order.workflow, settings, rules)),
             gather_inputs(definition, order.pairs, *order.documents),
             **order.options,
         )
@@ -250,6 +252,10 @@ class Local:
     def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
         return self._ask(lambda conn: steering.steer_worker(conn, worker_id, command, actor=actor))
 
+    def handlers(self) -> Sequence[Row]:
+        seconds = self.settings.worker_lost_after_seconds
+        return self._ask(lambda conn: view_handlers(conn, lost_after_seconds=seconds))
+
     def queues(self) -> Sequence[Row]:
         return self._ask(queue_depths)
 
@@ -279,6 +285,11 @@ class Local:
         return found, [problem_record(problem) for problems in catalog.problems.values() for problem in problems]
 
 
+async def _contracts(dsn: str) -> Contracts:
+    async with session(dsn) as conn:
+        return await list_contracts(conn)
+
+
 async def _warnings(conn: Connection, workflow: Workflow, threshold_seconds: float) -> list[str]:
     """The job is safe, but nobody may be there to run it."""
     if not await is_orchestrated(conn, threshold_seconds=threshold_seconds):
@@ -289,10 +300,14 @@ async def _warnings(conn: Connection, workflow: Workflow, threshold_seconds: flo
         f"no worker takes tasks from queue {queue!r}; start one with `dagmaster worker --queues {queue}`"
         for queue in sorted(queues_of(workflow) - consumed)
     ]
+    contracts = await list_contracts(conn)
     return unconsumed + [
-        f"no worker of queue {queue!r} has the handler {handler!r}; its tasks wait for one that has it"
+        f"no worker has registered the handler {handler!r}{did_you_mean(handler, contracts)}"
+        if handler not in contracts
+        else f"no worker of queue {queue!r} has the handler {handler!r}; its tasks wait for one that has it"
         for queue, handler in sorted(tasks_of(workflow))
-        if queue in consumed and not any(_takes(worker, queue, handler) for worker in workers)
+        if (queue in consumed or handler not in contracts)
+        and not any(_takes(worker, queue, handler) for worker in workers)
     ]
 
 

@@ -175,6 +175,9 @@ class Remote:
         }
         return steer[command](worker_id).wanted
 
+    def handlers(self) -> Sequence[Row]:
+        return [one.model_dump() for one in self.client.handlers()]
+
     def queues(self) -> Sequence[Row]:
         now = datetime.now(UTC)
         return [

@@ -63,7 +63,7 @@ def dev(
     settings = begin(ctx, quiet=False)
     registry = load_registry(settings, handlers)
     queue = own_queue(settings)
-    catalog = load_catalog(settings, QueueRules(registry.queues(), queue))
+    catalog = load_catalog(settings, QueueRules(registry.queues(), queue, is_open=True))
     named = {name for workflow in catalog.workflows.values() for name in queues_of(workflow)}
     queues = sorted({queue, *settings.worker_queues, *named})
     options = worker_options(settings, queues, concurrency, handlers=handlers)
@@ -187,7 +187,7 @@ def chosen_queues(settings: Settings, given: str | None) -> Sequence[str]:
 def make_door(settings: Settings, handlers: list[str] | None, host: str | None, port: int | None) -> Door:
     registry = load_registry(settings, handlers)
     known = registry.queues() if handlers or settings.handlers else None
-    catalog = load_catalog(settings, QueueRules(known, default_queue(settings)))
+    catalog = load_catalog(settings, QueueRules(known, default_queue(settings), is_open=True))
     return Door(open_door(settings, host, port), catalog)
 
 

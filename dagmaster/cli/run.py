@@ -76,7 +76,7 @@ def run(
     queue = own_queue(settings)
     rules = QueueRules(registry.queues(), queue)
     definition = find_workflow(workflow, settings, rules)
-    graph = prepare(definition, settings, registry, find_called(workflow, settings, rules))
+    graph = prepare(definition, settings, registry.contracts(), find_called(workflow, settings, rules))
     job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs))
     function = find_function(workflow)
     if function is not None:

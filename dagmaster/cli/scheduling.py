@@ -9,10 +9,12 @@ from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.backend import Range, Row
 from dagmaster.cli.definitions import load_catalog, load_registry
 from dagmaster.cli.sessions import ask
+from dagmaster.model.contracts import queues_by_handler
 from dagmaster.python.workflows import defined
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection
 from dagmaster.store.firing import backfill, trigger
+from dagmaster.store.handlers import list_contracts
 from dagmaster.store.schedules import pause_schedule, resume_schedule, sync_schedules
 
 STEER = {"pause": pause_schedule, "resume": resume_schedule}
@@ -33,14 +35,15 @@ def start_now(settings: Settings, schedule_id: str, actor: str | None) -> Row:
 
 def sync(settings: Settings, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
     registry = load_registry(settings, handlers)
-    known = registry.queues() if handlers or settings.handlers else None
-    catalog = load_catalog(settings, QueueRules(known, default_queue(settings)))
-    if prune:
-        check_prunable(catalog)
-    found = find_scheduled(catalog, settings, registry)
-    unready = [*found.unready, *(name for name in defined if name not in catalog.workflows)]
 
     async def store(conn: Connection) -> Row:
+        contracts = {**registry.contracts(), **await list_contracts(conn)}
+        rules = QueueRules(queues_by_handler(contracts), default_queue(settings), is_open=True)
+        catalog = load_catalog(settings, rules)
+        if prune:
+            check_prunable(catalog)
+        found = find_scheduled(catalog, settings, contracts)
+        unready = [*found.unready, *(name for name in defined if name not in catalog.workflows)]
         synced = await sync_schedules(conn, found.graphs, ended=found.ended, unready=unready, prune=prune, actor=actor)
         return asdict(synced)
 

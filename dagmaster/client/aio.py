@@ -18,7 +18,7 @@ from dagmaster.client.plans import Listen, Pause, Plan, Send, Stream
 from dagmaster.errors import DagmasterError
 from dagmaster.schemas.caching import CacheCleared
 from dagmaster.schemas.common import Page
-from dagmaster.schemas.fleet import FleetStatus, QueueReply, WorkerReply
+from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.schedules import BackfillReply, ScheduleReply, SchedulesSynced, ScheduleTriggered
@@ -245,6 +245,10 @@ class AsyncClient:
     async def clear_cache(self, handler: str | None = None) -> CacheCleared:
         """Forget the results of tasks that are kept for others, of one handler or of all."""
         return await self._ask(calls.clear_cache(handler))
+
+    async def handlers(self) -> list[HandlerOfFleet]:
+        """What workers have registered, with those that run it now."""
+        return await self._ask(calls.handlers())
 
     async def queues(self) -> list[QueueReply]:
         return await self._ask(calls.queues())

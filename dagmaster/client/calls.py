@@ -13,7 +13,7 @@ from dagmaster.client.errors import ClientError
 from dagmaster.errors import Invalid
 from dagmaster.schemas.caching import CacheCleared
 from dagmaster.schemas.common import Page
-from dagmaster.schemas.fleet import FleetStatus, QueueReply, QueuesReply, WorkerReply
+from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, QueuesReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.schedules import (
@@ -170,6 +170,11 @@ def steer_worker(worker_id: str, command: str) -> Call[WorkerWanted]:
 
 def orchestrators() -> Call[FleetStatus]:
     return _get(FleetStatus, f"{PREFIX}/orchestrator/status")
+
+
+def handlers() -> Call[list[HandlerOfFleet]]:
+    path = f"{PREFIX}/handlers"
+    return Call("GET", path, lambda data: _read(Page[HandlerOfFleet], data).items, {"limit": 1000}, is_safe=True)
 
 
 def queues() -> Call[list[QueueReply]]:

@@ -17,7 +17,7 @@ from dagmaster.client.plans import Listen, Pause, Plan, Send, Stream
 from dagmaster.errors import DagmasterError
 from dagmaster.schemas.caching import CacheCleared
 from dagmaster.schemas.common import Page
-from dagmaster.schemas.fleet import FleetStatus, QueueReply, WorkerReply
+from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.schedules import BackfillReply, ScheduleReply, SchedulesSynced, ScheduleTriggered
@@ -239,6 +239,10 @@ class Client:
     def clear_cache(self, handler: str | None = None) -> CacheCleared:
         """Forget the results of tasks that are kept for others, of one handler or of all."""
         return self._ask(calls.clear_cache(handler))
+
+    def handlers(self) -> list[HandlerOfFleet]:
+        """What workers have registered, with those that run it now."""
+        return self._ask(calls.handlers())
 
     def queues(self) -> list[QueueReply]:
         return self._ask(calls.queues())

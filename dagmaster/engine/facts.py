@@ -94,3 +94,4 @@ class Facts:
     errors: Mapping[str, str] = field(default_factory=dict)
     progress: Mapping[str, Progress] = field(default_factory=dict)
     children: Mapping[str, int] = field(default_factory=dict)
+    unregistered: frozenset[str] = frozenset()  # handlers that no worker has ever registered

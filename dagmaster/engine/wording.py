@@ -208,9 +208,13 @@ def _queued(node: NodeState, facts: Facts) -> Words:
         "able": len(able),
         "free": len(free),
         "workers": [one.worker_id for one in able[:LISTED]],
+        "is_registered": task.handler not in facts.unregistered,
     }
     place = f"waits in queue `{name}` behind {count(ahead, 'task')}" if ahead else f"is next in queue `{name}`"
-    return Words(f"{place}; {_service(queue, len(taking), len(able), len(free), task.handler)}", data)
+    service = _service(queue, len(taking), len(able), len(free), task.handler)
+    if taking and not able and task.handler in facts.unregistered:
+        service += ", which no worker has registered"
+    return Words(f"{place}; {service}", data)
 
 
 def _service(queue: QueueFacts, everyone: int, able: int, free: int, handler: str) -> str:

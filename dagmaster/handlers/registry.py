@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args, overload
 
-from pydantic import BaseModel
+from pydantic import BaseModel, PydanticUserError
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from dagmaster.errors import Misconfigured, UnknownHandler
 from dagmaster.model.caching import Cache, Caching, read_caching
+from dagmaster.model.contracts import ENTRY_POINT_MARK, Contract, Contracts, by_spelling
 from dagmaster.model.retry import RetryPolicy
 
 Isolation = Literal["auto", "thread", "process"]
@@ -18,8 +20,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 NAME_LIMIT = 128
 NAMES_SHOWN = 10
-# Between the module and the function in the names of Python tasks.
-ENTRY_POINT_MARK = ":"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +35,7 @@ class Handler:
     memory_mb: int | None = None
     retry: RetryPolicy | None = None
     caching: Caching | None = None
+    schema: Callable[[], Mapping[str, Any]] | None = None
     in_loop: bool = field(init=False)
     takes_params: bool = field(init=False)
 
@@ -43,6 +44,12 @@ class Handler:
         # Settled once: looking at signatures for each task would cost more than many a handler.
         object.__setattr__(self, "in_loop", self.isolation == "auto" and _is_async(self.function))
         object.__setattr__(self, "takes_params", _takes_params(self))
+
+    def contract(self, *, in_full: bool = True) -> Contract:
+        """`in_full` with the schema of its parameters and its documentation."""
+        schema = _schema_of(self) if in_full else None
+        documentation = (inspect.getdoc(inspect.unwrap(self.function)) or "") if in_full else ""
+        return Contract(self.name, self.queue, self.timeout_seconds, self.retry, schema, documentation)
 
 
 class Registry:
@@ -77,6 +84,10 @@ class Registry:
     def queues(self) -> Mapping[str, str | None]:
         """The queue that each handler is registered with."""
         return {name: handler.queue for name, handler in self.spellings().items()}
+
+    def contracts(self) -> Contracts:
+        """What decides where and how tasks run, by all spellings."""
+        return by_spelling(one.contract(in_full=False) for one in self)
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(list(self._handlers.values()))
@@ -155,6 +166,14 @@ def _check(handler: Handler) -> None:
         raise Misconfigured(f"handler {name!r}: memory_mb needs isolation='process' and must be above 0")
     if handler.timeout_seconds is not None and not 0 < handler.timeout_seconds < math.inf:
         raise Misconfigured(f"handler {name!r}: timeout_seconds must be above 0, not {handler.timeout_seconds}")
+
+
+def _schema_of(handler: Handler) -> Mapping[str, Any] | None:
+    describe = handler.params.model_json_schema if handler.params is not None else handler.schema
+    try:
+        return describe() if describe is not None else None
+    except (PydanticInvalidForJsonSchema, PydanticUserError, Misconfigured):
+        return None  # A parameter may be of a type that JSON Schema has no word for.
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

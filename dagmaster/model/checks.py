@@ -188,10 +188,11 @@ def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> 
     for node_id, path, task in _tasks(workflow):
         if known_handlers is not None and task.handler not in known_handlers:
             hint = did_you_mean(task.handler, known_handlers)
-            yield Problem(f"node {node_id!r} names an unknown handler {task.handler!r}{hint}", (*path, "handler"))
-        elif not task.queue:
+            message = f"node {node_id!r} names an unknown handler {task.handler!r}{hint}"
+            yield Problem(message, (*path, "handler"), about="handler")
+        if not task.queue and (known_handlers is None or task.handler in known_handlers):
             advice = f"give it a 'queue', register the handler {task.handler!r} with one, or set a default queue"
-            yield Problem(f"node {node_id!r} has no queue: {advice}", path)
+            yield Problem(f"node {node_id!r} has no queue: {advice}", path, about="queue")
 
 
 def _check_conditionals(structure: _Structure) -> Iterator[Problem]:

@@ -8,12 +8,16 @@ from typing import Literal
 from dagmaster.errors import Invalid
 
 Severity = Literal["error", "warning"]
+About = Literal["handler", "queue"]
 Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`path` leads to the place in the workflow; file, line and column are known when it was read from a file."""
+    """`path` leads to the place in the workflow; file, line and column are known when it was read from a file.
+
+    `about`: a handler that is not known, or a queue that is missing. Both may be there elsewhere, or later.
+    """
 
     message: str
     path: Path = ()
@@ -21,6 +25,15 @@ class Problem:
     line: int | None = None
     column: int | None = None
     severity: Severity = "error"
+    about: About | None = None
+
+    @property
+    def is_about_handler(self) -> bool:
+        return self.about == "handler"
+
+    @property
+    def is_about_queue(self) -> bool:
+        return self.about == "queue"
 
     @property
     def is_error(self) -> bool:

@@ -8,10 +8,12 @@ from typing import Any
 
 from dagmaster.authoring.implicit import QueueRules, add_ends, default_queue, resolve_queues
 from dagmaster.authoring.preparing import prepare
-from dagmaster.errors import Invalid
+from dagmaster.errors import Invalid, UnknownHandler
 from dagmaster.handlers import registry
 from dagmaster.ids import new_id
+from dagmaster.model.contracts import Contracts, queues_by_handler
 from dagmaster.model.graph import Graph
+from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputSpec, InputType, TaskNode, Workflow
 from dagmaster.python.applying import ACTOR, Callback, apply, create_task
@@ -22,6 +24,7 @@ from dagmaster.python.records import JobInfo, TaskInfo, WorkerInfo, WorkerState
 from dagmaster.python.values import encode
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store import instances, jobs, snowflakes, steering
+from dagmaster.store.handlers import list_contracts
 from dagmaster.store.snowflakes import ENTRY, SUBMITTED_BY
 
 WITHIN_SECONDS = 5.0
@@ -39,15 +42,17 @@ async def create_job(
         raise Invalid(f"{task} is the entry of a job: it can wait for nothing and be in no group")
     settings = load_settings()
     arguments = encode(task.kwargs)
-    job = jobs.NewJob(
-        _graph(name, task, settings),
-        {"kwargs": arguments},
-        priority=priority,
-        submitted_by=SUBMITTED_BY,
-        idempotency_key=str(task.id),
-        actor=ACTOR,
-    )
     async with session() as conn:
+        contracts = {**registry.contracts(), **await list_contracts(conn)}
+        _check_known(task.handler, contracts)
+        job = jobs.NewJob(
+            _graph(name, task, settings, contracts),
+            {"kwargs": arguments},
+            priority=priority,
+            submitted_by=SUBMITTED_BY,
+            idempotency_key=str(task.id),
+            actor=ACTOR,
+        )
         submitted = await jobs.submit(
             conn, job, threshold_seconds=settings.orphan_threshold_seconds, source_app="python"
         )
@@ -56,7 +61,16 @@ async def create_job(
     return JobInfo.of(row)
 
 
-def _graph(name: str, task: Task, settings: Settings) -> Graph:
+def _check_known(handler: str, contracts: Contracts) -> None:
+    """Raises UnknownHandler: neither this process nor a worker has it, and nobody would ever run the job."""
+    if handler not in contracts:
+        raise UnknownHandler(
+            f"no handler is named {handler!r}, here or at any worker{did_you_mean(handler, contracts)}; a function "
+            "of a module needs @task, or its module in DAGMASTER_TASK_MODULES"
+        )
+
+
+def _graph(name: str, task: Task, settings: Settings, contracts: Contracts) -> Graph:
     """The arguments are inputs: data is never a part of the definition, which is the same for all such jobs."""
     node = TaskNode(
         handler=task.handler,
@@ -71,7 +85,8 @@ def _graph(name: str, task: Task, settings: Settings) -> Graph:
         inputs={"kwargs": InputSpec(type=InputType.OBJECT)},
         nodes=add_ends({ENTRY: node}),
     )
-    return prepare(resolve_queues(workflow, QueueRules(None, default_queue(settings))), settings, registry)
+    rules = QueueRules(queues_by_handler(contracts), default_queue(settings), is_open=True)
+    return prepare(resolve_queues(workflow, rules), settings, contracts)
 
 
 def job_name(name: str) -> str:

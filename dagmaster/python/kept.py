@@ -3,7 +3,6 @@
 from typing import Any
 
 from dagmaster.authoring.implicit import QueueRules, resolve_queues
-from dagmaster.model.checks import find_problems
 from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.retry import OnOom, RetryPolicy
 from dagmaster.model.workflow import ChildTask, FanOutNode, Node, TaskNode, Workflow
@@ -16,7 +15,7 @@ def kept_in(workflow: Workflow, queue: str, rules: QueueRules) -> Workflow:
     """
     nodes = {name: _node(one, queue) for name, one in workflow.nodes.items()}
     kept = resolve_queues(workflow.model_copy(update={"nodes": nodes}), rules)
-    problems = [one for one in find_problems(kept, known_handlers=rules.handler_queues) if one.is_error]
+    problems = [one for one in rules.find_problems(kept) if one.is_error]
     if problems:
         raise InvalidWorkflow(problems)
     return kept

@@ -2,21 +2,24 @@
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, ClassVar
 
 from dagmaster.authoring.implicit import QueueRules
-from dagmaster.authoring.preparing import queues_of
+from dagmaster.authoring.preparing import queues_of, tasks_of
 from dagmaster.errors import Conflict
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.handlers.loading import need_loaded
 from dagmaster.ids import new_id
+from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import Workflow
 from dagmaster.python.applying import LOCAL_QUEUE
@@ -29,12 +32,17 @@ from dagmaster.python.submitting import NOTHING, Workflows, new_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.databases import database
+from dagmaster.store.instances import list_workers
 from dagmaster.store.jobs import NewJob, get_job, job_status, load_definitions, submit
 from dagmaster.store.mailbox import add_mail
+from dagmaster.store.tasks import unserved
 
 FIRST_LOOK_SECONDS = 0.002
 LOOK_SECONDS = 0.1
 STOP_SECONDS = 3.0
+DOUBT_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +176,9 @@ class LocalFleet:
             if row["status"] in JOB_TERMINAL:
                 return await outcome_of(conn, job_id, self.settings)
             [definition] = (await load_definitions(conn, [row["workflow_hash"]])).values()
-            async with self._at_work(queues_of(Workflow.model_validate(definition))) as running:
+            workflow = Workflow.model_validate(definition)
+            async with self._at_work(queues_of(workflow)) as running:
+                await _check_taken(conn, workflow)
                 running.wake()
                 return await self._ended(conn, job_id, running, timeout)
 
@@ -184,12 +194,14 @@ class LocalFleet:
 
     async def _ended(self, conn: Connection, job_id: int, running: Fleet, timeout: float | None) -> JobOutcome:
         pause = FIRST_LOOK_SECONDS
+        doubt = _Doubt(job_id)
         try:
             async with asyncio.timeout(timeout):
                 while await _is_open(conn, job_id):
                     if running.ended.done():
                         await running.ended
                         raise Conflict(f"the fleet of this process was closed before job {job_id} has ended")
+                    await doubt.look(conn)
                     await asyncio.sleep(pause)
                     pause = min(pause * 1.3, LOOK_SECONDS)
         except (TimeoutError, asyncio.CancelledError):
@@ -244,6 +256,37 @@ def _awaited(future: Future[JobOutcome]) -> JobOutcome:
     except BaseException:  # Ctrl-C too: the job ends with who wanted it.
         future.cancel()
         raise
+
+
+async def _check_taken(conn: Connection, workflow: Workflow) -> None:
+    """Raises UnknownHandler for a task that neither this process nor a worker elsewhere would take."""
+    workers = [one for one in await list_workers(conn) if one["status"] == "active"]
+    elsewhere = {(queue, name) for one in workers for queue in one["queues"] for name in one["handlers"] or ()}
+    for queue, handler in sorted(tasks_of(workflow)):
+        if (queue, handler) not in elsewhere:
+            registry.get(handler)
+
+
+class _Doubt:
+    """Says once why a job stands still: tasks that were added may be for a handler that nobody has."""
+
+    def __init__(self, job_id: int) -> None:
+        self._job_id, self._next, self._was_told = job_id, monotonic() + DOUBT_SECONDS, False
+
+    async def look(self, conn: Connection) -> None:
+        if self._was_told or monotonic() < self._next:
+            return
+        self._next = monotonic() + DOUBT_SECONDS
+        for row in await unserved(conn, self._job_id):
+            self._was_told = True
+            hint = did_you_mean(row["handler"], registry.spellings())
+            log.warning(
+                "job %s waits: no worker takes tasks for handler %r from queue %r%s",
+                self._job_id,
+                row["handler"],
+                row["queue"],
+                hint,
+            )
 
 
 async def _is_open(conn: Connection, job_id: int) -> bool:

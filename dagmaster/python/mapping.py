@@ -9,6 +9,7 @@ from dagmaster.handlers import registry
 from dagmaster.python.applying import Callback, create_task
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Group, Item, Task
+from dagmaster.python.signatures import FIRST_PARAMETER
 from dagmaster.python.values import ObjectRef, ViewRef
 
 COLLECT = "collect"  # a basic handler: every worker knows it
@@ -78,12 +79,12 @@ def _views(table: ObjectRef | ViewRef, size: int) -> Iterator[ViewRef]:
 
 
 def _first_parameter(callback: Callback) -> str:
-    """By its name: that is how arguments travel."""
+    """By its name: that is how arguments travel. Where only workers know the function, they know which it is."""
     handler = entry_point(callback)
     try:
         function = getattr(registry.get(handler).function, "__wrapped__", None)
-    except UnknownHandler as error:
-        raise Invalid(f"{handler!r} is not known here, nor is its first parameter; pass the function") from error
+    except UnknownHandler:
+        return FIRST_PARAMETER
     parameters = list(inspect.signature(function).parameters.values()) if function is not None else []
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_OR_KEYWORD,

@@ -13,7 +13,8 @@ from dagmaster.python.signatures import Kind, Signature, module_of
 
 def handler_for(function: Callable[..., Any], name: str, **options: Any) -> Handler:
     """A handler that calls the function with the task's parameters, and whose output is `{"result": value}`."""
-    return Handler(name, runner_of(function, Signature(function)), **options)
+    signature = Signature(function)
+    return Handler(name, runner_of(function, signature), schema=signature.schema, **options)
 
 
 def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:

@@ -20,6 +20,8 @@ Kind = inspect.Parameter
 EMPTY = inspect.Parameter.empty
 MAIN = "__main__"
 RETURN = "return"
+# An argument for the first parameter, from somebody who does not know its name. No parameter can be called so.
+FIRST_PARAMETER = "*first"
 
 
 class Signature:
@@ -78,6 +80,7 @@ class Signature:
 
     def read(self, params: Mapping[str, Any], tell: Callable[..., None]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments for a call, from JSON. Raises Permanent when they do not fit."""
+        params = self._with_first(params)
         try:
             found = self._model.model_validate_json(orjson.dumps(params)).__dict__
         except ValidationError as error:
@@ -93,6 +96,18 @@ class Signature:
             if one.name in params:
                 self._place(one, self._whole(one, found[f"p{place}"]), args, kwargs)
         return args, kwargs
+
+    def _with_first(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        if FIRST_PARAMETER not in params:
+            return params
+        first = next((one for one in self._named if one.kind not in (Kind.VAR_POSITIONAL,)), None)
+        if first is None or first.name in params:
+            raise Permanent(f"{self.function.__qualname__} cannot be mapped: it needs a first parameter of its own")
+        return {first.name if name == FIRST_PARAMETER else name: value for name, value in params.items()}
+
+    def schema(self) -> Mapping[str, Any]:
+        """JSON Schema of the parameters, in their order."""
+        return self._model.model_json_schema()
 
     def check_result(self, value: Any) -> None:
         """Raises Permanent for what is not the dataclass or model that the function says to return.

@@ -12,11 +12,13 @@ from dagmaster.authoring.preparing import prepare
 from dagmaster.client import Client
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.handlers.loading import need_loaded
+from dagmaster.model.contracts import Contracts, queues_by_handler
 from dagmaster.model.inputs import check_inputs
 from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import opened
 from dagmaster.store.databases import database
+from dagmaster.store.handlers import list_contracts
 from dagmaster.store.jobs import NewJob
 from dagmaster.store.jobs import submit as store_job
 
@@ -38,9 +40,17 @@ async def submit_async(workflow: Workflow, inputs: Mapping[str, Any], called: Wo
 
 
 def new_job(
-    workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, settings: Settings, rules: QueueRules
+    workflow: Workflow,
+    inputs: Mapping[str, Any],
+    called: Workflows,
+    settings: Settings,
+    rules: QueueRules,
+    contracts: Contracts | None = None,
 ) -> NewJob:
-    """Checked and settled, with a queue for each task. `called` are the workflows that it calls, by id."""
+    """Checked and settled, with a queue for each task. `called` are the workflows that it calls, by id.
+
+    `contracts` are those of the workers, where they run it; otherwise this process does.
+    """
 
     def find(name: str) -> Workflow:
         if name in called:
@@ -48,7 +58,8 @@ def new_job(
         folder = settings.workflows_dir if settings.workflows_dir.is_dir() else None
         return Catalog(folder, queues=rules).get(name)
 
-    graph = prepare(resolve_queues(workflow, rules), settings, registry, find)
+    known = registry.contracts() if contracts is None else contracts
+    graph = prepare(resolve_queues(workflow, rules), settings, known, find)
     return NewJob(graph, check_inputs(workflow, inputs))
 
 
@@ -58,12 +69,14 @@ def _submit(workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, se
         key = settings.api_key.get_secret_value() if settings.api_key else None
         with Client(settings.url, key) as client:
             return int(client.submit(workflow.workflow_id, inputs).job_id)
-    job = new_job(workflow, inputs, called, settings, QueueRules(registry.queues(), default_queue(settings)))
     with database(settings) as dsn:
-        return asyncio.run(_store(dsn, job, settings))
+        return asyncio.run(_store(dsn, workflow, inputs, called, settings))
 
 
-async def _store(dsn: str, job: NewJob, settings: Settings) -> int:
+async def _store(dsn: str, workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, settings: Settings) -> int:
     async with opened(dsn, application="dagmaster python") as conn:
+        contracts = {**registry.contracts(), **await list_contracts(conn)}
+        rules = QueueRules(queues_by_handler(contracts), default_queue(settings), is_open=True)
+        job = new_job(workflow, inputs, called, settings, rules, contracts)
         submitted = await store_job(conn, job, threshold_seconds=settings.orphan_threshold_seconds, source_app="python")
     return submitted.job_id

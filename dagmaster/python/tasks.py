@@ -240,7 +240,9 @@ def _define(
     name = _free_name(function)
     runner = runner_of(function, signature)
     queue, timeout, retry = options.queue, options.timeout_seconds, options.retry
-    registry.register(Handler(name, runner, queue, timeout, None, isolation, memory_mb, retry, caching))
+    registry.register(
+        Handler(name, runner, queue, timeout, None, isolation, memory_mb, retry, caching, schema=signature.schema)
+    )
     return TaskFunction(function, name, options, signature)
 
 

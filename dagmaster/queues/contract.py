@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from dagmaster.model.contracts import Contract
 from dagmaster.store.progress import Told
 
 
@@ -64,6 +65,7 @@ class Offer:
     queues: tuple[str, ...]
     handlers: tuple[str, ...]
     concurrency: int
+    contracts: tuple[Contract, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

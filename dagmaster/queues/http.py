@@ -11,7 +11,16 @@ import orjson
 
 from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, TooLarge, Unavailable
 from dagmaster.queues.contract import Offer, Orders, Recalled, SavedCheckpoint, Standing, TaskMessage, TaskReport
-from dagmaster.queues.httpbodies import Limits, batches, checkpoint_of, message_of, parts, recalled_of, report_body
+from dagmaster.queues.httpbodies import (
+    Limits,
+    batches,
+    checkpoint_of,
+    contract_bodies,
+    message_of,
+    parts,
+    recalled_of,
+    report_body,
+)
 from dagmaster.schemas.workers import PROTOCOL
 from dagmaster.store.progress import Told
 
@@ -145,6 +154,7 @@ class HttpLink:
             "queues": offer.queues,
             "handlers": offer.handlers,
             "concurrency": offer.concurrency,
+            "contracts": contract_bodies(offer.contracts),
         }
         said = await self._transport.ask("POST", "", body)
         if said["protocol"] != PROTOCOL:

@@ -7,11 +7,14 @@ from typing import Any
 
 import orjson
 
+from dagmaster.model.contracts import Contract
 from dagmaster.queues.contract import Recalled, SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.schemas.workers import MAX_BATCH
 
 # Of a report without its output.
 REPORT_BYTES = 8 * 1024
+MAX_SCHEMAS_BYTES = 1024 * 1024
+MAX_DOCUMENTATION = 10_000
 DETAILS = ("peak_memory_bytes", "cpu_seconds", "metrics")
 
 
@@ -104,3 +107,20 @@ def checkpoint_of(said: Mapping[str, Any]) -> SavedCheckpoint:
 
 def recalled_of(said: Mapping[str, Any]) -> Recalled:
     return Recalled(orjson.dumps(said["output"]), int(said["job_id"]), datetime.fromisoformat(said["stored_at"]))
+
+
+def contract_bodies(contracts: Sequence[Contract]) -> list[dict[str, Any]]:
+    """Without the schemas where they are too long altogether: they are for people, the rest decides."""
+    schemas = sum(len(orjson.dumps(one.params)) for one in contracts if one.params is not None)
+    is_short = schemas <= MAX_SCHEMAS_BYTES
+    return [
+        {
+            "name": one.name,
+            "queue": one.queue,
+            "timeout_seconds": one.timeout_seconds,
+            "retry": one.retry.model_dump(mode="json") if one.retry is not None else None,
+            "params": one.params if is_short else None,
+            "documentation": one.documentation[:MAX_DOCUMENTATION] if is_short else "",
+        }
+        for one in contracts
+    ]

@@ -11,7 +11,7 @@ from psycopg.rows import DictRow
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.ids import new_id
 from dagmaster.queues.contract import Offer, Orders, Recalled, SavedCheckpoint, Standing, TaskMessage, TaskReport
-from dagmaster.store import caching, instances, progress, tasks
+from dagmaster.store import caching, handlers, instances, progress, tasks
 from dagmaster.store.connect import LOST, Connection, connect, keep_json
 from dagmaster.store.progress import Told
 from dagmaster.store.signals import MAIL, Notifier
@@ -49,6 +49,7 @@ class PostgresLink:
     async def register(self, offer: Offer) -> str:
         me = instances.Instance(str(new_id()), offer.hostname, offer.pid, instances.host_key())
         await instances.register_worker(self._quick, me, offer.queues, offer.concurrency, offer.handlers)
+        await handlers.register_contracts(self._quick, me.instance_id, offer.contracts)
         self.worker_id = me.instance_id
         return self.worker_id
 

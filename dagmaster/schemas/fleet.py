@@ -21,6 +21,19 @@ class QueuesReply(Reply):
     queues: list[QueueReply]
 
 
+class HandlerOfFleet(Reply):
+    """What a worker has registered of a handler. `params` is a JSON Schema; `workers` run it at this moment."""
+
+    name: str
+    queue: str | None
+    timeout_seconds: float | None
+    retry: Json | None
+    params: Json | None
+    documentation: str
+    workers: list[str]
+    registered_at: Time
+
+
 class WorkerReply(Reply):
     """`wanted` is what operators want of it: run, drain or stop."""
 

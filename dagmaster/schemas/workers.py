@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from dagmaster.model.retry import RetryPolicy
 from dagmaster.schemas.callbacks import Finite, Long, TaskId, Text
 from dagmaster.schemas.common import Body, Id, Json, Reply, Time
 
@@ -16,6 +17,17 @@ Name = Annotated[str, Field(min_length=1, max_length=128)]
 Wanted = Literal["run", "drain", "stop"]
 
 
+class HandlerContract(Body):
+    """What a handler promises: where its tasks go, how long they may take, what they are given."""
+
+    name: Name
+    queue: Name | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    retry: RetryPolicy | None = None
+    params: Json | None = None
+    documentation: Annotated[str, Field(max_length=10_000)] = ""
+
+
 class RegisterWorker(Body):
     """Where it runs, and what it takes: tasks of these queues for these handlers."""
 
@@ -24,6 +36,7 @@ class RegisterWorker(Body):
     queues: Annotated[list[Name], Field(min_length=1, max_length=1000)]
     handlers: Annotated[list[Name], Field(min_length=1, max_length=10_000)]
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 1
+    contracts: Annotated[list[HandlerContract], Field(max_length=10_000)] = Field(default_factory=list)
 
 
 class WorkerRegistered(Reply):

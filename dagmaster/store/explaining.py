@@ -13,6 +13,7 @@ from dagmaster.errors import NotFound, UnknownJob, UnknownNode
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
+from dagmaster.store.handlers import known_handlers
 from dagmaster.store.instances import is_orchestrated
 from dagmaster.store.jobs import node_of
 from dagmaster.store.pinned import PinnedGraphs
@@ -82,6 +83,7 @@ async def _look(
             errors=await _errors(conn, job, wanted),
             progress=await _progress(conn, job, wanted),
             children=await _children(conn, job, wanted),
+            unregistered=await _unregistered(conn, wanted),
         )
     return _Moment(job, facts, Rules(closed_queues={queue.name for queue in queues if queue.is_closed}), row["now"])
 
@@ -170,3 +172,8 @@ async def _children(conn: Connection, job: JobState, nodes: Iterable[NodeState])
         return {}
     rows = await fetch(conn, "explain_children", {"job_id": job.job_id, "task_ids": calling})
     return {row["parent_node_id"]: row["job_id"] for row in rows}
+
+
+async def _unregistered(conn: Connection, nodes: Iterable[NodeState]) -> frozenset[str]:
+    names = {node.task.handler for node in nodes if is_executed(node)}
+    return frozenset(names - await known_handlers(conn, names)) if names else frozenset()

@@ -106,6 +106,7 @@ async def rescue_tasks(conn: Connection, *, lost_after_seconds: float) -> int:
 
 async def forget_instances(conn: Connection, *, days: int) -> None:
     await run(conn, "forget_instances", {"days": days})
+    await run(conn, "forget_handlers", {"days": days})
 
 
 async def list_workers(conn: Connection) -> list[dict[str, Any]]:

@@ -312,6 +312,21 @@ class DagWorker(Base, table=True):
     key_id: str | None = Field(default=None, max_length=16)
 
 
+class DagHandler(Base, table=True):
+    """The contract of a handler, as the last worker that came with it has registered it."""
+
+    __tablename__ = "dag_handlers"
+    name: str = Field(primary_key=True, max_length=128)
+    queue: str | None = Field(default=None, max_length=128)
+    timeout_seconds: float | None = None
+    retry: dict[str, Any] | None = _jsonb()
+    # JSON Schema, in the order in which it was written: the first parameter is the first.
+    params: Any = Field(default=None, sa_column=Column(JSON))
+    documentation: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    registered_by: str | None = Field(default=None, max_length=32)
+    registered_at: datetime = _time(default_now=True)
+
+
 class DagTaskWaiting(Base, table=True):
     """A queue's content. Narrow and short-lived: parameters are read from the node when a worker claims it."""
 

@@ -9,7 +9,6 @@ from dagmaster.authoring.implicit import QueueRules, resolve_queues
 from dagmaster.authoring.preparing import Find
 from dagmaster.authoring.yaml import load_workflow, parse_workflow
 from dagmaster.errors import Invalid
-from dagmaster.model.checks import find_problems
 from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.workflow import Workflow
 from dagmaster.python.workflows import WorkflowFunction, defined
@@ -48,7 +47,7 @@ def find_called(source: Any, rules: QueueRules, folders: Sequence[Path], workflo
 
 def _checked(workflow: Workflow, rules: QueueRules) -> Workflow:
     resolved = resolve_queues(workflow, rules)
-    problems = find_problems(resolved, known_handlers=rules.handler_queues)
+    problems = rules.find_problems(resolved)
     if any(problem.is_error for problem in problems):
         raise InvalidWorkflow(problems)
     return resolved

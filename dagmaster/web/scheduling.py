@@ -10,9 +10,10 @@ async def sync_catalog(
     conn: Connection, services: Services, *, prune: bool = False, actor: str | None = None
 ) -> Synced:
     """Make the schedules what the loaded workflows say."""
+    await services.learn(conn)
     if prune:
         check_prunable(services.catalog)
-    found = find_scheduled(services.catalog, services.settings, services.registry)
+    found = find_scheduled(services.catalog, services.settings, services.contracts)
     return await sync_schedules(
         conn,
         found.graphs,

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 from time import monotonic
 from typing import Annotated, Any, Protocol
 from weakref import WeakValueDictionary
@@ -15,10 +16,12 @@ from fastapi.requests import HTTPConnection
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.preparing import prepare
 from dagmaster.handlers import Registry
+from dagmaster.model.contracts import Contracts, queues_by_handler
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
+from dagmaster.store.handlers import list_contracts, stamp_of
 from dagmaster.store.instances import Instance, is_orchestrated, list_workers
 from dagmaster.store.looking import NodeCounts
 from dagmaster.store.pinned import PinnedGraphs
@@ -73,12 +76,16 @@ class Services:
     histories: Histories = field(init=False)
     bell: Bell = field(init=False)
     log_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    contracts: Contracts = field(init=False)
     _graphs: dict[str, Graph] = field(default_factory=dict)
+    _contracts_at: float = -inf
+    _contracts_stamp: tuple[Any, ...] = ()
     _fleet: tuple[float, "KnownFleet"] | None = None
 
     def __post_init__(self) -> None:
         self.histories = Histories(self.pinned)
         self.bell = Bell(self.dsn)
+        self.contracts = self.registry.contracts()
 
     @property
     def task_logs(self) -> TaskLogs:
@@ -91,12 +98,27 @@ class Services:
         """Ready to be run; compiled once, unless it calls others, which may have changed."""
         graph = self._graphs.get(workflow.content_hash)
         if graph is None:
-            graph = prepare(workflow, self.settings, self.registry, self.catalog.get)
+            graph = prepare(workflow, self.settings, self.contracts, self.catalog.get)
             if len(self._graphs) >= KEEP_GRAPHS:
                 self._graphs.clear()
             if not graph.called:
                 self._graphs[workflow.content_hash] = graph
         return graph
+
+    async def learn(self, conn: Connection) -> None:
+        """What workers have registered up to now: it counts before what this process has loaded."""
+        if self._contracts_at + FLEET_SECONDS > monotonic():
+            return
+        stamp = await stamp_of(conn)
+        if stamp != self._contracts_stamp:
+            contracts = {**self.registry.contracts(), **await list_contracts(conn)}
+            queues = queues_by_handler(contracts)
+            if queues != self.catalog.queues.handler_queues:
+                rules = replace(self.catalog.queues, handler_queues=queues, is_open=True)
+                await asyncio.to_thread(self.catalog.use, rules)
+            self.contracts, self._contracts_stamp = contracts, stamp
+            self._graphs.clear()
+        self._contracts_at = monotonic()
 
     async def fleet(self, conn: Connection) -> "KnownFleet":
         """Who is at work, as of a second ago."""

@@ -2,6 +2,7 @@
 
 from dagmaster.authoring.preparing import tasks_of
 from dagmaster.model.inputs import check_inputs
+from dagmaster.model.problems import did_you_mean
 from dagmaster.model.workflow import Workflow
 from dagmaster.outbound import check_url, policy_of
 from dagmaster.schemas.jobs import SubmitJob
@@ -16,6 +17,7 @@ async def submit_job(
     services: Services, conn: Connection, caller: Caller, body: SubmitJob
 ) -> tuple[Submitted, Workflow]:
     """Raises what is wrong with it before anything is stored."""
+    await services.learn(conn)
     workflow = services.catalog.get(body.workflow_id)
     if body.callback_url is not None:
         settings = services.settings
@@ -62,7 +64,9 @@ async def warnings_for(services: Services, conn: Connection, workflow: Workflow)
     if not fleet.is_orchestrated:
         return ["no orchestrator is running; the job waits until one is"]
     return [
-        f"no worker takes tasks for handler {handler!r} from queue {queue!r}; they wait for one that does"
+        f"no worker has registered the handler {handler!r}{did_you_mean(handler, services.contracts)}"
+        if handler not in services.contracts
+        else f"no worker takes tasks for handler {handler!r} from queue {queue!r}; they wait for one that does"
         for queue, handler in sorted(tasks_of(workflow))
         if not fleet.takes(queue, handler)
     ]

@@ -12,6 +12,7 @@ from fastapi import Depends
 
 from dagmaster.errors import Invalid, TaskOver, TooLarge, UnknownTask
 from dagmaster.handlers.contract import Progress, clean_text
+from dagmaster.model.contracts import Contract
 from dagmaster.model.redact import redact_text
 from dagmaster.schemas.adding import AddedByWorker
 from dagmaster.schemas.caching import RecalledResult, RecallResult, RememberResult
@@ -33,7 +34,7 @@ from dagmaster.schemas.workers import (
     WorkerOrders,
     WorkerRegistered,
 )
-from dagmaster.store import caching, progress, remote, tasks
+from dagmaster.store import caching, handlers, progress, remote, tasks
 from dagmaster.store.connect import Connection
 from dagmaster.store.signals import MAIL
 from dagmaster.web.access import Admitted, Caller
@@ -77,6 +78,8 @@ async def register(conn: Connection, services: Services, caller: Caller, body: R
         concurrency=body.concurrency,
         key_id=caller.key_id,
     )
+    contracts = [Contract(**dict(one)) for one in body.contracts]
+    await handlers.register_contracts(conn, worker_id, contracts)
     return WorkerRegistered(
         worker_id=worker_id,
         protocol=PROTOCOL,

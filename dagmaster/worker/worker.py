@@ -76,6 +76,7 @@ class Worker:
         self.slots = Slots(options.concurrency, self._slot_freed)
         self._transport = transport
         self.handlers = frozenset(registry.spellings())
+        self._contracts = tuple(one.contract() for one in registry)
         self._deliver = deliver
         self._outbox = Outbox(spool)
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="dagmaster-task")
@@ -249,6 +250,7 @@ class Worker:
             self.options.queues,
             tuple(sorted(self.handlers)),
             self.options.concurrency,
+            self._contracts,
         )
         self.worker_id = await link.register(offer)
 

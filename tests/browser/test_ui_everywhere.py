@@ -24,6 +24,7 @@ PAGES = (
     "/ui/nodes",
     "/ui/tasks",
     "/ui/queues",
+    "/ui/handlers",
     "/ui/workers",
     "/ui/health",
     "/ui/keys",

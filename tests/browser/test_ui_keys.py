@@ -70,7 +70,7 @@ def test_a_name_that_is_taken_is_said_at_the_form(sign_in: Callable[[Role], Visi
 
 def test_a_viewer_sees_lists_without_buttons(sign_in: Callable[[Role], Visit]) -> None:
     page = sign_in(Role.VIEWER).page
-    for path in ("nodes", "tasks", "queues", "workers", "schedules", "approvals", "health"):
+    for path in ("nodes", "tasks", "queues", "handlers", "workers", "schedules", "approvals", "health"):
         page.goto(f"/ui/{path}")
         expect(page.locator("h1")).to_be_visible()
         expect(page.locator("[data-action]")).to_have_count(0)

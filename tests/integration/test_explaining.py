@@ -75,7 +75,10 @@ async def test_workers_that_lack_the_handler_are_told_from_those_that_are_busy(d
         job_id = await running.submit(single("slow"))
         await settled(running, job_id, "work", "dispatched")
         found = await why(running, job_id, "work")
-        assert found.sentence == "Node `work` is next in queue `q`; its only worker does not have the handler `slow`."
+        assert found.sentence == (
+            "Node `work` is next in queue `q`; its only worker does not have the handler `slow`, which no worker has "
+            "registered."
+        )
         able = await running.worker(concurrency=1)
         await begun.wait()
         await settled(running, job_id, "work", "running")

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fleet import Fleet, fleet
+from fleet import Fleet, fleet, handlers
 
 import dagmaster
 from dagmaster import errors, sync
@@ -29,6 +29,7 @@ from dagmaster.python.jobs import (
     worker_heartbeat,
 )
 from dagmaster.python.records import TaskState, WorkerState, state_of
+from dagmaster.python.runners import handler_for
 from dagmaster.python.tasks import task
 
 mood = {"fails": False}
@@ -68,6 +69,36 @@ async def patient() -> None:
 
 
 # Jobs.
+
+
+@pytest.mark.parametrize("name, hint", [("os.system", ""), ("ehco", "; did you mean 'echo'?")])
+async def test_an_entry_that_nobody_knows_is_refused_at_once(name: str, hint: str) -> None:
+    with pytest.raises(errors.UnknownHandler) as refused:
+        await create_job("nobody", name)
+    assert f"no handler is named {name!r}, here or at any worker{hint}" in str(refused.value)
+
+
+async def test_an_entry_that_only_a_worker_knows_is_taken(dsn: str) -> None:
+    async with fleet(dsn, far_away=lambda ctx: {"by": "a worker"}) as whole:
+        await whole.worker(owner=await whole.orchestrator())
+        job = await create_job("far", "far_away")
+        [row] = await whole.completed(job.id)
+        assert row["result_data"]["entry"] == {"by": "a worker"}
+
+
+async def test_a_name_that_only_workers_know_can_be_mapped(dsn: str) -> None:
+    def total(chunk: list[int], add: int = 0) -> int:
+        return sum(chunk) + add
+
+    known = handlers()
+    known.register(handler_for(total, "far.module:total"))
+    async with fleet(dsn) as whole:
+        await whole.worker(owner=await whole.orchestrator(), known=known)
+        group = dagmaster.map("far.module:total", [1, 2, 3], chunk_size=2, add=10)
+        first = next(iter(group.tasks()))
+        job = await create_job("mapped", first.handler, first.kwargs)
+        [row] = await whole.completed(job.id)
+        assert row["result_data"]["entry"] == {"result": 13}
 
 
 async def test_a_job_begins_with_its_entry_and_ends_with_it(running):

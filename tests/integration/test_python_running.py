@@ -17,7 +17,7 @@ from fleet import rows
 import dagmaster
 from dagmaster import JobFailed, current_task, run_job_test, task, workflow
 from dagmaster.authoring.yaml import QueueRules, read_workflow
-from dagmaster.errors import DatabaseUnavailable, Invalid
+from dagmaster.errors import DatabaseUnavailable, Invalid, UnknownHandler
 from dagmaster.handlers import registry
 from dagmaster.model.states import JobStatus
 from dagmaster.python.local import LocalFleet
@@ -166,6 +166,16 @@ def test_a_handler_that_nobody_here_knows_is_refused_and_not_waited_for() -> Non
         return adds_misspelt()
 
     assert "no handler is named 'ehco'" in (run_job_test(adding_misspelt).error or "")
+
+
+async def test_a_job_for_a_handler_that_nobody_has_is_not_waited_for() -> None:
+    @workflow
+    def misspelt_elsewhere() -> Any:
+        return dagmaster.call("ehco", x=1)
+
+    job_id = await misspelt_elsewhere.submit_async()
+    with pytest.raises(UnknownHandler, match=r"no handler is named 'ehco'; did you mean 'echo'"):
+        await asyncio.to_thread(run_job_test, job_id, timeout=20)
 
 
 def test_wrong_arguments_are_told_before_a_job_is_made() -> None:

@@ -17,7 +17,7 @@ from dagmaster.web.services import KnownFleet
 from dagmaster.web.ui.queues import find_homeless, queue_lines
 from dagmaster.web.ui.workers import worker_line
 
-LISTS = ("nodes", "tasks", "queues", "workers", "schedules", "approvals", "health")
+LISTS = ("nodes", "tasks", "queues", "handlers", "workers", "schedules", "approvals", "health")
 ECHO = single("echo", workflow_id="echoes")
 FAIL = single("fail", workflow_id="breaks", params={"message": "no way to postgres://me:hunter2@db/x"})
 ASK = graph({"ask": ApprovalNode(message="Ship it?", approvers=("ann",), next=("END",))}, "asks", start="ask")

@@ -70,6 +70,8 @@ DECIDED: dict[str, Any] = {
     "POST /api/v1/schedules/{schedule_id}/trigger": OPERATE,
     "POST /api/v1/schedules/{schedule_id}/backfill": OPERATE,
     "GET /api/v1/queues/status": READ,
+    "GET /api/v1/handlers": READ,
+    "GET /api/v1/handlers/{name}": READ,
     "GET /api/v1/workers": READ,
     "POST /api/v1/workers": REPORT,
     "POST /api/v1/workers/{worker_id}/heartbeat": REPORT,

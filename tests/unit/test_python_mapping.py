@@ -3,6 +3,7 @@
 import pytest
 
 from dagmaster.errors import Invalid
+from dagmaster.handlers import Permanent
 from dagmaster.model.added import awaited
 from dagmaster.python.applying import create_task
 from dagmaster.python.graphs import Task
@@ -10,6 +11,7 @@ from dagmaster.python.mapping import map as map_chunks
 from dagmaster.python.mapping import reduce as reduce_layers
 from dagmaster.python.planning import Planner
 from dagmaster.python.plans import Numbers
+from dagmaster.python.signatures import FIRST_PARAMETER, Signature
 from dagmaster.python.tasks import task
 from dagmaster.python.values import ObjectRef, ViewRef
 
@@ -102,7 +104,7 @@ def test_tasks_are_made_as_their_decorator_says():
     assert (other.queue, other.timeout_seconds, other.retry.max_attempts) == ("light", 5, 0)
 
 
-@pytest.mark.parametrize("callback", ["echo", "nobody.knows:it", alone])
+@pytest.mark.parametrize("callback", ["echo", alone])
 def test_only_a_function_with_a_first_parameter_can_be_mapped(callback):
     with pytest.raises(Invalid, match="first parameter"):
         map_chunks(callback, [1])
@@ -110,6 +112,21 @@ def test_only_a_function_with_a_first_parameter_can_be_mapped(callback):
 
 def test_a_name_that_is_known_here_can_be_mapped():
     assert map_chunks(work.handler, [1]).items[0].handler == work.handler
+
+
+def test_a_name_that_only_workers_know_is_mapped_by_its_place():
+    [one, _] = map_chunks("far.module:function", [1, 2], add=3).tasks()
+    assert (one.handler, one.kwargs) == ("far.module:function", {FIRST_PARAMETER: [1, 2], "add": 3})
+
+
+def test_a_first_argument_is_given_to_the_first_parameter():
+    def take(rows, add=0):
+        return rows, add
+
+    read = Signature(take).read({FIRST_PARAMETER: [1], "add": 2}, print)
+    assert read == ([], {"rows": [1], "add": 2})
+    with pytest.raises(Permanent, match="first parameter"):
+        Signature(take).read({FIRST_PARAMETER: [1], "rows": 2}, print)
 
 
 @pytest.mark.parametrize("make", [lambda: map_chunks(work, [1], 0), lambda: reduce_layers(work, [1], fan_in=1)])

@@ -33,8 +33,9 @@ async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> Wor
 
 
 @router.get("/{workflow_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_workflow(workflow_id: str, services: Given) -> WorkflowReply:
+async def get_workflow(workflow_id: str, services: Given, conn: Conn) -> WorkflowReply:
     """One workflow with its inputs as a JSON Schema, its nodes and its edges."""
+    await services.learn(conn)
     workflow = services.catalog.get(workflow_id)
     return WorkflowReply(
         **_summary(services, workflow).model_dump(),

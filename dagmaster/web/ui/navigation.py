@@ -31,6 +31,7 @@ PLACES: Final = (
     Place("Nodes", "/ui/nodes", "share-2", READERS, "g n"),
     Place("Tasks", "/ui/tasks", "cpu", READERS, "g t"),
     Place("Queues", "/ui/queues", "inbox", READERS, "g q"),
+    Place("Handlers", "/ui/handlers", "tool", READERS, "g e"),
     Place("Workers", "/ui/workers", "server", READERS, "g o"),
     Place("Health", "/ui/health", "activity", READERS, "g d"),
     Place("Keys", "/ui/keys", "key", frozenset({Role.ADMIN}), "g k"),

@@ -1,0 +1,79 @@
+"""The contracts of handlers, as the workers that run them have registered them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from dagmaster.model.contracts import Contract, Contracts, by_spelling
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.looking import literal
+from dagmaster.store.statements import fetch, run
+
+Row = dict[str, Any]
+
+MAX_DOCUMENTATION: Final = 10_000
+MAX_SCHEMA_BYTES: Final = 64 * 1024
+
+
+async def register_contracts(conn: Connection, worker_id: str, contracts: Iterable[Contract]) -> None:
+    """What a worker registers last counts."""
+    rows = encode_rows([_row(one) for one in contracts])
+    if rows is not None:
+        await run(conn, "register_handlers", {"worker_id": worker_id, "contracts": rows})
+
+
+def _row(one: Contract) -> Row:
+    schema = orjson.dumps(one.params) if one.params is not None else None
+    return {
+        "name": one.name,
+        "queue": one.queue,
+        "timeout_seconds": one.timeout_seconds,
+        "retry": one.retry.model_dump(mode="json") if one.retry is not None else None,
+        "params": orjson.Fragment(schema) if schema and len(schema) <= MAX_SCHEMA_BYTES else None,
+        "documentation": storable(one.documentation)[:MAX_DOCUMENTATION],
+    }
+
+
+async def stamp_of(conn: Connection) -> tuple[Any, ...]:
+    [row] = await fetch(conn, "handlers_stamp")
+    return row["handlers"], row["changed_at"]
+
+
+async def list_contracts(conn: Connection) -> Contracts:
+    """By all spellings, without schemas and documentation."""
+    return by_spelling(_contract(row) for row in await fetch(conn, "list_contracts"))
+
+
+def _contract(row: Row) -> Contract:
+    retry = row["retry"]
+    if isinstance(retry, bytes):
+        retry = orjson.loads(retry)
+    policy = RetryPolicy.model_validate(retry) if retry is not None else None
+    return Contract(row["name"], row["queue"], row["timeout_seconds"], policy)
+
+
+async def known_handlers(conn: Connection, names: Iterable[str]) -> set[str]:
+    """Of these, the ones that some worker has registered."""
+    return {row["name"] for row in await fetch(conn, "known_handlers", {"names": sorted(set(names))})}
+
+
+async def view_handlers(
+    conn: Connection,
+    *,
+    lost_after_seconds: float,
+    name: str | None = None,
+    text: str | None = None,
+    limit: int = 1000,
+    offset: int = 0,
+) -> Sequence[Row]:
+    """With the workers that run them; by name."""
+    values = {
+        "lost_after_seconds": lost_after_seconds,
+        "name": name,
+        "pattern": literal(text) if text else None,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch(conn, "view_handlers", values)

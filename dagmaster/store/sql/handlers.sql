@@ -1,0 +1,48 @@
+-- register_handlers --
+-- The contracts of a worker's handlers. What has not changed is not written: the time of the last change tells others
+-- whether to look.
+INSERT INTO dagapp.dag_handlers AS h (name, queue, timeout_seconds, retry, params, documentation, registered_by)
+SELECT DISTINCT ON (name) name, queue, timeout_seconds, retry, params, documentation, :worker_id
+FROM json_to_recordset(:contracts::json) AS r(
+    name text, queue text, timeout_seconds float, retry jsonb, params json, documentation text
+)
+ORDER BY name -- Always in one order: workers that come together must not wait for each other.
+ON CONFLICT (name) DO UPDATE
+SET queue = excluded.queue, timeout_seconds = excluded.timeout_seconds, retry = excluded.retry,
+    params = excluded.params, documentation = excluded.documentation, registered_by = excluded.registered_by,
+    registered_at = clock_timestamp()
+WHERE (h.queue, h.timeout_seconds, h.retry, h.params::text, h.documentation) IS DISTINCT FROM
+    (excluded.queue, excluded.timeout_seconds, excluded.retry, excluded.params::text, excluded.documentation);
+
+-- handlers_stamp --
+-- Changes whenever a contract does.
+SELECT count(*) AS handlers, max(registered_at) AS changed_at FROM dagapp.dag_handlers;
+
+-- list_contracts --
+-- What decides where and how tasks run.
+SELECT name, queue, timeout_seconds, retry FROM dagapp.dag_handlers;
+
+-- known_handlers --
+-- Of these names, those that a worker has registered.
+SELECT name FROM unnest(:names::text[]) AS n(name)
+WHERE EXISTS (
+    SELECT FROM dagapp.dag_handlers h WHERE h.name = n.name OR (strpos(h.name, ':') > 0 AND translate(h.name, ':', '.') = n.name)
+);
+
+-- view_handlers --
+-- Every handler that is registered, with the workers that run it now.
+SELECT h.name, h.queue, h.timeout_seconds, h.retry, h.params, h.documentation, h.registered_at, ARRAY(
+    SELECT w.worker_id FROM dagapp.dag_workers w
+    WHERE w.status = 'active' AND w.wanted = 'run' AND (w.handlers IS NULL OR h.name = ANY(w.handlers))
+        AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
+    ORDER BY w.worker_id
+)::text[] AS workers
+FROM dagapp.dag_handlers h
+WHERE (:name::text IS NULL OR h.name = :name) AND (:pattern::text IS NULL OR h.name ILIKE '%' || :pattern || '%')
+ORDER BY h.name LIMIT :limit OFFSET :offset;
+
+-- forget_handlers --
+-- Contracts of handlers that no known worker has any more.
+DELETE FROM dagapp.dag_handlers h
+WHERE h.registered_at < now() - make_interval(days => :days)
+    AND NOT EXISTS (SELECT FROM dagapp.dag_workers w WHERE w.handlers IS NULL OR h.name = ANY(w.handlers));

@@ -1,0 +1,106 @@
+"""Handlers: what tasks can be made of, who runs it, and which workflows use it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from dagmaster.authoring.preparing import tasks_of
+from dagmaster.store.handlers import view_handlers
+from dagmaster.web.access import READERS
+from dagmaster.web.services import Conn, Services
+from dagmaster.web.ui.pages import Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+PAGE_SIZE: Final = 100
+MAX_PARAMETERS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerLine:
+    """`parameters` are names with types; None where the handler says nothing of them."""
+
+    name: str
+    queue: str | None
+    timeout_seconds: float | None
+    retries: int | None
+    parameters: list[tuple[str, str, bool]] | None
+    summary: str
+    workers: list[str]
+    workflows: list[str]
+    registered_at: datetime
+
+
+@router.get("/handlers", dependencies=[READERS])
+async def show_handlers(
+    page: Shown,
+    conn: Conn,
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+) -> HTMLResponse:
+    seconds = page.services.settings.worker_lost_after_seconds
+    rows = await view_handlers(conn, lost_after_seconds=seconds, limit=PAGE_SIZE + 1, offset=offset)
+    await page.services.learn(conn)
+    used = used_handlers(page.services)
+    unregistered = [] if offset else sorted(used.keys() - page.services.contracts.keys())
+    return page.render(
+        "handlers.html",
+        {
+            "handlers": [_line(row, used) for row in rows[:PAGE_SIZE]],
+            "unregistered": [(name, used[name]) for name in unregistered],
+            "offset": offset,
+            "page_size": PAGE_SIZE,
+            "has_more": len(rows) > PAGE_SIZE,
+        },
+    )
+
+
+def used_handlers(services: Services) -> dict[str, list[str]]:
+    """The workflows that name each handler."""
+    used: dict[str, list[str]] = {}
+    for name, workflow in sorted(services.catalog.workflows.items()):
+        for handler in {handler for _, handler in tasks_of(workflow)}:
+            used.setdefault(handler, []).append(name)
+    return used
+
+
+def _line(row: Mapping[str, Any], used: Mapping[str, list[str]]) -> HandlerLine:
+    name = row["name"]
+    dotted = name.replace(":", ".")
+    return HandlerLine(
+        name=name,
+        queue=row["queue"],
+        timeout_seconds=row["timeout_seconds"],
+        retries=row["retry"]["max_attempts"] if row["retry"] else None,
+        parameters=_parameters(row["params"]),
+        summary=row["documentation"].strip().split("\n\n")[0],
+        workers=row["workers"],
+        workflows=sorted({*used.get(name, ()), *used.get(dotted, ())}),
+        registered_at=row["registered_at"],
+    )
+
+
+def _parameters(schema: Any) -> list[tuple[str, str, bool]] | None:
+    """Whoever registered the schema may have written anything into it."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return None
+    required = schema.get("required")
+    needed = set(map(str, required)) if isinstance(required, list) else set()
+    return [
+        (str(name), _type(one) if isinstance(one, dict) else "", name in needed)
+        for name, one in list(properties.items())[:MAX_PARAMETERS]
+    ]
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(map(repr, schema["enum"][:5]))
+    if isinstance(options := schema.get("anyOf"), list):
+        return " | ".join(dict.fromkeys(_type(one) for one in options if isinstance(one, dict)))
+    if isinstance(reference := schema.get("$ref"), str):
+        return reference.rpartition("/")[2]
+    return str(schema.get("type", "any"))

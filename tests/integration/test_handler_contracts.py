@@ -1,0 +1,153 @@
+"""Workers register what their handlers promise; submission is the same from everywhere."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import handlers, rows
+from pydantic import BaseModel
+from web import Web, web
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.implicit import QueueRules
+from dagmaster.cli import local
+from dagmaster.cli.backend import Order
+from dagmaster.handlers import Handler, Registry
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.queues.contract import Offer
+from dagmaster.queues.http import HttpTransport
+from dagmaster.settings import load_settings
+from dagmaster.store.connect import opened
+from dagmaster.store.handlers import list_contracts
+
+FAR = """
+workflow_id: far
+nodes:
+  dig: {handler: dig, params: {depth: 3}}
+"""
+
+
+class Depth(BaseModel):
+    depth: int
+    tool: str = "spade"
+
+
+def dig(ctx: Any) -> dict[str, int]:
+    """Dig a hole.
+
+    As deep as it is told.
+    """
+    return {"deep": ctx.params["depth"]}
+
+
+def diggers() -> Registry:
+    known = handlers()
+    policy = RetryPolicy(max_attempts=1)
+    known.register(Handler("dig", dig, queue="earth", timeout_seconds=7, params=Depth, retry=policy))
+    return known
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "far.yaml").write_text(FAR)
+    return tmp_path
+
+
+@asynccontextmanager
+async def far(dsn: str, folder: Path) -> AsyncIterator[Web]:
+    """A server that knows the workflow, and not its handler."""
+    async with web(dsn) as it:
+        it.services.catalog = Catalog(folder, queues=QueueRules(None, None, is_open=True))
+        yield it
+
+
+async def pinned(dsn: str) -> list[dict[str, Any]]:
+    return await rows(dsn, "SELECT workflow_hash, definition -> 'nodes' -> 'dig' AS dig FROM dagapp.dag_workflows")
+
+
+async def test_what_a_worker_registers_counts_wherever_a_job_is_submitted(dsn: str, folder: Path) -> None:
+    async with far(dsn, folder) as it:
+        await it.fleet.orchestrator()
+        await it.fleet.worker(known=diggers(), queues=("earth",))
+        made = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
+        assert made["warnings"] == []
+        await it.fleet.completed(int(made["job_id"]))
+        settings = load_settings(database_url=dsn, workflows_dir=folder)
+        order = Order(str(folder / "far.yaml"), (), (), (), {})
+        with local.opened(settings) as backend:
+            await asyncio.to_thread(backend.submit, order, lambda _: None)
+            names = [row["name"] for row in await asyncio.to_thread(backend.handlers)]
+        assert "dig" in names
+        [only] = await pinned(dsn)
+        assert only["dig"]["queue"] == "earth"
+        assert only["dig"]["timeout_seconds"] == 7
+        assert only["dig"]["retry"]["max_attempts"] == 1
+        assert await rows(dsn, "SELECT 1 FROM dagapp.dag_job_events WHERE event_type = 'job_warning'") == []
+
+
+async def test_a_handler_that_nobody_registered_is_a_warning_and_a_reason(dsn: str, folder: Path) -> None:
+    (folder / "typo.yaml").write_text(FAR.replace("far", "typo").replace("handler: dig", "handler: dgi, queue: earth"))
+    async with far(dsn, folder) as it:
+        await it.fleet.orchestrator()
+        await it.fleet.worker(known=diggers(), queues=("earth",))
+        made = await it.post("/api/v1/jobs", {"workflow_id": "typo"}, 201)
+        assert made["warnings"] == ["no worker has registered the handler 'dgi'; did you mean 'dig'?"]
+        await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
+        reason = await it.get(f"/api/v1/jobs/{made['job_id']}/nodes/dig/explain")
+        assert reason["sentence"].endswith(
+            "its only worker does not have the handler `dgi`, which no worker has registered."
+        )
+
+
+async def test_a_missing_queue_is_unavailable_until_a_worker_brings_it(dsn: str, folder: Path) -> None:
+    async with far(dsn, folder) as it:
+        refused = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 503)
+        assert "node 'dig' of workflow 'far' has no queue" in refused["error"]["message"]
+        await it.fleet.orchestrator()
+        await it.fleet.worker(known=diggers(), queues=("earth",))
+        it.services._contracts_at = 0
+        await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
+
+
+async def test_handlers_are_listed_with_who_runs_them(dsn: str, folder: Path) -> None:
+    async with far(dsn, folder) as it:
+        worker = await it.fleet.worker(known=diggers(), queues=("earth",))
+        [one] = (await it.get("/api/v1/handlers?text=dig"))["items"]
+        assert (one["queue"], one["timeout_seconds"], one["workers"]) == ("earth", 7, [worker.id])
+        assert list(one["params"]["properties"]) == ["depth", "tool"]
+        assert one["documentation"].startswith("Dig a hole.")
+        page = await it.get("/ui/handlers")
+        assert "Dig a hole." in page and f"/ui/workers#worker-{worker.id}" in page and "depth: integer" in page
+        await worker.stop()
+        assert (await it.get("/api/v1/handlers/dig"))["workers"] == []
+        assert "did you mean" in (await it.get("/api/v1/handlers/dgi", 404))["error"]["message"]
+
+
+async def test_a_worker_over_http_registers_its_contracts_too(dsn: str) -> None:
+    async with web(dsn) as it:
+        contract = diggers().get("dig").contract()
+        async with it.real_server() as url:
+            transport = HttpTransport(url)
+            async with transport.open(None) as link:
+                await link.register(Offer("far", 7, ("earth",), ("dig",), 1, (contract,)))
+            await transport.close()
+        async with opened(dsn, application="test") as conn:
+            known = await list_contracts(conn)
+        assert (known["dig"].queue, known["dig"].timeout_seconds, known["dig"].retry) == (
+            "earth",
+            7,
+            RetryPolicy(max_attempts=1),
+        )
+
+
+async def test_the_same_contract_again_changes_nothing(dsn: str) -> None:
+    async with web(dsn) as it:
+        stamps = []
+        for _ in range(2):
+            worker = await it.fleet.worker(known=diggers())
+            stamps.append(await rows(dsn, "SELECT max(registered_at) AS at FROM dagapp.dag_handlers"))
+            await worker.stop()
+        assert stamps[0] == stamps[1]
