@@ -28,6 +28,7 @@ from dagmaster.cli.output import (
     with_symbol,
 )
 from dagmaster.cli.progress import Outlook
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -110,7 +111,7 @@ def _print_whole(whole: Whole, *, as_json: bool) -> None:
     for node in nodes:
         listing.add(
             escape(node["node_id"]),
-            with_symbol("retrying" if _is_retrying(node) else node["status"]),
+            with_symbol("retrying" if _is_retrying(node) else node["outcome"], _label(node)),
             str(node["retry_count"] + 1) if node["dispatched_at"] or _is_retrying(node) else "",
             in_seconds(between(node["started_at"], node["completed_at"])) if node["started_at"] else "",
             note=escape(_why(node)),
@@ -127,6 +128,12 @@ def _print_whole(whole: Whole, *, as_json: bool) -> None:
             print_for_reading(screen, job["result_data"])
         else:
             print_json(job["result_data"])
+
+
+def _label(node: Mapping[str, Any]) -> str | None:
+    if node["outcome"] != Outcome.COMPLETED_WITH_FAILURES:
+        return None
+    return f"completed, {node['children'][NodeStatus.FAILED]:,} failed"
 
 
 def _is_retrying(node: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dagmaster.cli.output import SYMBOLS, between, first_line, in_seconds
 from dagmaster.cli.progress import FanView, JobView, NodeView, Show
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import NodeStatus
 
 NAME_WIDTH, STATUS_WIDTH, TIME_WIDTH = 28, 10, 8
@@ -23,6 +24,7 @@ LINES_AROUND = 6
 # What must be seen when there is no room for all.
 FIRST_SEEN = ("failed", "running", "retrying", "dispatched", "ready")
 QUARTERS = 4
+WORKED = frozenset({NodeStatus.COMPLETED, NodeStatus.FAILED, Outcome.COMPLETED_WITH_FAILURES})
 
 
 @contextmanager
@@ -56,9 +58,14 @@ def _cells(node: NodeView, width: int) -> Iterator[RenderableType]:
     symbol, style = SYMBOLS[status]
     yield Text(f" {symbol}", style=style)
     yield Text(node.node_id, style="dim" if style == "dim" else "")
-    yield Text(status, style=style)
+    yield Text(_word(status), style=style)
     yield Text("" if status == NodeStatus.SKIPPED else in_seconds(node.seconds), style="dim")
     yield _detail(node, width)
+
+
+def _word(status: str) -> str:
+    """The failures that were tolerated stand beside it."""
+    return str(NodeStatus.COMPLETED if status == Outcome.COMPLETED_WITH_FAILURES else status)
 
 
 def _headline(view: JobView) -> Text:
@@ -152,7 +159,7 @@ def plain_lines() -> Iterator[Show]:
 
 
 def _is_over(node: NodeView) -> bool:
-    return node.shown_status in (NodeStatus.COMPLETED, NodeStatus.FAILED) and node.seconds is not None
+    return node.shown_status in WORKED and node.seconds is not None
 
 
 def _line(node: NodeView) -> str | None:
@@ -163,6 +170,8 @@ def _line(node: NodeView) -> str | None:
     if status == NodeStatus.RUNNING and node.fan is not None:
         reached = node.fan.ended * QUARTERS // max(node.fan.total, 1)
         return f"{reached * 100 // QUARTERS} % of {node.fan.total:,} done"
+    if node.fan is not None and (failed := node.fan.counts.get(NodeStatus.FAILED, 0)):
+        return f"{_word(status)}, {failed:,} of {node.fan.total:,} failed"
     if status == NodeStatus.FAILED and node.error:
         return f"failed: {node.error}"
     if node.attempt > 1:

@@ -23,7 +23,7 @@ from dagmaster.cli.definitions import (
 from dagmaster.cli.inputs import gather_inputs
 from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.sessions import ask_at, existing_database, session
-from dagmaster.cli.watching import follow, outlook_of, steps_of
+from dagmaster.cli.watching import follow, outlook_of, steps_of, with_outcomes
 from dagmaster.engine.facts import Explanation
 from dagmaster.errors import NotFound
 from dagmaster.model.contracts import Contracts, queues_by_handler
@@ -116,8 +116,9 @@ class Local:
     def job(self, job_id: int, *, children: bool) -> Whole:
         async def look(conn: Connection) -> Whole:
             job, nodes = await get_job(conn, job_id), await list_nodes(conn, job_id, with_children=children)
-            outlook = await outlook_of(conn, await standing_of(conn, job_id), Histories())
-            return Whole(job, nodes, outlook, await unserved(conn, job_id))
+            standing = await standing_of(conn, job_id)
+            outlook = await outlook_of(conn, standing, Histories())
+            return Whole(job, with_outcomes(nodes, standing.job), outlook, await unserved(conn, job_id))
 
         return self._ask(look)
 

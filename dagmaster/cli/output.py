@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
 
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import JobStatus, NodeStatus
 
 # Nothing is cut off where no terminal sets the width.
@@ -28,6 +29,7 @@ SYMBOLS: Mapping[str, tuple[str, str]] = {
     JobStatus.FAILED: ("✗", "red"),
     JobStatus.CANCELLED: ("✗", "yellow"),
     NodeStatus.SKIPPED: ("–", "dim"),
+    Outcome.COMPLETED_WITH_FAILURES: ("✓", "yellow"),
     "retrying": ("↻", "yellow"),
 }
 
@@ -44,9 +46,9 @@ def plain_console() -> Console:
     return Console(force_terminal=False, no_color=True, highlight=False, width=PIPE_WIDTH)
 
 
-def with_symbol(status: str) -> str:
+def with_symbol(status: str, label: str | None = None) -> str:
     symbol, style = SYMBOLS.get(status, ("·", "dim"))
-    return f"[{style}]{symbol} {status}[/]"
+    return f"[{style}]{symbol} {label or status}[/]"
 
 
 # JSON

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from dagmaster.cli.output import between, in_seconds
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
 
 # A job of a hundred thousand nodes is not counted eight times a second.
@@ -50,15 +51,14 @@ class NodeView:
     completed_at: datetime | None = None
     now: datetime | None = None
     fan: FanView | None = None
+    outcome: Outcome | None = None
 
     @property
     def shown_status(self) -> str:
-        """A fan-out is at work as long as its children are; a node that waits for its next attempt is retrying."""
-        if self.fan and self.fan.is_open and self.status is NodeStatus.COMPLETED:
-            return NodeStatus.RUNNING
+        """Its outcome; a node that waits for its next attempt is retrying."""
         if self.status is NodeStatus.READY and self.attempt > 1:
             return "retrying"
-        return self.status
+        return self.outcome or self.status
 
     @property
     def seconds(self) -> float | None:

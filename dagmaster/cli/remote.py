@@ -314,6 +314,7 @@ def _node(node: NodeReply, children: Mapping[str, int], now: datetime) -> NodeVi
         node.completed_at,
         now,
         _fan(node, children) if children else None,
+        node.outcome,
     )
 
 

@@ -12,7 +12,8 @@ from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.model.graph import Graph, NodeType
-from dagmaster.model.standing import FanStanding, percent_done
+from dagmaster.model.outcome import NO_CHILDREN, outcome_of
+from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding, percent_done
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.jobs import job_status, watch_nodes
@@ -36,12 +37,11 @@ async def look(conn: Connection, job_id: int, order: Sequence[str], histories: H
     [job] = rows
     nodes = {row["node_id"]: row for row in await watch_nodes(conn, job_id)}
     standing = await standing_of(conn, job_id)
-    fans = {name: _fan(one.fan) for name, one in standing.job.nodes.items() if one.fan is not None}
     return JobView(
         job_id,
         job["workflow_id"],
         JobStatus(job["status"]),
-        [_node(nodes[name], fans.get(name)) for name in order if name in nodes],
+        [_node(nodes[name], standing.job.nodes.get(name)) for name in order if name in nodes],
         job["error_message"],
         job["result_data"],
         between(job["created_at"], job["completed_at"] or standing.job.now) or 0.0,
@@ -56,11 +56,22 @@ async def outlook_of(conn: Connection, standing: Standing, histories: Histories)
     return Outlook(percent, standing.job.now, found.ends_at, found.basis)
 
 
+def with_outcomes(nodes: Sequence[Mapping[str, Any]], standing: JobStanding) -> list[Mapping[str, Any]]:
+    """Rows of nodes as the HTTP API shows them: how each stands together with its children."""
+    known = {name: node.children for name, node in standing.nodes.items()}
+    children = [known.get(row["node_id"], NO_CHILDREN) for row in nodes]
+    return [
+        {**row, "outcome": outcome_of(row["status"], one), "children": one.counts}
+        for row, one in zip(nodes, children, strict=True)
+    ]
+
+
 def _fan(fan: FanStanding) -> FanView:
     return FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items)
 
 
-def _node(row: Mapping[str, Any], fan: FanView | None) -> NodeView:
+def _node(row: Mapping[str, Any], standing: NodeStanding | None) -> NodeView:
+    fan = standing.fan if standing else None
     return NodeView(
         row["node_id"],
         NodeStatus(row["status"]),
@@ -71,7 +82,8 @@ def _node(row: Mapping[str, Any], fan: FanView | None) -> NodeView:
         row["started_at"],
         row["completed_at"],
         row["now"],
-        fan,
+        _fan(fan) if fan else None,
+        standing.outcome if standing else None,
     )
 
 

@@ -94,25 +94,26 @@ def _fan_out(node: NodeState) -> FanOutSpec:
 def aggregate(job: JobState, spec: FanInSpec) -> bytes:
     """The children's outputs as one, in the order of the list (ruling C-24)."""
     children = list(job.children(spec.fan_out)) if spec.fan_out in job.fans else []
+    failed = sum(child.status is NodeStatus.FAILED for child in children)
     if spec.aggregation is not Aggregation.COLLECT:  # Only there has each item its place, also one that failed.
         children = [child for child in children if child.status is not NodeStatus.FAILED]
     outputs = [child.output or b"null" for child in children]
     count = len(outputs)
     match spec.aggregation:
         case Aggregation.COLLECT:
-            return b'{"results":[%b],"count":%d}' % (b",".join(outputs), count)
+            return b'{"results":[%b],"count":%d,"failed":%d}' % (b",".join(outputs), count, failed)
         case Aggregation.CONCAT:
             values = [value for output in outputs for value in _flatten(orjson.loads(output))]
-            return encode({"results": values, "count": len(values)}, "the fan-in")
+            return encode({"results": values, "count": len(values), "failed": failed}, "the fan-in")
         case Aggregation.SUM:
             total = sum(number for output in outputs for number in _numbers(orjson.loads(output)))
-            return encode({"total": total, "count": count}, "the fan-in")
+            return encode({"total": total, "count": count, "failed": failed}, "the fan-in")
         case Aggregation.FIRST | Aggregation.LAST:
             chosen = outputs[0 if spec.aggregation is Aggregation.FIRST else -1] if outputs else b"null"
-            return b'{"result":%b,"count":%d}' % (chosen, count)
+            return b'{"result":%b,"count":%d,"failed":%d}' % (chosen, count, failed)
         case Aggregation.MERGE:
             merged = _merge(orjson.loads(output) for output in outputs)
-            return encode({"result": merged, "count": count}, "the fan-in")
+            return encode({"result": merged, "count": count, "failed": failed}, "the fan-in")
 
 
 def _flatten(output: Any) -> Iterable[Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import fsum
 
+from dagmaster.model.outcome import Children, Outcome, children_of, outcome_of
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
 
 ALMOST_ALL = 99.9
@@ -45,6 +46,15 @@ class NodeStanding:
     fan: FanStanding | None = None
     added: Mapping[NodeStatus, int] = field(default_factory=dict)
     may_fail: bool = False
+
+    @property
+    def children(self) -> Children:
+        of_fan: Mapping[NodeStatus, int] = self.fan.counts if self.fan else {}
+        return children_of(of_fan, self.added, may_fail=self.may_fail)
+
+    @property
+    def outcome(self) -> Outcome:
+        return outcome_of(self.status, self.children)
 
     @property
     def open_added(self) -> int:

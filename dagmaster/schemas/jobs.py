@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
 from dagmaster.schemas.common import Body, Id, Json, Reply, Time
 
@@ -48,9 +49,18 @@ class JobSummary(Reply):
 
 
 class NodeReply(Reply):
+    """`outcome` is how the node stands together with its `children`, which are counted by status.
+
+    A fan-out has the status `completed` as soon as it has expanded. Its outcome is `running` until its children have
+    ended, then `completed`, `completed_with_failures` where those are tolerated, `failed`, or `cancelled` when the job
+    ended before them.
+    """
+
     job_id: Id
     node_id: str
     status: NodeStatus
+    outcome: Outcome
+    children: dict[str, int] = Field(default_factory=dict)
     task_id: str | None
     retry_count: int
     max_retries: int
@@ -69,7 +79,10 @@ class NodeReply(Reply):
 
 
 class NodeCounts(Reply):
-    """How many nodes are in each state, fan-outs' children included; they sum to `total`."""
+    """How many nodes are in each state, fan-outs' children included; they sum to `total`.
+
+    A fan-out is counted by its outcome.
+    """
 
     total: int = 0
     pending: int = 0
@@ -78,6 +91,7 @@ class NodeCounts(Reply):
     running: int = 0
     completed: int = 0
     failed: int = 0
+    cancelled: int = 0
     skipped: int = 0
 
 

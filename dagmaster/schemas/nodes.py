@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.schemas.common import Id, Reply, Time
 from dagmaster.schemas.jobs import NodeCounts, NodeReply
@@ -71,6 +72,7 @@ class NodeProgress(Reply):
     job_id: Id
     node_id: str
     status: NodeStatus
+    outcome: Outcome
     retry_count: int
     max_retries: int
     task_id: str | None

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import EndedBy, EventStatus
 from dagmaster.schemas.common import Id, Json, Reply, Time
 
@@ -58,6 +59,7 @@ class GraphNode(Reply):
     node_id: str
     type: str
     status: str
+    outcome: Outcome = Field(description="how it stands together with what is drawn within it")
     handler: str | None
     queue: str | None
     retry_count: int

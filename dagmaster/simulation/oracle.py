@@ -172,6 +172,9 @@ class Oracle:
         fan_out = source_of(fan_in, self.case.blueprint)
         skipped = self.expected[fan_out] is NodeStatus.SKIPPED
         outputs = [] if skipped else [self.output(child) for child in self.children(fan_out)]
+        return self._combined(outputs, aggregation) | {"failed": 0}  # Here no fan-out that is gathered may fail.
+
+    def _combined(self, outputs: list[Any], aggregation: Aggregation) -> dict[str, Any]:
         match aggregation:
             case Aggregation.COLLECT:
                 return {"results": outputs, "count": len(outputs)}

@@ -1,7 +1,7 @@
 """What the pages of one job look up: a part of its nodes, their attempts, its timeline, the jobs around it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -21,13 +21,15 @@ SLACK: Final = timedelta(minutes=1)  # Events may be stamped by another clock th
 class NodeFilter:
     """`parent` is a node of which all that has come of it is wanted; without one, the job's own nodes are.
 
-    Nodes that have not begun come as in `order`.
+    Nodes that have not begun come as in `order`. `outcomes` are of the nodes whose children make them other than their
+    own status.
     """
 
     parent: str | None = None
     status: str | None = None
     text: str | None = None
     order: Sequence[str] = ()
+    outcomes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ async def find_nodes(conn: Connection, job_id: int, wanted: NodeFilter, *, limit
         "job_id": job_id,
         "parent": wanted.parent,
         "status": wanted.status,
+        "fitting": [name for name, outcome in wanted.outcomes.items() if outcome == wanted.status],
+        "other": list(wanted.outcomes),
         "pattern": literal(wanted.text) if wanted.text else None,
         "order": list(wanted.order),
         "limit": limit,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dagmaster.model.outcome import Children, children_of, outcome_of
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, run
@@ -13,7 +14,7 @@ from dagmaster.store.statements import fetch, run
 Row = dict[str, Any]
 Counts = Mapping[str, int]
 
-KEEP_COUNTS: Final = 10_000
+KEEP_COUNTS: Final = 20_000  # jobs, and nodes of them that have children
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +65,67 @@ async def has_more_nodes(conn: Connection, job_id: int, than: int) -> bool:
     return row is not None and bool(row["has_more"])
 
 
+@dataclass(frozen=True, slots=True)
+class NodesOfJob:
+    """`counts` are by outcome, with children by status; `children` are of the nodes that have some."""
+
+    counts: Counts
+    children: Mapping[str, Children]
+
+
 class NodeCounts:
-    """How many nodes of jobs are in each state. Of jobs that have ended it is kept: nothing changes there any more.
+    """How the nodes of jobs stand. Of jobs that have ended it is kept: nothing changes there any more.
 
     A list of jobs is looked at again and again, and each may have a hundred thousand nodes.
     """
 
     def __init__(self, keep: int = KEEP_COUNTS) -> None:
-        self._ended: OrderedDict[tuple[int, datetime], Counts] = OrderedDict()
-        self._keep = keep
+        self._ended: OrderedDict[tuple[int, datetime], NodesOfJob] = OrderedDict()
+        self._keep, self._size = keep, 0
 
-    async def of(self, conn: Connection, jobs: Sequence[Row]) -> dict[int, Counts]:
-        """By job and status; `jobs` are rows with `job_id` and `completed_at`."""
+    async def of(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[int, NodesOfJob]:
+        """By job; `jobs` are rows with `job_id` and `completed_at`."""
         found = {job["job_id"]: self._ended.get((job["job_id"], job["completed_at"])) for job in jobs}
-        unknown = [job_id for job_id, counts in found.items() if counts is None]
-        counted = await _count_nodes(conn, unknown) if unknown else {}
+        unknown = [job_id for job_id, nodes in found.items() if nodes is None]
+        counted = await nodes_of_jobs(conn, unknown) if unknown else {}
         for job in jobs:
             if job["job_id"] in counted and job["completed_at"] is not None:
                 self._remember((job["job_id"], job["completed_at"]), counted[job["job_id"]])
-        return {job_id: counted[job_id] if counts is None else counts for job_id, counts in found.items()}
+        return {job_id: counted[job_id] if nodes is None else nodes for job_id, nodes in found.items()}
 
-    def _remember(self, ended: tuple[int, datetime], counts: Counts) -> None:
-        self._ended[ended] = counts
-        if len(self._ended) > self._keep:
-            self._ended.popitem(last=False)
+    def _remember(self, ended: tuple[int, datetime], nodes: NodesOfJob) -> None:
+        if ended in self._ended:
+            return
+        self._ended[ended] = nodes
+        self._size += 1 + len(nodes.children)
+        while self._size > self._keep:
+            _, oldest = self._ended.popitem(last=False)
+            self._size -= 1 + len(oldest.children)
 
 
-async def _count_nodes(conn: Connection, job_ids: Sequence[int]) -> dict[int, Counts]:
-    counted: dict[int, dict[str, int]] = {job_id: {} for job_id in job_ids}
+async def nodes_of_jobs(conn: Connection, job_ids: Sequence[int]) -> dict[int, NodesOfJob]:
+    counts: dict[int, dict[str, int]] = {job_id: {} for job_id in job_ids}
+    parents: dict[tuple[int, str], list[Row]] = {}
     for row in await fetch(conn, "count_nodes_of_jobs", {"job_ids": list(job_ids)}):
-        counted[row["job_id"]][row["status"]] = row["nodes"]
-    return dict(counted)
+        _add(counts[row["job_id"]], row["status"], row["nodes"])
+        if row["parent_status"] is not None:
+            parents.setdefault((row["job_id"], row["parent_node_id"]), []).append(row)
+    children: dict[int, dict[str, Children]] = {job_id: {} for job_id in job_ids}
+    for (job_id, node_id), rows in parents.items():
+        found = children[job_id][node_id] = children_of_rows(rows)
+        _add(counts[job_id], rows[0]["parent_status"], -1)
+        _add(counts[job_id], outcome_of(rows[0]["parent_status"], found).bucket, 1)
+    return {job_id: NodesOfJob(counts[job_id], children[job_id]) for job_id in job_ids}
+
+
+def children_of_rows(rows: Sequence[Row]) -> Children:
+    """Of rows with `status`, `nodes`, `is_added` and `may_fail`."""
+    fan, added = ({row["status"]: row["nodes"] for row in rows if row["is_added"] is kind} for kind in (False, True))
+    return children_of(fan, added, may_fail=any(row["may_fail"] for row in rows))
+
+
+def _add(counts: dict[str, int], status: str, number: int) -> None:
+    counts[status] = counts.get(status, 0) + number
 
 
 def literal(text: str) -> str:

@@ -29,6 +29,12 @@ async def view_nodes(
     return await fetch(conn, "view_nodes", {**values, "limit": limit, "offset": offset})
 
 
+def jobs_of(rows: Sequence[Row]) -> list[Row]:
+    """The jobs of nodes of a list, each once."""
+    jobs = {row["job_id"]: row["job_completed_at"] for row in rows}
+    return [{"job_id": job_id, "completed_at": completed_at} for job_id, completed_at in jobs.items()]
+
+
 async def view_tasks(
     conn: Connection,
     *,

@@ -11,6 +11,7 @@ from dagmaster.model.edges import find_inbound, find_targets
 from dagmaster.model.graph import Graph
 from dagmaster.model.graph import GraphNode as CompiledNode
 from dagmaster.model.last import find_heads
+from dagmaster.model.outcome import Outcome, children_of, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus, read_ended_by
 from dagmaster.model.workflow import (
@@ -63,6 +64,10 @@ class Folded:
     began_at: datetime | None = None
     last_ended_at: datetime | None = None
 
+    def outcome(self, status: str, node: Node) -> Outcome:
+        may_fail = getattr(node, "allow_failure", False)
+        return outcome_of(status, children_of(self.children, self.added, may_fail=may_fail))
+
     def take(self, count: Row) -> None:
         counts = self.added if count["is_added"] else self.children
         counts[count["status"]] = count["nodes"]
@@ -104,6 +109,7 @@ def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
         "ended_by": read_ended_by(NodeStatus(row["status"]), row["ended_by"]),
         "error_message": redact(row["error_message"]),
         "type": node.type,
+        "outcome": folded.outcome(row["status"], node),
         "handler": task.handler if task else None,
         "queue": task.queue if task else None,
         "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
@@ -149,10 +155,12 @@ def _outside(folded: Folded) -> Row:
     is_open = any(status not in NODE_TERMINAL for status in folded.added)
     failed = NodeStatus.FAILED if NodeStatus.FAILED in folded.added else NodeStatus.COMPLETED
     ended_at = None if is_open else folded.last_ended_at
+    status = NodeStatus.RUNNING if is_open else failed
     return {
         "node_id": OUTSIDE,
         "type": "added",
-        "status": NodeStatus.RUNNING if is_open else failed,
+        "status": status,
+        "outcome": status,
         "handler": None,
         "queue": None,
         "retry_count": 0,

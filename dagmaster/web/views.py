@@ -1,13 +1,15 @@
 """Rows as the bodies that show them: secrets hidden, durations reckoned."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from dagmaster.model.outcome import NO_CHILDREN, Children, count_outcomes, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.standing import JobStanding
 from dagmaster.model.states import NodeStatus, read_ended_by
 from dagmaster.schemas.jobs import JobReply, JobSummary, NodeCounts, NodeReply
+from dagmaster.store.looking import NodesOfJob
 
 Row = Mapping[str, Any]
 
@@ -16,14 +18,16 @@ def job_summary(row: Row) -> JobSummary:
     return JobSummary(**_job_fields(row))
 
 
-def job_reply(row: Row) -> JobReply:
+def job_reply(row: Row, known: NodesOfJob) -> JobReply:
     """Of a row of `get_whole_job`."""
     shown = _job_fields(row)
     for name in ("input_params", "result_data", "callback_url"):
         shown[name] = redact(row[name])
     shown["metadata"] = redact({key: value for key, value in row["metadata"].items() if key != "removal"})
-    shown["nodes"] = [node_reply(row["job_id"], node) for node in row["nodes"] or ()]
-    return JobReply(**shown, summary=node_counts(row["counts"] or ()))
+    shown["nodes"] = [
+        node_reply(row["job_id"], node, known.children.get(node["node_id"])) for node in row["nodes"] or ()
+    ]
+    return JobReply(**shown, summary=counts_reply(known.counts))
 
 
 def _job_fields(row: Row) -> dict[str, Any]:
@@ -35,10 +39,12 @@ def _job_fields(row: Row) -> dict[str, Any]:
     }
 
 
-def node_reply(job_id: int, row: Row) -> NodeReply:
+def node_reply(job_id: int, row: Row, children: Children | None = None) -> NodeReply:
     return NodeReply(
         **{
             **row,
+            "outcome": outcome_of(row["status"], children or NO_CHILDREN),
+            "children": children.counts if children else {},
             "job_id": job_id,
             "ended_by": read_ended_by(NodeStatus(row["status"]), row["ended_by"]),
             "output": redact(row.get("output")),
@@ -49,22 +55,13 @@ def node_reply(job_id: int, row: Row) -> NodeReply:
     )
 
 
-def node_counts(rows: Iterable[Row]) -> NodeCounts:
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["status"]] = counts.get(row["status"], 0) + row["nodes"]
+def counts_reply(counts: Mapping[str, int]) -> NodeCounts:
     return NodeCounts(total=sum(counts.values()), **counts)
 
 
 def standing_counts(job: JobStanding) -> NodeCounts:
     """Of its own nodes, of the children of its fan-outs, and of what its tasks have added."""
-    own = [{"status": node.status, "nodes": 1} for node in job.nodes.values()]
-    fans = [node.fan for node in job.nodes.values() if node.fan is not None]
-    children = [{"status": status, "nodes": number} for fan in fans for status, number in fan.counts.items()]
-    added = [
-        {"status": status, "nodes": number} for node in job.nodes.values() for status, number in node.added.items()
-    ]
-    return node_counts([*own, *children, *added])
+    return counts_reply(count_outcomes((node.status, node.children) for node in job.nodes.values()))
 
 
 def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:

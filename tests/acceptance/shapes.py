@@ -87,7 +87,7 @@ nodes:
 def _fan(inputs: Inputs) -> Outcome:
     squares = [{"value": item * item} for item in inputs["items"]]
     children = dict.fromkeys((f"spread__{index}" for index in range(len(squares))), "completed")
-    gathered = {"results": squares, "count": len(squares)}
+    gathered = {"results": squares, "count": len(squares), "failed": 0}
     total = sum(square["value"] for square in squares)
     return _completed("START spread gather total END", {"gather": gathered, "total": {"value": total}}, **children)
 

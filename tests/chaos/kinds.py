@@ -119,7 +119,7 @@ def _nested(inputs: Inputs) -> Outcome:
     if kind == "many":
         squares = [{"value": item * item} for item in items]
         children = " ".join(f"spread__{index}" for index in range(len(items)))
-        gathered = {"results": squares, "count": len(items)}
+        gathered = {"results": squares, "count": len(items), "failed": 0}
         skipped = " ".join(["by_kind", *colours])
         return _ended("completed", f"START is_many spread gather join END {children}", skipped, gather=gathered)
     taken = kind if kind in colours else "other"
@@ -268,7 +268,7 @@ nodes:
 def _meeting(inputs: Inputs) -> Outcome:
     people = len(inputs["people"])
     children = " ".join(f"invite__{index}" for index in range(people))
-    gathered = {"results": [{"value": people}] * people, "count": people}
+    gathered = {"results": [{"value": people}] * people, "count": people, "failed": 0}
     return _ended("completed", f"START invite gather END {children}", gather=gathered)
 
 

@@ -158,12 +158,12 @@ async def test_any_of_fires_once_on_the_first_that_completes(running: Fleet) -> 
 
 async def test_a_fan_in_gathers_in_each_of_its_ways(anywhere: Fleet) -> None:
     expected = {
-        "collect": {"results": [{"n": n, "list": [n, n], "flag": True} for n in (5, 6, 7)], "count": 3},
-        "concat": {"results": [5, 5, 6, 6, 7, 7], "count": 6},
-        "sum": {"total": 18, "count": 3},
-        "first": {"result": {"n": 5, "list": [5, 5], "flag": True}, "count": 3},
-        "last": {"result": {"n": 7, "list": [7, 7], "flag": True}, "count": 3},
-        "merge": {"result": {"n": 7, "list": [7, 7], "flag": True}, "count": 3},
+        "collect": {"results": [{"n": n, "list": [n, n], "flag": True} for n in (5, 6, 7)], "count": 3, "failed": 0},
+        "concat": {"results": [5, 5, 6, 6, 7, 7], "count": 6, "failed": 0},
+        "sum": {"total": 18, "count": 3, "failed": 0},
+        "first": {"result": {"n": 5, "list": [5, 5], "flag": True}, "count": 3, "failed": 0},
+        "last": {"result": {"n": 7, "list": [7, 7], "flag": True}, "count": 3, "failed": 0},
+        "merge": {"result": {"n": 7, "list": [7, 7], "flag": True}, "count": 3, "failed": 0},
     }
     ids = [await anywhere.submit(fan(mode, handler="number"), {"items": [5, 6, 7]}) for mode in expected]
     jobs = await anywhere.completed(*ids)
@@ -179,7 +179,7 @@ async def test_a_fan_in_gathers_in_each_of_its_ways(anywhere: Fleet) -> None:
 async def test_a_fan_out_over_nothing_is_done_at_once(running: Fleet) -> None:
     job = await running.run(fan(), {"items": []})
     assert job["result_data"]["spread"] == {"fan_out_count": 0, "child_node_ids": []}
-    assert job["result_data"]["gather"] == {"results": [], "count": 0}
+    assert job["result_data"]["gather"] == {"results": [], "count": 0, "failed": 0}
 
 
 async def test_items_of_any_kind_reach_the_children_as_they_are(running: Fleet) -> None:
@@ -202,7 +202,7 @@ async def test_a_fan_out_over_another_nodes_output_and_a_fan_out_after_a_fan_in(
         "sum": FanInNode(aggregation="sum", source_node="again", next=("END",)),
     }
     job = await running.run(graph(nodes, start="list"))
-    assert job["result_data"]["sum"] == {"total": 12, "count": 6}
+    assert job["result_data"]["sum"] == {"total": 12, "count": 6, "failed": 0}
 
 
 async def test_a_wide_fan_out_is_made_in_slices_and_each_child_runs_once(anywhere: Fleet) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dagmaster.cli.live import live_view, plain_lines, render
 from dagmaster.cli.progress import FanView, JobView, NodeView, Outlook
+from dagmaster.model.outcome import NO_CHILDREN, children_of, outcome_of
 from dagmaster.model.states import JobStatus, NodeStatus
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -16,8 +17,10 @@ NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 def node(name: str, status: NodeStatus, **more: object) -> NodeView:
     started = NOW - timedelta(seconds=2) if status not in (NodeStatus.PENDING, NodeStatus.SKIPPED) else None
     ended = NOW if status in (NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED) else None
+    fan = more.get("fan")
+    children = children_of(fan.counts, {}) if isinstance(fan, FanView) else NO_CHILDREN
     made = NodeView(name, status, attempts=4, started_at=started, completed_at=ended, now=NOW)
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, outcome=outcome_of(status, children), **more)  # type: ignore[arg-type]
 
 
 def job(*nodes: NodeView, status: JobStatus = JobStatus.RUNNING) -> JobView:

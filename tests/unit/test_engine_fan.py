@@ -77,7 +77,7 @@ def test_an_empty_list_completes_at_once_with_nothing():
     bench = fanned(items=())
     assert bench.status is JobStatus.COMPLETED
     assert bench.output("f") == {"fan_out_count": 0, "child_node_ids": []}
-    assert bench.output("g") == {"results": [], "count": 0}
+    assert bench.output("g") == {"results": [], "count": 0, "failed": 0}
 
 
 @pytest.mark.parametrize(("source", "kind"), [({"a": 1}, "dict"), ("text", "str"), (3, "int")])
@@ -109,17 +109,21 @@ def test_a_list_over_the_limit_is_refused():
 @pytest.mark.parametrize(
     ("aggregation", "outputs", "expected"),
     [
-        ("collect", [{"a": 1}, [2], "x"], {"results": [{"a": 1}, [2], "x"], "count": 3}),
-        ("concat", [[1, 2], [], [[3]]], {"results": [1, 2, [3]], "count": 3}),
-        ("concat", [{"rows": [1], "n": 5, "more": [2]}, {"n": 6}, 7], {"results": [1, 2, {"n": 6}, 7], "count": 4}),
-        ("sum", [{"a": 1, "b": 2.5, "t": "x"}, [3, "y"], 4], {"total": 10.5, "count": 3}),
-        ("sum", [{"ok": True}, [False, True], {"n": 1}], {"total": 1, "count": 3}),
-        ("first", [{"a": 1}, {"a": 2}, {"a": 3}], {"result": {"a": 1}, "count": 3}),
-        ("last", [{"a": 1}, {"a": 2}, {"a": 3}], {"result": {"a": 3}, "count": 3}),
+        ("collect", [{"a": 1}, [2], "x"], {"results": [{"a": 1}, [2], "x"], "count": 3, "failed": 0}),
+        ("concat", [[1, 2], [], [[3]]], {"results": [1, 2, [3]], "count": 3, "failed": 0}),
+        (
+            "concat",
+            [{"rows": [1], "n": 5, "more": [2]}, {"n": 6}, 7],
+            {"results": [1, 2, {"n": 6}, 7], "count": 4, "failed": 0},
+        ),
+        ("sum", [{"a": 1, "b": 2.5, "t": "x"}, [3, "y"], 4], {"total": 10.5, "count": 3, "failed": 0}),
+        ("sum", [{"ok": True}, [False, True], {"n": 1}], {"total": 1, "count": 3, "failed": 0}),
+        ("first", [{"a": 1}, {"a": 2}, {"a": 3}], {"result": {"a": 1}, "count": 3, "failed": 0}),
+        ("last", [{"a": 1}, {"a": 2}, {"a": 3}], {"result": {"a": 3}, "count": 3, "failed": 0}),
         (
             "merge",
             [{"a": 1, "b": 1}, {"b": 2}, {"c": {"d": 3}}],
-            {"result": {"a": 1, "b": 2, "c": {"d": 3}}, "count": 3},
+            {"result": {"a": 1, "b": 2, "c": {"d": 3}}, "count": 3, "failed": 0},
         ),
     ],
 )
@@ -133,12 +137,12 @@ def test_a_fan_in_gathers(aggregation: str, outputs: list[Any], expected: dict[s
 @pytest.mark.parametrize(
     ("aggregation", "expected"),
     [
-        ("collect", {"results": [], "count": 0}),
-        ("concat", {"results": [], "count": 0}),
-        ("sum", {"total": 0, "count": 0}),
-        ("first", {"result": None, "count": 0}),
-        ("last", {"result": None, "count": 0}),
-        ("merge", {"result": {}, "count": 0}),
+        ("collect", {"results": [], "count": 0, "failed": 0}),
+        ("concat", {"results": [], "count": 0, "failed": 0}),
+        ("sum", {"total": 0, "count": 0, "failed": 0}),
+        ("first", {"result": None, "count": 0, "failed": 0}),
+        ("last", {"result": None, "count": 0, "failed": 0}),
+        ("merge", {"result": {}, "count": 0, "failed": 0}),
     ],
 )
 def test_a_fan_in_of_nothing(aggregation: str, expected: dict[str, Any]):
@@ -170,7 +174,7 @@ def test_a_fan_in_of_a_skipped_fan_out_gathers_nothing():
         end=end("g"),
     ).start()
     bench.complete("z")
-    assert bench.output("g") == {"results": [], "count": 0}
+    assert bench.output("g") == {"results": [], "count": 0, "failed": 0}
 
 
 def test_children_are_not_in_the_result_of_the_job():

@@ -13,7 +13,10 @@ FROM (
     WHERE job_id = :job_id AND CASE
             WHEN :parent::text IS NULL OR definition IS NULL THEN parent_node_id IS NOT DISTINCT FROM :parent
             ELSE node_id ^@ (:parent || '.') OR node_id ^@ (:parent || '__') END
-        AND (:status::text IS NULL OR status = :status::dagapp.node_status)
+        AND (
+            :status::text IS NULL OR node_id = ANY(:fitting::text[])
+            OR (status::text = :status AND node_id <> ALL(:other::text[]))
+        )
         AND (
             :pattern::text IS NULL OR node_id ILIKE '%' || :pattern || '%'
             OR error_message ILIKE '%' || :pattern || '%'
@@ -137,10 +140,10 @@ ORDER BY created_at DESC, job_id DESC;
 
 -- page_count_children --
 -- How many of what has come of a node, as `page_nodes` lists it, are in each state.
-SELECT status, count(*) AS nodes FROM dagapp.dag_node_states
+SELECT definition IS NOT NULL AS is_added, status, count(*) AS nodes FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND CASE WHEN definition IS NULL THEN parent_node_id = :node_id
     ELSE node_id ^@ (:node_id || '.') OR node_id ^@ (:node_id || '__') END
-GROUP BY status;
+GROUP BY 1, 2;
 
 -- page_count_outside --
 -- What has come of the nodes that no task has added: the first two parts of its id are theirs.

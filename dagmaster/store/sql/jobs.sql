@@ -102,13 +102,8 @@ SELECT workflow_hash, definition FROM dagapp.dag_workflows WHERE workflow_hash =
 SELECT * FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
 -- show_whole_job --
--- One job with its nodes and how many are in each state, for those who look often.
+-- One job with its nodes, for those who look often.
 SELECT j.*,
-    (
-        SELECT json_agg(c) FROM (
-            SELECT status, count(*) AS nodes FROM dagapp.dag_node_states WHERE job_id = j.job_id GROUP BY status
-        ) c
-    ) AS counts,
     (
         SELECT json_agg(o) FROM (
             SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,

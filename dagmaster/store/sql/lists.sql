@@ -2,13 +2,13 @@
 -- Nodes of the newest jobs that fit; what is open can only be in a job that is live. Bounded: a rare status or text
 -- must not be looked for in all of history.
 WITH jobs AS MATERIALIZED (
-    SELECT job_id, workflow_id, status AS job_status, created_at FROM dagapp.dag_jobs
+    SELECT job_id, workflow_id, status AS job_status, created_at, completed_at AS job_completed_at FROM dagapp.dag_jobs
     WHERE (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
         AND (NOT :is_open::boolean OR status IN ('pending', 'running'))
         AND (:since::timestamptz IS NULL OR created_at >= :since)
     ORDER BY created_at DESC, job_id DESC LIMIT :jobs
 )
-SELECT n.job_id, j.workflow_id, j.job_status, n.node_id, n.status, n.retry_count, n.max_retries, n.parent_node_id,
+SELECT n.job_id, j.workflow_id, j.job_status, j.job_completed_at, n.node_id, n.status, n.retry_count, n.max_retries, n.parent_node_id,
     n.error_message, n.not_before, n.created_at, n.dispatched_at, n.started_at, n.completed_at
 FROM jobs j
 CROSS JOIN LATERAL (

@@ -2,7 +2,7 @@
 -- Nodes of all jobs, those of the newest first. What is open can only be in a job that is live.
 SELECT n.job_id, j.workflow_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id,
     n.fan_out_index, n.error_message, n.error_message AS last_error, n.not_before, n.created_at, n.dispatched_at,
-    n.started_at, n.completed_at, n.ended_by
+    n.started_at, n.completed_at, n.ended_by, j.completed_at AS job_completed_at
 FROM dagapp.dag_node_states n JOIN dagapp.dag_jobs j ON j.job_id = n.job_id
 WHERE (:job_id::bigint IS NULL OR n.job_id = :job_id)
     AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)

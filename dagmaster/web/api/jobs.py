@@ -87,13 +87,14 @@ async def list_jobs(
 async def get_job(
     job_id: str,
     caller: Admitted,
+    services: Given,
     conn: Conn,
     children: Annotated[bool, Query(description="The children of fan-outs too.")] = False,
 ) -> JobReply:
     """One job with its inputs, its result and its nodes."""
     job = await job_store.get_whole_job(conn, as_job_id(job_id), with_children=children)
     check_visible(job, caller)
-    return views.job_reply(job)
+    return views.job_reply(job, (await services.node_counts.of(conn, [job]))[job["job_id"]])
 
 
 @router.post("/{job_id}/cancel", responses=STEERED, dependencies=[SUBMITTERS])

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
+from dagmaster.model.outcome import Children
 from dagmaster.model.redact import redact
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.jobs import NodeReply
@@ -14,7 +15,7 @@ from dagmaster.web import views
 from dagmaster.web.access import READERS, READERS_OF_OWN, Job, as_job_id
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
-from dagmaster.web.services import Conn
+from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1", tags=["nodes"])
 
@@ -23,6 +24,7 @@ Status = Annotated[str | None, Query(description="Only of this status, in any ca
 
 @router.get("/nodes", responses=documented(404), dependencies=[READERS])
 async def list_nodes(
+    services: Given,
     conn: Conn,
     job_id: str | None = None,
     status: Status = None,
@@ -39,7 +41,9 @@ async def list_nodes(
         limit=limit + 1,
         offset=offset,
     )
-    return cut([NodeOfJob(**_fields(row)) for row in rows], limit, offset)
+    known = await services.node_counts.of(conn, viewing.jobs_of(rows))
+    shown = [NodeOfJob(**_fields(row, known[row["job_id"]].children.get(row["node_id"]))) for row in rows]
+    return cut(shown, limit, offset)
 
 
 @router.get("/tasks", responses=documented(404), dependencies=[READERS])
@@ -70,6 +74,7 @@ async def list_tasks(
 @router.get("/jobs/{job_id}/nodes", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def list_job_nodes(
     job: Job,
+    services: Given,
     conn: Conn,
     parent: Annotated[str | None, Query(description="The children of this fan-out instead.")] = None,
     status: Status = None,
@@ -80,16 +85,19 @@ async def list_job_nodes(
     rows = await viewing.view_job_nodes(
         conn, job["job_id"], parent=parent, status=status, limit=limit + 1, offset=offset
     )
-    return cut([views.node_reply(job["job_id"], redact(row)) for row in rows], limit, offset)
+    known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
+    shown = [views.node_reply(job["job_id"], redact(row), known.get(row["node_id"])) for row in rows]
+    return cut(shown, limit, offset)
 
 
 @router.get("/jobs/{job_id}/nodes/{node_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_node(job: Job, node_id: str, conn: Conn) -> NodeDetail:
+async def get_node(job: Job, node_id: str, services: Given, conn: Conn) -> NodeDetail:
     """One node with what it was given, what became of it, and every attempt at it."""
     row = await viewing.get_node(conn, job["job_id"], node_id)
     attempts = await viewing.view_attempts(conn, job["job_id"], node_id)
+    known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
     return NodeDetail(
-        **_fields(row),
+        **_fields(row, known.get(node_id)),
         params=redact(row["input_params"]),
         checkpoint_phase=row["checkpoint_phase"],
         checkpoint_data=redact(row["checkpoint_data"]),
@@ -108,7 +116,7 @@ async def list_checkpoints(
     return cut([CheckpointReply(**redact(row)) for row in rows], limit, offset)
 
 
-def _fields(row: dict[str, Any]) -> dict[str, Any]:
+def _fields(row: dict[str, Any], children: Children | None) -> dict[str, Any]:
     """Of a node whose row may have more than is shown."""
-    shown = views.node_reply(row["job_id"], redact(row)).model_dump()
+    shown = views.node_reply(row["job_id"], redact(row), children).model_dump()
     return shown | {"workflow_id": row.get("workflow_id")}

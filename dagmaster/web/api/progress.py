@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
+from dagmaster.model.outcome import NO_CHILDREN, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.standing import percent_done
 from dagmaster.schemas.nodes import CurrentTask, JobProgress, NodeProgress
 from dagmaster.store import progress
-from dagmaster.store.jobs import count_nodes
 from dagmaster.store.standing import standing_of
 from dagmaster.web import views
 from dagmaster.web.access import READERS_OF_OWN, Job
@@ -35,8 +35,9 @@ async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
 
 
 @router.get("/nodes/{node_id}/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_node_progress(job: Job, node_id: str, conn: Conn) -> NodeProgress:
+async def get_node_progress(job: Job, node_id: str, conn: Conn, services: Given) -> NodeProgress:
     """How far one node is: its attempt, its last checkpoint, and the children of a fan-out."""
     row = await progress.node_progress(conn, job["job_id"], node_id)
-    counts = [one for one in await count_nodes(conn, job["job_id"]) if one["parent_node_id"] == node_id]
-    return NodeProgress(**redact(row), children=views.node_counts(counts))
+    known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)
+    outcome = outcome_of(row["status"], known)
+    return NodeProgress(**redact(row), outcome=outcome, children=views.counts_reply(known.counts))

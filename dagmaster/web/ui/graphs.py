@@ -9,10 +9,12 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from dagmaster.model.added import OUTSIDE
+from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import Node
 from dagmaster.store import viewing
+from dagmaster.store.looking import children_of_rows
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.tasklogs.reading import NodeLog, NodeState, Wanted
 from dagmaster.web.access import READERS_OF_OWN, Job
@@ -60,6 +62,11 @@ class NodePanel:
     is_decided_by_people: bool
     signal: str | None
     has_log: bool
+    children: Children = NO_CHILDREN
+
+    @property
+    def outcome(self) -> Outcome:
+        return outcome_of(self.status, self.children)
 
     @property
     def asks(self) -> str | None:
@@ -89,9 +96,9 @@ async def show_panel(page: Shown, conn: Conn, job: Job, node_id: str) -> HTMLRes
         return await show_items(page, conn, job, node_id)
     row = await viewing.get_node(conn, job["job_id"], node_id)
     attempts = await viewing.view_attempts(conn, job["job_id"], node_id)
-    panel = _panel(job, row, attempts, nodes)
+    folded = [one for one in await viewing.count_folded(conn, job["job_id"]) if one["parent_node_id"] == node_id]
+    panel = _panel(job, row, attempts, nodes, folded)
     is_explained = row["status"] not in NODE_TERMINAL and await is_quickly_explained(conn, job["job_id"])
-    counts = _counts_of(await viewing.count_folded(conn, job["job_id"]), node_id)
     return page.render(
         "panel.html",
         {
@@ -100,13 +107,13 @@ async def show_panel(page: Shown, conn: Conn, job: Job, node_id: str) -> HTMLRes
             "why": await why_node(conn, page, job["job_id"], node_id) if is_explained else None,
             "is_explained_later": row["status"] not in NODE_TERMINAL and not is_explained,
             "log": await _last_lines(page.services, row) if panel.has_log else "",
-            "counts": counts,
-            "total": sum(counts.values()),
         },
     )
 
 
-def _panel(job: Row, row: Row, attempts: list[viewing.Row], nodes: Mapping[str, Node]) -> NodePanel:
+def _panel(
+    job: Row, row: Row, attempts: list[viewing.Row], nodes: Mapping[str, Node], folded: Sequence[viewing.Row]
+) -> NodePanel:
     node = nodes.get(row["parent_node_id"] or row["node_id"])
     task = task_of(node) if node else None
     added = row["definition"] or {}
@@ -136,6 +143,7 @@ def _panel(job: Row, row: Row, attempts: list[viewing.Row], nodes: Mapping[str, 
         is_decided_by_people=node_type == "approval" and is_waiting,
         signal=getattr(node, "signal", None) if node_type == "wait" and is_waiting else None,
         has_log=node_type in ("task", "fan_out") and row["task_id"] is not None,
+        children=children_of_rows([{**one, "may_fail": getattr(node, "allow_failure", False)} for one in folded]),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query, Response
 
 from dagmaster.engine.estimate import Estimate
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.redact import redact
 from dagmaster.model.standing import percent_done
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
@@ -99,7 +100,7 @@ async def wanted_nodes(
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> NodeFilter:
     """As it is in the address."""
-    status = status if status in set(NodeStatus) else ""
+    status = status if status in set(Outcome) else ""
     return NodeFilter(parent or None, status or None, text.strip() or None)
 
 
@@ -176,9 +177,11 @@ async def _causes(looked: Looked) -> list[Cause]:
 
 
 async def _graph(looked: Looked) -> dict[str, Any]:
-    standing, wanted = looked.standing.job, replace(looked.nodes, order=await _order(looked))
+    standing = looked.standing.job
+    outcomes = {name: node.outcome for name, node in standing.nodes.items() if node.outcome.value != node.status.value}
+    wanted = replace(looked.nodes, order=await _order(looked), outcomes=outcomes)
     found = await node_page(looked.conn, looked.job, looked.definition, standing, wanted, offset=looked.offset)
-    return {"nodes": found, "page_size": PAGE_SIZE, "node_statuses": list(NodeStatus)}
+    return {"nodes": found, "page_size": PAGE_SIZE, "node_statuses": list(Outcome)}
 
 
 async def _order(looked: Looked) -> list[str]:
@@ -210,11 +213,11 @@ async def _related(looked: Looked) -> dict[str, Any]:
     own = caller.name if caller.is_partner else None
     children = await job_page.child_jobs(looked.conn, looked.job["job_id"], limit=MAX_CHILDREN)
     others = await job_page.neighbours(looked.conn, looked.job, submitted_by=own, limit=NEIGHBOURS)
-    counts = await looked.page.services.node_counts.of(looked.conn, [*children, *others])
-    lines = [job_line(row, counts[row["job_id"]]) for row in others]
+    known = await looked.page.services.node_counts.of(looked.conn, [*children, *others])
+    lines = [job_line(row, known[row["job_id"]].counts) for row in others]
     runs = sorted([*lines, looked.line], key=lambda one: one.created_at, reverse=True)
     return {
-        "children": [(row["parent_node_id"], job_line(row, counts[row["job_id"]])) for row in children],
+        "children": [(row["parent_node_id"], job_line(row, known[row["job_id"]].counts)) for row in children],
         "runs": runs,
     }
 

@@ -1,13 +1,14 @@
 """The nodes of a job as lines of a table; what a fan-out has made is folded into one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dagmaster.model.outcome import ENDED, NO_CHILDREN, Children, Outcome, children_of, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.standing import JobStanding
-from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.model.states import NODE_TERMINAL
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import NodeFilter, count_outside, find_nodes
 from dagmaster.store.jobs import load_definitions
@@ -21,7 +22,7 @@ PAGE_SIZE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """`children` are counts by status of what is folded into this line; `queued` and `ran` are seconds."""
+    """`children` are folded into this line; `queued` and `ran` are seconds."""
 
     node_id: str
     status: str
@@ -37,19 +38,15 @@ class NodeLine:
     error: str | None
     progress_percent: float | None
     progress_message: str | None
-    children: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        return sum(self.children.values())
+    children: Children = NO_CHILDREN
 
     @property
     def is_over(self) -> bool:
-        return self.shown_status in NODE_TERMINAL
+        return self.outcome in ENDED
 
     @property
-    def shown_status(self) -> str:
-        return shown_status(self.status, self.children)
+    def outcome(self) -> Outcome:
+        return outcome_of(self.status, self.children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +59,6 @@ class NodePage:
     @property
     def is_filtered(self) -> bool:
         return bool(self.wanted.status or self.wanted.text)
-
-
-def shown_status(status: str, children: Mapping[str, int]) -> str:
-    """A fan-out is done with itself as soon as it has spread; people mean its children, too."""
-    is_open = any(number for one, number in children.items() if one not in NODE_TERMINAL)
-    return "running" if status == NodeStatus.COMPLETED and is_open else status
 
 
 async def definition_of(conn: Connection, job: Row) -> Definition:
@@ -83,14 +74,11 @@ async def node_page(
     rows = await find_nodes(conn, job["job_id"], wanted, limit=PAGE_SIZE + 1, offset=offset)
     is_any_from_outside = any(row["is_added"] and row["parent_node_id"] is None for row in rows)
     outside = await count_outside(conn, job["job_id"]) if is_any_from_outside else {}
-    lines = [
-        node_line(row, definition, outside.get(row["node_id"]) or _children(row["node_id"], standing))
-        for row in rows[:PAGE_SIZE]
-    ]
+    lines = [node_line(row, definition, _children(row["node_id"], standing, outside)) for row in rows[:PAGE_SIZE]]
     return NodePage(lines, len(rows) > PAGE_SIZE, wanted, offset)
 
 
-def node_line(row: Row, definition: Definition, children: Mapping[str, int]) -> NodeLine:
+def node_line(row: Row, definition: Definition, children: Children = NO_CHILDREN) -> NodeLine:
     type, handler = kind_of(row, definition)
     error = row["error_message"] if row["status"] in NODE_TERMINAL else row["last_error"]
     return NodeLine(
@@ -128,12 +116,8 @@ def _queued(row: Row) -> float | None:
     return seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"])
 
 
-def _children(node_id: str, standing: JobStanding) -> dict[str, int]:
+def _children(node_id: str, standing: JobStanding, outside: Mapping[str, Mapping[str, int]]) -> Children:
+    if node_id in outside:
+        return children_of({}, outside[node_id])
     node = standing.nodes.get(node_id)
-    if node is None:
-        return {}
-    counted = [*(node.fan.counts.items() if node.fan else ()), *node.added.items()]
-    sums: dict[str, int] = {}
-    for status, number in counted:
-        sums[str(status)] = sums.get(str(status), 0) + number
-    return sums
+    return node.children if node is not None else NO_CHILDREN

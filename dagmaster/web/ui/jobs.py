@@ -76,8 +76,8 @@ async def job_lines(
     conn: Conn, node_counts: NodeCounts, wanted: JobFilter, *, limit: int, offset: int = 0
 ) -> list[JobLine]:
     rows = await find_jobs(conn, wanted, limit=limit, offset=offset)
-    counts = await node_counts.of(conn, rows)
-    return [job_line(row, counts[row["job_id"]]) for row in rows]
+    known = await node_counts.of(conn, rows)
+    return [job_line(row, known[row["job_id"]].counts) for row in rows]
 
 
 @router.get("/jobs", dependencies=[READERS_OF_OWN])

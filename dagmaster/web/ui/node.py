@@ -8,22 +8,24 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
+from dagmaster.model.outcome import ENDED, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.store import job_page
 from dagmaster.store.connect import Connection
+from dagmaster.store.looking import children_of_rows
 from dagmaster.store.viewing import get_node, view_attempts, view_checkpoints
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.services import Conn, Services
 from dagmaster.web.ui.gantt import attempt_number
-from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of, shown_status
+from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
 from dagmaster.web.ui.maps import shapes_of
 from dagmaster.web.ui.pages import Shown
 from dagmaster.web.ui.unchanged import mark_of, unchanged
 from dagmaster.web.ui.values import Value, shown
 from dagmaster.web.ui.waiting import Waiting, is_quickly_explained, waiting_for, why_node
-from dagmaster.web.views import node_counts, seconds_between
+from dagmaster.web.views import seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -75,23 +77,19 @@ class NodeHead:
     queued: float | None
     ran: float | None
     error: str | None
-    children: Mapping[str, int]
+    children: Children
 
     @property
     def is_over(self) -> bool:
-        return self.status in NODE_TERMINAL
+        return self.outcome in ENDED
 
     @property
-    def shown_status(self) -> str:
-        return shown_status(self.status, self.children)
+    def outcome(self) -> Outcome:
+        return outcome_of(self.status, self.children)
 
     @property
     def has_log(self) -> bool:
         return self.type == "task"
-
-    @property
-    def total(self) -> int:
-        return sum(self.children.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ async def show_node(job: Job, node_id: str, page: Shown, conn: Conn) -> Response
     row = await get_node(conn, job["job_id"], node_id)
     definition = await definition_of(conn, job)
     counts = await job_page.count_children(conn, job["job_id"], node_id)
-    node = node_head(row, definition, node_counts(counts).model_dump(exclude={"total"}))
+    node = node_head(row, definition, counts)
     attempts = await _attempts(conn, page.services, job, row)
     is_open = row["status"] not in NODE_TERMINAL
     is_explained = is_open and await is_quickly_explained(conn, job["job_id"])
@@ -140,7 +138,7 @@ async def show_node(job: Job, node_id: str, page: Shown, conn: Conn) -> Response
     )
 
 
-def node_head(row: Row, definition: Definition, counts: Mapping[str, int]) -> NodeHead:
+def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> NodeHead:
     added = row["definition"] or {}
     type, handler = kind_of({**row, "is_added": bool(added), **_own(added)}, definition)
     node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
@@ -164,7 +162,7 @@ def node_head(row: Row, definition: Definition, counts: Mapping[str, int]) -> No
         queued=_queued(row),
         ran=seconds_between(row["started_at"], row["completed_at"]),
         error=redact(row["last_error"]),
-        children={status: number for status, number in counts.items() if number},
+        children=children_of_rows([{**one, "may_fail": bool(node.get("allow_failure"))} for one in counts]),
     )
 
 

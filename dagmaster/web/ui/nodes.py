@@ -8,9 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
+from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.lists import NEWEST_JOBS, NodeFilter, list_nodes
+from dagmaster.store.viewing import jobs_of
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.asked import PERIOD_NAMES, FromAddress
@@ -36,9 +38,14 @@ class NodeLine:
     changed_at: datetime
     retry_at: datetime | None
     can_retry: bool
+    children: Children = NO_CHILDREN
+
+    @property
+    def outcome(self) -> Outcome:
+        return outcome_of(self.status, self.children)
 
 
-def node_line(row: Mapping[str, Any]) -> NodeLine:
+def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeLine:
     is_failed = row["status"] == NodeStatus.FAILED
     waits = row["status"] == NodeStatus.DISPATCHED
     queued_until = row["started_at"] or (None if waits else row["completed_at"])
@@ -55,6 +62,7 @@ def node_line(row: Mapping[str, Any]) -> NodeLine:
         changed_at=row["completed_at"] or row["started_at"] or row["dispatched_at"] or row["created_at"],
         retry_at=row["not_before"] if row["status"] == NodeStatus.READY else None,
         can_retry=is_failed and row["job_status"] == JobStatus.FAILED,
+        children=children,
     )
 
 
@@ -70,10 +78,14 @@ async def show_nodes(
         text=asked.text or None,
     )
     rows = await list_nodes(conn, wanted, limit=PAGE_SIZE + 1, offset=offset)
+    known = await page.services.node_counts.of(conn, jobs_of(rows))
     return page.render(
         "nodes.html",
         {
-            "nodes": [node_line(row) for row in rows[:PAGE_SIZE]],
+            "nodes": [
+                node_line(row, known[row["job_id"]].children.get(row["node_id"], NO_CHILDREN))
+                for row in rows[:PAGE_SIZE]
+            ],
             "has_more": len(rows) > PAGE_SIZE,
             "offset": offset,
             "page_size": PAGE_SIZE,

@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dagmaster.errors import Conflict, Invalid, UnknownSchedule, UnknownWorkflow
+from dagmaster.model.outcome import NO_CHILDREN, Children, outcome_of
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.model.workflow import Workflow
 from dagmaster.store.overview import (
@@ -113,7 +114,7 @@ async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLRespon
             "ticks_drawn": draw_ticks(runs),
             "seconds": median_seconds(runs),
             "durations": draw_durations(runs),
-            "grid": await _grid(conn, workflow, runs[:GRID_RUNS]),
+            "grid": await _grid(page, conn, workflow, runs[:GRID_RUNS]),
             "versions": _versions(await workflow_versions(conn, workflow_id), _current_hash(page, workflow)),
             "most_runs": SCAN_RUNS,
             "as_yaml": yaml.safe_dump(definition, sort_keys=False, allow_unicode=True, width=110),
@@ -192,13 +193,14 @@ def _versions(rows: Iterable[Row], current: str | None) -> list[Version]:
     ]
 
 
-async def _grid(conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Grid | None:
+async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Grid | None:
     if not runs:
         return None
     once = await nodes_of_definitions(conn, {run["workflow_hash"] for run in runs})
     node_ids = [*workflow.nodes, *sorted(once - set(workflow.nodes))]
     shown = node_ids[:GRID_NODES]
     found = await grid_nodes(conn, [run["job_id"] for run in runs], shown)
+    known = await page.services.node_counts.of(conn, runs)
     columns = list(reversed(runs))
     return Grid(
         tuple(_grid_run(run) for run in columns),
@@ -206,7 +208,10 @@ async def _grid(conn: Conn, workflow: Workflow, runs: Sequence[Row]) -> Grid | N
             GridRow(
                 node_id,
                 workflow.nodes[node_id].type if node_id in workflow.nodes else "no longer there",
-                tuple(_cell(run, node_id, found.get((run["job_id"], node_id))) for run in columns),
+                tuple(
+                    _cell(run, node_id, found.get((run["job_id"], node_id)), known[run["job_id"]].children.get(node_id))
+                    for run in columns
+                ),
             )
             for node_id in shown
         ),
@@ -220,11 +225,14 @@ def _grid_run(run: Row) -> GridRun:
     return GridRun(str(run["job_id"]), run["status"], run["created_at"], tip)
 
 
-def _cell(run: Row, node_id: str, row: Row | None) -> Cell | None:
+def _cell(run: Row, node_id: str, row: Row | None, children: Children | None) -> Cell | None:
     """None where the run has no such node."""
     if row is None:
         return None
-    said = [f"{node_id}: {row['status']}"]
+    outcome = outcome_of(row["status"], children or NO_CHILDREN)
+    said = [f"{node_id}: {outcome.replace('_', ' ')}"]
+    if children is not None and children.failed:
+        said.append(f"{children.failed} of {children.total} failed")
     if row["started_at"] is not None:
         said.append(duration(seconds_between(row["started_at"], row["completed_at"])))
     if row["retry_count"]:
@@ -232,4 +240,4 @@ def _cell(run: Row, node_id: str, row: Row | None) -> Cell | None:
     if row["error_message"]:
         said.append(first_line(redact_text(row["error_message"]), 160))
     tip = f"{', '.join(said)} (job {run['job_id']})"
-    return Cell(row["status"], tip, f"/ui/jobs/{run['job_id']}/nodes/{quote(node_id, safe='')}")
+    return Cell(outcome, tip, f"/ui/jobs/{run['job_id']}/nodes/{quote(node_id, safe='')}")

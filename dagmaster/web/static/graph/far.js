@@ -11,8 +11,8 @@ export function palette() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
   colours = { line: read("strong-line"), faint: read("line"), text: read("text"), accent: read("accent"), back: read("sunken") };
-  for (const name of ["completed", "running", "failed", "pending", "dispatched", "skipped"]) colours[name] = read(`${name}-fill`);
-  Object.assign(colours, { ready: colours.pending, waiting: read("paused-fill"), plain: read("accent") });
+  for (const name of ["completed", "running", "failed", "pending", "dispatched", "skipped", "cancelled"]) colours[name] = read(`${name}-fill`);
+  Object.assign(colours, { ready: colours.pending, completed_with_failures: colours.completed, waiting: read("paused-fill"), plain: read("accent") });
   return colours;
 }
 document.addEventListener("dm:theme", () => { colours = null; });

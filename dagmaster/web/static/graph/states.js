@@ -9,24 +9,26 @@ export const TYPE_NAMES = {
 };
 const STATUS_ICONS = {
   pending: "circle", ready: "clock", dispatched: "send", running: "loader", completed: "check-circle", failed: "x-octagon",
-  skipped: "skip-forward", waiting: "pause-circle", retry: "rotate-ccw",
+  skipped: "skip-forward", cancelled: "slash", completed_with_failures: "alert-circle", waiting: "pause-circle", retry: "rotate-ccw",
 };
 const WAITS = {
   approval: ["user-check", "needs approval"], signal: ["bell", "awaits signal"],
   time: ["clock", "awaits its time"], job: ["layers", "awaits its job"], retry: ["rotate-ccw", "awaits retry"],
 };
-export const OVER = new Set(["completed", "failed", "skipped"]);
+const WORDS = { dispatched: () => "queued", completed_with_failures: (node) => `completed, ${items(node).failed.toLocaleString("en")} failed` };
+export const OVER = new Set(["completed", "completed_with_failures", "failed", "cancelled", "skipped"]);
 
 export const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
-export const isOpen = (counts) => Object.entries(counts ?? {}).some(([status, number]) => number && !OVER.has(status));
 
-// A fan-out is done with itself as soon as it has spread; people mean its items, too.
+// The server says how a node stands together with its items; an event tells of the node alone.
+export const outcomeAfter = (node, status) => (node.type === "fan_out" && status === "completed" ? "running" : status);
+
 export function standing(node) {
   if (!node.status) return { name: "plain", icon: null, word: "" };
   const waits = node.waits_for && WAITS[node.waits_for];
   if (waits) return { name: node.waits_for === "job" ? "running" : "waiting", icon: waits[0], word: waits[1] };
-  const name = node.status === "completed" && (isOpen(node.children) || isOpen(node.added)) ? "running" : node.status;
-  return { name, icon: STATUS_ICONS[name] ?? "circle", word: name === "dispatched" ? "queued" : name };
+  const name = node.outcome;
+  return { name, icon: STATUS_ICONS[name] ?? "circle", word: WORDS[name]?.(node) ?? name };
 }
 
 export function items(node) {

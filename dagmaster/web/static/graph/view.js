@@ -5,7 +5,7 @@ import { HEIGHT, WIDTH, layOut } from "./layout.js";
 import { Minimap } from "./minimap.js";
 import { Model } from "./model.js";
 import { Panel } from "./panel.js";
-import { standing } from "./states.js";
+import { outcomeAfter, standing } from "./states.js";
 
 const ZOOM = [0.02, 2.5];
 const READABLE = 0.46;
@@ -55,7 +55,8 @@ export class View {
   update(id, changed) {
     const node = this.model?.nodes.get(id);
     if (!node) return;
-    this.model.nodes.set(id, { ...node, ...changed });
+    const outcome = changed.status ? outcomeAfter(node, changed.status) : node.outcome;
+    this.model.nodes.set(id, { ...node, outcome, ...changed });
     this.redraw(true);
   }
 

@@ -1,0 +1,91 @@
+"""How a node stands together with its children: what people and programs are shown."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+
+S = TypeVar("S", bound=str)
+
+
+class Outcome(StrEnum):
+    """The states of a node, and how its children may have ended instead."""
+
+    PENDING = "pending"
+    READY = "ready"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    COMPLETED_WITH_FAILURES = "completed_with_failures"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+    @property
+    def bucket(self) -> str:
+        """The count that it belongs to: tolerated failures are counted with the children that have them."""
+        return Outcome.COMPLETED if self is Outcome.COMPLETED_WITH_FAILURES else self
+
+
+ENDED: Final = frozenset({*NODE_TERMINAL, Outcome.COMPLETED_WITH_FAILURES, Outcome.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """The children of a fan-out and what a task has added, by status.
+
+    `tolerated` of those that failed were allowed to. `stopped` have not run because their job ended.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    tolerated: int = 0
+    stopped: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def failed(self) -> int:
+        return self.counts.get(NodeStatus.FAILED, 0)
+
+    @property
+    def open(self) -> int:
+        return sum(number for status, number in self.counts.items() if status not in ENDED)
+
+
+NO_CHILDREN: Final = Children()
+
+
+def outcome_of(status: str, children: Children = NO_CHILDREN) -> Outcome:
+    """A fan-out completes as soon as it has expanded; what counts is what becomes of its children."""
+    if status != NodeStatus.COMPLETED:
+        return Outcome(status)
+    if children.open:
+        return Outcome.RUNNING
+    if children.failed > children.tolerated:
+        return Outcome.FAILED
+    if children.stopped:
+        return Outcome.CANCELLED
+    return Outcome.COMPLETED_WITH_FAILURES if children.failed else Outcome.COMPLETED
+
+
+def children_of(fan: Mapping[S, int], added: Mapping[S, int], *, may_fail: bool = False) -> Children:
+    """Of a fan-out's children and of added nodes. A child of a fan-out is skipped only by the end of its job."""
+    of_fan = {str(status): number for status, number in fan.items()}
+    counts = dict(of_fan)
+    for status, number in added.items():
+        counts[str(status)] = counts.get(str(status), 0) + number
+    stopped = of_fan.get(NodeStatus.SKIPPED, 0) + of_fan.get(Outcome.CANCELLED, 0)
+    return Children(counts, of_fan.get(NodeStatus.FAILED, 0) if may_fail else 0, stopped)
+
+
+def count_outcomes(nodes: Iterable[tuple[str, Children]]) -> dict[str, int]:
+    """Nodes by outcome, and their children by status."""
+    counts: dict[str, int] = {}
+    for status, children in nodes:
+        for name, number in ((outcome_of(status, children).bucket, 1), *children.counts.items()):
+            counts[str(name)] = counts.get(str(name), 0) + number
+    return counts

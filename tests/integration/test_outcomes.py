@@ -1,0 +1,131 @@
+"""A fan-out is shown by the outcome of the whole, and wherever it is shown it is the same."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fleet import graph, retry, task
+from web import Web, web
+
+from dagmaster.cli.watching import look, with_outcomes
+from dagmaster.handlers.contract import HandlerContext
+from dagmaster.model.graph import Graph
+from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode
+from dagmaster.store.connect import opened
+from dagmaster.store.jobs import list_nodes
+from dagmaster.store.standing import Histories, standing_of
+
+HOLD = asyncio.Event()
+
+
+async def pick(ctx: HandlerContext) -> dict[str, Any]:
+    if ctx.params["item"] == "held":
+        await HOLD.wait()
+    if ctx.params["item"] == "bad":
+        raise RuntimeError("a bad item")
+    return {"item": ctx.params["item"]}
+
+
+def spreading(name: str, *items: str, **options: Any) -> Graph:
+    child = ChildTask(handler="pick", queue="q", params={"item": "{{ item }}"}, retry=retry(0))
+    nodes = {
+        "spread": FanOutNode(source=list(items), task=child, next=("gather",), **options),
+        "gather": FanInNode(next=("after",)),
+        "after": task("echo", "END"),
+    }
+    return graph(nodes, name, start="spread")
+
+
+GRAPHS = {
+    "failed": spreading("breaks", "good", "bad", max_parallel=1),
+    "completed_with_failures": spreading("tolerates", "good", "bad", "good", allow_failure=True),
+    "completed": spreading("works", "good", "good"),
+    "running": spreading("waits", "good", "held"),
+}
+
+
+@pytest.fixture
+async def it(dsn: str) -> AsyncIterator[Web]:
+    HOLD.clear()
+    async with web(dsn, *GRAPHS.values(), runs=True, functions={"pick": pick}) as one:
+        yield one
+        HOLD.set()
+
+
+async def submitted(it: Web, outcome: str) -> int:
+    """A job whose fan-out has that outcome by now."""
+    workflow_id = GRAPHS[outcome].workflow.workflow_id
+    job_id = int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201))["job_id"])
+    ended = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
+    expanded = "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'"
+    await it.fleet.until(expanded if outcome == "running" else ended, lambda: [job_id])
+    return job_id
+
+
+async def shown_by_api(it: Web, job_id: int) -> dict[str, str]:
+    def of(nodes: list[dict[str, Any]]) -> str:
+        return str(next(node["outcome"] for node in nodes if node["node_id"] == "spread"))
+
+    path = f"/api/v1/jobs/{job_id}"
+    return {
+        "job": of((await it.get(path))["nodes"]),
+        "graph": of((await it.get(f"{path}/graph"))["nodes"]),
+        "nodes": of((await it.get(f"{path}/nodes"))["items"]),
+        "node": (await it.get(f"{path}/nodes/spread"))["outcome"],
+        "progress": (await it.get(f"{path}/nodes/spread/progress"))["outcome"],
+        "all nodes": of((await it.get(f"/api/v1/nodes?job_id={job_id}"))["items"]),
+    }
+
+
+async def shown_by_cli(it: Web, job_id: int) -> dict[str, str]:
+    async with opened(it.dsn, application="test") as conn:
+        view = await look(conn, job_id, ["spread"], Histories())
+        nodes = await list_nodes(conn, job_id)
+        listed = with_outcomes(nodes, (await standing_of(conn, job_id)).job)
+    return {
+        "live": view.nodes[0].shown_status,
+        "show": next(str(node["outcome"]) for node in listed if node["node_id"] == "spread"),
+    }
+
+
+@pytest.mark.parametrize("outcome", GRAPHS)
+async def test_a_fan_out_has_one_outcome_everywhere(it: Web, outcome: str) -> None:
+    job_id = await submitted(it, outcome)
+    shown = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
+    assert shown == dict.fromkeys(shown, outcome)
+    badge = f"badge is-{outcome}"
+    workflow_id = GRAPHS[outcome].workflow.workflow_id
+    row = (await it.get(f"/ui/jobs/{job_id}")).partition('id="node-spread"')[2].partition("</tr>")[0]
+    assert badge in row
+    listed = (await it.get("/ui/nodes")).partition(f'id="node-{job_id}-spread"')[2].partition("</tr>")[0]
+    assert badge in listed
+    grid = (await it.get(f"/ui/workflows/{workflow_id}")).partition('<tr id="node-spread">')[2].partition("</tr>")[0]
+    assert f"cell is-{outcome}" in grid
+    for path in ("", "/panel"):
+        assert badge in await it.get(f"/ui/jobs/{job_id}/nodes/spread{path}")
+
+
+async def test_counts_agree_and_take_a_fan_out_by_its_outcome(it: Web) -> None:
+    job_id = await submitted(it, "failed")
+    whole = await it.get(f"/api/v1/jobs/{job_id}")
+    told = await it.get(f"/api/v1/jobs/{job_id}/progress")
+    assert whole["summary"] == told["nodes"]
+    assert whole["summary"]["failed"] == 2  # The item and its fan-out.
+    assert sum(number for name, number in whole["summary"].items() if name != "total") == whole["summary"]["total"]
+    [spread] = [node for node in whole["nodes"] if node["node_id"] == "spread"]
+    assert (spread["status"], spread["children"]) == ("completed", {"completed": 1, "failed": 1})
+    listed = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
+    assert "2 failed" in listed
+
+
+async def test_nodes_are_filtered_by_outcome(it: Web) -> None:
+    job_id = await submitted(it, "failed")
+    assert 'id="node-spread"' in await it.get(f"/ui/jobs/{job_id}?status=failed")
+    assert 'id="node-spread"' not in await it.get(f"/ui/jobs/{job_id}?status=completed")
+
+
+async def test_a_fan_in_tells_how_many_failed(it: Web) -> None:
+    job_id = await submitted(it, "completed_with_failures")
+    result = (await it.get(f"/api/v1/jobs/{job_id}"))["result_data"]["gather"]
+    assert result == {"results": [{"item": "good"}, None, {"item": "good"}], "count": 3, "failed": 1}

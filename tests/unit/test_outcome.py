@@ -1,0 +1,46 @@
+"""How a node stands together with its children."""
+
+import pytest
+
+from dagmaster.model.outcome import Children, Outcome, children_of, count_outcomes, outcome_of
+
+
+@pytest.mark.parametrize(
+    ("fan", "may_fail", "outcome"),
+    [
+        ({}, False, Outcome.COMPLETED),
+        ({"completed": 3}, False, Outcome.COMPLETED),
+        ({"completed": 3, "ready": 1}, False, Outcome.RUNNING),
+        ({"failed": 1, "running": 1}, False, Outcome.RUNNING),
+        ({"completed": 3, "failed": 1}, False, Outcome.FAILED),
+        ({"completed": 3, "failed": 1, "skipped": 4}, False, Outcome.FAILED),
+        ({"completed": 3, "failed": 1}, True, Outcome.COMPLETED_WITH_FAILURES),
+        ({"completed": 3, "skipped": 1}, False, Outcome.CANCELLED),
+        ({"completed": 3, "cancelled": 1}, True, Outcome.CANCELLED),
+    ],
+)
+def test_a_fan_out_is_shown_as_its_children_ended(fan: dict[str, int], may_fail: bool, outcome: Outcome) -> None:
+    assert outcome_of("completed", children_of(fan, {}, may_fail=may_fail)) is outcome
+
+
+@pytest.mark.parametrize("status", ["pending", "ready", "dispatched", "running", "failed", "skipped"])
+def test_a_node_that_has_not_completed_is_shown_as_it_is(status: str) -> None:
+    assert outcome_of(status, Children({"failed": 1})) == status
+
+
+def test_what_a_task_has_added_fails_it_and_may_be_skipped() -> None:
+    assert outcome_of("completed", children_of({}, {"failed": 1})) is Outcome.FAILED
+    assert outcome_of("completed", children_of({}, {"skipped": 1})) is Outcome.COMPLETED
+    both = children_of({"failed": 2}, {"failed": 1}, may_fail=True)
+    assert (both.failed, both.tolerated, outcome_of("completed", both)) == (3, 2, Outcome.FAILED)
+
+
+def test_a_fan_out_is_counted_by_its_outcome() -> None:
+    failed = children_of({"completed": 2, "failed": 1}, {})
+    tolerated = children_of({"completed": 2, "failed": 1}, {}, may_fail=True)
+    assert count_outcomes([("completed", failed), ("pending", Children())]) == {
+        "failed": 2,
+        "completed": 2,
+        "pending": 1,
+    }
+    assert count_outcomes([("completed", tolerated)]) == {"completed": 3, "failed": 1}
