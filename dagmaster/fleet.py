@@ -93,6 +93,7 @@ def worker_options(
         concurrency=concurrency or settings.worker_concurrency,
         poll_interval_seconds=settings.poll_interval_seconds,
         heartbeat_interval_seconds=settings.worker_heartbeat_interval_seconds,
+        lease_seconds=settings.worker_lost_after_seconds,
         shutdown_grace_seconds=grace_seconds,
         stop_within_seconds=settings.stop_within_seconds,
         max_output_bytes=settings.max_output_bytes,

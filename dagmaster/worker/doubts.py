@@ -5,33 +5,71 @@ been cancelled since, and nothing may start after that.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+import logging
+from collections.abc import Collection, Iterable, Iterator
 from time import monotonic
 
 from dagmaster.queues.contract import Link, TaskMessage
 
+log = logging.getLogger(__name__)
+
 FRESH_SECONDS = 0.5
+SAY_AFTER_SECONDS = 10.0
+# An answer so much quicker than was allowed shows that the way has become shorter.
+SHORTER = 4
 
 
-def is_stale(asked: float) -> bool:
-    """Whether what was asked for at that time must be asked for again."""
-    return monotonic() - asked > FRESH_SECONDS
+class Freshness:
+    """How long an answer may take. Where every answer takes longer, it may take twice as long the next time: a worker
+    that is far away works, only more slowly. It never takes more than half a lease.
+    """
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._most = max(FRESH_SECONDS, lease_seconds / 2)
+        self.limit_seconds = FRESH_SECONDS
+
+    def holds(self, asked: float) -> bool:
+        """Whether what was asked for at that time may be acted upon now."""
+        seconds = monotonic() - asked
+        if seconds < self.limit_seconds / SHORTER:
+            self.limit_seconds = max(FRESH_SECONDS, self.limit_seconds / 2)
+        return seconds <= self.limit_seconds
+
+    def learn(self, asked: float) -> None:
+        """From a question that is answered at once: how long it takes is how far it is."""
+        if monotonic() - asked > self.limit_seconds:
+            self.limit_seconds = min(self.limit_seconds * 2, self._most)
 
 
 class Doubts:
-    def __init__(self) -> None:
+    def __init__(self, freshness: Freshness) -> None:
         self.raised = asyncio.Event()
+        self._freshness = freshness
         self._tasks: set[str] = set()
+        self._since: float | None = None
+        self._was_said = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._tasks))
+
+    @property
+    def last_long(self) -> bool:
+        """Whether the worker holds claims and has begun none of them for a while."""
+        return bool(self._tasks) and self._since is not None and monotonic() - self._since > SAY_AFTER_SECONDS
+
     def about(self, task_ids: Iterable[str]) -> None:
         self._tasks.update(task_ids)
+        if self._since is None:
+            self._since = monotonic()
         self.raised.set()
 
     def dispel(self, task_id: str) -> None:
+        """It is the worker's, and begins."""
         self._tasks.discard(task_id)
+        self._since, self._was_said = (monotonic() if self._tasks else None), False
 
     async def settle(self, link: Link, known: Collection[str]) -> tuple[list[TaskMessage], float]:
         """Those that are the worker's after all, and when that was asked. Of the others nobody knows, or they are
@@ -39,8 +77,20 @@ class Doubts:
         """
         self.raised.clear()
         if not self._tasks:
+            self._since = None
             return [], monotonic()
+        self._complain()
         asked, asked_at = set(self._tasks), monotonic()
         held = await link.forgotten(known)
+        self._freshness.learn(asked_at)
         self._tasks -= asked
         return [message for message in held if message.task_id in asked], asked_at
+
+    def _complain(self) -> None:
+        if self.last_long and not self._was_said:
+            self._was_said = True
+            log.warning(
+                "%d claimed tasks do not begin: whether they are still wanted is answered later than after %.1f s",
+                len(self._tasks),
+                self._freshness.limit_seconds,
+            )

@@ -25,6 +25,7 @@ def health_of(worker: Worker) -> dict[str, Any]:
         "free_slots": worker.free_slots,
         "running": sorted(slots.held),
         "stuck": sorted(slots.stuck),
+        "unconfirmed": list(worker.doubts),
         "completed": worker.completed,
         "failed": worker.failed,
     }
@@ -34,7 +35,8 @@ def _status(worker: Worker) -> str:
     """One that has no slot left that will ever be free is of no use until it is started anew."""
     if len(worker.slots.stuck) >= worker.slots.count:
         return UNHEALTHY
-    return DEGRADED if worker.slots.stuck or not worker.is_connected else HEALTHY
+    is_well = worker.is_connected and not worker.slots.stuck and not worker.doubts.last_long
+    return HEALTHY if is_well else DEGRADED
 
 
 def health_app(worker: Worker) -> Starlette:

@@ -9,6 +9,7 @@ class WorkerOptions:
     concurrency: int = 16
     poll_interval_seconds: float = 1.0
     heartbeat_interval_seconds: float = 30.0
+    lease_seconds: float = 55.0
     progress_interval_seconds: float = 1.0
     shutdown_grace_seconds: float = 30.0
     stop_within_seconds: float = 2.0

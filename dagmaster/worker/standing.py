@@ -3,16 +3,18 @@
 import resource
 from typing import Any
 
+from dagmaster.worker.doubts import Doubts
 from dagmaster.worker.processes.children import Children
 from dagmaster.worker.slots import Slots
 
 KIB = 1024
 
 
-def standing_stats(slots: Slots, children: Children) -> dict[str, Any]:
+def standing_stats(slots: Slots, children: Children, doubts: Doubts) -> dict[str, Any]:
     return {
         "running": len(slots.held),
         "stuck": sorted(slots.stuck),
+        "unconfirmed": len(doubts),
         "processes": len(children.pids),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
     }

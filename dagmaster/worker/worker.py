@@ -26,7 +26,7 @@ from dagmaster.queues.contract import (
 )
 from dagmaster.tasklogs.contract import TaskLogs
 from dagmaster.worker.caching import ResultCache
-from dagmaster.worker.doubts import Doubts, is_stale
+from dagmaster.worker.doubts import Doubts, Freshness
 from dagmaster.worker.execute import Bench, execute
 from dagmaster.worker.lag import LoopWatch
 from dagmaster.worker.logbook import Logbook
@@ -112,7 +112,8 @@ class Worker:
         self._claiming: asyncio.Task[None] | None = None
         self._deadline: float | None = None
         self._reserved_at = 0.0
-        self._doubts = Doubts()
+        self._freshness = Freshness(options.lease_seconds)
+        self.doubts = Doubts(self._freshness)
         self._given_up: set[str] = set()
 
     @property
@@ -121,10 +122,10 @@ class Worker:
 
     @property
     def free_slots(self) -> int:
-        return max(0, self.slots.free - len(self._doubts)) if self.is_taking else 0
+        return max(0, self.slots.free - len(self.doubts)) if self.is_taking else 0
 
     def standing(self) -> Standing:
-        return Standing(self.completed, self.failed, standing_stats(self.slots, self._children))
+        return Standing(self.completed, self.failed, standing_stats(self.slots, self._children, self.doubts))
 
     def _is_done(self) -> bool:
         """After the signal to stop: nothing is left to finish, or its time is over."""
@@ -152,7 +153,7 @@ class Worker:
 
     def release(self, messages: Sequence[TaskMessage]) -> None:
         self.slots.reserved -= len(messages)
-        self._doubts.about(message.task_id for message in messages)
+        self.doubts.about(message.task_id for message in messages)
         self._wake.set()
 
     def start(self, message: TaskMessage) -> None:
@@ -320,10 +321,10 @@ class Worker:
         return [*self.slots.held, *self.slots.stuck, *self._outbox.task_ids()]
 
     def _begin(self, message: TaskMessage, asked: float) -> None:
-        if is_stale(asked):
-            self._doubts.about([message.task_id])
+        if not self._freshness.holds(asked):
+            self.doubts.about([message.task_id])
             return
-        self._doubts.dispel(message.task_id)
+        self.doubts.dispel(message.task_id)
         if message.task_id not in self.slots.held and message.task_id not in self.slots.stuck:
             self.slots.take(message, asyncio.create_task(self._run(message), name=message.task_id))
 
@@ -386,8 +387,8 @@ class Worker:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(WATCH_SECONDS, self.options.poll_interval_seconds)):
-                    await self._doubts.raised.wait()
-            claimed, asked = await self._doubts.settle(link, self._known())
+                    await self.doubts.raised.wait()
+            claimed, asked = await self.doubts.settle(link, self._known())
             for message in claimed:
                 self._begin(message, asked)
             orders = await link.orders(list(self.slots.held))

@@ -1,0 +1,104 @@
+"""A worker that is far away works, only more slowly."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from fleet import NEVER, fleet, single, wait_until
+from web import web
+
+from dagmaster.handlers import registry
+from dagmaster.queues.http import HttpTransport
+from dagmaster.queues.postgres import PostgresLink
+from dagmaster.tasklogs.files import FileLogs
+from dagmaster.worker import doubts
+from dagmaster.worker.doubts import Freshness
+from dagmaster.worker.health import health_app
+from dagmaster.worker.options import WorkerOptions
+from dagmaster.worker.worker import Worker
+
+FRESH, ROUND_TRIP = 0.02, 0.06
+
+
+def delayed(whole: Callable[..., Any], seconds: float = ROUND_TRIP) -> Callable[..., Any]:
+    async def call(*args: Any, **options: Any) -> Any:
+        await asyncio.sleep(seconds / 2)
+        answer = await whole(*args, **options)
+        await asyncio.sleep(seconds / 2)
+        return answer
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubts, "FRESH_SECONDS", FRESH)
+
+
+async def test_a_worker_far_from_the_database_works(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("exchange", "forgotten", "orders", "beat"):
+        monkeypatch.setattr(PostgresLink, name, delayed(getattr(PostgresLink, name)))
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker(lease_seconds=30.0)
+        await running.completed(*[await running.submit(single()) for _ in range(3)])
+
+
+async def test_a_worker_far_from_the_server_works(dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(HttpTransport, "ask", delayed(HttpTransport.ask))
+    async with web(dsn, single()) as it, it.real_server() as url:
+        await it.fleet.orchestrator()
+        transport = HttpTransport(url, None)
+        options = WorkerOptions(("q",), 2, poll_interval_seconds=0.05)
+        worker, stop = Worker(transport, registry, options, FileLogs(tmp_path)), asyncio.Event()
+        working = asyncio.create_task(worker.run(stop))
+        job_id = int((await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201))["job_id"])
+        await it.fleet.completed(job_id)
+        stop.set()
+        await working
+        await transport.close()
+
+
+async def test_a_worker_that_begins_none_of_its_claims_says_so(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(doubts, "SAY_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(PostgresLink, "exchange", delayed(PostgresLink.exchange))
+    monkeypatch.setattr(PostgresLink, "forgotten", delayed(PostgresLink.forgotten))
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        worker = await running.worker(lease_seconds=0.001)  # Whatever takes longer than that is too late.
+        job_id = await running.submit(single())
+        with caplog.at_level(logging.WARNING, "dagmaster.worker.doubts"):
+            await wait_until(lambda: bool(caplog.records))
+        assert "1 claimed tasks do not begin" in caplog.text
+        await wait_until(lambda: worker.it.doubts.last_long)
+        transport = httpx.ASGITransport(health_app(worker.it))
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
+            said = (await http.get("/health")).json()
+        assert (said["status"], said["running"]) == ("degraded", [])
+        worker.it._freshness._most = NEVER
+        await running.completed(job_id)
+        assert not worker.it.doubts.last_long
+
+
+def test_an_answer_may_take_longer_where_every_answer_does_but_never_half_a_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(doubts, "monotonic", lambda: now)
+    monkeypatch.setattr(doubts, "FRESH_SECONDS", 0.5)
+    fresh = Freshness(lease_seconds=6.0)
+    assert fresh.holds(now - 0.5)
+    assert not fresh.holds(now - 0.6)
+    fresh.learn(now - 0.6)
+    assert fresh.holds(now - 0.6)
+    for _ in range(10):
+        fresh.learn(now - 60)
+    assert (fresh.holds(now - 3.0), fresh.holds(now - 3.1)) == (True, False)
+    for _ in range(10):
+        assert fresh.holds(now)  # It is near again,
+    assert not fresh.holds(now - 0.6)  # and what takes long is out of date again.
