@@ -29,11 +29,11 @@ def this_instance() -> Instance:
 
 def host_key() -> str:
     """The same for processes that can see each other's pids: this boot of this machine, this pid namespace."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    namespace = Path("/proc/self/ns/pid")
-    if not boot.exists() or not namespace.exists():
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:  # Not there, or hidden.
         return f"unknown-{new_id()}"
-    return f"{boot.read_text().strip()}-{namespace.stat().st_ino}"
 
 
 async def register_orchestrator(conn: Connection, me: Instance) -> None:
@@ -92,7 +92,7 @@ async def want_worker(conn: Connection, worker_id: str, wanted: str) -> bool:
 async def bury_dead(conn: Connection, key: str) -> list[str]:
     """Instances of this machine whose process no longer exists need no threshold: they are gone."""
     rows = await fetch(conn, "living_instances", {"host_key": key})
-    dead = [row["instance_id"] for row in rows if not _is_alive(row["pid"])]
+    dead = [row["instance_id"] for row in rows if is_gone(row["pid"])]
     if dead:
         await run(conn, "bury_instances", {"instance_ids": dead})
     return dead
@@ -121,16 +121,29 @@ async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool
     """Whether an orchestrator is there. One of this machine whose process is gone is not, however lately it beat."""
     rows = await fetch(conn, "beating_orchestrators", {"threshold_seconds": threshold_seconds})
     here = host_key()
-    return any(row["host_key"] != here or _is_alive(row["pid"]) for row in rows)
+    return any(row["host_key"] != here or not is_gone(row["pid"]) for row in rows)
 
 
-def _is_alive(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
+    """Whether this process of this machine has ended for certain. Of what cannot be seen the lease decides: another
+    user's processes may be hidden in /proc, but whether there is such a number can always be asked.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # It is there, and somebody else's.
+        pass
+    return _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
     """A zombie is dead: it only waits for its parent to notice."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
 def _identity(me: Instance) -> dict[str, Any]:

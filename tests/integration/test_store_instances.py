@@ -3,6 +3,8 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fleet import rows, single
@@ -301,3 +303,58 @@ async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
         await instances.forget_instances(conn, days=7)
         for listed in (await instances.list_orchestrators(conn), await instances.list_workers(conn)):
             assert len(listed) == 2
+
+
+# What cannot be seen.
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc as another user sees it with hidepid=2, or in a unit of systemd with ProtectProc."""
+    whole = Path.read_text
+
+    def read_text(path: Path, *args: Any, **options: Any) -> str:
+        if str(path).startswith("/proc/") and path.name == "stat":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return whole(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.usefixtures("hidden")
+async def test_a_process_that_is_hidden_is_not_dead(dsn: str, sleeper: subprocess.Popen[bytes]) -> None:
+    async with opened(dsn, application="test") as conn:
+        alive = replace(this_instance(), pid=sleeper.pid)
+        await instances.register_worker(conn, alive, **WORKER)
+        assert await instances.bury_dead(conn, alive.host_key) == []
+        sleeper.kill()
+        sleeper.wait()
+        assert await instances.bury_dead(conn, alive.host_key) == [alive.instance_id]
+
+
+@pytest.mark.parametrize(("error", "gone"), [(PermissionError(1, "no"), False), (ProcessLookupError(3, "no"), True)])
+def test_only_a_number_that_is_nobodys_is_gone(
+    monkeypatch: pytest.MonkeyPatch, hidden: None, error: OSError, gone: bool
+) -> None:
+    def kill(pid: int, number: int) -> None:
+        raise error
+
+    monkeypatch.setattr(instances.os, "kill", kill)
+    assert instances.is_gone(4711) is gone
+
+
+def test_a_machine_whose_boot_cannot_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_text(path: Path, *args: Any, **options: Any) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    first, second = instances.host_key(), instances.host_key()
+    assert first.startswith("unknown-")
+    assert first != second  # Nobody takes it for the same machine.
