@@ -100,6 +100,10 @@ class ExpressionFailed(Invalid):
     """An expression could not be evaluated."""
 
 
+class ValuesTooLarge(ExpressionFailed):
+    """The values are larger than can be gathered."""
+
+
 class IllegalMove(Conflict):
     """The state machine does not allow this move."""
 

@@ -143,6 +143,9 @@ class Settings(BaseSettings):
     template_env_prefix: Annotated[str, Field(min_length=1)] = "DAGMASTER_VAR_"
     max_fan_out: PositiveInt = 1_000_000
     max_output_bytes: PositiveInt = 16 * 1024 * 1024
+    max_fan_in_bytes: PositiveInt = 64 * 1024 * 1024
+    max_result_bytes: PositiveInt = 64 * 1024 * 1024
+    max_batch_bytes: PositiveInt = 16 * 1024 * 1024
     max_nodes: PositiveInt = 5000
     max_body_bytes: PositiveInt = 4 * 1024 * 1024
 

@@ -14,6 +14,7 @@ from dagmaster.engine.messages import (
     Cancel,
     Decision,
     Expand,
+    GoOn,
     Message,
     Pause,
     QueueOpened,
@@ -41,16 +42,22 @@ from dagmaster.engine.reports import (
     ignore,
 )
 from dagmaster.engine.results import pass_results
-from dagmaster.engine.running import expand, resume, run_ready
+from dagmaster.engine.running import expand, go_on, resume, run_ready
 from dagmaster.engine.state import JobState
 from dagmaster.engine.timers import fire
 from dagmaster.engine.turn import Dispatch, Rules, Turn
+from dagmaster.engine.values import LoadedValues
 from dagmaster.engine.waking import accept_decision, accept_signal, ignore_signal
 
 
-def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rules) -> Turn:
-    """Move the job, in memory, by each message in turn; the turn says what must be written."""
-    turn = Turn(job, now, rules)
+def decide(
+    job: JobState, messages: Iterable[Message], now: datetime, rules: Rules, loaded: LoadedValues | None = None
+) -> Turn:
+    """Move the job, in memory, by each message in turn; the turn says what must be written.
+
+    `loaded` are the `values_wanted`. A node whose values are not there is postponed, and a message follows.
+    """
+    turn = Turn(job, now, rules, loaded=loaded or LoadedValues())
     for message in messages:
         if turn.is_over and not can_reopen(turn, message):
             _turn_down(turn, message)
@@ -60,6 +67,8 @@ def decide(job: JobState, messages: Iterable[Message], now: datetime, rules: Rul
         while begin_last(turn):
             _go_on(turn)
         complete_if_done(turn)
+    if job.postponed:
+        turn.follow_ups.append(GoOn())
     return turn
 
 
@@ -87,6 +96,8 @@ def _apply(turn: Turn, message: Message) -> None:
     match message:
         case Resume():
             resume(turn)
+        case GoOn():
+            go_on(turn)
         case Expand():
             expand(turn, turn.job.nodes[message.node_id])
         case TaskStarted():

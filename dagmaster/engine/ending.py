@@ -1,11 +1,15 @@
 """How a job ends: completed, failed or cancelled, once."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import orjson
 
 from dagmaster.engine.edges import skip
 from dagmaster.engine.messages import Cancel
 from dagmaster.engine.state import JobState, NodeState, failed_nodes
 from dagmaster.engine.turn import MAX_ERROR_LENGTH, Turn
+from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
 from dagmaster.model.last import Phase
 from dagmaster.model.states import (
     JOB_CANCELLED,
@@ -40,7 +44,7 @@ def complete_if_done(turn: Turn) -> None:
         fail_job(turn, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed[0])
         return
     job.completed_at = turn.now
-    job.result = _result(job)
+    job.result = _result(turn)
     keys = [node.node_id for node in job.nodes.values() if node.output is not None and node.node_id in job.graph.nodes]
     turn.move_job(
         JOB_COMPLETED,
@@ -106,6 +110,7 @@ def _close_nodes(turn: Turn, reason: str, ended_by: EndedBy, *, with_last: bool 
     """Nothing is left open: what had not begun is skipped, what was under way is revoked."""
     turn.ready.clear()
     turn.job.held.clear()
+    turn.job.postponed.clear()
     turn.holds_tasks = None  # They are closed, not held.
     for fan in turn.job.fans.values():
         fan.waiting.clear()
@@ -119,17 +124,49 @@ def _close_nodes(turn: Turn, reason: str, ended_by: EndedBy, *, with_last: bool 
             turn.fail(node, REVOKED[ended_by], ended_by, status=EventStatus.WARNING, will_retry=False)
 
 
-def _result(job: JobState) -> bytes:
+def _result(turn: Turn) -> JobResult:
     """The outputs by node, without a fan-out's children (ruling D-18), and where they come from."""
+    job = turn.job
     workflow = job.graph.workflow
-    data = {node.node_id: orjson.Fragment(node.output or b"null") for node in _with_output(job)}
-    provenance = {
+    given = {node.node_id: node.output for node in _with_output(job)}
+    outputs = _within_limit(turn, given)
+    data = {name: orjson.Fragment(value) for name, value in outputs.items() if isinstance(value, bytes)}
+    parts = {name: value for name, value in outputs.items() if isinstance(value, StoredValue)}
+    provenance: dict[str, Any] = {
         "workflow_id": workflow.workflow_id,
         "workflow_version": workflow.version,
         "job_id": str(job.job_id),
         "completed_at": job.completed_at,
     }
-    return orjson.dumps({**data, "_provenance": provenance})
+    if left_out := [name for name in given if name not in outputs]:
+        provenance["left_out"] = left_out
+    return JobResult(orjson.dumps({**data, "_provenance": provenance}), parts)
+
+
+def _within_limit(turn: Turn, outputs: Mapping[str, Value | None]) -> dict[str, Value]:
+    """Large values are copied from where they are. When all are too much, the largest stay with their nodes alone."""
+    left, most = sum(map(size_of, outputs.values())), turn.rules.max_result_bytes
+    kept: dict[str, Value] = {}
+    omitted = []
+    for name in sorted(outputs, key=lambda name: size_of(outputs[name]), reverse=True):
+        value = outputs[name] or b"null"
+        if left > most:
+            left -= size_of(value)
+            omitted.append(name)
+        else:
+            is_small = isinstance(value, bytes) and len(value) <= turn.rules.inline_bytes
+            kept[name] = value if is_small else _place(name, value)
+    if omitted:
+        limit = f"{spell_size(most)} (max_result_bytes)"
+        warning = f"the result would be over {limit}; it leaves out outputs that are found at their nodes"
+        turn.note("job_warning", EventStatus.WARNING, warning=warning, left_out=omitted[:100])
+    return {name: kept[name] for name in outputs if name in kept}
+
+
+def _place(name: str, value: Value) -> StoredValue:
+    """Where it is, or is being written."""
+    is_elsewhere = isinstance(value, StoredValue) and (value.mail_id or value.node_id)
+    return value if is_elsewhere and isinstance(value, StoredValue) else StoredValue(size_of(value), node_id=name)
 
 
 def _with_output(job: JobState) -> list[NodeState]:

@@ -6,12 +6,13 @@ from typing import Any
 import orjson
 
 from dagmaster.engine.messages import Expand
-from dagmaster.engine.scope import encode, item_scope, scope_of
+from dagmaster.engine.needs import count_failed, count_gathered, gathered, is_from_stored
+from dagmaster.engine.scope import at_hand, encode, item_scope, scope_of
 from dagmaster.engine.state import FanState, JobState, NodeState, child_id
 from dagmaster.engine.turn import Turn
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import FanInSpec, FanOutSpec
-from dagmaster.model.states import NODE_READY, NodeStatus
+from dagmaster.model.states import NODE_READY
 from dagmaster.model.workflow import Aggregation
 
 MAX_LISTED_CHILDREN = 1000
@@ -31,15 +32,25 @@ def resolve_items(turn: Turn, node: NodeState) -> list[Any]:
 
 
 def open_fan(turn: Turn, node: NodeState, items: list[Any]) -> None:
-    turn.job.fans[node.node_id] = FanState(total=len(items), items=items)
+    turn.job.fans[node.node_id] = FanState(total=len(items))
+    _hold(turn, node, items)
     node.output = orjson.dumps({"fan_out_count": len(items)})
+
+
+def _hold(turn: Turn, node: NodeState, items: list[Any]) -> list[Any]:
+    """For as long as there are children to be made; a list that is not kept in memory only for this turn."""
+    fan = turn.job.fans[node.node_id]
+    fan.items = items
+    if is_from_stored(turn.job, _fan_out(node).source.references):
+        turn.large_fans.append(fan)
+    return items
 
 
 def expand_slice(turn: Turn, node: NodeState) -> bool:
     """Make the next slice of children; True when all are made."""
     fan = turn.job.fans[node.node_id]
     if fan.items is None:
-        fan.items = resolve_items(turn, node)
+        _hold(turn, node, resolve_items(turn, node))
     spec = _fan_out(node)
     stop = min(fan.created + turn.rules.slice_size, fan.total)
     for index in range(fan.created, stop):
@@ -66,9 +77,11 @@ def child_params(turn: Turn, child: NodeState) -> Any:
     """Its parameters, with the item of the list that is its own."""
     assert child.parent is not None and child.index is not None
     fan = turn.job.fans[child.parent]
-    if fan.items is None:
-        fan.items = resolve_items(turn, turn.job.nodes[child.parent])
-    return child.task.params.resolve(item_scope(turn, fan.items[child.index], child.index, fan.total))
+    items = fan.items
+    if items is None:
+        parent = turn.job.nodes[child.parent]
+        items = _hold(turn, parent, resolve_items(turn, parent))
+    return child.task.params.resolve(item_scope(turn, items[child.index], child.index, fan.total))
 
 
 def has_slot(job: JobState, child: NodeState) -> bool:
@@ -91,14 +104,12 @@ def _fan_out(node: NodeState) -> FanOutSpec:
     return node.spec.fan_out
 
 
-def aggregate(job: JobState, spec: FanInSpec) -> bytes:
+def aggregate(turn: Turn, spec: FanInSpec) -> bytes:
     """The children's outputs as one, in the order of the list (ruling C-24)."""
-    children = list(job.children(spec.fan_out)) if spec.fan_out in job.fans else []
-    failed = sum(child.status is NodeStatus.FAILED for child in children)
-    if spec.aggregation is not Aggregation.COLLECT:  # Only there has each item its place, also one that failed.
-        children = [child for child in children if child.status is not NodeStatus.FAILED]
-    outputs = [child.output or b"null" for child in children]
-    count = len(outputs)
+    children = gathered(turn.job, spec)
+    outputs = [b"null" if child.output is None else at_hand(turn, child) for child in children]
+    count = count_gathered(turn.job, spec)
+    failed = count_failed(turn.job, spec)
     match spec.aggregation:
         case Aggregation.COLLECT:
             return b'{"results":[%b],"count":%d,"failed":%d}' % (b",".join(outputs), count, failed)
@@ -109,7 +120,7 @@ def aggregate(job: JobState, spec: FanInSpec) -> bytes:
             total = sum(number for output in outputs for number in _numbers(orjson.loads(output)))
             return encode({"total": total, "count": count, "failed": failed}, "the fan-in")
         case Aggregation.FIRST | Aggregation.LAST:
-            chosen = outputs[0 if spec.aggregation is Aggregation.FIRST else -1] if outputs else b"null"
+            chosen = outputs[0] if outputs else b"null"
             return b'{"result":%b,"count":%d,"failed":%d}' % (chosen, count, failed)
         case Aggregation.MERGE:
             merged = _merge(orjson.loads(output) for output in outputs)

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from dagmaster.engine.values import Value
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
 
 
@@ -30,6 +31,11 @@ class Expand:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn:
+    """Run the nodes that were postponed: their values are at hand now, or a new batch has room for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStarted:
     node_id: str
     task_id: str
@@ -39,13 +45,13 @@ class TaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskCompleted:
-    """`output` is JSON, encoded once by the worker and carried as it is."""
+    """`output` is JSON, encoded once by the worker and carried as it is; a large one stays in its mail."""
 
     node_id: str
     task_id: str
     worker_id: str | None
     at: datetime
-    output: bytes
+    output: Value
     duration_ms: int | None = None
     details: Mapping[str, Any] | None = None
 
@@ -85,7 +91,7 @@ class TaskCheckpoint:
     worker_id: str | None
     at: datetime
     phase: str
-    data: bytes | None = None
+    data: Value | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -172,6 +178,7 @@ Report = TaskCompleted | TaskFailed | TaskLost
 Message = (
     Resume
     | Expand
+    | GoOn
     | TaskStarted
     | TaskCompleted
     | TaskFailed

@@ -31,6 +31,8 @@ def unpause(turn: Turn, message: Unpause) -> None:
         start(turn)
         return
     job.held.clear()
+    for node_id in [one for one in job.postponed if job.nodes[one].status in WAITING]:
+        del job.postponed[node_id]
     for fan in job.fans.values():
         fan.waiting.clear()
     for node in list(job.nodes.values()):

@@ -11,7 +11,7 @@ from dagmaster.engine.edges import is_dead
 from dagmaster.engine.facts import Facts, Kind
 from dagmaster.engine.fan import has_slot
 from dagmaster.engine.patience import find_patience
-from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_executed, is_live, is_settled
+from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_executed, is_live, is_settled, own_output
 from dagmaster.engine.turn import Rules
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_IN_FLIGHT, JobStatus, NodeStatus
@@ -105,7 +105,7 @@ def bypass(job: JobState, node: NodeState) -> Bypass | None:
                 seen.add(source.node_id)
                 look.append(source)
             elif _turned_away(source, target):
-                return Bypass(source.node_id, orjson.loads(source.output or b"{}").get("taken_branch", ""))
+                return Bypass(source.node_id, orjson.loads(own_output(source)).get("taken_branch", ""))
     return None
 
 

@@ -6,6 +6,7 @@ from dagmaster.engine.results import await_result, find_named
 from dagmaster.engine.running import arm_timeout, complete
 from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_revoked
 from dagmaster.engine.turn import MAX_ERROR_LENGTH, Result, Turn
+from dagmaster.engine.values import size_of
 from dagmaster.engine.waking import find_caller
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_STARTED, EndedBy, EventStatus, NodeStatus, TaskStatus
 
@@ -29,7 +30,7 @@ def accept_completed(turn: Turn, message: TaskCompleted) -> None:
     turn.results.setdefault(message.task_id, _result(turn, message))
     if is_executed(node):
         turn.close_task(node)
-    if (other := find_named(message.output)) is not None:
+    if isinstance(message.output, bytes) and (other := find_named(message.output)) is not None:
         await_result(turn, node, other, message.duration_ms)
         return
     complete(turn, node, message.output, message.duration_ms)
@@ -85,6 +86,7 @@ def accept_checkpoint(turn: Turn, message: TaskCheckpoint) -> None:
     node = find_current(turn, message.node_id, message.task_id)
     if node is None or not _is_under_way(node):
         return
+    turn.bytes += size_of(message.data) if isinstance(message.data, bytes) else 0
     node.checkpoint = Checkpoint(message.phase, message.data, message.at)
     turn.touched[node.node_id] = node
     turn.note(

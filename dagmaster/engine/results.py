@@ -9,6 +9,7 @@ from dagmaster.engine.failing import fail_attempt, fail_with
 from dagmaster.engine.running import complete
 from dagmaster.engine.state import JobState, NodeState, is_settled
 from dagmaster.engine.turn import Turn
+from dagmaster.engine.values import StoredValue, Value
 from dagmaster.model.added import RESULT_OF
 from dagmaster.model.states import NODE_SUCCESSFUL, NodeStatus
 
@@ -37,7 +38,7 @@ def await_result(turn: Turn, node: NodeState, name: str, duration_ms: int | None
     elif waits_for(job, name, node.node_id):
         _refuse(turn, node, f"it gives the result of {name}, which waits for it")
     elif other.status is NodeStatus.COMPLETED:
-        complete(turn, node, other.output, duration_ms)
+        complete(turn, node, _passed_on(turn, other), duration_ms)
     elif other.status is NodeStatus.SKIPPED:
         _refuse(turn, node, f"it gives the result of {name}, which was skipped")
     elif other.status is NodeStatus.FAILED:
@@ -47,6 +48,14 @@ def await_result(turn: Turn, node: NodeState, name: str, duration_ms: int | None
         job.awaited.setdefault(name, []).append(node.node_id)
         if node.node_id not in turn.created:
             turn.touched[node.node_id] = node
+
+
+def _passed_on(turn: Turn, other: NodeState) -> Value | None:
+    """A large output is copied from where it is, and never loaded for it."""
+    output = other.output
+    if isinstance(output, StoredValue) and output.mail_id is None and output.node_id is None:
+        return StoredValue(output.size, node_id=other.node_id)
+    return output
 
 
 def _refuse(turn: Turn, node: NodeState, error: str) -> None:
@@ -65,7 +74,7 @@ def pass_results(turn: Turn) -> None:
                 continue
             node.result_of = None
             if other.status is NodeStatus.COMPLETED:
-                complete(turn, node, other.output)
+                complete(turn, node, _passed_on(turn, other))
             else:
                 _refuse(turn, node, f"it gives the result of {other.node_id}, which was skipped")
     turn.given.clear()

@@ -19,11 +19,13 @@ from dagmaster.engine.fan import (
     resolve_items,
 )
 from dagmaster.engine.messages import TimerKind
+from dagmaster.engine.needs import NotAtHand, require
 from dagmaster.engine.scope import added_params, encode, scope_of
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.engine.turn import Dispatch, Turn
+from dagmaster.engine.values import StoredValue, Value, spell_size
 from dagmaster.engine.waiting import WAITING, begin_approval, begin_call, begin_wait, take_up_waiting
-from dagmaster.errors import ExpressionFailed
+from dagmaster.errors import ExpressionFailed, ValuesTooLarge
 from dagmaster.model.graph import BranchSpec, NodeType
 from dagmaster.model.last import Phase
 from dagmaster.model.states import (
@@ -50,8 +52,23 @@ def run_ready(turn: Turn) -> None:
             start_job(turn, node.node_id)
         try:
             _run(turn, node)
+        except NotAtHand:
+            turn.job.postponed[node.node_id] = None
         except ExpressionFailed as error:
-            fail_attempt(turn, node, str(error), error_types=EXPRESSION_FAILED)
+            permanent = isinstance(error, ValuesTooLarge)
+            fail_attempt(turn, node, str(error), permanent=permanent, error_types=EXPRESSION_FAILED)
+
+
+def go_on(turn: Turn) -> None:
+    """Run what was postponed, or as much of it as one turn may."""
+    job = turn.job
+    for node_id in list(job.postponed)[: turn.rules.slice_size]:
+        del job.postponed[node_id]
+        node = job.nodes[node_id]
+        if node.status is NodeStatus.READY:
+            turn.ready.append(node)
+        else:
+            expand(turn, node)
 
 
 def is_backing_off(turn: Turn, node: NodeState) -> bool:
@@ -62,6 +79,7 @@ def _run(turn: Turn, node: NodeState) -> None:
     if is_executed(node):
         dispatch(turn, node)
         return
+    require(turn, node)
     match node.spec.type:
         case NodeType.START | NodeType.END | NodeType.GATE:
             complete_here(turn, node, None)
@@ -69,7 +87,7 @@ def _run(turn: Turn, node: NodeState) -> None:
             complete_here(turn, node, route(turn, node))
         case NodeType.FAN_IN:
             assert node.spec.fan_in is not None
-            complete_here(turn, node, aggregate(turn.job, node.spec.fan_in))
+            complete_here(turn, node, aggregate(turn, node.spec.fan_in))
         case NodeType.FAN_OUT:
             if node.output is None:
                 open_fan(turn, node, resolve_items(turn, node))
@@ -99,8 +117,8 @@ def dispatch(turn: Turn, node: NodeState) -> None:
         job.held.setdefault(queue, deque()).append(node.node_id)
         return
     if not node.has_params or _may_differ(turn, node):
-        params = params_of(turn, node)
-        node.params = encode(params, f"the parameters of {node.node_id}")
+        require(turn, node)
+        node.params = _encoded_params(turn, node)
         node.has_params = True
     node.not_before = None
     node.dispatched_at = turn.now
@@ -108,6 +126,17 @@ def dispatch(turn: Turn, node: NodeState) -> None:
     task_id = job.task_id(node)
     turn.dispatches[task_id] = Dispatch(node, task_id, node.attempt, turn.now)
     turn.arm(TimerKind.DISPATCH, dispatch_deadline(turn, node), node)
+
+
+def _encoded_params(turn: Turn, node: NodeState) -> bytes:
+    params = encode(params_of(turn, node), f"the parameters of {node.node_id}")
+    if len(params) > turn.rules.max_fan_in_bytes:
+        raise ValuesTooLarge(
+            f"the parameters of {node.node_id} are {spell_size(len(params))}, and the limit (max_fan_in_bytes) is "
+            f"{spell_size(turn.rules.max_fan_in_bytes)}; pass on where the data is, not the data, or raise the limit"
+        )
+    turn.bytes += len(params)
+    return params
 
 
 def _may_differ(turn: Turn, node: NodeState) -> bool:
@@ -118,7 +147,7 @@ def _may_differ(turn: Turn, node: NodeState) -> bool:
 def params_of(turn: Turn, node: NodeState) -> Any:
     if node.is_child:
         return child_params(turn, node)
-    return added_params(turn.job, node) if node.is_added else node.task.params.resolve(scope_of(turn))
+    return added_params(turn, node) if node.is_added else node.task.params.resolve(scope_of(turn))
 
 
 def dispatch_timeout(turn: Turn, node: NodeState) -> timedelta:
@@ -140,9 +169,13 @@ def complete_here(turn: Turn, node: NodeState, output: bytes | None) -> None:
     complete(turn, node, output)
 
 
-def complete(turn: Turn, node: NodeState, output: bytes | None, duration_ms: int | None = None) -> None:
+def complete(turn: Turn, node: NodeState, output: Value | None, duration_ms: int | None = None) -> None:
     """Accept the output and decide the edges that leave the node."""
     node.output = output
+    if isinstance(output, StoredValue):
+        turn.job.has_stored = True
+    elif output is not None:
+        turn.bytes += len(output)
     node.completed_at = turn.now
     if duration_ms is None and node.started_at is not None:
         duration_ms = round((turn.now - node.started_at).total_seconds() * 1000)
@@ -150,9 +183,9 @@ def complete(turn: Turn, node: NodeState, output: bytes | None, duration_ms: int
     pass_on(turn, node)
 
 
-def _keys(output: bytes | None) -> list[str] | None:
+def _keys(output: Value | None) -> list[str] | None:
     """The summary that the timeline keeps; reading a large output again would cost more than it tells."""
-    if output is None or len(output) > 65_536:
+    if not isinstance(output, bytes) or len(output) > 65_536:
         return None
     value = orjson.loads(output)
     return list(value)[:50] if isinstance(value, dict) else None
@@ -163,6 +196,12 @@ def expand(turn: Turn, node: NodeState) -> None:
     if node.status is not NodeStatus.RUNNING:
         return
     fan = turn.job.fans[node.node_id]
+    if fan.items is None:
+        try:
+            require(turn, node)
+        except NotAtHand:
+            turn.job.postponed[node.node_id] = None
+            return
     if expand_slice(turn, node):
         complete(turn, node, fan_out_output(fan, node.node_id))
 

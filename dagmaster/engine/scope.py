@@ -7,25 +7,27 @@ import orjson
 
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.engine.turn import Turn
+from dagmaster.engine.values import StoredValue
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.added import fill_in, references
 from dagmaster.model.states import NodeStatus
 
 
 class _NodeView(Mapping[str, Any]):
-    __slots__ = ("_decoded", "_job", "_node_id")
+    __slots__ = ("_decoded", "_node_id", "_turn")
 
-    def __init__(self, job: JobState, node_id: str) -> None:
-        self._job, self._node_id = job, node_id
+    def __init__(self, turn: Turn, node_id: str) -> None:
+        self._turn, self._node_id = turn, node_id
         self._decoded: tuple[bytes, Any] | None = None
 
     def __getitem__(self, key: str) -> Any:
-        node = self._job.nodes[self._node_id]
+        node = self._turn.job.nodes[self._node_id]
         if key == "status":
             return node.status.value
         if key == "output" and node.output is not None:
-            if self._decoded is None or self._decoded[0] is not node.output:
-                self._decoded = (node.output, orjson.loads(node.output))
+            output = at_hand(self._turn, node)
+            if self._decoded is None or self._decoded[0] is not output:
+                self._decoded = (output, orjson.loads(output))
             return self._decoded[1]
         if key == "output" and self._shows_null(node):
             return None
@@ -33,11 +35,12 @@ class _NodeView(Mapping[str, Any]):
 
     def _shows_null(self, node: NodeState) -> bool:
         """Of what failed and was allowed to; and of anything to those that run last."""
-        return node.status is NodeStatus.FAILED or (bool(self._job.last_open) and not self._job.main_open)
+        job = self._turn.job
+        return node.status is NodeStatus.FAILED or (bool(job.last_open) and not job.main_open)
 
     def __iter__(self) -> Iterator[str]:
         yield "status"
-        if self._job.nodes[self._node_id].output is not None:
+        if self._turn.job.nodes[self._node_id].output is not None:
             yield "output"
 
     def __len__(self) -> int:
@@ -45,10 +48,10 @@ class _NodeView(Mapping[str, Any]):
 
 
 class _NodesView(Mapping[str, _NodeView]):
-    __slots__ = ("_job", "_views")
+    __slots__ = ("_job", "_turn", "_views")
 
-    def __init__(self, job: JobState) -> None:
-        self._job = job
+    def __init__(self, turn: Turn) -> None:
+        self._turn, self._job = turn, turn.job
         self._views: dict[str, _NodeView] = {}
 
     def __getitem__(self, node_id: str) -> _NodeView:
@@ -56,7 +59,7 @@ class _NodesView(Mapping[str, _NodeView]):
         if view is None:
             if node_id not in self._job.graph.nodes:
                 raise KeyError(node_id)
-            view = self._views[node_id] = _NodeView(self._job, node_id)
+            view = self._views[node_id] = _NodeView(self._turn, node_id)
         return view
 
     def __iter__(self) -> Iterator[str]:
@@ -95,7 +98,8 @@ class _JobView(Mapping[str, Any]):
 def scope_of(turn: Turn) -> dict[str, Any]:
     if turn.scope is None:
         job = turn.job
-        turn.scope = {"inputs": job.inputs, "nodes": _NodesView(job), "env": turn.rules.env, "job": _JobView(job)}
+        inputs = turn.loaded.inputs if isinstance(job.inputs, StoredValue) else job.inputs
+        turn.scope = {"inputs": inputs, "nodes": _NodesView(turn), "env": turn.rules.env, "job": _JobView(job)}
     return turn.scope
 
 
@@ -105,14 +109,21 @@ def item_scope(turn: Turn, item: Any, index: int, total: int) -> dict[str, Any]:
     return {**scope_of(turn), "item": item, "index": index, "fan_out": fan_out}
 
 
-def added_params(job: JobState, node: NodeState) -> Any:
+def at_hand(turn: Turn, node: NodeState) -> bytes:
+    """Its output; the engine has asked for those that are not in memory before it looks."""
+    output = turn.output_of(node)
+    assert isinstance(output, bytes), f"the output of {node.node_id} was not loaded"
+    return output
+
+
+def added_params(turn: Turn, node: NodeState) -> Any:
     """The parameters of an added node, with the results of others that they name; of a skipped one it is null."""
     raw = node.task.params.raw
-    return fill_in(raw, {name: _result(job.nodes[name]) for name in references(raw)})
+    return fill_in(raw, {name: _result(turn, turn.job.nodes[name]) for name in references(raw)})
 
 
-def _result(node: NodeState) -> Any:
-    output = orjson.loads(node.output) if node.output is not None else None
+def _result(turn: Turn, node: NodeState) -> Any:
+    output = orjson.loads(at_hand(turn, node)) if node.output is not None else None
     return output["result"] if isinstance(output, dict) and "result" in output else output
 
 

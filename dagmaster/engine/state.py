@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from dagmaster.engine.values import JobResult, StoredValue, Value
 from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
 from dagmaster.model.last import LAST, Phase
 from dagmaster.model.states import (
@@ -21,11 +22,14 @@ from dagmaster.model.states import (
 )
 from dagmaster.model.workflow import CHILD_SEPARATOR
 
+# A fan-out's child may keep this part of what a node of the definition may.
+CHILD_SHARE = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     phase: str
-    data: bytes | None
+    data: Value | None
     saved_at: datetime
 
 
@@ -43,7 +47,7 @@ class NodeState:
     index: int | None = None
     params: bytes | None = None
     has_params: bool = False
-    output: bytes | None = None
+    output: Value | None = None
     error: str | None = None
     ended_by: EndedBy | None = None
     dispatched_at: datetime | None = None
@@ -97,7 +101,7 @@ class FanState:
 class JobState:
     job_id: int
     graph: Graph
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, Any] | StoredValue
     created_at: datetime
     status: JobStatus = JobStatus.PENDING
     priority: int = 0
@@ -110,12 +114,14 @@ class JobState:
     completed_at: datetime | None = None
     error: str | None = None
     failed_node: str | None = None  # with which it failed, or is failing
-    result: bytes | None = None
+    result: JobResult | None = None
     last_progress_at: datetime | None = None
     version: int = 0
     nodes: dict[str, NodeState] = field(default_factory=dict)
     fans: dict[str, FanState] = field(default_factory=dict)
     held: dict[str, deque[str]] = field(default_factory=dict)  # ready, but their queue is full; by queue
+    postponed: dict[str, None] = field(default_factory=dict)  # ready, but for values that are not in memory
+    has_stored: bool = False  # some value is only in the database
     awaited: dict[str, list[str]] = field(default_factory=dict)  # nodes that give the result of this one as theirs
     signals: list[dict[str, Any]] = field(default_factory=list)  # those that nobody has waited for yet
     open: int = 0
@@ -167,6 +173,27 @@ def is_executed(node: NodeState) -> bool:
     return node.parent is not None or node.spec.type is NodeType.TASK
 
 
+def is_deciding(node: NodeState) -> bool:
+    """Whether the engine made its output for itself, and looks at it again and again."""
+    return node.parent is None and node.spec.type in (NodeType.CONDITIONAL, NodeType.FAN_OUT)
+
+
+def own_output(node: NodeState) -> bytes:
+    assert is_deciding(node) and isinstance(node.output, bytes), f"the output of {node.node_id} is not in memory"
+    return node.output
+
+
+def kept_output(node: NodeState, inline_bytes: int) -> Value | None:
+    """What stays in memory once it is written. Of children and added nodes there may be very many."""
+    output = node.output
+    if isinstance(output, StoredValue):
+        return StoredValue(output.size)
+    many = node.parent is not None or node.is_added
+    if output is None or is_deciding(node) or len(output) <= (inline_bytes // CHILD_SHARE if many else inline_bytes):
+        return output
+    return StoredValue(len(output))
+
+
 def child_id(fan_out: str, index: int) -> str:
     return f"{fan_out}{CHILD_SEPARATOR}{index}"
 
@@ -174,7 +201,7 @@ def child_id(fan_out: str, index: int) -> str:
 def new_job(
     job_id: int,
     graph: Graph,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, Any] | StoredValue,
     created_at: datetime,
     *,
     priority: int = 0,
@@ -182,6 +209,7 @@ def new_job(
 ) -> JobState:
     """A job of which nothing has happened yet: its node rows are all pending."""
     job = JobState(job_id, graph, inputs, created_at, priority=priority, correlation_id=correlation_id)
+    job.has_stored = isinstance(inputs, StoredValue)
     for spec in graph.nodes.values():
         policy = spec.task.retry if spec.task else spec.retry
         job.nodes[spec.node_id] = NodeState(
@@ -207,12 +235,13 @@ def restore(job: JobState, nodes: Iterable[NodeState]) -> None:
     """Put stored nodes in place of the fresh ones and count anew what they have decided."""
     for node in nodes:
         job.nodes[node.node_id] = node
+        job.has_stored = job.has_stored or isinstance(node.output, StoredValue)
         if node.spec.type is NodeType.FAN_OUT:
             fan = job.fans.setdefault(node.parent or node.node_id, FanState())
             if node.is_child:
                 _count_child(fan, node)
             elif node.output is not None:
-                fan.total = orjson.loads(node.output)["fan_out_count"]
+                fan.total = orjson.loads(own_output(node))["fan_out_count"]
         if not node.is_child:
             node.all_open, node.any_open = len(node.spec.all_of), len(node.spec.any_of)
             node.any_live = node.live = 0
@@ -288,7 +317,7 @@ def is_live(node: NodeState, target: str) -> bool:
         return node.status is NodeStatus.FAILED and node.spec.allow_failure
     if node.spec.type is not NodeType.CONDITIONAL or target not in _routed(node.spec):
         return True
-    taken = orjson.loads(node.output or b"{}")["taken_branch"]
+    taken = orjson.loads(own_output(node))["taken_branch"]
     return any(branch.name == taken and target in branch.targets for branch in node.spec.branches)
 
 

@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 from dagmaster.engine.messages import Message, TimerKind
-from dagmaster.engine.state import JobState, NodeState, is_executed
+from dagmaster.engine.state import FanState, JobState, NodeState, is_executed, kept_output
+from dagmaster.engine.values import LoadedValues, StoredValue, Value
 from dagmaster.errors import IllegalMove
 from dagmaster.model.added import AddedDependency, AddedGroup
 from dagmaster.model.retry import RetryPolicy
@@ -41,6 +42,10 @@ class Rules:
     max_worker_deaths: int | None = None
     max_fan_out: int = 1_000_000
     slice_size: int = 2_000
+    inline_bytes: int = 64 * 1024  # larger values are not kept in memory
+    max_turn_bytes: int = 16 * 1024 * 1024  # what one turn may write or read, as far as it can be divided
+    max_fan_in_bytes: int = 64 * 1024 * 1024  # what a fan-in or an expression may gather
+    max_result_bytes: int = 64 * 1024 * 1024
     default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # of added tasks; definitions say it
     default_retry: RetryPolicy = field(default_factory=RetryPolicy)
     closed_queues: set[str] = field(default_factory=set)
@@ -99,7 +104,7 @@ class Result:
     node_id: str
     status: TaskStatus
     worker_id: str | None
-    output: bytes | None
+    output: Value | None
     error_message: str | None
     execution_duration_ms: int | None
     reported_at: datetime
@@ -139,6 +144,9 @@ class Turn:
     ready: deque[NodeState] = field(default_factory=deque)
     given: deque[NodeState] = field(default_factory=deque)
     scope: dict[str, Any] | None = None
+    loaded: LoadedValues = field(default_factory=LoadedValues)
+    bytes: int = 0  # of the values to be written
+    large_fans: list[FanState] = field(default_factory=list)  # whose items came from values that are not kept
     job_touched: bool = False
     reopened: bool = False
     holds_tasks: bool | None = None
@@ -146,6 +154,21 @@ class Turn:
     @property
     def is_over(self) -> bool:
         return self.job.is_terminal
+
+    def output_of(self, node: NodeState) -> Value | None:
+        """As far as it is at hand."""
+        return self.loaded.outputs.get(node.node_id, node.output)
+
+    def release(self) -> None:
+        """It is written: memory keeps what is small."""
+        for nodes in (self.touched, self.created):
+            for node in nodes.values():
+                node.params = node.checkpoint = node.definition = None
+                node.output = kept_output(node, self.rules.inline_bytes)
+                self.job.has_stored = self.job.has_stored or isinstance(node.output, StoredValue)
+        for fan in self.large_fans:
+            fan.items = None
+        self.loaded, self.scope = LoadedValues(), None
 
     def note(
         self,

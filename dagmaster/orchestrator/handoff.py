@@ -41,8 +41,8 @@ def message_of(report: TaskReport, worker_id: str, at: datetime) -> Message:
 def mail_of(job_id: int, message: Message | None) -> dict[str, Any]:
     """Such a message as a row of the mailbox, for a job that is somebody else's by now."""
     match message:
-        case TaskCompleted():
-            kind: dict[str, Any] = {"kind": "completed", "output": orjson.Fragment(message.output)}
+        case TaskCompleted(output=bytes() as output):
+            kind: dict[str, Any] = {"kind": "completed", "output": orjson.Fragment(output)}
             kind["data"] = {"details": message.details} if message.details else None
         case TaskFailed():
             data = {

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -14,7 +14,8 @@ import psycopg
 
 from dagmaster.engine.decide import claim_here, decide
 from dagmaster.engine.messages import QueueOpened, Resume
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.needs import values_wanted
+from dagmaster.engine.turn import Rules, Turn
 from dagmaster.errors import DagmasterError
 from dagmaster.logs import about
 from dagmaster.orchestrator import tracing
@@ -28,7 +29,7 @@ from dagmaster.orchestrator.posts import Post, by_job, from_mail, messages
 from dagmaster.queues.contract import LocalWorker, TaskMessage, TaskReport
 from dagmaster.store import jobs as job_store
 from dagmaster.store.batch import Batch, OwnershipLost, commit, settle_versions
-from dagmaster.store.connect import Connection, may_pass, storable
+from dagmaster.store.connect import LOST, Connection, is_too_large, may_pass, storable
 from dagmaster.store.instances import Instance, this_instance
 from dagmaster.store.mailbox import Arrived, add_mail, read_mail
 from dagmaster.store.signals import MAIL, TASKS, Notifier
@@ -64,6 +65,12 @@ class _Work:
     posts: dict[int, list[Post]]
     local: list[TaskMessage] = field(default_factory=list)
     queues: set[str] = field(default_factory=set)
+    bytes: int = 0
+
+    def add(self, turn: Turn, epoch: int, posts: Iterable[Post]) -> None:
+        self.batch.turns.append((turn, epoch))
+        self.batch.mail += [post.mail_id for post in posts if post.mail_id is not None]
+        self.bytes += turn.bytes
 
 
 class Orchestrator:
@@ -83,6 +90,7 @@ class Orchestrator:
         self._expansions: deque[Post] = deque()
         self._to_load: set[int] = set()
         self._strikes: Counter[int] = Counter()
+        self._too_large: dict[int, str] = {}  # jobs that were in a batch which could not be written, and why
         self._mail_waits = True
         self._last_beat: datetime | None = None
         self._wake = asyncio.Event()
@@ -100,8 +108,8 @@ class Orchestrator:
         self._wake.set()
 
     def deliver(self, report: TaskReport) -> bool:
-        """Take a local worker's report, if the job is in this memory."""
-        if self.local is None or report.job_id not in self.jobs:
+        """Take a local worker's report, if the job is in this memory. What is large goes by mail, and stays there."""
+        if self.local is None or report.job_id not in self.jobs or len(report.output or b"") > self.rules.inline_bytes:
             return False
         self._inbox.append(Post(report.job_id, message_of(report, self.local.worker_id, self.clock.now())))
         self._wake.set()
@@ -170,6 +178,7 @@ class Orchestrator:
         self.memory.begin_cycle(now)
         reports, rest = self._collect(now)
         posts = [*reports, *rest]
+        left = by_job(posts)
         try:
             # What was reported comes before what has run out: a result in the mailbox is no timeout. And the checkpoint
             # of a local task, or what it added, was mailed before the task ended.
@@ -179,12 +188,12 @@ class Orchestrator:
                 reports = []
             posts = [*from_mail(mail), *reports, *rest]
             self.memory.enter(Phase.EVALUATING_JOBS)
-            grouped = by_job(posts)
+            left = by_job(posts)
             rows = {post.job_id: post.job for post in posts if post.job is not None}
-            fresh = await self._load(conn, [job_id for job_id in grouped if job_id not in self.jobs], rows)
-            await self._advance(conn, grouped, fresh, now)
+            fresh = await self._load(conn, [job_id for job_id in left if job_id not in self.jobs], rows)
+            await self._advance(conn, left, fresh, now)
         except BaseException:
-            self._rewind(posts)
+            self._rewind(post for posts in left.values() for post in posts)
             raise
         finally:
             self.memory.end_cycle(had_work=bool(posts))
@@ -206,7 +215,13 @@ class Orchestrator:
             return Arrived()
         self._last_look = now
         self._mail_waits = False
-        mail = await read_mail(conn, self.me.instance_id, MAX_MAIL)
+        mail = await read_mail(
+            conn,
+            self.me.instance_id,
+            MAX_MAIL,
+            inline_bytes=self.rules.inline_bytes,
+            max_bytes=self.rules.max_turn_bytes,
+        )
         self._mail_waits = self._mail_waits or not mail.is_all
         return mail
 
@@ -218,7 +233,7 @@ class Orchestrator:
             return set()
         rows = [known[job_id] for job_id in job_ids if job_id in known]
         if unknown := [job_id for job_id in job_ids if job_id not in known]:
-            rows += await job_store.job_rows(conn, self.me.instance_id, unknown)
+            rows += await job_store.job_rows(conn, self.me.instance_id, unknown, self.rules.inline_bytes)
         fetched = await self.definitions.fetch(conn, (row["workflow_hash"] for row in rows))
         graphs, readable = {}, []
         for row in rows:
@@ -227,7 +242,7 @@ class Orchestrator:
                 readable.append(row)
             except Exception as error:  # noqa: BLE001 - it may be wrong in any way, and the other jobs must go on
                 await self._poisoned(conn, row["job_id"], f"its definition cannot be read: {error}")
-        loaded, unreadable = await job_store.restore_rows(conn, readable, graphs)
+        loaded, unreadable = await job_store.restore_rows(conn, readable, graphs, self.rules.inline_bytes)
         for bad in unreadable:
             reason = f"{type(bad.error).__name__}: {bad.error}"
             await self._poisoned(conn, bad.job_id, f"the job cannot be read: {reason}")
@@ -237,26 +252,57 @@ class Orchestrator:
         return {job.state.job_id for job in loaded}
 
     async def _advance(self, conn: Connection, posts: dict[int, list[Post]], fresh: set[int], now: datetime) -> None:
-        """Decide, write, and only then act on what was decided."""
-        work = _Work(Batch(self.me.instance_id, self.local.worker_id if self.local else None), posts)
-        strays: list[Post] = []
-        for job_id, its_posts in posts.items():
+        """Decide, write, and only then act on what was decided. What is done is taken out of `posts`."""
+        strays = [post for job_id, its in posts.items() if job_id not in self.jobs for post in its]
+        await self._forward(conn, [post for post in strays if post.exists_only_here])
+        for post in strays:
+            posts.pop(post.job_id, None)
+        work = self._new_work(posts)
+        for job_id in list(posts):
+            if await self._is_given_up(conn, job_id):
+                del posts[job_id]
+                continue
+            is_suspect = job_id in self._too_large
+            if work.batch.turns and (is_suspect or work.bytes >= self.rules.max_turn_bytes):
+                await self._write(conn, work)
+                work = self._new_work(posts)
             job = self.jobs.get(job_id)
-            if job is None:
-                strays += [post for post in its_posts if post.exists_only_here]
+            if job is None:  # Forgotten while others were written.
+                self._rewind(posts.pop(job_id))
                 continue
-            try:
-                turn = decide(job.state, messages(its_posts, is_new=job_id in fresh), now, self.rules)
-            except Exception as error:  # One bad job never stops another, whatever is wrong with it.
-                log.exception("job %s cannot be processed", job_id, extra={"job_id": job_id})
-                await self._strike(conn, job_id, its_posts, error)
+            turn = await self._decide(conn, job, posts, now, is_new=job_id in fresh)
+            if turn is None:
                 continue
-            work.batch.turns.append((turn, job.epoch))
-            self.memory.processing_job_id = job_id
-            work.batch.mail += [post.mail_id for post in its_posts if post.mail_id is not None]
-        await self._forward(conn, strays)
+            work.add(turn, job.epoch, posts[job_id])
+            if is_suspect:
+                await self._write(conn, work)
+                work = self._new_work(posts)
         if work.batch.turns:
             await self._write(conn, work)
+
+    def _new_work(self, posts: dict[int, list[Post]]) -> _Work:
+        return _Work(Batch(self.me.instance_id, self.local.worker_id if self.local else None), posts)
+
+    async def _decide(
+        self, conn: Connection, job: OwnedJob, posts: dict[int, list[Post]], now: datetime, *, is_new: bool
+    ) -> Turn | None:
+        """None when the job cannot be processed. What it needs is read for this turn only."""
+        state, job_id = job.state, job.state.job_id
+        told = messages(posts[job_id], is_new=is_new, cancel_first=job_id in self._too_large)
+        self.memory.processing_job_id = job_id
+        try:
+            wanted = values_wanted(state, told, self.rules)
+            loaded = await job_store.load_values(conn, job_id, wanted) if wanted else None
+            return decide(state, told, now, self.rules, loaded)
+        except LOST as error:
+            if not is_too_large(error):
+                raise
+            self._rewind(posts.pop(job_id))
+            await self._suspect(conn, [job_id], error)
+        except Exception as error:  # One bad job never stops another, whatever is wrong with it.
+            log.exception("job %s cannot be processed", job_id, extra={"job_id": job_id})
+            await self._strike(conn, job_id, posts.pop(job_id), error)
+        return None
 
     async def _forward(self, conn: Connection, strays: Iterable[Post]) -> None:
         """Reports of a local worker for jobs that another orchestrator has taken over: it is told by mail."""
@@ -281,6 +327,8 @@ class Orchestrator:
             await self._undo(conn, work, error)
             return
         tracing.end_dispatches(spans)
+        for turn, _ in work.batch.turns:
+            del work.posts[turn.job.job_id]
         settle_versions(work.batch)
         self.memory.learn(turn for turn, _ in work.batch.turns)
         self._act(work)
@@ -306,6 +354,7 @@ class Orchestrator:
         for turn, _ in work.batch.turns:
             job_id = turn.job.job_id
             self._strikes.pop(job_id, None)
+            self._too_large.pop(job_id, None)
             self.stats.results_processed += len(turn.results)
             self.stats.tasks_dispatched += len(turn.dispatches)
             if turn.is_over:
@@ -342,18 +391,23 @@ class Orchestrator:
         for turn, _ in turns:
             self.jobs.drop(turn.job.job_id)
         self._mail_waits = True
+        if is_too_large(error):
+            job_ids = [turn.job.job_id for turn, _ in turns]
+            self._rewind(post for job_id in job_ids for post in work.posts.pop(job_id))
+            await self._suspect(conn, job_ids, error)
+            return
         match error:
             case OwnershipLost():
                 log.warning("%d jobs were taken over by another orchestrator", len(error.job_ids))
                 # All of them: what it lost may have come back to it, under a new epoch.
-                self._rewind(p for posts in work.posts.values() for p in posts)
+                self._rewind(post for turn, _ in turns for post in work.posts.pop(turn.job.job_id))
             case psycopg.Error() | DagmasterError() if not may_pass(error) and len(turns) > 1:
                 log.warning("a batch of %d jobs failed, trying each alone: %s", len(turns), error)
                 for turn, _ in turns:
-                    await self._alone(conn, turn.job.job_id, work.posts[turn.job.job_id])
+                    await self._alone(conn, turn.job.job_id, work.posts.pop(turn.job.job_id))
             case psycopg.Error() | DagmasterError() if not may_pass(error):
                 job_id = turns[0][0].job.job_id
-                await self._strike(conn, job_id, work.posts[job_id], error)
+                await self._strike(conn, job_id, work.posts.pop(job_id), error)
             case _:
                 raise error
 
@@ -361,6 +415,36 @@ class Orchestrator:
         with about(job_id=job_id):
             fresh = await self._load(conn, [job_id])
             await self._advance(conn, {job_id: posts}, fresh, self.clock.now())
+
+    async def _suspect(self, conn: Connection, job_ids: Sequence[int], error: BaseException) -> None:
+        """The batch is too large: next time each of its jobs is written alone. One that is too large alone has failed.
+
+        The connection may be lost by it; what is known of the jobs is kept over that.
+        """
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        log.warning("a batch of %d jobs is too large, each is tried alone: %s", len(job_ids), reason)
+        self.stats.errors += 1
+        self.stats.last_error = storable(f"a batch of {len(job_ids)} jobs is too large: {reason}")
+        for job_id in job_ids:
+            self.jobs.drop(job_id)
+            self._too_large[job_id] = reason
+        if len(job_ids) == 1:
+            self._strikes[job_ids[0]] += 1
+        if conn.closed or conn.broken:
+            raise error
+
+    async def _is_given_up(self, conn: Connection, job_id: int) -> bool:
+        """It was too large for the database, each time, alone."""
+        if job_id not in self._too_large or self._strikes[job_id] < MAX_STRIKES:
+            return False
+        reason = self._too_large.pop(job_id)
+        self.jobs.drop(job_id)
+        await self._poisoned(
+            conn,
+            job_id,
+            f"the job is too large to be written: {reason}; let its tasks return where data is, not the data",
+        )
+        return True
 
     async def _strike(self, conn: Connection, job_id: int, posts: list[Post], error: BaseException) -> None:
         """Read it anew and try again; give the job up when that does not help."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagmaster.engine.messages import Message, Resume, TaskCompleted, TaskFailed, TaskLost
+from dagmaster.engine.messages import Cancel, Message, Resume, TaskCompleted, TaskFailed, TaskLost
 from dagmaster.store.mailbox import Mail
 
 
@@ -38,8 +38,13 @@ def by_job(posts: Iterable[Post]) -> dict[int, list[Post]]:
     return dict(grouped)
 
 
-def messages(posts: Iterable[Post], *, is_new: bool) -> list[Message]:
-    """A job that has just been loaded is resumed first; one that was in memory needs no resuming."""
+def messages(posts: Iterable[Post], *, is_new: bool, cancel_first: bool = False) -> list[Message]:
+    """A job that has just been loaded is resumed first; one that was in memory needs no resuming.
+
+    `cancel_first` for a job that cannot be written as it is: then nothing else need be done for it.
+    """
     given: list[Message] = [Resume()] if is_new else []
     given += [post.message for post in posts if post.message is not None and not isinstance(post.message, Resume)]
+    if cancel_first and any(isinstance(message, Cancel) for message in given):
+        return [message for message in given if isinstance(message, Cancel)]
     return given

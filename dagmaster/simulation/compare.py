@@ -91,6 +91,7 @@ def _forgotten(job: JobState) -> Iterator[str]:
     if job.is_paused:
         return
     waiting = {node_id for fan in job.fans.values() for node_id in fan.waiting}
+    waiting |= job.postponed.keys()
     waiting |= {node_id for held in job.held.values() for node_id in held}
     for node in job.nodes.values():
         if node.status is NodeStatus.READY and node.not_before is None and node.node_id not in waiting:

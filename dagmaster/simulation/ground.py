@@ -78,7 +78,10 @@ INTERFERING = frozenset(
 
 @dataclass(slots=True)
 class Ground:
-    """The steps in which the queue was closed and opened last, and in which the rows were decided last."""
+    """The steps in which the queue was closed and opened last, and in which the rows were decided last.
+
+    `postponed` are the nodes that were left ready then, until their values are at hand.
+    """
 
     case: Case
     store: Store
@@ -91,6 +94,7 @@ class Ground:
     closed_at: int = 0
     opened_at: int = 0
     decided_at: int = 0
+    postponed: frozenset[str] = frozenset()
     faults: Counter[Fault] = field(default_factory=Counter)
     trace: deque[tuple[int, datetime, str]] = field(default_factory=lambda: deque(maxlen=TRACE_LENGTH))
 

@@ -157,14 +157,15 @@ class Watch:
     def _is_held_back(self, row: NodeRow) -> bool:
         ground = self._ground
         is_told, queue = ground.decided_at > ground.opened_at, self.timeline.queue_of(row.node_id)
-        if ground.store.job.paused_at is not None:
+        if ground.store.job.paused_at is not None or row.node_id in ground.postponed:
             return True
         if row.node_id in ground.case.plans and (queue in ground.rules.closed_queues or not is_told):
             return True
         if row.parent is None or (limit := max_parallel(self._ground.case, row.parent)) is None:
             return False
         children = self.oracle.children(row.parent)
-        return sum(self.timeline.status.get(child) in NODE_IN_FLIGHT for child in children) >= limit
+        taken = [one for one in children if self.timeline.status.get(one) in NODE_IN_FLIGHT or one in ground.postponed]
+        return len(taken) >= limit
 
     def open_nodes(self) -> str:
         return open_nodes(self._ground.store)

@@ -2,13 +2,16 @@
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import Expand, Message, QueueOpened, Report, Resume, TimerDue
+from dagmaster.engine.messages import Expand, GoOn, Message, QueueOpened, Report, Resume, TaskCompleted, TimerDue
+from dagmaster.engine.needs import values_wanted
 from dagmaster.engine.state import JobState
 from dagmaster.engine.turn import Turn
+from dagmaster.engine.values import StoredValue, size_of
+from dagmaster.model.added import RESULT_OF
 from dagmaster.simulation.compare import difference
 from dagmaster.simulation.ground import Fault, Ground, Violation
 from dagmaster.simulation.store import OwnershipLost, RowsDiffer, settle_versions
@@ -41,7 +44,7 @@ class Owner:
         self._ground = ground
         self._timers: list[tuple[datetime, int, TimerDue]] = []
         self._armed = 0
-        self._expansions: list[Expand] = []
+        self._expansions: list[Expand | GoOn] = []
         self._inbox: list[Message] = []
         if self.local is not None:
             ground.store.active_workers.add(self.local.name)
@@ -54,11 +57,17 @@ class Owner:
         return self._timers[0][0] if self.state is not None and self._timers else None
 
     def deliver(self, message: Message) -> bool:
-        """Take a report of the local worker, if the job is in memory."""
-        if self.state is None:
+        """Take a report of the local worker, if the job is in memory and the output is small."""
+        if self.state is None or self._is_large(message):
             return False
         self._inbox.append(message)
         return True
+
+    def _is_large(self, message: Message) -> bool:
+        """What only names another node never is."""
+        if not isinstance(message, TaskCompleted) or not isinstance(message.output, bytes):
+            return False
+        return len(message.output) > self._ground.rules.inline_bytes and RESULT_OF.encode() not in message.output
 
     def open_queue(self, queue: str) -> None:
         """If the job in memory holds something back for it, it may let it go."""
@@ -88,7 +97,9 @@ class Owner:
             return False
         self._ground.note(f"{self.name} decides on {', '.join(map(_brief, messages)) or 'nothing'}")
         assert self.state is not None
-        turn = decide(self.state, messages, self._ground.now, self._ground.rules)
+        wanted = values_wanted(self.state, messages, self._ground.rules)
+        loaded = self._ground.store.load_values(wanted)
+        turn = decide(self.state, messages, self._ground.now, self._ground.rules, loaded)
         reports = [message for message in reports if isinstance(message, Report)]
         self.decided = Decided(turn, self.epoch, [mail_id for mail_id, _ in mail], reports, self._ground.step)
         return True
@@ -108,8 +119,10 @@ class Owner:
 
     def _some_mail(self) -> Iterator[tuple[int, Message]]:
         """In the order of arrival, as far as one read goes."""
-        for mail in self._ground.store.mailbox.items():
-            yield mail
+        for mail_id, message in self._ground.store.mailbox.items():
+            if isinstance(message, TaskCompleted) and self._is_large(message):
+                message = replace(message, output=StoredValue(size_of(message.output), mail_id=mail_id))
+            yield mail_id, message
             if not self._ground.is_calm and self._ground.rng.random() < 0.3:
                 return
 
@@ -157,6 +170,7 @@ class Owner:
             raise Violation(f"a write by the job's owner was refused: {error}") from error
         self._ground.note(f"{self.name} writes {_moves(decided.turn)}")
         self._ground.decided_at = decided.step
+        self._ground.postponed = frozenset(decided.turn.job.postponed)
         return True
 
     def _act(self, decided: Decided, local: dict[str, str]) -> None:
@@ -170,7 +184,7 @@ class Owner:
             self._armed += 1
             due = TimerDue(timer.kind, timer.node_id, timer.attempt)
             heapq.heappush(self._timers, (timer.at, self._armed, due))
-        self._expansions += [message for message in turn.follow_ups if isinstance(message, Expand)]
+        self._expansions += [message for message in turn.follow_ups if isinstance(message, Expand | GoOn)]
         for call in turn.calls.values():
             self._ground.store.call(call)
         if self.local is not None:

@@ -4,10 +4,13 @@ It does what `commit_batch`, `claim_tasks`, `report_tasks`, `rescue_tasks`, `clo
 `reopen_job` do, each as one atomic step. Rows are never changed, only replaced.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from random import Random
 from typing import Any, NamedTuple
+
+import orjson
 
 from dagmaster.engine.added import read_definition
 from dagmaster.engine.messages import (
@@ -21,8 +24,9 @@ from dagmaster.engine.messages import (
     TasksAdded,
     TaskStarted,
 )
-from dagmaster.engine.state import JobState, NodeState, new_job, restore
+from dagmaster.engine.state import JobState, NodeState, kept_output, new_job, restore
 from dagmaster.engine.turn import Call, Event, Result, Turn
+from dagmaster.engine.values import INPUTS, JobResult, LoadedValues, StoredValue, Value
 from dagmaster.errors import Conflict
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import (
@@ -97,9 +101,18 @@ class TaskRow(NamedTuple):
 class Store:
     """`sent` is the mail that ever was in the mailbox; the invariants need it, the engine never sees it."""
 
-    def __init__(self, job_id: int, graph: Graph, inputs: Mapping[str, Any], owner_id: str, now: datetime) -> None:
+    def __init__(
+        self,
+        job_id: int,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        owner_id: str,
+        now: datetime,
+        inline_bytes: int = 65_536,
+    ) -> None:
         self.graph = graph
         self.inputs = inputs
+        self.inline_bytes = inline_bytes
         self.job = JobRow(job_id, JobStatus.PENDING, owner_id, 1, now)
         fresh = new_job(job_id, graph, inputs, now)
         self.nodes = {
@@ -131,7 +144,9 @@ class Store:
 
     def load(self, rng: Random | None = None) -> JobState:
         """The job as its owner needs it in memory; a pending one needs no look at its nodes."""
-        job = new_job(self.job.job_id, self.graph, self.inputs, self.job.created_at)
+        size = len(orjson.dumps(self.inputs))
+        inputs = self.inputs if size <= self.inline_bytes else StoredValue(size)
+        job = new_job(self.job.job_id, self.graph, inputs, self.job.created_at)
         job.status = self.job.status
         job.started_at = self.job.started_at
         job.version = self.job.version
@@ -144,18 +159,38 @@ class Store:
         if rng is not None:
             rng.shuffle(rows)
         rows.sort(key=lambda row: -1 if row.place is None else row.place)
-        restore(job, [_node_state(row, self.graph) for row in rows])
+        restore(job, [self._node_state(row) for row in rows])
         times = [at for row in rows for at in (row.dispatched_at, row.started_at, row.completed_at) if at is not None]
         times += [job.resumed_at] if job.resumed_at is not None else []
         job.last_progress_at = max(times, default=job.started_at)
         return job
+
+    def _node_state(self, row: NodeRow) -> NodeState:
+        node = _node_state(row, self.graph)
+        node.output = kept_output(node, self.inline_bytes)
+        return node
+
+    def load_values(self, names: Collection[str]) -> LoadedValues:
+        outputs = {name: self.nodes[name].output for name in names if name != INPUTS}
+        found = {name: output for name, output in outputs.items() if output is not None}
+        return LoadedValues(found, self.inputs if INPUTS in names else None)
+
+    def _read(self, value: Value | None, node_id: str) -> bytes | None:
+        """A value, from wherever it is."""
+        if not isinstance(value, StoredValue):
+            return value
+        if value.mail_id is not None:
+            message = self.mailbox[value.mail_id]
+            assert isinstance(message, TaskCompleted) and isinstance(message.output, bytes)
+            return message.output
+        return self.nodes[value.node_id or node_id].output
 
     def commit(self, turn: Turn, owner_id: str, epoch: int, mail: Iterable[int], local: Mapping[str, str]) -> None:
         """All of it or nothing; `local` are the tasks that a worker in the owner's process takes at once."""
         self.fence(owner_id, epoch)
         job = self._new_job_row(turn)
         nodes = {node.node_id: self._new_node_row(turn, node) for node in turn.touched.values()}
-        created = {node.node_id: _node_row(turn.job, node, node.version) for node in turn.created.values()}
+        created = {node.node_id: self._row(turn, node, node.version) for node in turn.created.values()}
         if clash := [node_id for node_id in created if node_id in self.nodes]:
             raise RowsDiffer(f"these nodes exist already: {clash}")
         if clash := [task_id for task_id in turn.dispatches if task_id in self.waiting or task_id in self.running]:
@@ -164,7 +199,8 @@ class Store:
         self.nodes.update(nodes)
         self.nodes.update(created)
         for task_id, result in turn.results.items():
-            self.results.setdefault(task_id, result)
+            output = self._read(result.output, result.node_id)
+            self.results.setdefault(task_id, replace(result, output=output))
         for task_id in turn.closed_waiting:
             self.waiting.pop(task_id, None)
         for task_id in turn.closed_running:
@@ -212,7 +248,7 @@ class Store:
             completed_at=job.completed_at,
             error=job.error,
             failed_node=job.failed_node,
-            result=job.result,
+            result=self._result(turn, job.result) if job.result is not None else None,
             version=job.version + 1,
             paused_at=job.paused_at,
             paused_by=job.paused_by,
@@ -220,11 +256,23 @@ class Store:
             signals=tuple(job.signals),
         )
 
+    def _result(self, turn: Turn, result: JobResult) -> bytes:
+        """Put together from its parts, some of which are written with it."""
+        parts = {}
+        for name, part in result.parts.items():
+            node = turn.touched.get(part.node_id or "")
+            parts[name] = self._read(node.output if node is not None else part, name)
+        whole = orjson.loads(result.data) | {name: orjson.loads(part or b"null") for name, part in parts.items()}
+        return orjson.dumps(whole)
+
+    def _row(self, turn: Turn, node: NodeState, version: int) -> NodeRow:
+        return _node_row(turn.job, node, version, self._read(node.output, node.node_id))
+
     def _new_node_row(self, turn: Turn, node: NodeState) -> NodeRow:
         old = self.nodes.get(node.node_id)
         if old is None or old.version != node.version:
             raise RowsDiffer(f"node {node.node_id} is {old}, not of version {node.version}")
-        row = _node_row(turn.job, node, node.version + 1)
+        row = self._row(turn, node, node.version + 1)
         return row._replace(
             params=old.params if row.params is None else row.params,
             queue=row.queue or old.queue,
@@ -288,12 +336,10 @@ def settle_versions(turn: Turn) -> None:
     turn.job.version += turn.job_touched
     for node in turn.touched.values():
         node.version += 1
-        node.params = node.definition = None
-    for node in turn.created.values():
-        node.params = node.definition = None
+    turn.release()
 
 
-def _node_row(job: JobState, node: NodeState, version: int) -> NodeRow:
+def _node_row(job: JobState, node: NodeState, version: int, output: bytes | None) -> NodeRow:
     return NodeRow(
         node.node_id,
         node.status,
@@ -303,7 +349,7 @@ def _node_row(job: JobState, node: NodeState, version: int) -> NodeRow:
         node.parent,
         node.index,
         node.params,
-        node.output,
+        output,
         node.error,
         node.not_before,
         node.dispatched_at,

@@ -32,6 +32,8 @@ class Weather:
     zombie_after_seconds: float = PATIENCE_SECONDS
     local_workers: bool = True
     steps_after_end: int = 30
+    inline_bytes: int = 65_536
+    max_turn_bytes: int = 16_777_216
 
 
 Step = Callable[[], bool]
@@ -45,9 +47,11 @@ class World:
             dispatch_timeout_seconds=weather.dispatch_timeout_seconds,
             zombie_after_seconds=weather.zombie_after_seconds,
             slice_size=weather.slice_size,
+            inline_bytes=weather.inline_bytes,
+            max_turn_bytes=weather.max_turn_bytes,
             rng=Random(rng.random()),
         )
-        store = Store(JOB_ID, case.blueprint.graph, case.inputs, "owner-1", START)
+        store = Store(JOB_ID, case.blueprint.graph, case.inputs, "owner-1", START, weather.inline_bytes)
         self.ground = Ground(case, store, rules, rng, weather.faults)
         self.weather = weather
         self.watch = Watch(self.ground)

@@ -9,6 +9,7 @@ import psycopg
 
 from dagmaster.engine.state import Checkpoint, JobState, NodeState
 from dagmaster.engine.turn import Dispatch, Event, Result, Turn
+from dagmaster.engine.values import StoredValue, Value, size_of
 from dagmaster.errors import Conflict
 from dagmaster.model.added import AddedGroup
 from dagmaster.store.connect import Connection, encode_rows
@@ -62,16 +63,14 @@ def settle_versions(batch: Batch) -> None:
         turn.job.version += turn.job_touched
         for node in turn.touched.values():
             node.version += 1
-            node.params = node.checkpoint = node.definition = None
-        for node in turn.created.values():
-            node.params = node.checkpoint = node.definition = None
+        turn.release()
 
 
 # Each part of a batch, by the rows that it writes.
 PARTS = {
-    "jobs": "job_rows",
     "new_nodes": "new_nodes",
     "nodes": "node_rows",
+    "jobs": "job_rows",
     "results": "result_rows",
     "closed_waiting": "closed_waiting",
     "closed_running": "closed_running",
@@ -92,12 +91,15 @@ def _statement(values: Mapping[str, Any], *, calls_workers: bool) -> Statement:
     parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
     checks = tuple(f"check_{part}" for part in CHECKED if part in parts)
     calls = ("call_workers",) if calls_workers else ()
-    return compose(("held", *parts), ("check_held", *checks, *calls))
+    variant = {"job_rows": "job_rows_of_parts"} if values["has_parts"] else {}
+    named = tuple((part, variant.get(part, part)) for part in ("held", *parts))
+    return compose(named, ("check_held", *checks, *calls))
 
 
 def _values(batch: Batch) -> dict[str, Any]:
     turns = [turn for turn, _ in batch.turns]
     jobs = [_job_row(turn) for turn in turns if turn.job_touched]
+    has_parts = any("result_parts" in row for row in jobs)
     nodes = [_node_row(turn.job, node) for turn in turns for node in turn.touched.values()]
     tasks = [(turn.job, dispatch) for turn in turns for dispatch in turn.dispatches.values()]
     return {
@@ -106,7 +108,8 @@ def _values(batch: Batch) -> dict[str, Any]:
         "fences": encode_rows([{"job_id": turn.job.job_id, "owner_epoch": epoch} for turn, epoch in batch.turns]),
         "jobs": encode_rows(jobs),
         "job_count": len(jobs),
-        "nodes": encode_rows(nodes),
+        "has_parts": has_parts,
+        "nodes": encode_rows(nodes) or ("[]" if has_parts else None),
         "node_count": len(nodes),
         "new_nodes": encode_rows(
             [_new_node_row(turn.job, node, turn) for turn in turns for node in turn.created.values()]
@@ -133,6 +136,15 @@ def _values(batch: Batch) -> dict[str, Any]:
 
 def _json(value: bytes | None) -> orjson.Fragment | None:
     return orjson.Fragment(value) if value is not None else None
+
+
+def _output(value: Value | None, node_id: str | None = None) -> dict[str, Any]:
+    """The value itself, or where the database finds it; by default it is in the row of the node already."""
+    if not isinstance(value, StoredValue):
+        return {"output": _json(value)}
+    if value.mail_id is not None:
+        return {"output_mail": value.mail_id}
+    return {"output_node": value.node_id or node_id}
 
 
 def _given(row: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +178,7 @@ def _event_row(event: Event) -> dict[str, Any]:
 
 def _job_row(turn: Turn) -> dict[str, Any]:
     job = turn.job
-    return {
+    row = {
         "job_id": job.job_id,
         "version": job.version,
         "status": job.status,
@@ -174,13 +186,18 @@ def _job_row(turn: Turn) -> dict[str, Any]:
         "completed_at": job.completed_at,
         "error_message": job.error,
         "failed_node": job.failed_node,
-        "result_data": _json(job.result),
+        "result_data": _json(job.result.data) if job.result is not None else None,
         "paused_at": job.paused_at,
         "paused_by": job.paused_by,
         "resumed_at": job.resumed_at,
         "reopened": turn.reopened,
         "signals": job.signals or None,
     }
+    if job.result is not None and job.result.parts:
+        row["result_parts"] = [
+            {"name": name, "mail_id": part.mail_id, "node_id": part.node_id} for name, part in job.result.parts.items()
+        ]
+    return row
 
 
 def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
@@ -195,7 +212,9 @@ def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
             "max_retries": node.max_retries,
             "times_lost": node.times_lost or None,
             "input_params": _json(node.params),
-            "output": _json(node.output),
+            **_output(node.output, node.node_id),
+            "output_bytes": size_of(node.output) if node.output is not None else None,
+            "is_part": True if job.result is not None and node.node_id in job.result.parts else None,
             "error_message": node.error,
             "ended_by": node.ended_by,
             "not_before": node.not_before,
@@ -211,11 +230,10 @@ def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
 
 
 def _checkpoint_columns(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "checkpoint_phase": checkpoint.phase,
-        "checkpoint_data": _json(checkpoint.data or b"{}"),
-        "checkpoint_saved_at": checkpoint.saved_at,
-    }
+    columns: dict[str, Any] = {"checkpoint_phase": checkpoint.phase, "checkpoint_saved_at": checkpoint.saved_at}
+    if isinstance(checkpoint.data, StoredValue):
+        return columns | {"checkpoint_mail": checkpoint.data.mail_id}
+    return columns | {"checkpoint_data": _json(checkpoint.data or b"{}")}
 
 
 def _new_node_row(job: JobState, node: NodeState, turn: Turn) -> dict[str, Any]:
@@ -237,7 +255,7 @@ def _result_row(result: Result) -> dict[str, Any]:
             "job_id": result.job_id,
             "node_id": result.node_id,
             "status": result.status,
-            "output": _json(result.output),
+            **_output(result.output),
             "error_message": result.error_message,
             "worker_id": result.worker_id,
             "execution_duration_ms": result.execution_duration_ms,

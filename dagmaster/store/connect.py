@@ -35,6 +35,9 @@ LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
 # What a pool raises besides: whoever only looks waits and looks again.
 AWAY = (*LOST, psycopg.Error, PoolTimeout, PoolClosed)
 _PROGRAM_LIMIT = "54"
+_OUT_OF_MEMORY = "53200"
+# What libpq says when a statement is larger than it can send. It has no code for it.
+_UNSENDABLE = ("cannot allocate memory for output buffer", "invalid message length", "out of memory")
 
 
 def may_pass(error: BaseException) -> bool:
@@ -42,6 +45,17 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_PROGRAM_LIMIT):
         return False
     return isinstance(error, LOST)
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Whether less of the same might succeed."""
+    if isinstance(error, MemoryError):
+        return True
+    if not isinstance(error, psycopg.Error):
+        return False
+    if error.sqlstate is not None:
+        return error.sqlstate.startswith(_PROGRAM_LIMIT) or error.sqlstate == _OUT_OF_MEMORY
+    return any(sign in str(error) for sign in _UNSENDABLE)
 
 
 async def connect(

@@ -173,8 +173,8 @@ def _partitions(row: Mapping[str, Any]) -> Point:
 def _tables(rows: list[dict[str, Any]]) -> Point:
     dead = [row["name"] for row in rows if row["dead_rows"] > max(MANY_DEAD_ROWS, row["live_rows"] / 5)]
     data = {row["name"]: {name: row[name] for name in row if name != "name"} for row in rows}
-    megabytes = sum(row["bytes"] for row in rows) / 1024**2
+    spell_size = sum(row["bytes"] for row in rows) / 1024**2
     if dead:
         sentence = f"Many dead rows in {', '.join(dead)}: vacuum does not keep up, or a transaction holds it back."
         return Point("tables", State.WARNING, sentence, data)
-    return Point("tables", State.OK, f"The tables take {megabytes:,.0f} MB, and vacuum keeps up.", data)
+    return Point("tables", State.OK, f"The tables take {spell_size:,.0f} MB, and vacuum keeps up.", data)

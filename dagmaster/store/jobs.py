@@ -1,6 +1,6 @@
 """Jobs: submitted in one transaction, loaded into their owner's memory, shown to people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -10,7 +10,8 @@ import orjson
 import psycopg
 
 from dagmaster.engine.added import read_definition
-from dagmaster.engine.state import JobState, NodeState, new_job, restore
+from dagmaster.engine.state import CHILD_SHARE, JobState, NodeState, is_deciding, new_job, restore
+from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id
 from dagmaster.model.graph import Graph
@@ -21,6 +22,8 @@ from dagmaster.store.statements import fetch, run
 
 MAX_NAME_LENGTH = 128
 MAX_ID, ID_DIGITS = 2**63 - 1, 19
+# Larger values are not read into an owner's memory.
+INLINE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ def _job_row(job: NewJob) -> dict[str, Any]:
         if len(getattr(job, name) or "") > MAX_NAME_LENGTH:
             raise Invalid(f"{name} may have {MAX_NAME_LENGTH} characters, not {len(getattr(job, name))}")
     workflow = job.graph.workflow
+    inputs = orjson.dumps(job.inputs, option=orjson.OPT_NON_STR_KEYS)
     # What a schedule starts is known by its time: it is the same job though the schedule's inputs have changed since.
     asked_for = job.inputs if job.schedule_id is None else job.scheduled_for
     content = orjson.dumps([workflow.workflow_id, asked_for], option=orjson.OPT_SORT_KEYS)
@@ -160,7 +164,8 @@ def _job_row(job: NewJob) -> dict[str, Any]:
         "workflow_version": workflow.version,
         "workflow_hash": workflow.content_hash,
         "priority": job.priority,
-        "input_params": job.inputs,
+        "input_params": orjson.Fragment(inputs),
+        "input_bytes": len(inputs),
         "metadata": job.metadata,
         "submitted_by": job.submitted_by,
         "correlation_id": job.correlation_id,
@@ -174,7 +179,7 @@ def _job_row(job: NewJob) -> dict[str, Any]:
         "parent_job_id": job.caller.job_id if job.caller else None,
         "parent_node_id": job.caller.node_id if job.caller else None,
         "parent_task_id": job.caller.task_id if job.caller else None,
-        "shown_params": redact(job.inputs),
+        "shown_params": redact(job.inputs) if len(inputs) <= INLINE_BYTES else None,
         "actor": job.actor,
     }
 
@@ -208,30 +213,41 @@ async def load(conn: Connection, owner_id: str, job_ids: Sequence[int], graphs: 
     return loaded
 
 
-async def job_rows(conn: Connection, owner_id: str, job_ids: Sequence[int]) -> list[dict[str, Any]]:
-    return await fetch(conn, "load_jobs", {"job_ids": list(job_ids), "owner_id": owner_id})
+async def job_rows(
+    conn: Connection, owner_id: str, job_ids: Sequence[int], inline_bytes: int = INLINE_BYTES
+) -> list[dict[str, Any]]:
+    values = {"job_ids": list(job_ids), "owner_id": owner_id, "inline_bytes": inline_bytes}
+    return await fetch(conn, "load_jobs", values)
 
 
 async def restore_rows(
-    conn: Connection, rows: Sequence[Mapping[str, Any]], graphs: Mapping[str, Graph]
+    conn: Connection,
+    rows: Sequence[Mapping[str, Any]],
+    graphs: Mapping[str, Graph],
+    inline_bytes: int = INLINE_BYTES,
 ) -> tuple[list[Loaded], list[Unreadable]]:
-    nodes = await _nodes_of(conn, [row["job_id"] for row in rows if row["status"] != JobStatus.PENDING])
+    """Large values stay where they are."""
+    begun = [row["job_id"] for row in rows if row["status"] != JobStatus.PENDING]
+    nodes = await _nodes_of(conn, begun, inline_bytes)
     loaded, unreadable = [], []
     for row in rows:
         try:
             state = _state(row, graphs[row["workflow_hash"]])
-            if begun := nodes.get(state.job_id):
-                _restore(state, [_node(node, state) for node in begun])
+            if its_nodes := nodes.get(state.job_id):
+                states = [_node(node, state) for node in its_nodes]
+                await _fill_in_decisions(conn, state.job_id, states)
+                _restore(state, states)
             loaded.append(Loaded(state, row["owner_epoch"]))
         except Exception as error:  # noqa: BLE001 - rows may be wrong in any way, and the other jobs must go on
             unreadable.append(Unreadable(row["job_id"], error))
     return loaded, unreadable
 
 
-async def _nodes_of(conn: Connection, job_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+async def _nodes_of(conn: Connection, job_ids: Sequence[int], inline_bytes: int) -> dict[int, list[dict[str, Any]]]:
     by_job: dict[int, list[dict[str, Any]]] = {}
+    sizes = {"inline_bytes": inline_bytes, "child_bytes": inline_bytes // CHILD_SHARE}
     if job_ids:
-        for row in await fetch(conn, "load_nodes", {"job_ids": list(job_ids)}):
+        for row in await fetch(conn, "load_nodes", {"job_ids": list(job_ids), **sizes}):
             by_job.setdefault(row["job_id"], []).append(row)
     return by_job
 
@@ -240,7 +256,7 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
     job = new_job(
         row["job_id"],
         graph,
-        orjson.loads(row["input_params"]),
+        orjson.loads(row["input_params"]) if row["input_params"] is not None else StoredValue(row["input_bytes"]),
         row["created_at"],
         priority=row["priority"],
         correlation_id=row["correlation_id"],
@@ -259,7 +275,33 @@ def _node(row: Mapping[str, Any], job: JobState) -> NodeState:
     node = node_of(row, job.graph, row["definition"])
     node.has_params, node.output, node.version = row["has_params"], row["output"], row["version"]
     node.times_lost = row["times_lost"]
+    if node.output is None and row["output_bytes"] is not None:
+        node.output = StoredValue(row["output_bytes"])
     return node
+
+
+async def _fill_in_decisions(conn: Connection, job_id: int, nodes: Sequence[NodeState]) -> None:
+    """What the engine itself wrote down it needs at hand, however long it is."""
+    large = {node.node_id: node for node in nodes if is_deciding(node) and isinstance(node.output, StoredValue)}
+    if large:
+        for node_id, output in (await load_outputs(conn, job_id, list(large))).items():
+            large[node_id].output = output
+
+
+async def load_outputs(conn: Connection, job_id: int, node_ids: Sequence[str]) -> dict[str, bytes]:
+    """Needs a connection that keeps JSON as bytes."""
+    rows = await fetch(conn, "load_outputs", {"job_id": job_id, "node_ids": list(node_ids)})
+    return {row["node_id"]: row["output"] for row in rows if row["output"] is not None}
+
+
+async def load_values(conn: Connection, job_id: int, names: Collection[str]) -> LoadedValues:
+    """The outputs of these nodes, and the inputs where INPUTS is among them."""
+    node_ids = [name for name in names if name != INPUTS]
+    outputs = await load_outputs(conn, job_id, node_ids) if node_ids else {}
+    if INPUTS not in names:
+        return LoadedValues(outputs)
+    [row] = await fetch(conn, "load_inputs", {"job_id": job_id})
+    return LoadedValues(outputs, orjson.loads(row["input_params"]))
 
 
 def node_of(row: Mapping[str, Any], graph: Graph, definition: bytes | None) -> NodeState:

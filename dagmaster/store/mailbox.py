@@ -23,12 +23,16 @@ from dagmaster.engine.messages import (
     Unpause,
 )
 from dagmaster.engine.results import REFUSED
+from dagmaster.engine.values import StoredValue, Value
 from dagmaster.errors import Invalid
 from dagmaster.model.slices import read_slice
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import fetch, run
 
 MAX_SLICES = 8
+# Larger values stay in the mailbox until they are written.
+INLINE_BYTES = 64 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 DETAILS: Mapping[str, tuple[type, ...]] = {
     "log_path": (str,),
     "peak_memory_bytes": (int,),
@@ -56,10 +60,19 @@ class Arrived(list[Mail]):
     is_all = True
 
 
-async def read_mail(conn: Connection, owner_id: str, limit: int, max_slices: int = MAX_SLICES) -> Arrived:
+async def read_mail(
+    conn: Connection,
+    owner_id: str,
+    limit: int,
+    max_slices: int = MAX_SLICES,
+    *,
+    inline_bytes: int = INLINE_BYTES,
+    max_bytes: int = MAX_BYTES,
+) -> Arrived:
     """Needs a connection that keeps JSON as bytes. Not more slices at once: other jobs must not wait for them."""
-    rows = await fetch(conn, "read_mail", {"owner_id": owner_id, "limit": limit})
-    is_all = len(rows) < limit
+    values = {"owner_id": owner_id, "limit": limit, "inline_bytes": inline_bytes, "max_bytes": max_bytes}
+    rows = await fetch(conn, "read_mail", values)
+    is_all = len(rows) < limit and all(row["arrived"] == len(rows) for row in rows[:1])
     slices = [place for place, row in enumerate(rows) if row["kind"] == "added"]
     if len(slices) > max_slices:
         rows, is_all = rows[: slices[max_slices]], False
@@ -89,7 +102,7 @@ async def add_mail(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
 
 def _job(row: dict[str, Any]) -> Mapping[str, Any] | None:
     """As `load_jobs` gives it."""
-    return {**row, "created_at": row["job_created_at"]} if row["input_params"] is not None else None
+    return {**row, "created_at": row["job_created_at"]} if row["is_new"] else None
 
 
 def _message(row: dict[str, Any]) -> Message | None:
@@ -128,7 +141,7 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
         case "started":
             return TaskStarted(node, task, worker, at)
         case "completed":
-            return TaskCompleted(node, task, worker, at, row["output"] or b"{}", row["duration_ms"], _details(data))
+            return TaskCompleted(node, task, worker, at, _value(row) or b"{}", row["duration_ms"], _details(data))
         case "failed":
             return TaskFailed(
                 node,
@@ -146,7 +159,7 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
         case "checkpoint" if (phase := _text(data.get("phase"))) is not None:
             details = data.get("details")
             return TaskCheckpoint(
-                node, task, worker, at, phase, row["output"], details if isinstance(details, dict) else {}
+                node, task, worker, at, phase, _value(row), details if isinstance(details, dict) else {}
             )
         case "added":
             return _added(row, data)
@@ -157,6 +170,13 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
             return TaskLost(node, task, worker, at, given_back=kind == "given_back")
         case _:
             return None
+
+
+def _value(row: dict[str, Any]) -> Value | None:
+    if row["output"] is None and row["output_bytes"] is not None:
+        return StoredValue(row["output_bytes"], mail_id=row["mail_id"])
+    output: bytes | None = row["output"]
+    return output
 
 
 def _added(row: dict[str, Any], data: dict[str, Any]) -> Message | None:

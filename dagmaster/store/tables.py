@@ -4,7 +4,20 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, DateTime, Enum, Identity, Index, MetaData, Text, func, text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Computed,
+    DateTime,
+    Enum,
+    Identity,
+    Index,
+    MetaData,
+    Text,
+    func,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 from sqlmodel import Field, SQLModel
 
@@ -85,6 +98,10 @@ def _big(**options: Any) -> Any:
     return Field(default=None, sa_column=Column(BigInteger, **options))
 
 
+def _generated(expression: str) -> Any:
+    return Field(default=None, sa_column=Column(BigInteger, Computed(expression, persisted=True)))
+
+
 class DagWorkflow(Base, table=True):
     """Pinned definitions, by content: what a job runs never changes under it."""
 
@@ -123,6 +140,8 @@ class DagJob(Base, table=True):
     status: JobStatus = Field(sa_column=Column(JOB_STATUS, nullable=False))
     priority: int = 0
     input_params: dict[str, Any] = _jsonb("{}")
+    # Of the inputs as JSON: an orchestrator leaves large ones where they are.
+    input_bytes: int | None = _big()
     result_data: dict[str, Any] | None = _jsonb()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     # The node with which it failed; the chains that run last may fail others afterwards.
@@ -187,6 +206,8 @@ class DagNodeState(Base, table=True):
     result_of: str | None = Field(default=None, max_length=64)
     input_params: dict[str, Any] | None = _jsonb()
     output: dict[str, Any] | None = _jsonb()
+    # Of the output as JSON, as it was reported.
+    output_bytes: int | None = _big()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     ended_by: EndedBy | None = Field(default=None, sa_column=Column(ENDED_BY, nullable=True))
     checkpoint_phase: str | None = Field(default=None, max_length=128)
@@ -397,6 +418,9 @@ class DagMail(Base, table=True):
     task_id: str | None = Field(default=None, max_length=128)
     worker_id: str | None = Field(default=None, max_length=128)
     output: Any = Field(default=None, sa_column=Column(JSON))
+    # How much is to be read, known before it is: whoever writes here, in whatever way.
+    output_bytes: int | None = _generated("octet_length(output::text)")
+    data_bytes: int | None = _generated("coalesce(octet_length(data::text), 0) + coalesce(octet_length(error), 0)")
     error: str | None = Field(default=None, sa_type=Text)
     duration_ms: int | None = _big()
     data: dict[str, Any] | None = _jsonb()

@@ -292,12 +292,12 @@ async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten
     read_mail = orchestrator.read_mail
     failures = 0
 
-    async def fail_with_timers(*given: Any) -> Any:
+    async def fail_with_timers(*given: Any, **limits: Any) -> Any:
         nonlocal failures
         if role.it.stats.results_processed == 1 and failures < 5:
             failures += 1
             raise psycopg.OperationalError("no connection")
-        return await read_mail(*given)
+        return await read_mail(*given, **limits)
 
     async with fleet(dsn) as running:
         role = await running.orchestrator(poll=0.01)

@@ -402,6 +402,29 @@ def forget_fencing(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug
+def forget_to_load_a_large_output(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owners, "values_wanted", lambda job, messages, rules: [])
+
+
+@bug
+def keep_a_large_output_in_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(turn, "kept_output", lambda node, inline_bytes: node.output)
+
+
+@bug
+def forget_what_was_postponed(patch: pytest.MonkeyPatch) -> None:
+    def go_on(turn: turn.Turn) -> None:
+        turn.job.postponed.clear()
+
+    patch.setattr(deciding, "go_on", go_on)
+
+
+@bug
+def leave_large_outputs_out_of_the_result(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store.Store, "_result", lambda self, turn, result: result.data)
+
+
+@bug
 def dispatch_while_paused(patch: pytest.MonkeyPatch) -> None:
     def run_ready(turn: turn.Turn) -> None:
         since, turn.job.paused_at = turn.job.paused_at, None

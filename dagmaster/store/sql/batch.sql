@@ -47,47 +47,91 @@ WHERE j.ctid = (
     AND (SELECT count(*) FROM held) > 0 -- First the locks, then the change.
 RETURNING 1;
 
+-- job_rows_of_parts --
+-- The same, where some results are put together from large outputs: those are copied, not sent.
+UPDATE dagapp.dag_jobs j
+SET status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
+    result_data = coalesce(r.result_data || (
+        SELECT jsonb_object_agg(p.name, coalesce(
+            (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = p.mail_id),
+            (SELECT w.output FROM node_rows w WHERE w.job_id = r.job_id AND w.node_id = p.node_id),
+            (SELECT n.output FROM dagapp.dag_node_states n WHERE n.job_id = r.job_id AND n.node_id = p.node_id)
+        ))
+        FROM jsonb_to_recordset(r.result_parts) AS p(name text, mail_id bigint, node_id text)
+    ), r.result_data),
+    paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
+    signals = r.signals, failed_node = r.failed_node, version = j.version + 1,
+    owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
+FROM json_to_recordset(:jobs::json) AS r(
+    job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
+    error_message text, result_data jsonb, paused_at timestamptz, paused_by text, resumed_at timestamptz,
+    reopened boolean, signals jsonb, failed_node text, result_parts jsonb
+)
+WHERE j.ctid = (
+        SELECT k.ctid FROM dagapp.dag_jobs k
+        WHERE k.job_id = r.job_id AND k.version = r.version
+            AND (k.status::text IN ('pending', 'running') OR (r.reopened AND k.status = 'failed'))
+    )
+    AND (SELECT count(*) FROM held) > 0 -- First the locks, then the change.
+RETURNING 1;
+
 -- new_nodes --
 -- Fan-outs' children, and what running tasks have added.
 INSERT INTO dagapp.dag_node_states (
     job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params, output,
-    error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition, result_of,
-    ended_by
+    output_bytes, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition,
+    result_of, ended_by
 )
 SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params,
-    output, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition, result_of,
-    ended_by
+    output, output_bytes, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue,
+    definition, result_of, ended_by
 FROM json_to_recordset(:new_nodes::json) AS r(
     job_id bigint, node_id text, status dagapp.node_status, task_id text, retry_count int, max_retries int,
-    parent_node_id text, fan_out_index int, input_params jsonb, output jsonb, error_message text,
-    not_before timestamptz, created_at timestamptz, dispatched_at timestamptz, started_at timestamptz,
-    completed_at timestamptz, queue text, definition jsonb, result_of text, ended_by dagapp.ended_by
+    parent_node_id text, fan_out_index int, input_params jsonb, output jsonb, output_bytes bigint,
+    error_message text, not_before timestamptz, created_at timestamptz, dispatched_at timestamptz,
+    started_at timestamptz, completed_at timestamptz, queue text, definition jsonb, result_of text,
+    ended_by dagapp.ended_by
 );
 
 -- node_rows --
--- How far the nodes are.
+-- How far the nodes are. A large output is taken from its mail or from another node, or stays as it is; a large
+-- checkpoint likewise.
 UPDATE dagapp.dag_node_states n
 SET status = r.status, task_id = r.task_id, retry_count = r.retry_count, max_retries = r.max_retries,
-    input_params = coalesce(r.input_params, n.input_params), output = r.output, error_message = r.error_message,
-    not_before = r.not_before, dispatched_at = r.dispatched_at, started_at = r.started_at,
-    completed_at = r.completed_at, times_lost = coalesce(r.times_lost, 0), version = n.version + 1,
-    queue = coalesce(r.queue, n.queue), definition = coalesce(r.definition, n.definition), result_of = r.result_of,
-    ended_by = r.ended_by,
+    input_params = coalesce(r.input_params, n.input_params), error_message = r.error_message,
+    output = CASE
+        WHEN r.output_mail IS NOT NULL
+            THEN (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = r.output_mail)
+        WHEN r.output_node = r.node_id THEN n.output
+        WHEN r.output_node IS NOT NULL THEN (
+            SELECT o.output FROM dagapp.dag_node_states o WHERE o.job_id = r.job_id AND o.node_id = r.output_node
+        )
+        ELSE r.output
+    END,
+    output_bytes = r.output_bytes, not_before = r.not_before, dispatched_at = r.dispatched_at,
+    started_at = r.started_at, completed_at = r.completed_at, times_lost = coalesce(r.times_lost, 0),
+    version = n.version + 1, queue = coalesce(r.queue, n.queue), definition = coalesce(r.definition, n.definition),
+    result_of = r.result_of, ended_by = r.ended_by,
     checkpoint_phase = coalesce(r.checkpoint_phase, n.checkpoint_phase),
-    checkpoint_data = coalesce(r.checkpoint_data, n.checkpoint_data),
+    checkpoint_data = CASE
+        WHEN r.checkpoint_mail IS NOT NULL
+            THEN (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = r.checkpoint_mail)
+        ELSE coalesce(r.checkpoint_data, n.checkpoint_data)
+    END,
     checkpoint_saved_at = coalesce(r.checkpoint_saved_at, n.checkpoint_saved_at)
 FROM json_to_recordset(:nodes::json) AS r(
     job_id bigint, node_id text, version int, status dagapp.node_status, task_id text, retry_count int,
     max_retries int, input_params jsonb, output jsonb, error_message text, not_before timestamptz,
     dispatched_at timestamptz, started_at timestamptz, completed_at timestamptz, checkpoint_phase text,
     checkpoint_data jsonb, checkpoint_saved_at timestamptz, queue text, definition jsonb, result_of text,
-    times_lost int, ended_by dagapp.ended_by
+    times_lost int, ended_by dagapp.ended_by, output_mail bigint, output_node text, output_bytes bigint,
+    checkpoint_mail bigint, is_part boolean
 )
 WHERE n.ctid = (
     SELECT k.ctid FROM dagapp.dag_node_states k
     WHERE k.job_id = r.job_id AND k.node_id = r.node_id AND k.version = r.version
 )
-RETURNING 1;
+RETURNING n.job_id, n.node_id, CASE WHEN r.is_part THEN n.output END AS output;
 
 -- result_rows --
 -- What workers reported; the first report of an attempt that says how it ended is kept (ruling C-29).
@@ -95,13 +139,16 @@ INSERT INTO dagapp.dag_task_results AS t (
     task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed,
     error_type, log_path, peak_memory_bytes, cpu_seconds, metrics, ended_by
 )
-SELECT task_id, job_id, node_id, status, output, left(error_message, 2000), worker_id, execution_duration_ms,
+SELECT task_id, job_id, node_id, status, CASE
+        WHEN output_mail IS NULL THEN output
+        ELSE (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = output_mail)
+    END, left(error_message, 2000), worker_id, execution_duration_ms,
     reported_at, true, left(error_type, 128), details ->> 'log_path', (details ->> 'peak_memory_bytes')::bigint,
     (details ->> 'cpu_seconds')::float, details -> 'metrics', ended_by
 FROM json_to_recordset(:results::json) AS r(
     task_id text, job_id bigint, node_id text, status dagapp.task_status, output jsonb, error_message text,
     worker_id text, execution_duration_ms bigint, reported_at timestamptz, error_type text, details jsonb,
-    ended_by dagapp.ended_by
+    output_mail bigint, ended_by dagapp.ended_by
 )
 ON CONFLICT (task_id) DO UPDATE
 SET status = CASE WHEN t.status IN ('completed', 'failed') THEN t.status ELSE excluded.status END,

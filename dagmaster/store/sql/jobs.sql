@@ -5,7 +5,7 @@
 WITH incoming AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:jobs::json) AS r(
         job_id bigint, workflow_id text, workflow_version int, workflow_hash text, priority int, input_params jsonb,
-        metadata jsonb, submitted_by text, correlation_id text, idempotency_key text, request_hash text,
+        input_bytes bigint, metadata jsonb, submitted_by text, correlation_id text, idempotency_key text, request_hash text,
         callback_url text, asset_id text, trace_parent text, shown_params jsonb, actor text,
         schedule_id text, scheduled_for timestamptz, parent_job_id bigint, parent_node_id text, parent_task_id text
     )
@@ -21,13 +21,13 @@ WITH incoming AS MATERIALIZED (
     ON CONFLICT (workflow_hash) DO NOTHING
 ), added AS (
     INSERT INTO dagapp.dag_jobs (
-        job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, metadata, submitted_by,
-        correlation_id, idempotency_key, request_hash, callback_url, asset_id, trace_parent, schedule_id, scheduled_for,
+        job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes,
+        metadata, submitted_by, correlation_id, idempotency_key, request_hash, callback_url, asset_id, trace_parent, schedule_id, scheduled_for,
         parent_job_id, parent_node_id, parent_task_id,
         owner_id, owner_epoch, owner_heartbeat_at, created_at
     )
     SELECT i.job_id, i.workflow_id, i.workflow_version, i.workflow_hash, 'pending', i.priority, i.input_params,
-        coalesce(i.metadata, '{}'), coalesce(i.submitted_by, ''), i.correlation_id, i.idempotency_key,
+        i.input_bytes, coalesce(i.metadata, '{}'), coalesce(i.submitted_by, ''), i.correlation_id, i.idempotency_key,
         i.request_hash, i.callback_url, i.asset_id, i.trace_parent, i.schedule_id, i.scheduled_for,
         i.parent_job_id, i.parent_node_id, i.parent_task_id,
         coalesce(:owner_id, (SELECT orchestrator_id FROM alive)), 1, clock_timestamp(), clock_timestamp()
@@ -78,20 +78,36 @@ WHERE submitted_by = :submitted_by AND idempotency_key = :idempotency_key;
 -- load_jobs --
 -- These jobs as their owner needs them in memory.
 WITH named AS MATERIALIZED (
-    SELECT * FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids)
+    SELECT job_id, owner_id, workflow_hash, status, priority, input_params, input_bytes, correlation_id, owner_epoch,
+        created_at, started_at, version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node,
+        signals
+    FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids)
 )
-SELECT job_id, workflow_hash, status, priority, input_params, correlation_id, owner_epoch, created_at, started_at,
+SELECT job_id, workflow_hash, status, priority, correlation_id, owner_epoch, created_at, started_at,
+    CASE WHEN coalesce(input_bytes, pg_column_size(input_params)) <= :inline_bytes THEN input_params END AS input_params,
+    coalesce(input_bytes, pg_column_size(input_params)) AS input_bytes,
     version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node, signals
 FROM named WHERE owner_id = :owner_id AND status IN ('pending', 'running', 'failed'); -- A failed one is reopened.
 
 -- load_nodes --
--- All nodes of these jobs, children after their fan-outs and in order.
-SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, output,
-    input_params IS NOT NULL AS has_params, error_message, dispatched_at, started_at, completed_at, not_before, queue,
-    version, definition, result_of, times_lost, ended_by
+-- All nodes of these jobs, children after their fan-outs and in order. Large outputs are not read.
+SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index,
+    CASE WHEN coalesce(output_bytes, pg_column_size(output)) <= CASE
+        WHEN parent_node_id IS NULL AND definition IS NULL THEN :inline_bytes::bigint ELSE :child_bytes::bigint
+    END THEN output END AS output,
+    coalesce(output_bytes, pg_column_size(output)) AS output_bytes, input_params IS NOT NULL AS has_params,
+    error_message, dispatched_at, started_at, completed_at, not_before, queue, version, definition, result_of,
+    times_lost, ended_by
 FROM dagapp.dag_node_states
 WHERE job_id = ANY(:job_ids)
 ORDER BY job_id, fan_out_index NULLS FIRST, created_at;
+
+-- load_outputs --
+-- What these nodes have given.
+SELECT node_id, output FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = ANY(:node_ids);
+
+-- load_inputs --
+SELECT input_params FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
 -- load_definitions --
 -- Pinned definitions by hash.

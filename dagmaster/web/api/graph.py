@@ -22,5 +22,5 @@ async def get_graph(job: Job, services: Given, conn: Conn) -> Response:
     seen = await last_event_of_job(conn, job)  # Before the rest: what is told twice does no harm.
     rows = await view_graph(conn, job["job_id"])
     drawn = draw(job, graph, rows, await count_folded(conn, job["job_id"]), last_event_id=seen)
-    # As it is: it may be megabytes, and would be looked through twice more on its way.
+    # As it is: it may be spell_size, and would be looked through twice more on its way.
     return Response(drawn.model_dump_json(), media_type="application/json")

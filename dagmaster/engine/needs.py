@@ -1,0 +1,156 @@
+"""Which values a node needs before it can run, as far as memory does not hold them."""
+
+from collections.abc import Iterable, Iterator
+
+from dagmaster.engine.messages import Expand, Message
+from dagmaster.engine.state import JobState, NodeState, is_executed
+from dagmaster.engine.turn import Rules, Turn
+from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue, size_of, spell_size
+from dagmaster.errors import ValuesTooLarge
+from dagmaster.model.added import references
+from dagmaster.model.expressions import Reference
+from dagmaster.model.graph import FanInSpec
+from dagmaster.model.states import NodeStatus
+from dagmaster.model.workflow import Aggregation
+
+LOADED_NOTHING = LoadedValues()
+
+
+class NotAtHand(Exception):
+    """The node has to wait: for values that only the database holds, or for the next batch."""
+
+
+def require(turn: Turn, node: NodeState) -> None:
+    """Raise NotAtHand, or ValuesTooLarge, before anything of the node is evaluated."""
+    if turn.bytes >= turn.rules.max_turn_bytes:
+        raise NotAtHand
+    if node.spec.fan_in is not None:
+        _check_fan_in(turn, node.spec.fan_in)
+    needed = needs_of(turn.job, node, turn.loaded)
+    if (total := sum(needed.values())) > turn.rules.max_fan_in_bytes:
+        raise ValuesTooLarge(
+            f"the values that {node.node_id} refers to are {spell_size(total)} together, and the limit is "
+            f"{spell_size(turn.rules.max_fan_in_bytes)} (max_fan_in_bytes); pass on where the data is, not the data, "
+            "or raise the limit"
+        )
+    if needed:
+        raise NotAtHand
+
+
+def _check_fan_in(turn: Turn, spec: FanInSpec) -> None:
+    total = sum(size_of(child.output) for child in gathered(turn.job, spec))
+    if total > turn.rules.max_fan_in_bytes:
+        raise ValuesTooLarge(
+            f"the outputs of {spec.fan_out} are {spell_size(total)} together, and a fan-in may gather "
+            f"{spell_size(turn.rules.max_fan_in_bytes)} (max_fan_in_bytes); let each task return where its data is, "
+            "not the data, or raise the limit"
+        )
+
+
+def count_gathered(job: JobState, spec: FanInSpec) -> int:
+    return len(_counted(job, spec))
+
+
+def count_failed(job: JobState, spec: FanInSpec) -> int:
+    children = job.children(spec.fan_out) if spec.fan_out in job.fans else ()
+    return sum(child.status is NodeStatus.FAILED for child in children)
+
+
+def gathered(job: JobState, spec: FanInSpec) -> list[NodeState]:
+    """The children whose outputs are looked at."""
+    children = _counted(job, spec)
+    match spec.aggregation:
+        case Aggregation.FIRST:
+            return children[:1]
+        case Aggregation.LAST:
+            return children[-1:]
+        case _:
+            return children
+
+
+def _counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
+    """Only where each item has its place, also one that failed is counted."""
+    children = list(job.children(spec.fan_out)) if spec.fan_out in job.fans else []
+    if spec.aggregation is Aggregation.COLLECT:
+        return children
+    return [child for child in children if child.status is not NodeStatus.FAILED]
+
+
+def values_wanted(job: JobState, messages: Iterable[Message], rules: Rules) -> list[str]:
+    """What is to be loaded before the next turn: for the nodes that wait, in order, as much as a turn may hold."""
+    if not job.has_stored:
+        return []
+    wanted: dict[str, int] = {}
+    waiting = [*job.postponed][: rules.slice_size]
+    waiting += [message.node_id for message in messages if isinstance(message, Expand)]
+    for node_id in waiting:
+        both = wanted | needs_of(job, job.nodes[node_id])
+        total = sum(both.values())
+        if total > (rules.max_turn_bytes if wanted else rules.max_fan_in_bytes):
+            break
+        wanted = both
+    return list(wanted)
+
+
+def needs_of(job: JobState, node: NodeState, loaded: LoadedValues = LOADED_NOTHING) -> dict[str, int]:
+    """The sizes of the values, by node; those of the inputs under INPUTS."""
+    if not job.has_stored:
+        return {}
+    needed: dict[str, int] = {}
+    for name in _named(job, node):
+        if name == INPUTS:
+            if isinstance(job.inputs, StoredValue) and loaded.inputs is None:
+                needed[INPUTS] = job.inputs.size
+        elif isinstance(output := job.nodes[name].output, StoredValue) and name not in loaded.outputs:
+            needed[name] = output.size
+    return needed
+
+
+def is_from_stored(job: JobState, referred: Iterable[Reference]) -> bool:
+    """Whether some of it is not kept in memory."""
+    if not job.has_stored:
+        return False
+    names = set(_names(job, referred))
+    return any(isinstance(job.inputs if name == INPUTS else job.nodes[name].output, StoredValue) for name in names)
+
+
+def _named(job: JobState, node: NodeState) -> Iterator[str]:
+    if node.spec.fan_in is not None:
+        yield from (child.node_id for child in gathered(job, node.spec.fan_in))
+    elif node.is_added and is_executed(node):
+        yield from references(node.task.params.raw)
+    else:
+        yield from _names(job, _references(job, node))
+
+
+def _references(job: JobState, node: NodeState) -> Iterator[Reference]:
+    """Of everything that is evaluated when the node runs."""
+    spec = node.spec
+    if is_executed(node):
+        yield from node.task.params.references
+    if spec.fan_out is not None:
+        fan = job.fans.get(node.parent or node.node_id)
+        if fan is None or fan.items is None:
+            yield from spec.fan_out.source.references
+    for branch in spec.branches:
+        if branch.condition is not None:
+            yield from branch.condition.references
+    if spec.wait is not None:
+        for template in (spec.wait.until, spec.wait.seconds):
+            if template is not None:
+                yield from template.references
+    if spec.approval is not None:
+        yield from spec.approval.message.references
+    if spec.child_job is not None:
+        yield from spec.child_job.inputs.references
+
+
+def _names(job: JobState, referred: Iterable[Reference]) -> Iterator[str]:
+    for reference in referred:
+        if reference.root == "inputs":
+            yield INPUTS
+        elif reference.root == "nodes":
+            if not reference.path:
+                yield from job.graph.nodes
+            elif reference.path[1:2] != ("status",) and reference.path[0] in job.nodes:
+                yield str(reference.path[0])

@@ -1,0 +1,216 @@
+"""Values that are larger than memory should hold: they stay in the database, and one job that is too large fails alone.
+
+The limits are scaled down, so that what takes gigabytes elsewhere takes kilobytes here.
+"""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from dagmaster.engine.turn import Rules
+from dagmaster.engine.values import StoredValue
+from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
+from dagmaster.orchestrator import orchestrator as orchestrators
+from dagmaster.store.batch import Batch
+from dagmaster.store.jobs import NewJob
+from tests.integration.fleet import OrchestratorRole, chain, child, fan, fleet, graph, single, task, wait_until
+
+SMALL = Rules(inline_bytes=1_000, max_turn_bytes=20_000, max_fan_in_bytes=200_000, max_result_bytes=200_000)
+LARGE = 5_000
+
+
+def weigh(ctx: Any) -> dict[str, Any]:
+    return {"size": len(str(ctx.params["text"]))}
+
+
+def swell(ctx: Any) -> dict[str, Any]:
+    return {"text": "x" * int(ctx.params.get("size", LARGE)), "list": list(range(5)), "x": ctx.params.get("x")}
+
+
+def held_values(owner: OrchestratorRole) -> list[bytes]:
+    """What the owner of all jobs keeps of their nodes' outputs."""
+    jobs = [job.state for job_id in owner.it.jobs if (job := owner.it.jobs.get(job_id)) is not None]
+    return [node.output for job in jobs for node in job.nodes.values() if isinstance(node.output, bytes)]
+
+
+async def test_a_large_output_is_read_when_an_expression_needs_it_and_not_kept(dsn: str):
+    what = graph(
+        {
+            "make": task("swell", "route"),
+            "route": ConditionalNode(
+                branches=(
+                    Branch(name="long", when="{{ nodes.make.output.text | length }} > 1000", next=("look",)),
+                    Branch(name="short", next=("END",)),
+                ),
+            ),
+            "look": task("weigh", "hold", params={"text": "{{ nodes.make.output.text }}"}),
+            "hold": task("sleep", "END", params={"seconds": 60}),
+        },
+        start="make",
+    )
+    async with fleet(dsn, swell=swell, weigh=weigh) as running:
+        owner = await running.orchestrator(rules=SMALL)
+        await running.worker()
+        job_id = await running.submit(what)
+        query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE node_id = 'hold' AND status = 'running'"
+        await running.until(query)
+        made = owner.it.jobs.get(job_id).state.nodes["make"].output
+        assert isinstance(made, StoredValue) and made.size > LARGE
+        assert max(map(len, held_values(owner))) < SMALL.inline_bytes
+        await running.cancel(job_id)
+        await running.ended(job_id)
+    nodes = await running.nodes(job_id)
+    assert nodes["look"]["output"] == {"size": LARGE}
+    assert len(nodes["make"]["output"]["text"]) == LARGE
+
+
+async def test_a_fan_out_over_a_large_list_gives_each_child_its_item_across_a_take_over(dsn: str):
+    what = graph(
+        {
+            "make": task("swell", "spread", params={"size": LARGE}),
+            "spread": FanOutNode(
+                source="{{ nodes.make.output.list }}", task=child("swell"), max_parallel=2, next=("gather",)
+            ),
+            "gather": FanInNode(aggregation="collect", next=("END",)),
+        },
+        start="make",
+    )
+    async with fleet(dsn, swell=swell) as running:
+        first = await running.orchestrator(rules=SMALL)
+        job_id = await running.submit(what)
+        worker = await running.worker(concurrency=1)
+        await running.until(
+            "SELECT count(*) > 0 AS ok FROM dagapp.dag_node_states WHERE node_id = 'spread__1' AND status = 'completed'"
+        )
+        await first.kill()
+        await running.orchestrator(rules=SMALL, orphan_threshold_seconds=0.5)
+        [row] = await running.completed(job_id)
+        await worker.stop()
+    gathered = row["result_data"]["gather"]
+    assert [one["x"] for one in gathered["results"]] == [0, 1, 2, 3, 4]
+    assert {len(one["text"]) for one in gathered["results"]} == {LARGE}
+    assert len(row["result_data"]["make"]["text"]) == LARGE
+
+
+async def test_a_fan_in_over_the_limit_fails_its_job_with_a_sentence(dsn: str):
+    async with fleet(dsn, swell=swell) as running:
+        owner = await running.orchestrator(rules=SMALL)
+        await running.worker()
+        items = list(range(8))
+        job_id = await running.submit(
+            fan(handler="swell", params={"x": "{{ item }}", "size": 30_000}), {"items": items}
+        )
+        neighbour = await running.submit(chain(3))
+        await running.completed(neighbour)
+        [row] = await running.ended(job_id)
+        assert row["status"] == "failed"
+        assert "a fan-in may gather 195.3 KiB (max_fan_in_bytes)" in row["error_message"]
+        assert "let each task return where its data is" in row["error_message"]
+        assert owner.it.stats.errors == 0
+    children = [node for name, node in (await running.nodes(job_id)).items() if name.startswith("spread__")]
+    assert {len(node["output"]["text"]) for node in children} == {30_000}
+
+
+async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+):
+    sizes = []
+    commit = orchestrators.commit
+
+    async def measured(conn: Any, batch: Batch) -> None:
+        sizes.append(sum(turn.bytes for turn, _ in batch.turns))
+        await commit(conn, batch)
+
+    async with fleet(dsn, swell=swell) as running:
+        first = await running.orchestrator(rules=SMALL)
+        what = single("swell", params={"size": 900})
+        jobs = await running.submit_all([NewJob(what, {}) for _ in range(60)])
+        await running.until("SELECT count(*) = 60 AS ok FROM dagapp.dag_tasks_waiting")
+        await first.kill()
+        await running.worker()
+        await running.until("SELECT count(*) >= 60 AS ok FROM dagapp.dag_mailbox WHERE kind = 'completed'")
+        monkeypatch.setattr(orchestrators, "commit", measured)
+        await running.orchestrator(rules=SMALL, orphan_threshold_seconds=0.5)
+        await running.completed(*jobs)
+    assert sum(sizes) > 60 * 900
+    assert max(sizes) < SMALL.max_turn_bytes + 2_000
+
+
+async def test_large_submissions_while_nobody_is_there_are_begun_by_parts_beside_a_small_one(dsn: str):
+    what = graph(
+        {"look": task("weigh", "END", params={"text": "{{ inputs.text }}"})}, start="look", inputs={"text": "string"}
+    )
+    async with fleet(dsn, weigh=weigh) as running:
+        jobs = await running.submit_all([NewJob(what, {"text": "y" * 15_000}) for _ in range(20)])
+        neighbour = await running.submit(chain(3))
+        owner = await running.orchestrator(rules=SMALL)
+        await running.worker()
+        await running.completed(neighbour, *jobs)
+        assert owner.it.stats.errors == 0
+    assert (await running.nodes(jobs[7]))["look"]["output"] == {"size": 15_000}
+
+
+async def test_a_result_over_the_limit_leaves_the_largest_outputs_with_their_nodes(dsn: str):
+    what = graph(
+        {"a": task("swell", "b", params={"size": 150_000}), "b": task("swell", "END", params={"size": 100_000})},
+        start="a",
+    )
+    async with fleet(dsn, swell=swell) as running:
+        await running.orchestrator(rules=SMALL)
+        await running.worker()
+        job_id = await running.submit(what)
+        [row] = await running.completed(job_id)
+        assert len(row["result_data"]["b"]["text"]) == 100_000
+        assert "a" not in row["result_data"]
+        assert row["result_data"]["_provenance"]["left_out"] == ["a"]
+        [warning] = await running.events(job_id, "job_warning")
+        assert warning["event_data"]["left_out"] == ["a"]
+    assert len((await running.nodes(job_id))["a"]["output"]["text"]) == 150_000
+
+
+ERRORS = {
+    "limit": psycopg.errors.ProgramLimitExceeded("total size of jsonb object elements exceeds the maximum"),
+    "libpq": psycopg.OperationalError("sending query failed: cannot allocate memory for output buffer"),
+    "memory": MemoryError(),
+}
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, error: BaseException, workflow_id: str) -> None:
+    """As if each batch with such a job in it were too large for the database."""
+    commit = orchestrators.commit
+
+    async def choosy(conn: Any, batch: Batch) -> None:
+        for turn, _ in batch.turns:
+            if turn.job.graph.workflow.workflow_id == workflow_id and not turn.is_over:
+                raise error
+        await commit(conn, batch)
+
+    monkeypatch.setattr(orchestrators, "commit", choosy)
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+async def test_a_job_that_is_too_large_to_be_written_fails_alone(dsn: str, monkeypatch: pytest.MonkeyPatch, kind: str):
+    refuse(monkeypatch, ERRORS[kind], "single")
+    async with fleet(dsn) as running:
+        large = await running.submit(single())
+        others = [await running.submit(chain(2)) for _ in range(3)]
+        await running.orchestrator()
+        await running.worker()
+        await running.completed(*others)
+        [row] = await running.ended(large)
+        assert row["status"] == "failed"
+        assert row["error_message"].startswith("the job is too large to be written: ")
+        assert "orchestrator_error" in [event["event_type"] for event in await running.events(large)]
+
+
+async def test_a_job_that_is_too_large_to_be_written_can_be_cancelled(dsn: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(orchestrators, "MAX_STRIKES", 10**9)
+    refuse(monkeypatch, ERRORS["limit"], "single")
+    async with fleet(dsn) as running:
+        owner = await running.orchestrator()
+        job_id = await running.submit(single())
+        await wait_until(lambda: owner.it.stats.errors > 0)
+        await running.cancel(job_id)
+        [row] = await running.ended(job_id)
+        assert row["status"] == "cancelled"
