@@ -128,13 +128,11 @@ def aggregate(turn: Turn, spec: FanInSpec) -> bytes:
 
 
 def _flatten(output: Any) -> Iterable[Any]:
-    """The items of a list; of an object the items of all its lists; anything else as it is, so that nothing is lost."""
+    """A list gives its items, any other value is one item; of an object that holds lists so does each value (C-66)."""
     if isinstance(output, list):
         return output
-    if isinstance(output, dict):
-        lists = [value for value in output.values() if isinstance(value, list)]
-        if lists:
-            return [item for items in lists for item in items]
+    if isinstance(output, dict) and any(isinstance(value, list) for value in output.values()):
+        return [item for value in output.values() for item in (value if isinstance(value, list) else [value])]
     return [output]
 
 

@@ -266,8 +266,10 @@ def _edges_into(target: str, workflow: Workflow) -> Edges:
 def _flat(output: Any) -> list[Any]:
     if isinstance(output, list):
         return output
-    lists = [value for value in output.values() if isinstance(value, list)] if isinstance(output, dict) else []
-    return [value for values in lists for value in values] if lists else [output]
+    values = list(output.values()) if isinstance(output, dict) else []
+    if not any(isinstance(value, list) for value in values):
+        return [output]
+    return [item for value in values for item in (value if isinstance(value, list) else [value])]
 
 
 def _number(output: Any) -> Any:

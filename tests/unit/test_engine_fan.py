@@ -114,8 +114,9 @@ def test_a_list_over_the_limit_is_refused():
         (
             "concat",
             [{"rows": [1], "n": 5, "more": [2]}, {"n": 6}, 7],
-            {"results": [1, 2, {"n": 6}, 7], "count": 4, "failed": 0},
+            {"results": [1, 5, 2, {"n": 6}, 7], "count": 5, "failed": 0},
         ),
+        ("concat", [{"l": [3], "s": "x"}, "y", 0], {"results": [3, "x", "y", 0], "count": 4, "failed": 0}),
         ("sum", [{"a": 1, "b": 2.5, "t": "x"}, [3, "y"], 4], {"total": 10.5, "count": 3, "failed": 0}),
         ("sum", [{"ok": True}, [False, True], {"n": 1}], {"total": 1, "count": 3, "failed": 0}),
         ("first", [{"a": 1}, {"a": 2}, {"a": 3}], {"result": {"a": 1}, "count": 3, "failed": 0}),
