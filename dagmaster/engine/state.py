@@ -116,6 +116,7 @@ class JobState:
     failed_node: str | None = None  # with which it failed, or is failing
     result: JobResult | None = None
     last_progress_at: datetime | None = None
+    spared_for: datetime | None = None  # the deadline for whose timer it was not given up; only in memory
     version: int = 0
     nodes: dict[str, NodeState] = field(default_factory=dict)
     fans: dict[str, FanState] = field(default_factory=dict)

@@ -55,12 +55,12 @@ def _time_out_dispatch(turn: Turn, node: NodeState) -> None:
 
 def end_zombie(turn: Turn) -> None:
     """A job that has not moved for so long, and waits for nothing, will not move any more (RT-15)."""
-    after = timedelta(seconds=turn.rules.zombie_after_seconds)
-    stands_by_order = turn.job.is_paused or turn.job.held
-    last = turn.now if stands_by_order else turn.job.last_progress_at or turn.job.created_at
-    until = last + after
-    if turn.now >= until:
-        until = max((at for node in turn.job.nodes.values() if (at := _deadline(turn, node))), default=until)
+    job, after = turn.job, timedelta(seconds=turn.rules.zombie_after_seconds)
+    due = _latest_deadline(turn)
+    until = max(job.last_progress_at or job.created_at, due or job.created_at) + after
+    if turn.now >= until and due is not None and job.spared_for != due:
+        # The timer of that deadline may be due in this very moment, and come after this one.
+        job.spared_for, until = due, turn.now + after
     if turn.now < until:
         turn.arm(TimerKind.ZOMBIE, until)
         return
@@ -68,6 +68,14 @@ def end_zombie(turn: Turn) -> None:
     give_up(turn, f"Timeout: no progress for {hours:g} hours")
     if not turn.is_over:  # The chains that run last may stand still, too.
         turn.arm(TimerKind.ZOMBIE, turn.now + after)
+
+
+def _latest_deadline(turn: Turn) -> datetime | None:
+    """When the last of its timers is due, also one that is late; now, if it stands because somebody wants it so."""
+    job = turn.job
+    if job.is_paused or job.held:
+        return turn.now
+    return max((at for node in job.nodes.values() if (at := _deadline(turn, node))), default=None)
 
 
 def _deadline(turn: Turn, node: NodeState) -> datetime | None:
@@ -79,7 +87,7 @@ def _deadline(turn: Turn, node: NodeState) -> datetime | None:
             return dispatch_deadline(turn, node)
         case NodeStatus.RUNNING if node.result_of is None and is_executed(node) and node.started_at is not None:
             return node.started_at + timeout(turn, node)
-        case NodeStatus.RUNNING if node.spec.type in WAITING:  # For as long as it takes.
-            return node.not_before or turn.now + timedelta(seconds=turn.rules.zombie_after_seconds)
+        case NodeStatus.RUNNING if node.spec.type in WAITING:  # Without a deadline, for as long as it takes.
+            return node.not_before or turn.now
         case _:
             return None

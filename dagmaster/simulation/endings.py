@@ -7,7 +7,7 @@ from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import EndNode, StartNode
 from dagmaster.simulation.cases import parent_of
 from dagmaster.simulation.forging import FORGER
-from dagmaster.simulation.ground import INTERFERING, PATIENCE_SECONDS, Fault, Ground, require
+from dagmaster.simulation.ground import INTERFERING, Fault, Ground, require
 from dagmaster.simulation.leaves import may_fail
 from dagmaster.simulation.oracle import Oracle
 from dagmaster.simulation.store import Store
@@ -65,10 +65,9 @@ def _shows(node_id: str, oracle: Oracle) -> bool:
 def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
     """Something could not succeed, or its attempts were used up by faults, or nothing moved for too long."""
     error, culprit = ground.store.job.error, ground.store.job.failed_node
-    if culprit is None:
-        patient = ground.rules.zombie_after_seconds >= PATIENCE_SECONDS
-        require(not patient, "the job stood still until it was given up")
-        return
+    # Whatever happens here, a timer or somebody's word is ahead as long as the job is open.
+    require(culprit is not None, "the job was given up: {}", error)
+    assert culprit is not None
     row = ground.store.nodes.get(culprit)
     assert row is not None and row.status is NodeStatus.FAILED, f"the job failed without a node: {error}"
     spent = row.attempt >= row.max_retries or not timeline.is_forgiven(culprit)

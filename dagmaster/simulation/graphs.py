@@ -186,7 +186,7 @@ class _Sketch:
         """What no worker executes and takes its time; a signal has the name of the node that waits for it."""
         match self._rng.choice(("time", "signal", "approval", "call")):
             case "time":
-                return self.add(WaitNode, "w", hooks, seconds=self._rng.choice((0, 2, 5, 50)))
+                return self.add(WaitNode, "w", hooks, seconds=self._rng.choice((0, 2, 5, 500)))
             case "signal":
                 name = f"w{len(self._drafts)}"
                 return self.add(WaitNode, "w", hooks, signal=name, timeout_seconds=self._rng.choice((None, None, 60)))

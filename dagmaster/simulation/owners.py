@@ -131,9 +131,13 @@ class Owner:
         busy = not self._ground.is_calm and self._ground.rng.random() < 0.4
         return [self._expansions.pop(0)] if self._expansions and not busy else []
 
-    def _due(self) -> Iterator[TimerDue]:
+    def _due(self) -> list[TimerDue]:
+        """In any order: several may be due at once, or late."""
+        due = []
         while self._timers and self._timers[0][0] <= self._ground.now:
-            yield heapq.heappop(self._timers)[2]
+            due.append(heapq.heappop(self._timers)[2])
+        self._ground.rng.shuffle(due)
+        return due
 
     def commit(self) -> bool:
         """Write what was decided; False when nothing was."""

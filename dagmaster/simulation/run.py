@@ -101,7 +101,7 @@ def _weather(rng: Random) -> Weather:
         steps_after_end=rng.choice((0, 30)),
         slice_size=rng.choice((2, 3, 2_000)),
         dispatch_timeout_seconds=rng.choice((None, None, 30.0)),
-        zombie_after_seconds=100.0 if rng.random() < 0.03 else PATIENCE_SECONDS,
+        zombie_after_seconds=100.0 if rng.random() < 0.1 else PATIENCE_SECONDS,
         local_workers=rng.random() < 0.6,
         inline_bytes=rng.choice((0, 24, 65_536, 65_536)),
         max_turn_bytes=rng.choice((1, 100, 16_777_216, 16_777_216)),

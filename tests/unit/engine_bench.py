@@ -111,7 +111,7 @@ class Bench:
         self.store = Store(JOB, graph, dict(inputs or {}), OWNER, self.now)
         self.job = self.store.load()
         self.turn = Turn(self.job, self.now, self.rules)
-        self._timers: list[tuple[datetime, int, TimerDue]] = []
+        self.timers: list[tuple[datetime, int, TimerDue]] = []
         self._armed = 0
 
     # What may happen to it.
@@ -130,7 +130,7 @@ class Bench:
         settle_versions(turn)
         for timer in turn.timers:
             self._armed += 1
-            heapq.heappush(self._timers, (timer.at, self._armed, TimerDue(timer.kind, timer.node_id, timer.attempt)))
+            heapq.heappush(self.timers, (timer.at, self._armed, TimerDue(timer.kind, timer.node_id, timer.attempt)))
         if not turn.is_over:
             assert difference(self.job, self.store.load()) is None
         if turn.follow_ups and self.expands:
@@ -182,7 +182,7 @@ class Bench:
             return self.send(message)
         self.store.reopen(OWNER, message)
         self.job = self.store.load()
-        self._timers = []
+        self.timers = []
         return self.send(Resume(), message)
 
     def close_queue(self, queue: str = "tasks") -> None:
@@ -195,13 +195,13 @@ class Bench:
     def wait(self, seconds: float) -> None:
         """Let time pass; the timers that run out are fired, all of them late."""
         self.now += timedelta(seconds=seconds)
-        while self._timers and self._timers[0][0] <= self.now:
-            self.send(heapq.heappop(self._timers)[2])
+        while self.timers and self.timers[0][0] <= self.now:
+            self.send(heapq.heappop(self.timers)[2])
 
     def restart(self) -> None:
         """The owner is gone; another one reads the rows."""
         self.job = self.store.load()
-        self._timers = []
+        self.timers = []
         self.send(Resume())
 
     # What can be seen of it.

@@ -247,6 +247,8 @@ def test_a_job_that_stood_still_and_then_cleans_up_is_watched_again():
     bench = impatient()
     bench.now = bench.now.replace(hour=5)
     bench.send(TimerDue(TimerKind.ZOMBIE))
+    bench.now = bench.now.replace(hour=6)
+    bench.send(TimerDue(TimerKind.ZOMBIE))
     assert (bench.status, bench.of("a"), bench.waiting) == (JobStatus.RUNNING, FAILED, ["42_clean_0"])
     assert TimerKind.ZOMBIE in {timer.kind for timer in bench.turn.timers}
 
@@ -255,5 +257,7 @@ def test_a_job_that_stands_still_while_it_cleans_up_is_given_up():
     bench = impatient()
     bench.complete("a")
     bench.now = bench.now.replace(hour=5)
+    bench.send(TimerDue(TimerKind.ZOMBIE))
+    bench.now = bench.now.replace(hour=6)
     bench.send(TimerDue(TimerKind.ZOMBIE))
     assert (bench.status, bench.error) == (JobStatus.FAILED, "Timeout: no progress for 0.00277778 hours")

@@ -1,13 +1,16 @@
 """Two clocks for each task (ruling C-32), and one for the job."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
+import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, end, fan_out, task
 
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.engine.turn import Rules
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.workflow import ApprovalNode, Node, WaitNode
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -116,10 +119,60 @@ def test_children_have_the_timeout_of_their_task():
 def test_a_job_that_has_not_moved_for_a_day_is_failed():
     bench = one()
     bench.begin("a")
+    bench.now += timedelta(seconds=2 * DAY)
+    bench.send(TimerDue(TimerKind.ZOMBIE))
+    assert bench.status is JobStatus.RUNNING, "the timer of its task is due, too"
     bench.now += timedelta(seconds=DAY)
     bench.send(TimerDue(TimerKind.ZOMBIE))
     assert (bench.status, bench.error) == (JobStatus.FAILED, "Timeout: no progress for 24 hours")
     assert bench.of("a") is NodeStatus.FAILED
+
+
+PATIENT: dict[str, Callable[[Bench], object]] = {
+    "wait": lambda bench: None,
+    "approval": lambda bench: None,
+    "retry": lambda bench: bench.fail("retry", retry_after_seconds=20),
+    "task": lambda bench: bench.begin("task"),
+}
+
+
+@pytest.mark.parametrize("name", PATIENT)
+@pytest.mark.parametrize("late_seconds", [0, 1, 100])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_order_of_timers_that_are_due_at_once_cannot_matter(name: str, late_seconds: float, is_reversed: bool):
+    """A wait that was longer than the limit failed its job in the moment in which it should have woken."""
+    nodes: dict[str, Node] = {
+        "wait": WaitNode(seconds=20),
+        "approval": ApprovalNode(message="?", timeout_seconds=20, allow_failure=True),
+        "retry": task(retry=RetryPolicy(max_attempts=1)),
+        "task": task(timeout_seconds=15, retry=RetryPolicy(max_attempts=1)),
+    }
+    bench = Bench(rules=Rules(zombie_after_seconds=12), **{name: nodes[name]}, last=task(name), end=end("last")).start()
+    PATIENT[name](bench)
+    bench.wait(19)
+    assert bench.status is JobStatus.RUNNING
+    bench.now += timedelta(seconds=1 + late_seconds)
+    due = [TimerDue(TimerKind.ZOMBIE), *(timer for at, _, timer in bench.timers if at <= bench.now)]
+    bench.send(*(reversed(due) if is_reversed else due))
+    assert bench.status is JobStatus.RUNNING
+    assert bench.job.nodes[name].ended_by is not None or bench.job.nodes[name].attempt == 1
+
+
+@pytest.mark.parametrize("seconds", [40, 20 * DAY])
+def test_a_wait_of_any_length_is_no_zombie(seconds: float):
+    bench = Bench(rules=Rules(zombie_after_seconds=12), w=WaitNode(seconds=seconds), end=end("w")).start()
+    bench.wait(seconds - 1)
+    bench.restart()
+    bench.wait(1)
+    assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_wait_that_was_due_while_nobody_had_the_job_wakes():
+    bench = Bench(rules=Rules(zombie_after_seconds=12), w=WaitNode(seconds=40), end=end("w")).start()
+    bench.now += timedelta(seconds=1000)
+    bench.restart()
+    bench.wait(0)
+    assert bench.status is JobStatus.COMPLETED
 
 
 def test_a_job_that_moves_is_no_zombie():
