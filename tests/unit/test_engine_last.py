@@ -64,8 +64,8 @@ def test_children_that_fail_leave_their_place_in_the_list():
     assert bench.of("g") is PENDING
     bench.complete("f__2", {"n": 5})
     assert bench.status is JobStatus.COMPLETED
-    assert bench.output("g") == {"results": [{"n": 1}, None, {"n": 5}], "count": 3}
-    assert bench.output("h") == {"total": 6, "count": 2}
+    assert bench.output("g") == {"results": [{"n": 1}, None, {"n": 5}], "count": 3, "failed": 1}
+    assert bench.output("h") == {"total": 6, "count": 2, "failed": 1}
 
 
 def test_a_fan_out_that_cannot_begin_may_fail_too():
