@@ -68,7 +68,7 @@ def dev(
     queues = sorted({queue, *settings.worker_queues, *named})
     options = worker_options(settings, queues, concurrency, handlers=handlers)
     listener = open_door(settings, host, port)
-    with database(settings) as dsn:
+    with database(settings, writable=True) as dsn:
         place = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
         typer.echo(f"dagmaster   {__version__}")
         typer.echo(f"data        {place}")
@@ -116,7 +116,7 @@ def orchestrator(
         options = worker_options(settings, chosen_queues(settings, queues), concurrency, handlers=handlers)
     registry = load_registry(settings, handlers) if with_worker or with_api else None
     door = make_door(settings, handlers, host, port) if with_api else None
-    with database(settings) as dsn:
+    with database(settings, writable=True) as dsn:
         log.info("the orchestrator is starting")
         greeting = f"serving {url_of(door.listener)}" if door else ""
         serve(dsn, settings, orchestrate=True, work=options, registry=registry, door=door, greeting=greeting)
@@ -137,7 +137,7 @@ def api(ctx: typer.Context, host: Host = None, port: Port = None, handlers: Hand
     settings = begin(ctx, quiet=False)
     registry = load_registry(settings, handlers)
     door = make_door(settings, handlers, host, port)
-    with database(settings) as dsn:
+    with database(settings, writable=True) as dsn:
         serve(dsn, settings, registry=registry, door=door, greeting=f"serving {url_of(door.listener)}")
 
 
@@ -169,7 +169,7 @@ def worker(
     if is_far(settings, ctx.obj):
         work_far(settings, options, registry, listener)
         return
-    with database(settings) as dsn:
+    with database(settings, writable=True) as dsn:
         names = ", ".join(options.queues)
         log.info("the worker is starting: queues %s, %s at once", names, count_of(options.concurrency, "task"))
         serve(dsn, settings, work=options, registry=registry, health=listener)

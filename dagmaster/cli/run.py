@@ -83,7 +83,7 @@ def run(
         function.check(job.inputs)
     queues = sorted({queue}.union(*(queues_of(one.workflow) for one in (graph, *graph.called))))
     options = worker_options(settings, queues, concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
-    with database(settings) as dsn:
+    with database(settings, writable=True) as dsn:
         outcome = asyncio.run(Runner(dsn, settings, registry, options, as_json, timeout, function).run(job))
     raise typer.Exit(outcome)
 

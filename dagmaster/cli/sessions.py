@@ -5,11 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
-import psycopg
-
 from dagmaster.errors import DatabaseUnavailable, Misconfigured, NotFound
 from dagmaster.settings import Settings
-from dagmaster.store.connect import Connection, opened
+from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.databases import database
 from dagmaster.store.embedded import EmbeddedServer
 
@@ -21,7 +19,7 @@ async def session(dsn: str) -> AsyncIterator[Connection]:
     try:
         async with opened(dsn, application="dagmaster cli") as conn:
             yield conn
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+    except LOST as error:
         raise DatabaseUnavailable(f"the database was lost: {str(error).strip().splitlines()[0]}") from error
 
 

@@ -6,8 +6,6 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
-import psycopg
-
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.errors import DatabaseUnavailable, UnknownJob
@@ -15,7 +13,7 @@ from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
 from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding, percent_done
 from dagmaster.model.states import JobStatus, NodeStatus
-from dagmaster.store.connect import Connection, opened
+from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.jobs import job_status, watch_nodes
 from dagmaster.store.standing import Histories, Standing, standing_of
 
@@ -91,7 +89,7 @@ async def follow(dsn: str, job_id: int, order: Sequence[str], show: Show) -> Job
     """Show the job each time it was looked at, until it has ended. The database may be away for a while."""
     histories = Histories()
     while True:
-        with suppress(psycopg.OperationalError, psycopg.InterfaceError, DatabaseUnavailable):
+        with suppress(*LOST, DatabaseUnavailable):
             async with opened(dsn, application="dagmaster cli") as conn:
                 return await _follow(conn, job_id, order, show, histories)
         await asyncio.sleep(RECONNECT_SECONDS)

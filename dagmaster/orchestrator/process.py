@@ -80,17 +80,12 @@ async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -
 async def _announce_in_spite_of_losses(
     dsn: str, orchestrator: Orchestrator, intervals: Intervals, stop: asyncio.Event
 ) -> None:
-    """Who cannot reach the database says so and ends; who loses it half-way may have been given jobs already."""
-    was_reached = False
+    """The database was there a moment ago; who loses it half-way may have been given jobs already."""
     while not stop.is_set():
         try:
             await announce(dsn, orchestrator, intervals)
             return
-        except DatabaseUnavailable:
-            if not was_reached:
-                raise
-        except LOST as error:
-            was_reached = True
+        except (*LOST, DatabaseUnavailable) as error:
             log.warning("the orchestrator lost the database as it started, trying again: %s", _first_line(error))
         with suppress(TimeoutError):
             async with asyncio.timeout(ANNOUNCE_AGAIN_SECONDS):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from psycopg.pq import TransactionStatus
 
-from dagmaster.store.connect import Connection, connect
+from dagmaster.store.connect import READ_ONLY, Connection, connect
 
 
 class SharedConnection:
@@ -31,11 +31,13 @@ class SharedConnection:
             conn = self._conn
             try:
                 yield conn
+            except READ_ONLY:  # The address may lead to another server by now.
+                await self._drop(conn)
+                raise
             finally:
                 # What was interrupted half-way must not reach the next one.
                 if conn.closed or conn.info.transaction_status is not TransactionStatus.IDLE:
-                    self._conn = None
-                    await conn.close()
+                    await self._drop(conn)
 
     def takes(self, run_once: Callable[[Connection], Awaitable[float | None]]) -> Callable[[], Awaitable[float | None]]:
         """Run it in a turn of its own."""
@@ -47,6 +49,9 @@ class SharedConnection:
         return run
 
     async def close(self) -> None:
-        conn, self._conn = self._conn, None
-        if conn is not None:
-            await conn.close()
+        if self._conn is not None:
+            await self._drop(self._conn)
+
+    async def _drop(self, conn: Connection) -> None:
+        self._conn = None
+        await conn.close()

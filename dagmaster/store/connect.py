@@ -31,7 +31,15 @@ _BY_KEY = " ".join(
 # A transaction that is left open keeps every dead row alive.
 _SAFE = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
 
-LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
+# A server that is read-only is about to become something else: a fail-over looks like that.
+READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
+LOST = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    READ_ONLY,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    OSError,
+)
 # What a pool raises besides: whoever only looks waits and looks again.
 AWAY = (*LOST, psycopg.Error, PoolTimeout, PoolClosed)
 _PROGRAM_LIMIT = "54"

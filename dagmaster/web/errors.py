@@ -44,6 +44,8 @@ STATUS: dict[type[Exception], int] = {
     PoolClosed: 503,
     psycopg.OperationalError: 503,
     psycopg.InterfaceError: 503,
+    psycopg.errors.ReadOnlySqlTransaction: 503,
+    psycopg.errors.IdleInTransactionSessionTimeout: 503,
     psycopg.DataError: 422,
 }
 # What the database or the pool says is not for strangers.

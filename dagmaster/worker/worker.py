@@ -380,7 +380,10 @@ class Worker:
     async def _discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         if self._link is None:
             return None
-        return await self._link.discard(task_id, checkpoint_id, reason)
+        try:
+            return await self._link.discard(task_id, checkpoint_id, reason)
+        except self._transport.lost:  # The next attempt finds it again.
+            return None
 
     async def _watch(self, link: Link) -> None:
         """Stop what is no longer to be done: its job was cancelled or failed, or another attempt has begun."""

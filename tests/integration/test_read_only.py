@@ -1,0 +1,119 @@
+"""A database that is read-only for a while, as in a fail-over: everybody waits, and goes on."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+from far_worker import OFFER, WORKERS
+from fleet import chain, fleet, retry, single, wait_until
+from web import web
+
+from dagmaster.errors import DatabaseUnavailable
+from dagmaster.store import databases
+
+END_ALL = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'dagmaster%'"""
+
+
+async def make(dsn: str, *, read_only: bool) -> None:
+    """Everybody has to come again, as in a fail-over."""
+    async with await psycopg.AsyncConnection.connect(
+        dsn, autocommit=True, options="-c default_transaction_read_only=off"
+    ) as conn:
+        value = "on" if read_only else "off"
+        name = psycopg.sql.Identifier(conn.info.dbname)
+        change = psycopg.sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = {}")
+        await conn.execute(change.format(name, psycopg.sql.SQL(value)))
+        await conn.execute(END_ALL)
+
+
+@asynccontextmanager
+async def read_only(dsn: str) -> AsyncIterator[None]:
+    await make(dsn, read_only=True)
+    try:
+        yield
+    finally:
+        await make(dsn, read_only=False)
+
+
+@pytest.mark.parametrize("is_local", [True, False], ids=["near", "far"])
+async def test_who_runs_and_who_starts_waits_until_it_can_be_written(
+    dsn: str, is_local: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(ctx: object) -> None:
+        begun.set()
+        await goes_on.wait()
+
+    def complained(name: str) -> int:
+        return sum(name in record.name and "read-only" in record.getMessage() for record in caplog.records)
+
+    async with fleet(dsn, wait=wait) as running:
+        role = await running.orchestrator()
+        await running.worker(owner=role if is_local else None)
+        job_id = await running.submit(chain(2, "wait", retry=retry(0)))
+        await begun.wait()
+        with caplog.at_level(logging.WARNING):
+            async with read_only(dsn):
+                late = asyncio.create_task(running.orchestrator())
+                goes_on.set()  # Its result cannot be stored yet.
+                await wait_until(lambda: complained("orchestrator.process") >= 2 and complained("worker.worker") >= 1)
+            await late
+        await running.worker()
+        await running.completed(job_id, await running.submit(single()))
+
+
+async def test_no_job_is_blamed_for_a_database_that_cannot_be_written(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        await running.worker()
+        job_ids = [await running.submit(single()) for _ in range(5)]
+        for _ in range(3):
+            async with read_only(dsn):
+                await asyncio.sleep(0.1)
+        await running.completed(*job_ids, await running.submit(single()))
+        assert role.it.stats.errors == 0
+
+
+async def test_a_process_that_runs_jobs_waits_as_it_starts_and_one_that_only_asks_does_not(dsn: str) -> None:
+    async with read_only(dsn):
+        await databases._check(dsn)
+        starting = asyncio.create_task(databases._check(dsn, writable=True))
+        await asyncio.sleep(0.2)
+        assert not starting.done()
+    await asyncio.wait_for(starting, 20)
+
+
+async def test_over_http_it_is_a_503_that_may_be_tried_again(dsn: str) -> None:
+    async with web(dsn, single()) as it, read_only(dsn):
+        said = await it.post(WORKERS, OFFER, 503)
+        assert said["error"]["code"] == "unavailable"
+        await it.post("/api/v1/jobs", {"workflow_id": "single"}, 503)
+        await it.get("/api/v1/jobs")
+
+
+@pytest.mark.parametrize("ping", [databases.Ping.REJECT, databases.Ping.NO_RESPONSE])
+def test_a_server_that_starts_is_waited_for_and_one_that_is_not_there_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, ping: databases.Ping
+) -> None:
+    asked = []
+
+    async def check(dsn: str, *, writable: bool) -> None:
+        asked.append(dsn)
+        if len(asked) < 3:
+            raise DatabaseUnavailable("the database system is starting up")
+
+    monkeypatch.setattr(databases, "_check", check)
+    monkeypatch.setattr(databases, "sleep", lambda _: None)
+    monkeypatch.setattr(databases, "PGconn", SimpleNamespace(ping=lambda dsn: ping))
+    if ping is databases.Ping.REJECT:
+        databases._check_in_spite_of_start("dsn", writable=False)
+        assert len(asked) == 3
+    else:
+        with pytest.raises(DatabaseUnavailable):
+            databases._check_in_spite_of_start("dsn", writable=False)
