@@ -1,6 +1,7 @@
 """Orchestrators and workers in the test's own process, on a real database, with short intervals."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import load_settings
 from dagmaster.store import jobs
-from dagmaster.store.connect import opened
+from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.signals import MAIL, TASKS, Notifier
 from dagmaster.tasklogs.opening import open_task_logs
@@ -236,6 +237,28 @@ class Fleet:
     dsn: str
     roles: list[Role] = field(default_factory=list)
     known: Registry = field(default_factory=handlers)
+    _conn: Connection | None = None
+    _is_asking: bool = False
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Connection]:
+        """The fleet's own connection, and another for who asks while it is in use."""
+        if self._is_asking:
+            async with opened(self.dsn, application="test") as conn:
+                yield conn
+            return
+        self._is_asking = True
+        try:
+            if self._conn is None or _is_lost(self._conn):
+                await self.close()
+                self._conn = await connect(self.dsn, application="test")
+            yield self._conn
+        finally:
+            self._is_asking = False
+
+    async def close(self) -> None:
+        if self._conn is not None:
+            await self._conn.close()
 
     async def orchestrator(
         self, *, rules: Rules | None = None, poll: float = POLL, listens: bool = True, **intervals: float
@@ -260,26 +283,27 @@ class Fleet:
         return role
 
     async def submit(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> int:
-        async with opened(self.dsn, application="test") as conn:
+        async with self.connected() as conn:
             submitted = await jobs.submit(conn, jobs.NewJob(what, inputs or {}, **options), threshold_seconds=30)
             await conn.execute(f"NOTIFY {MAIL}")
         return submitted.job_id
 
     async def submit_all(self, new: list[jobs.NewJob]) -> list[int]:
-        async with opened(self.dsn, application="test") as conn:
+        async with self.connected() as conn:
             submitted = await jobs.submit_many(conn, new, threshold_seconds=30)
             await conn.execute(f"NOTIFY {MAIL}")
         return [one.job_id for one in submitted]
 
     async def cancel(self, job_id: int, actor: str = "somebody") -> None:
-        async with opened(self.dsn, application="test") as conn:
+        async with self.connected() as conn:
             await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": actor}}])
             await conn.execute(f"NOTIFY {MAIL}")
 
     # What the database says.
 
     async def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
-        return await rows(self.dsn, query, *values)
+        async with self.connected() as conn:
+            return await _ask(conn, query, values)
 
     async def value(self, query: str, *values: Any) -> Any:
         [row] = await self.rows(query, *values)
@@ -289,14 +313,13 @@ class Fleet:
     async def until(self, query: str, values: Callable[[], list[Any]] = list, seconds: float = SOON) -> None:
         """Ask until the answer is true."""
         deadline = monotonic() + seconds
-        async with await _plain(self.dsn) as conn:
-            while True:
-                row = await (await conn.execute(query, values() or None)).fetchone()
-                if row is not None and all(row.values()):
-                    return
-                self._complain()
-                assert monotonic() < deadline, f"waited in vain for: {query}"
-                await asyncio.sleep(0.005)
+        while True:
+            answer = await self.rows(query, *values())
+            if answer and all(answer[0].values()):
+                return
+            self._complain()
+            assert monotonic() < deadline, f"waited in vain for: {query}"
+            await asyncio.sleep(0.005)
 
     def _complain(self) -> None:
         """A role that died explains more than a test that waits for it in vain."""
@@ -364,15 +387,24 @@ async def fleet(dsn: str, **functions: Callable[..., Any]) -> AsyncIterator[Flee
         yield running
     finally:
         running.roles.sort(key=lambda role: isinstance(role, OrchestratorRole))
-        for role in running.roles:
-            await role.stop()
+        try:
+            for role in running.roles:
+                await role.stop()
+        finally:
+            await running.close()
 
 
-async def _plain(dsn: str) -> psycopg.AsyncConnection[dict[str, Any]]:
-    return await psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=dict_row)
+def _is_lost(conn: Connection) -> bool:
+    """Nothing comes unasked but the server's last words."""
+    return conn.closed or bool(select.select([conn.fileno()], [], [], 0)[0])
 
 
 async def rows(dsn: str, query: str, *values: Any) -> list[dict[str, Any]]:
-    async with await _plain(dsn) as conn:
-        cursor = await conn.execute(query, values or None)
+    async with opened(dsn, application="test") as conn:
+        return await _ask(conn, query, values)
+
+
+async def _ask(conn: Connection, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
+    async with psycopg.AsyncCursor(conn, row_factory=dict_row) as cursor:
+        await cursor.execute(query, values or None)
         return await cursor.fetchall() if cursor.description else []
