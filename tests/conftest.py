@@ -5,12 +5,14 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
 import psycopg
 import pytest
 from databases import Databases
 from hypothesis import HealthCheck, settings
 
+from dagmaster.handlers import registry
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
 
@@ -36,6 +38,24 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGMASTER_LOG_DIR", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hide handlers of other test modules that want processes: each worker would start one for them, to no end."""
+    own = {request.module.__name__, *filter(None, map(_module_of, vars(request.module).values()))}
+    hidden = [one for one in registry if one.isolation == "process" and one.function.__module__ not in own]
+    for one in hidden:
+        for names in (registry._handlers, registry._dotted):
+            for name in [name for name, handler in names.items() if handler is one]:
+                del names[name]
+    yield
+    for one in hidden:
+        registry.register(one)
+
+
+def _module_of(value: object) -> str | None:
+    return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
 
 
 @pytest.fixture(scope="session")

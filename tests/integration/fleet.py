@@ -119,7 +119,8 @@ def handlers(**functions: Callable[..., Any]) -> Registry:
     """These and the basic ones."""
     chosen = Registry()
     for handler in registry:
-        chosen.register(handler)
+        if handler.function.__module__ == dagmaster.handlers.basic.__name__:
+            chosen.register(handler)
     for name, function in functions.items():
         chosen.register(Handler(name, function))
     return chosen
