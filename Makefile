@@ -6,22 +6,26 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 RUNS ?= 5000
 SECONDS ?= 120
+WORLDS ?= 400
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test browser check bench simulate chaos screenshots vendor format clean
+.PHONY: help demo test test-quick browser check bench simulate chaos screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(READY) ## Run the demo workflow on an embedded PostgreSQL, with a live view
 	@$(BIN)/dagmaster run workflows/demo.yaml
 
 test: $(READY) browser ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
+	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(WORKERS) tests/unit tests/simulation $(ARGS)
 
 browser: # The pages are tested in a real one.
 	@command -v chromium >/dev/null || { \

@@ -1,10 +1,12 @@
-"""Two thousand worlds, the same each time; `make simulate` tries others."""
+"""Two thousand worlds, the same each time; `make test-quick` tries the first of them, `make simulate` others."""
+
+import os
 
 import pytest
 
 from dagmaster.simulation.run import run_many
 
-RUNS, CHUNKS = 2_000, 8
+RUNS, CHUNKS = int(os.environ.get("SIMULATION_WORLDS", "2000")), 8
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
