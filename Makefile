@@ -22,10 +22,10 @@ demo: $(READY) ## Run the demo workflow on an embedded PostgreSQL, with a live v
 	@$(BIN)/dagmaster run workflows/demo.yaml
 
 test: $(READY) browser ## Run all tests
-	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
-	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(WORKERS) tests/unit tests/simulation $(ARGS)
+	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/simulation $(ARGS)
 
 browser: # The pages are tested in a real one.
 	@command -v chromium >/dev/null || { \

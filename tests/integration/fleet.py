@@ -116,11 +116,10 @@ def fan(aggregation: str = "collect", *, max_parallel: int | None = None, **opti
 
 
 def handlers(**functions: Callable[..., Any]) -> Registry:
-    """These and the basic ones."""
+    """These, the basic ones and those of the test module."""
     chosen = Registry()
     for handler in registry:
-        if handler.function.__module__ == dagmaster.handlers.basic.__name__:
-            chosen.register(handler)
+        chosen.register(handler)
     for name, function in functions.items():
         chosen.register(Handler(name, function))
     return chosen

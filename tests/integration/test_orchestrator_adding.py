@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import process_handlers
 import pytest
 from fleet import Fleet, fleet, graph, handlers, retry, rows, single, task, wait_until
 from web import Web, web
 
 from dagmaster.errors import Invalid, JobEnded, TaskOver
-from dagmaster.handlers import Handler, HandlerContext, Registry, registry
+from dagmaster.handlers import Handler, HandlerContext, Registry
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode, result_of
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.slices import encode_slices
@@ -74,18 +73,6 @@ async def test_a_handler_in_a_thread_waits_until_they_are_stored(dsn: str) -> No
         await running.worker()
         [job] = await running.completed(await running.submit(single("adds")))
         assert job["result_data"]["work"]["echoed_params"]["name"] == 1
-
-
-async def test_a_handler_in_a_process_of_its_own_adds_through_its_worker(dsn: str) -> None:
-    known = handlers()
-    known.register(registry.get("process.adds"))
-    async with fleet(dsn) as running:
-        await running.orchestrator()
-        await running.worker(known=known, handler_specs=(process_handlers.__file__,))
-        [job] = await running.completed(await running.submit(single("process.adds")))
-        assert await running.statuses(job["job_id"]) == dict.fromkeys(
-            ("START", "work", "work.1", "work.2", "END"), "completed"
-        )
 
 
 async def test_groups_and_dependencies_are_rows(dsn: str) -> None:

@@ -136,15 +136,8 @@ def from_a_thread() -> Any:
     return apply_sync([*parts, create_task(total, {"numbers": parts})])[-1]
 
 
-@task(isolation="process")
-def from_a_process() -> Any:
-    parts = [create_task(number, {"n": n}) for n in range(3)]
-    return apply_sync([*parts, create_task(total, {"numbers": parts})])[-1]
-
-
-@pytest.mark.parametrize("entry", [from_a_thread, from_a_process], ids=["thread", "process"])
-async def test_a_plain_function_adds_tasks_too(running, entry):
-    job = await create_job("plain", entry)
+async def test_a_plain_function_adds_tasks_too(running):
+    job = await create_job("plain", from_a_thread)
     assert await result_of(running, job.id) == 3
 
 

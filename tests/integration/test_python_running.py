@@ -1,7 +1,6 @@
 import asyncio
 import gc
 import math
-import os
 import threading
 import warnings
 from collections.abc import Iterator
@@ -47,11 +46,6 @@ async def clean(row: int, factor: int) -> int:
 @task
 def load(rows: list[int]) -> dict[str, int]:
     return {"rows": len(rows), "total": sum(rows)}
-
-
-@task(isolation="process")
-def where() -> int:
-    return os.getpid()
 
 
 @workflow(id="etl_running")
@@ -272,14 +266,6 @@ def test_a_workflow_that_is_called_is_a_job_of_its_own() -> None:
         return clean(found["loaded"]["total"], factor=found["inputs"][2])
 
     assert outer.run(4) == 12
-
-
-def test_a_task_may_have_a_process_of_its_own() -> None:
-    @workflow
-    def apart() -> int:
-        return where()
-
-    assert apart.run() not in (0, os.getpid())
 
 
 async def test_a_job_that_takes_too_long_is_cancelled(dsn: str) -> None:

@@ -151,3 +151,13 @@ async def test_the_logs_of_tasks_that_run_side_by_side_are_never_mixed(dsn: str)
             assert all(str(job_id) in line for line in lines)
             others = {str(other) for other in job_ids} - {str(job_id)}
             assert not any(other in line for line in lines for other in others)
+
+
+async def test_a_handler_in_a_process_of_its_own_adds_through_its_worker(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await a_worker(running)
+        [job] = await running.completed(await running.submit(single("process.adds")))
+        assert await running.statuses(job["job_id"]) == dict.fromkeys(
+            ("START", "work", "work.1", "work.2", "END"), "completed"
+        )
