@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         handler,
         register_handler,
     )
+    from dagmaster.model.states import JobStatus, NodeStatus
     from dagmaster.python import sync
     from dagmaster.python.applying import apply, create_task
     from dagmaster.python.context import OrchContext, get_current_context
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     )
     from dagmaster.python.mapping import map, reduce
     from dagmaster.python.outcome import JobFailed
+    from dagmaster.python.records import JobInfo, TaskInfo, TaskState, WorkerInfo, WorkerState
     from dagmaster.python.running import run_job_test
     from dagmaster.python.sync import apply_sync
+    from dagmaster.python.system import get_logs_dir, health_check
     from dagmaster.python.tasks import call, current_task, task
     from dagmaster.python.workflows import job, workflow
 
@@ -52,10 +55,17 @@ __all__ = [
     "HandlerResult",
     "Interrupted",
     "JobFailed",
+    "JobInfo",
+    "JobStatus",
+    "NodeStatus",
     "OrchContext",
     "Permanent",
     "Retry",
     "Task",
+    "TaskInfo",
+    "TaskState",
+    "WorkerInfo",
+    "WorkerState",
     "add_task_to_job",
     "apply",
     "apply_sync",
@@ -67,8 +77,10 @@ __all__ = [
     "deregister_worker",
     "get_current_context",
     "get_job",
+    "get_logs_dir",
     "get_task",
     "handler",
+    "health_check",
     "job",
     "list_jobs",
     "list_workers",
@@ -98,6 +110,9 @@ HOMES = {
     **dict.fromkeys(("job", "workflow"), "dagmaster.python.workflows"),
     "JobFailed": "dagmaster.python.outcome",
     "run_job_test": "dagmaster.python.running",
+    **dict.fromkeys(("JobStatus", "NodeStatus"), "dagmaster.model.states"),
+    **dict.fromkeys(("JobInfo", "TaskInfo", "TaskState", "WorkerInfo", "WorkerState"), "dagmaster.python.records"),
+    **dict.fromkeys(("get_logs_dir", "health_check"), "dagmaster.python.system"),
 }
 
 
@@ -110,3 +125,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module(HOMES.get(name, "dagmaster.handlers")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # The names that are loaded when asked for are names all the same: dir() and a prompt that completes show them.
+    return sorted({*globals(), *__all__, "__version__"})

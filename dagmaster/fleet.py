@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from dagmaster.engine.turn import Rules
@@ -142,9 +142,10 @@ async def fleet(
         orchestrator = Orchestrator(rules_of(settings), notifier, poll_interval_seconds=settings.poll_interval_seconds)
         orchestrator.clock = clock or orchestrator.clock
     worker = None
+    transport = PostgresTransport(dsn, notifier)
     if work is not None and registry is not None:
         worker = make_worker(
-            PostgresTransport(dsn, notifier),
+            transport,
             registry,
             work,
             open_task_logs(settings),
@@ -159,7 +160,8 @@ async def fleet(
         notifier.on(TASKS, worker.look)
     running = Fleet(notifier, orchestrator, worker, asyncio.get_running_loop().create_future())
     async with (
-        _background(notifier.run()),
+        background(notifier.run()),
+        aclosing(transport),
         _stopped_last(dsn, settings, running),
         _stopped_first(running),
     ):
@@ -167,7 +169,7 @@ async def fleet(
 
 
 @asynccontextmanager
-async def _background(*work: Awaitable[None]) -> AsyncIterator[None]:
+async def background(*work: Awaitable[None]) -> AsyncIterator[None]:
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         yield

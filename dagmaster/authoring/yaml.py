@@ -1,5 +1,6 @@
 """Read workflow files. Every dialect that was ever documented ends in the same frozen Workflow."""
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
@@ -24,11 +25,13 @@ from dagmaster.authoring.templates import fold_templates
 from dagmaster.model.checks import MAX_NODES
 from dagmaster.model.inputs import WrongType, fit
 from dagmaster.model.problems import InvalidWorkflow, Problem, find_close
+from dagmaster.model.scopes import find_undeclared_inputs
 from dagmaster.model.workflow import MAX_RETENTION_DAYS, InputSpec, InputType, Node, Workflow
 
 __all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_workflow"]
 
-_KEYS: Final = tuple(field.alias or name for name, field in Workflow.model_fields.items())
+_KEYS: Final = tuple(field.alias or name for name, field in Workflow.model_fields.items() if name != "returns")
+_WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.0*)?")
 _INPUT_KEYS: Final = ("type", "required", "default", "description")
 _OTHER_NAMES: Final = {
     "str": "string",
@@ -96,8 +99,10 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
         notes.report("the file must be a mapping with 'workflow_id' and 'nodes'", document.mark)
         return None
     fields = read_fields(_without_extensions(document), _KEYS, "the workflow", notes)
+    takes_any_input = "inputs" not in fields and is_missing(fields.get("additional_inputs"))
     notes.place_mark((), document.mark)
     head = _read_head(fields, document, notes)
+    head["additional_inputs"] = head["additional_inputs"] or takes_any_input
     nodes = _read_nodes(fields, document, notes, (*head["on_failure"], *head["finally"]))
     if not nodes:
         return None
@@ -105,6 +110,8 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
     has_all_links = not (notes.has_lost_links and notes.has_errors)
     found = queues.find_problems(workflow, {UNREAD}, has_all_links=has_all_links)
     notes.problems += [notes.locate(problem) for problem in found]
+    if takes_any_input:
+        notes.problems += [notes.locate(problem) for problem in find_undeclared_inputs(workflow)]
     return workflow
 
 
@@ -144,8 +151,8 @@ def _read_version(located: Located | None, notes: Notes) -> int:
     if located is None or located.value is None:
         return 1
     match located.value:
-        case str(text) if text.strip().isdecimal() and len(text) < 10:
-            return int(text)
+        case str(text) if _WHOLE_NUMBER.fullmatch(text.strip()):
+            return int(text.strip().partition(".")[0])
         case float(number) if number.is_integer():
             return int(number)
         case int(number) if not isinstance(number, bool):

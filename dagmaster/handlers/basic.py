@@ -1,6 +1,7 @@
 """Handlers that need nothing: for first steps, tests and drills."""
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,14 +19,20 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @handler("echo")
 async def echo(ctx: HandlerContext) -> dict[str, Any]:
-    """Give back the parameters; with a number of `steps`, take that many steps and report each."""
-    steps = ctx.params.get("steps")
+    """Give back the parameters; with a number of `steps`, take that many of `step_delay` seconds each.
+
+    Each step is reported and ends with a checkpoint: a later attempt goes on after the last one.
+    """
+    steps, delay = ctx.params.get("steps"), ctx.params.get("step_delay")
     if type(steps) is not int:  # anything can be echoed, whatever it calls its parts
         return {"echoed_params": ctx.params}
-    for step in range(1, steps + 1):
-        ctx.progress(step, steps, f"step {step} of {steps}")
-        await asyncio.sleep(0)
-    return {"echoed_params": ctx.params, "steps_completed": max(steps, 0)}
+    names = [f"step_{number}" for number in range(1, steps + 1)]
+    first = len(names) - len(ctx.remaining(names)) + 1
+    for number, name in enumerate(names[first - 1 :], first):
+        await asyncio.sleep(delay if isinstance(delay, int | float) and 0 <= delay < math.inf else 0)
+        ctx.progress(number, steps, f"step {number} of {steps}")
+        await ctx.checkpoint(name, {"completed_steps": names[:number]})
+    return {"echoed_params": ctx.params, "steps_completed": len(names), "completed_steps": names}
 
 
 @handler("collect")

@@ -11,11 +11,14 @@ from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self
+from importlib import import_module
+from typing import Any, Self, TypeVar
 
 from dagmaster.errors import DagmasterError, Invalid
 from dagmaster.handlers.artifacts import Artifact, described
 from dagmaster.handlers.futures import in_loop
+
+Applied = TypeVar("Applied")
 
 MESSAGE_LIMIT = 2000
 LONGEST_RETRY_DELAY_SECONDS = 604_800
@@ -124,7 +127,8 @@ class HandlerContext:
     """One task as its handler sees it.
 
     `resumed_from` is where an earlier attempt got to. `cancelled` is set when the task is to end at once, `stopping`
-    when its worker is: then the next checkpoint is the last, and another worker goes on behind it. The sinks are
+    when its worker is: then the next checkpoint is the last, and another worker goes on behind it. `pool` lends
+    connections to the worker's database; it is None on a worker without one and in a process of its own. The sinks are
     called in the thread that the handler runs in, one call at a time, and must return at once.
     """
 
@@ -204,6 +208,12 @@ class HandlerContext:
         if not _in_a_loop():
             saving.wait()
         return saving
+
+    async def apply(self, items: "Applied", job_id: int | None = None) -> "Applied":
+        """Add tasks and groups of the Python API to this task's job, or to another one that is named."""
+        # Of a layer above, which most handlers do not need.
+        applied: Applied = await import_module("dagmaster.python.applying").apply(items, job_id or self.job_id)
+        return applied
 
     def remaining(self, phases: Sequence[str]) -> Sequence[str]:
         """Those behind the one that an earlier attempt got to; all of them if there was none."""

@@ -41,6 +41,18 @@ def find_expression_problems(
             yield Problem(message, found.place.path, severity=severity)
 
 
+def find_undeclared_inputs(workflow: Workflow) -> Iterator[Problem]:
+    """A warning for a workflow that declares no input and uses some: any are accepted, and nobody checks them."""
+    uses = [found for found in _find_all(workflow) if isinstance(found, _Use) and found.reference.root == "inputs"]
+    names = sorted({str(use.reference.path[0]) for use in uses if use.reference.path})
+    if names:
+        message = (
+            f"the workflow declares no inputs and uses {', '.join(names)}: any input is accepted, and a node fails "
+            "when one that it needs is missing; declare them under 'inputs'"
+        )
+        yield Problem(message, uses[0].place.path, severity="warning")
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where an expression stands. `node_id` is None in the globals, which every task shares."""

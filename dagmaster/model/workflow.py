@@ -204,11 +204,14 @@ Node = Annotated[
 
 
 # Fields that came after the first definitions were pinned.
-_LATER_FIELDS = ("retention_days", "schedule", "on_failure", "finally_")
+_LATER_FIELDS = ("retention_days", "schedule", "on_failure", "finally_", "returns")
 
 
 class Workflow(Frozen):
-    """`on_failure` and `finally` name the first nodes of chains that run when the rest has ended."""
+    """`on_failure` and `finally` name the first nodes of chains that run when the rest has ended.
+
+    `returns` is what a workflow in Python gives back, with expressions in the places of results.
+    """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
@@ -224,6 +227,7 @@ class Workflow(Frozen):
     schedule: Schedule | None = None
     on_failure: tuple[str, ...] = ()
     finally_: tuple[str, ...] = Field(default=(), alias="finally")
+    returns: Any = None
     nodes: Mapping[str, Node]
 
     @cached_property

@@ -10,7 +10,7 @@ from dagmaster.authoring.implicit import default_queue
 from dagmaster.errors import Conflict, UnknownHandler
 from dagmaster.handlers import HandlerContext, registry
 from dagmaster.handlers.current import find_current_task
-from dagmaster.python.context import session
+from dagmaster.python.context import find_context, session
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Item, Task, within
 from dagmaster.python.options import retry_of
@@ -86,12 +86,15 @@ def _options_of(callback: Callback, handler: str) -> dict[str, Any]:
 
 
 async def apply(items: Applied, job_id: int | None = None) -> Applied:
-    """Add the items to a job, all of them or none: to that of the running task, unless another one is named.
+    """Add the items to a job, all of them or none: to the one that is named, or to that of the open OrchContext or of
+    the running task.
 
     They are stored when it returns. Raises Invalid for items that wait in a circle or for what is not applied.
     """
     listed = [items] if isinstance(items, Item) else list(items)
-    task = find_current_task()
+    task, context = find_current_task(), find_context()
+    if job_id is None and context is not None:
+        job_id = context.job_id
     if task is not None and job_id in (None, task.job_id):
         numbers = _numbers.setdefault(task, Numbers())
         is_local = task.queue.startswith(LOCAL_QUEUE)

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from dagmaster.errors import Conflict
@@ -16,6 +17,8 @@ from dagmaster.store.connect import Connection, Pool, open_pool, opened
 from dagmaster.store.databases import database
 from dagmaster.store.revision import check_schema
 
+Applied = TypeVar("Applied")
+
 APPLICATION = "dagmaster python"
 POOL_SIZE = 4
 STATEMENT_TIMEOUT_SECONDS = 60.0
@@ -24,20 +27,29 @@ STATEMENT_TIMEOUT_SECONDS = 60.0
 class OrchContext:
     """`async with OrchContext():` around calls of the jobs API keeps the connections open from one to the next.
 
-    The database is that of the settings, unless an address is given. Inside of a running task the context is bound to
-    the task's job.
+    The database is that of the settings, unless an address is given. The context is bound to the job that is named,
+    or else, inside of a running task, to the task's job.
     """
 
-    def __init__(self, database_url: str | None = None) -> None:
+    def __init__(self, database_url: str | None = None, *, job_id: int | None = None) -> None:
         self.database_url = database_url
+        self._job_id = job_id
         self._stack: AsyncExitStack | None = None
         self._token: Token[OrchContext | None] | None = None
 
     @property
     def job_id(self) -> int | None:
-        """The job of the task that the code runs in; None outside of tasks."""
+        """The job that it is bound to; None outside of tasks, if none was named."""
+        if self._job_id is not None:
+            return self._job_id
         task = find_current_task()
         return task.job_id if task is not None else None
+
+    async def apply(self, items: "Applied", job_id: int | None = None) -> "Applied":
+        """As the function of this name, to the job of the context unless another one is named."""
+        # Its module imports this one.
+        applied: Applied = await import_module("dagmaster.python.applying").apply(items, job_id or self.job_id)
+        return applied
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
@@ -59,6 +71,11 @@ class OrchContext:
 
 
 _current: ContextVar[OrchContext | None] = ContextVar("dagmaster_context", default=None)
+
+
+def find_context() -> OrchContext | None:
+    """The context that is open here."""
+    return _current.get()
 
 
 def get_current_context() -> OrchContext:

@@ -78,22 +78,26 @@ class Task(Item):
     """A call of a function that a worker will make.
 
     As a value among the arguments of another task it stands for its result. `name` makes its id in the job one that
-    can be told; without it the id is a number.
+    can be told; without it the id is a number. `entrypoint` is another word for `handler`.
     """
 
     kind = "task"
 
     def __init__(
         self,
-        handler: str,
+        handler: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         *,
+        entrypoint: str | None = None,
         name: str | None = None,
         label: str | None = None,
         queue: str | None = None,
         timeout_seconds: float | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
+        if handler is not None and entrypoint is not None:
+            raise TypeError("a Task has one handler: give it as the first argument or as entrypoint, not as both")
+        handler = entrypoint if handler is None else handler
         if not isinstance(handler, str):
             raise TypeError(f"a Task has the name of a handler; create_task() makes one of {handler!r}")
         super().__init__(label or name or _short(handler))

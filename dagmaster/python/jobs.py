@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dagmaster.authoring.implicit import QueueRules, add_ends, default_queue, resolve_queues
@@ -24,6 +24,7 @@ from dagmaster.python.records import JobInfo, TaskInfo, WorkerInfo, WorkerState
 from dagmaster.python.values import encode
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store import instances, jobs, snowflakes, steering
+from dagmaster.store.connect import Connection
 from dagmaster.store.handlers import list_contracts
 from dagmaster.store.snowflakes import ENTRY, SUBMITTED_BY
 
@@ -56,9 +57,14 @@ async def create_job(
         submitted = await jobs.submit(
             conn, job, threshold_seconds=settings.orphan_threshold_seconds, source_app="python"
         )
-        row = await jobs.get_job(conn, submitted.job_id)
+        [info] = await _infos(conn, [await jobs.get_job(conn, submitted.job_id)])
     task.job_id, task.node_id = submitted.job_id, ENTRY
-    return JobInfo.of(row)
+    return info
+
+
+async def _infos(conn: Connection, rows: Sequence[Mapping[str, Any]]) -> list[JobInfo]:
+    names = await jobs.workflow_names(conn, [row["workflow_hash"] for row in rows])
+    return [JobInfo.of(row, names.get(row["workflow_hash"])) for row in rows]
 
 
 def _check_known(handler: str, contracts: Contracts) -> None:
@@ -99,13 +105,14 @@ def job_name(name: str) -> str:
 
 async def get_job(job_id: int) -> JobInfo:
     async with session() as conn:
-        return JobInfo.of(await jobs.get_job(conn, job_id))
+        [info] = await _infos(conn, [await jobs.get_job(conn, job_id)])
+        return info
 
 
 async def list_jobs(status: str | None = None, *, limit: int = 50, offset: int = 0) -> list[JobInfo]:
     """The newest first."""
     async with session() as conn:
-        return [JobInfo.of(row) for row in await jobs.list_jobs(conn, status=status, limit=limit, offset=offset)]
+        return await _infos(conn, await jobs.list_jobs(conn, status=status, limit=limit, offset=offset))
 
 
 async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
@@ -116,7 +123,8 @@ async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
     async with session() as conn:
         await steering.request_cancel(conn, job_id, actor=ACTOR, reason=reason)
         row = await steering.until(conn, job_id, lambda job: job["status"] in JOB_TERMINAL, seconds=WITHIN_SECONDS)
-        return JobInfo.of(row)
+        [info] = await _infos(conn, [row])
+        return info
 
 
 async def retry_failed_tasks(job_id: int) -> JobInfo:
@@ -125,7 +133,8 @@ async def retry_failed_tasks(job_id: int) -> JobInfo:
         threshold = load_settings().orphan_threshold_seconds
         await steering.request_retry(conn, job_id, None, actor=ACTOR, threshold_seconds=threshold)
         row = await steering.until(conn, job_id, lambda job: job["status"] != "failed", seconds=WITHIN_SECONDS)
-        return JobInfo.of(row)
+        [info] = await _infos(conn, [row])
+        return info
 
 
 async def add_task_to_job(job_id: int, entrypoint: Callback, kwargs: Mapping[str, Any] | None = None) -> Task:

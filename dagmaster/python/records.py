@@ -37,10 +37,11 @@ class JobInfo:
     error: str | None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Self:
+    def of(cls, row: Mapping[str, Any], name: str | None = None) -> Self:
+        """`name` is the one that was given; the id of the workflow was made from it."""
         return cls(
             row["job_id"],
-            row["workflow_id"],
+            name or row["workflow_id"],
             JobStatus(row["status"]),
             row["created_at"],
             row["started_at"],

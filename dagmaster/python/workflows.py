@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dagmaster.authoring.implicit import add_ends
 from dagmaster.errors import Invalid, Misconfigured
-from dagmaster.model.expressions import compile_template
+from dagmaster.model.returned import returned_value
 from dagmaster.model.workflow import Workflow, WorkflowNode
 from dagmaster.python.handles import Draft, Handle, drafting, find_draft, seen_from_outside
 from dagmaster.python.inputs import inputs_of
@@ -31,7 +31,7 @@ FACTS = ("error", "failed_node", "status")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`returned` is what the function gave back: handles, perhaps in lists and dicts; `result` the same as data.
+    """`returned` is what the function gave back: handles, perhaps in lists and dicts.
 
     `called` are the workflows that it calls, and those that these call.
     """
@@ -39,7 +39,6 @@ class Written:
     workflow: Workflow
     called: Mapping[str, Workflow]
     returned: Any
-    result: Any
 
 
 class WorkflowFunction(Generic[P, R]):
@@ -82,12 +81,13 @@ class WorkflowFunction(Generic[P, R]):
             raise Invalid(f"the workflow function {self.__name__}() has called no task; a workflow needs one")
         try:
             nodes = add_ends(draft.nodes(), [head for heads in last.values() for head in heads])
-            workflow = Workflow(**self._head, **last, inputs=inputs, nodes=nodes)
+            result = draft.encode(returned)[0]
+            workflow = Workflow(**self._head, **last, inputs=inputs, nodes=nodes, returns=result)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             place = ".".join(map(str, fault["loc"]))
             raise Invalid(f"workflow {self.workflow_id!r}: {place}: {fault['msg']}") from error
-        return Written(workflow, draft.called, returned, draft.encode(returned)[0])
+        return Written(workflow, draft.called, returned)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """In another workflow function: a job of its own, whose result it stands for."""
@@ -156,8 +156,7 @@ class WorkflowFunction(Generic[P, R]):
 
     def value_of(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
         """The same as JSON data, from the outputs by node. Raises ExpressionFailed for what these do not have."""
-        nodes = {name: {"output": output} for name, output in outputs.items()}
-        return compile_template(self.written.result).resolve({"inputs": inputs, "nodes": nodes})
+        return returned_value(self.workflow.returns, outputs, inputs)
 
 
 AnyWorkflow = WorkflowFunction[..., Any]

@@ -155,6 +155,7 @@ class Transport(Protocol):
 
     lost: tuple[type[Exception], ...]
     waits: bool
+    handler_pool: Any  # of connections for handlers; None where the worker has no database
 
     def open(self, worker_id: str | None) -> AbstractAsyncContextManager[Link]:
         """A connection, for a worker that is known under this name or not known yet."""

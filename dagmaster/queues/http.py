@@ -45,6 +45,7 @@ class HttpTransport:
 
     lost: tuple[type[Exception], ...] = (ServerUnavailable,)
     waits = True
+    handler_pool = None
 
     def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 30.0) -> None:
         self.url = url.rstrip("/")

@@ -13,6 +13,7 @@ from dagmaster.ids import new_id
 from dagmaster.queues.contract import Offer, Orders, Recalled, SavedCheckpoint, Standing, TaskMessage, TaskReport
 from dagmaster.store import caching, handlers, instances, progress, tasks
 from dagmaster.store.connect import LOST, Connection, connect, keep_json
+from dagmaster.store.handler_pool import HandlerPool
 from dagmaster.store.progress import Told
 from dagmaster.store.signals import MAIL, Notifier
 
@@ -23,6 +24,7 @@ class PostgresTransport:
 
     def __init__(self, dsn: str, notifier: Notifier) -> None:
         self._dsn, self._notifier = dsn, notifier
+        self.handler_pool = HandlerPool(dsn)
 
     @asynccontextmanager
     async def open(self, worker_id: str | None) -> "AsyncIterator[PostgresLink]":
@@ -30,6 +32,10 @@ class PostgresTransport:
             durable = await stack.enter_async_context(await self._connect(durable=True))
             quick = await stack.enter_async_context(await self._connect(durable=False))
             yield PostgresLink(durable, quick, worker_id or "", self._notifier)
+
+    async def aclose(self) -> None:
+        """When no handler runs any more."""
+        await self.handler_pool.close()
 
     async def _connect(self, *, durable: bool) -> Connection:
         conn = await connect(self._dsn, application="dagmaster worker", hot=True, durable=durable)

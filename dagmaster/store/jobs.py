@@ -12,10 +12,11 @@ import psycopg
 from dagmaster.engine.added import read_definition
 from dagmaster.engine.state import CHILD_SHARE, JobState, NodeState, is_deciding, new_job, restore
 from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
-from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
+from dagmaster.errors import ExpressionFailed, IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id
 from dagmaster.model.graph import Graph
 from dagmaster.model.redact import redact
+from dagmaster.model.returned import returned_value
 from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
 from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import fetch, run
@@ -351,6 +352,22 @@ async def get_whole_job(conn: Connection, job_id: int, *, with_children: bool = 
     return row
 
 
+async def returned_by(conn: Connection, job: Mapping[str, Any]) -> Any:
+    """What the workflow function of a completed job has returned; None if there is no such value."""
+    if job["status"] != JobStatus.COMPLETED:
+        return None
+    row = await (await run(conn, "returned_by", {"workflow_hash": job["workflow_hash"]})).fetchone()
+    returns = row["returns"] if row else None
+    if isinstance(returns, bytes):  # Some connections leave JSON as it is.
+        returns = orjson.loads(returns)
+    if returns is None:
+        return None
+    try:
+        return returned_value(returns, job["result_data"] or {}, job["input_params"])
+    except ExpressionFailed:  # Of a node that was skipped, or that was allowed to fail.
+        return None
+
+
 async def list_jobs(
     conn: Connection,
     *,
@@ -375,6 +392,12 @@ async def list_jobs(
         "offset": offset,
     }
     return await fetch(conn, "list_jobs", values)
+
+
+async def workflow_names(conn: Connection, hashes: Collection[str]) -> dict[str, str]:
+    """The names of pinned definitions by their hashes."""
+    rows = await fetch(conn, "workflow_names", {"hashes": sorted(set(hashes))})
+    return {row["workflow_hash"]: row["name"] for row in rows}
 
 
 async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[int]:

@@ -47,6 +47,7 @@ class Bench:
     handler_ended: Callable[[str], None]
     leave_behind: Callable[[str, Future[Any]], None]
     cache: ResultCache
+    pool: Any = None
     stopping: Event = field(default_factory=Event)
 
 
@@ -209,6 +210,7 @@ async def _context(attempt: _Attempt) -> HandlerContext:
         progress_sink=teller.progress_sink(message.task_id),
         checkpoint_sink=teller.checkpoint_sink(message.task_id),
         add_sink=_add_sink(attempt),
+        pool=attempt.bench.pool,
         stopping=attempt.bench.stopping,
     )
 

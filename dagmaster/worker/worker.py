@@ -101,6 +101,7 @@ class Worker:
             self.slots.finish,
             self._leave_behind,
             ResultCache(lambda: self._link),
+            transport.handler_pool,
         )
         self._link: Link | None = None
         self._more_waits = True

@@ -14,7 +14,7 @@ from dagmaster.handlers.current import find_current_task
 from dagmaster.model.states import JobStatus
 from dagmaster.python.applying import apply, create_task
 from dagmaster.python.context import OrchContext, _shared, get_current_context
-from dagmaster.python.graphs import Group
+from dagmaster.python.graphs import Group, Task
 from dagmaster.python.jobs import (
     add_task_to_job,
     cancel_job,
@@ -68,6 +68,13 @@ async def patient() -> None:
     await events["go"].wait()
 
 
+@task
+async def adding_by_context(ctx_of: str) -> int:
+    here: Any = find_current_task() if ctx_of == "task" else get_current_context()
+    added = create_task(double, {"n": 4})
+    return await here.apply(added)
+
+
 # Jobs.
 
 
@@ -101,10 +108,52 @@ async def test_a_name_that_only_workers_know_can_be_mapped(dsn: str) -> None:
         assert row["result_data"]["entry"] == {"result": 13}
 
 
+async def test_the_name_of_a_job_comes_back_as_it_was_given(running):
+    job = await create_job("t root", create_task(double, {"n": 1}))
+    assert [(await get_job(job.id)).name, (await list_jobs())[0].name] == ["t root", "t root"]
+
+
+@pytest.mark.parametrize("ctx_of", ["task", "context"])
+async def test_a_task_adds_tasks_by_its_context(running, ctx_of):
+    job = await create_job("adding", create_task(adding_by_context, {"ctx_of": ctx_of}))
+    [row] = await running.completed(job.id)
+    assert row["result_data"]["entry"]["result"] == 8
+
+
+async def test_a_context_is_bound_to_the_job_that_is_named(running):
+    job = await create_job("patient", create_task(patient))
+    task = Task(entrypoint=double.handler, kwargs={"n": 5}, queue="q")
+    async with OrchContext(job_id=job.id) as context:
+        assert get_current_context().job_id == job.id
+        assert await context.apply(task) is task
+        other = await apply(create_task(double, {"n": 6}))
+    events["go"].set()
+    await running.completed(job.id)
+    assert [(await get_task(one.id)).result for one in (task, other)] == [10, 12]
+
+
+def test_a_task_has_one_handler():
+    assert Task("a.b").entrypoint == Task(entrypoint="a.b").handler == "a.b"
+    with pytest.raises(TypeError, match="not as both"):
+        Task("a.b", entrypoint="a.c")
+
+
+async def test_the_health_of_the_installation_can_be_asked(running):
+    found = await dagmaster.health_check()
+    assert (found["status"], found["active_workers"], found["stale_tasks"]) == ("ok", 1, 0)
+    assert found["database"]["status"] == "ok"
+
+
+def test_the_folder_of_the_logs_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAGMASTER_LOG_DIR", str(tmp_path / "a" / "b"))
+    assert dagmaster.get_logs_dir() == tmp_path / "a" / "b"
+    assert dagmaster.get_logs_dir().is_dir()
+
+
 async def test_a_job_begins_with_its_entry_and_ends_with_it(running):
     entry = create_task(double, {"n": 21})
     job = await create_job("Answer to Everything!", entry)
-    assert (job.name, job.status) == ("answer_to_everything", JobStatus.PENDING)
+    assert (job.name, job.status) == ("Answer to Everything!", JobStatus.PENDING)
     assert (entry.job_id, entry.node_id) == (job.id, "entry")
     await running.completed(job.id)
     ended = await get_job(job.id)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import psycopg
 from fleet import chain, fleet, handlers, single
 
 from dagmaster.store.connect import opened
@@ -10,6 +11,25 @@ from dagmaster.store.tasks import unserved
 
 async def answer(ctx: Any) -> dict[str, int]:
     return {"answer": 42}
+
+
+async def test_handlers_borrow_connections_to_the_workers_database(dsn: str) -> None:
+    async def asks(ctx: Any) -> dict[str, Any]:
+        async with ctx.pool.connection() as conn:
+            row = await (await conn.execute("SELECT current_database(), %s::int", [7])).fetchone()
+        return {"row": list(row)}
+
+    def asks_in_a_thread(ctx: Any) -> dict[str, Any]:
+        with ctx.pool.connection() as conn:
+            return {"row": list(conn.execute("SELECT current_database(), %s::int", [7]).fetchone())}
+
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker(known=handlers(asks=asks, thread=asks_in_a_thread))
+        jobs = [await running.submit(single(name)) for name in ("asks", "thread")]
+        ended = await running.completed(*jobs)
+    database = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+    assert [job["result_data"]["work"] for job in ended] == [{"row": [database, 7]}] * 2
 
 
 async def test_a_task_waits_for_a_worker_that_has_its_handler(dsn: str) -> None:

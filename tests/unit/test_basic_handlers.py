@@ -1,6 +1,7 @@
 """The handlers that come with the package."""
 
 import random
+from time import perf_counter
 
 import pytest
 
@@ -46,8 +47,25 @@ async def test_echo_gives_its_params_back():
 async def test_echo_takes_steps_and_reports_each():
     seen = []
     result = await run("echo", {"steps": 3}, progress_sink=seen.append)
-    assert result.output == {"echoed_params": {"steps": 3}, "steps_completed": 3}
+    names = ["step_1", "step_2", "step_3"]
+    assert result.output == {"echoed_params": {"steps": 3}, "steps_completed": 3, "completed_steps": names}
     assert [(one.current, one.total) for one in seen] == [(1, 3), (2, 3), (3, 3)]
+
+
+async def test_echo_takes_the_time_of_its_steps_and_saves_each():
+    saved = []
+    began = perf_counter()
+    result = await run("echo", {"steps": 3, "step_delay": 0.05}, checkpoint_sink=saved.append)
+    assert perf_counter() - began >= 0.15
+    assert [one.phase for one in saved] == result.output["completed_steps"] == ["step_1", "step_2", "step_3"]
+    assert saved[1].data == {"completed_steps": ["step_1", "step_2"]}
+
+
+async def test_echo_goes_on_after_the_step_that_was_saved():
+    saved = []
+    result = await run("echo", {"steps": 3}, checkpoint_sink=saved.append, resumed_from=Checkpoint("step_2", {}))
+    assert [one.phase for one in saved] == ["step_3"]
+    assert result.output["completed_steps"] == ["step_1", "step_2", "step_3"]
 
 
 @pytest.mark.parametrize("steps", ["three", None, True, [1]])

@@ -55,6 +55,13 @@ def test_all_problems_of_all_files_are_shown_with_their_places(folder: Path) -> 
     assert "inputs.m refers to an unknown input" in checked.out
 
 
+def test_a_workflow_without_an_inputs_section_is_warned_of(folder: Path) -> None:
+    write_workflow(folder, "workflow_id: w\nnodes: {a: {handler: echo, queue: q, params: {x: '{{ inputs.x }}'}}}")
+    checked = call("validate", "workflows")
+    assert checked.code == 0
+    assert " warning: the workflow declares no inputs and uses x" in checked.out
+
+
 def test_problems_are_there_for_programs(folder: Path) -> None:
     write_workflow(folder, CYCLE)
     checked = call("validate", "workflows", "--json")

@@ -5,7 +5,9 @@ from textwrap import dedent
 import pytest
 from yaml_bench import ECHO, parse, parse_nodes
 
+from dagmaster.authoring.yaml import QueueRules, read_workflow
 from dagmaster.model.compile import compile_graph
+from dagmaster.model.inputs import check_inputs
 from dagmaster.model.retry import Backoff
 from dagmaster.model.workflow import (
     Aggregation,
@@ -41,7 +43,33 @@ def test_nearly_everything_may_be_left_out() -> None:
     assert workflow.nodes["END"] == EndNode()
 
 
-@pytest.mark.parametrize(("written", "version"), [("3", 3), ("'3'", 3), ('" 4 "', 4), ("2.0", 2), ("~", 1)])
+RULES = QueueRules(None, "default")
+
+
+def test_without_an_inputs_section_any_input_is_accepted_and_a_warning_names_those_that_are_used() -> None:
+    nodes = "nodes: {a: {handler: h, params: {x: '{{ inputs.y }}', z: '{{ inputs.b }}'}}}"
+    workflow, [problem] = read_workflow(f"workflow_id: w\n{nodes}", queues=RULES)
+    assert workflow is not None
+    assert workflow.additional_inputs
+    assert check_inputs(workflow, {"y": 1, "other": [2]}) == {"y": 1, "other": [2]}
+    assert (problem.severity, problem.line) == ("warning", 2)
+    assert problem.message.startswith("the workflow declares no inputs and uses b, y: any input is accepted")
+    said, found = read_workflow(f"workflow_id: w\nadditional_inputs: true\n{nodes}", queues=RULES)
+    assert (said is not None, found) == (True, ())
+
+
+@pytest.mark.parametrize("section", ["inputs: {}", "inputs:", "additional_inputs: false"])
+def test_with_a_section_that_is_empty_no_input_is_known(section: str) -> None:
+    workflow, [problem] = read_workflow(
+        f"workflow_id: w\n{section}\nnodes: {{a: {{handler: h, params: {{x: '{{{{ inputs.y }}}}'}}}}}}", queues=RULES
+    )
+    assert workflow is None
+    assert problem.message == "inputs.y refers to an unknown input; inputs are: none"
+
+
+@pytest.mark.parametrize(
+    ("written", "version"), [("3", 3), ("'3'", 3), ('" 4 "', 4), ("2.0", 2), ("~", 1), ('"1.0"', 1), ('"12.00"', 12)]
+)
 def test_versions_are_whole_numbers_however_written(written: str, version: int) -> None:
     assert parse(f"workflow_id: w\nversion: {written}\nnodes: {{a: {{handler: h}}}}").version == version
 

@@ -156,6 +156,7 @@ def test_values_that_are_not_plain_data(value: str, message: str) -> None:
             "1:14: 'workflow_id': string should have at most 64 characters",
         ),
         ("workflow_id: w\nversion: 1.5\nnodes: {a: {handler: h}}", "2:10: 'version' must be a whole number"),
+        ("workflow_id: w\nversion: '1.5'\nnodes: {a: {handler: h}}", "2:10: 'version' must be a whole number"),
         ("workflow_id: w\nversion: one\nnodes: {a: {handler: h}}", "2:10: 'version' must be a whole number"),
         ("workflow_id: w\nis_active: maybe\nnodes: {a: {handler: h}}", "2:12: 'is_active' must be true or false"),
         ("workflow_id: w\ninputs: [a]\nnodes: {a: {handler: h}}", "2:9: 'inputs' must be a mapping of names to types"),

@@ -58,7 +58,7 @@ def test_a_wait_is_for_one_thing(written: str, field: str, value: Any) -> None:
         ("type: wait, seconds: 1, timeout_seconds: 2", "it is only for a signal"),
         ("type: wait, signal: go, timeout_seconds: 0", "input should be greater than 0"),
         ("type: approval", "the approval 'a' needs a 'message'"),
-        ("type: approval, message: 'x {{ inputs.y }}'", "inputs.y refers to an unknown input"),
+        ("type: approval, message: 'x {{ inputs.y }}'", "the workflow declares no inputs and uses y"),
         ("type: workflow", "node 'a' needs a 'workflow'"),
         ("type: workflow, workflow: x, inputs: [1]", "'inputs' of node 'a' must be a mapping"),
         ("type: workflow, workflow: x, inputs: {y: '{{ nodes.z.output }}'}", "refers to an unknown node"),

@@ -113,6 +113,14 @@ SELECT input_params FROM dagapp.dag_jobs WHERE job_id = :job_id;
 -- Pinned definitions by hash.
 SELECT workflow_hash, definition FROM dagapp.dag_workflows WHERE workflow_hash = ANY(:hashes);
 
+-- workflow_names --
+-- The names of pinned definitions, as they were given.
+SELECT workflow_hash, definition ->> 'name' AS name FROM dagapp.dag_workflows WHERE workflow_hash = ANY(:hashes);
+
+-- returned_by --
+-- What the workflow of this definition returns: data with expressions; null unless it is one in Python.
+SELECT definition -> 'returns' AS returns FROM dagapp.dag_workflows WHERE workflow_hash = :workflow_hash;
+
 -- show_job --
 -- One job, whole.
 SELECT * FROM dagapp.dag_jobs WHERE job_id = :job_id;
@@ -137,8 +145,8 @@ FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 
 -- list_jobs --
 -- The newest jobs first, filtered.
-SELECT job_id, workflow_id, workflow_version, status, priority, error_message, submitted_by, correlation_id, owner_id,
-    paused_at, parent_job_id, created_at, started_at, completed_at
+SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, error_message, submitted_by,
+    correlation_id, owner_id, paused_at, parent_job_id, created_at, started_at, completed_at
 FROM dagapp.dag_jobs
 WHERE (:status::text IS NULL OR status = :status::dagapp.job_status)
     AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
