@@ -36,12 +36,17 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """One job with its nodes, how far it is, and those of its tasks that nobody would take."""
+    """One job with its nodes, how far it is, and those of its tasks that nobody would take.
+
+    `order` are the nodes of its graph as one leads to the next; `value` is what a workflow function has returned.
+    """
 
     job: Row
     nodes: Sequence[Row]
     outlook: Outlook
     unserved: Sequence[Row] = ()
+    order: Sequence[str] = ()
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)

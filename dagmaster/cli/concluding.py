@@ -1,5 +1,6 @@
 """A job that is waited for at the terminal, and how it ended."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -7,9 +8,12 @@ import typer
 
 from dagmaster.cli.failures import JOB_FAILED, tell
 from dagmaster.cli.live import live_view, plain_lines
-from dagmaster.cli.output import console, dump, print_for_reading, print_json
+from dagmaster.cli.output import by_node, console, dump, in_seconds, print_for_reading, print_json
 from dagmaster.cli.progress import JobView, Show
+from dagmaster.model.sandbox import shorten
 from dagmaster.model.states import JobStatus
+
+SHORT_CHARS = 2000
 
 
 def showing(*, as_json: bool) -> AbstractContextManager[Show]:
@@ -20,28 +24,43 @@ def showing(*, as_json: bool) -> AbstractContextManager[Show]:
     return live_view(screen) if screen.is_terminal else plain_lines()
 
 
-def conclude(view: JobView, *, as_json: bool, value: Any = None) -> int:
-    """Show how the job ended; the exit code. `value` is what a workflow function has made of the result."""
+def conclude(view: JobView, *, as_json: bool, hint: str = "") -> int:
+    """Show how the job ended; the exit code. `hint` says where there is more to see."""
+    outputs = by_node(view.result, [node.node_id for node in view.nodes])
     if as_json:
-        more = {} if value is None else {"value": value}
-        record = {"job_id": str(view.job_id), "status": view.status, "result": view.result, "error": view.error}
+        more = {} if view.value is None else {"value": view.value}
+        record = {"job_id": str(view.job_id), "status": view.status, "result": outputs, "error": view.error}
         print_json(record | more)
     elif view.status is JobStatus.COMPLETED:
-        _print_result(view, value)
+        _print_result(view, outputs or {}, hint)
     else:
         reason = f": {view.error}" if view.error else ""
         tell(f"job {view.job_id} {view.status}{reason}", f"what happened: dagmaster timeline {view.job_id}")
     return 0 if view.status is JobStatus.COMPLETED else JOB_FAILED
 
 
-def _print_result(view: JobView, value: Any) -> None:
-    """On a terminal in the order of the nodes, and without what is too long to be read."""
+def _print_result(view: JobView, outputs: Mapping[str, Any], hint: str) -> None:
+    """What a workflow function has returned, or the outputs. Long ones are cut; --output json has all."""
     screen = console()
-    if not screen.is_terminal:
-        typer.echo(dump(view.result if value is None else value))
-        return
-    if value is not None:
-        print_for_reading(screen, value)
-        return
-    outputs = {node.node_id: view.result[node.node_id] for node in view.nodes if node.node_id in view.result}
-    print_for_reading(screen, outputs)
+    if screen.is_terminal:
+        shown = {node.node_id: outputs[node.node_id] for node in view.nodes if node.node_id in outputs}
+        print_for_reading(screen, shown if view.value is None else view.value)
+        if hint:
+            screen.print(f"\n[dim]{hint}[/]")
+    elif view.value is not None:
+        typer.echo(dump(view.value))
+    elif len(text := dump(outputs)) <= SHORT_CHARS:
+        typer.echo(text)
+    else:
+        _print_summary(view, outputs)
+        if hint:
+            typer.echo(hint)
+
+
+def _print_summary(view: JobView, outputs: Mapping[str, Any]) -> None:
+    """A line for each node; a long output is cut."""
+    for node in view.nodes:
+        if outputs.get(node.node_id):
+            text = dump(outputs[node.node_id], lines=False)
+            typer.echo(f"{node.node_id} = {shorten(text)}")
+    typer.echo(f"job {view.job_id} completed in {in_seconds(view.seconds)}; the whole result: --output json")

@@ -1,22 +1,23 @@
 """Jobs: list them, look at one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dagmaster.cli.backend import Whole, backend_of
+from dagmaster.cli.backend import Row, Whole, backend_of
 from dagmaster.cli.failures import tell
 from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.listing import Listing
-from dagmaster.cli.options import JobReference, JsonOutput, ListForm, begin
+from dagmaster.cli.options import Form, JobReference, JsonOutput, ListForm, TextForm, begin
 from dagmaster.cli.output import (
     as_record,
     as_records,
     at_local_time,
     between,
+    by_node,
     console,
     count_of,
     dump,
@@ -86,6 +87,7 @@ def show(
     ctx: typer.Context,
     job: JobReference,
     children: Annotated[bool, typer.Option("--children", help="The children of fan-outs too.")] = False,
+    form: Form = TextForm.TEXT,
     as_json: JsonOutput = False,
 ) -> None:
     """Show one job with its nodes and its result.
@@ -96,14 +98,15 @@ def show(
       dagmaster show 247845805292758904 --json | jq .result_data
     """
     backend = backend_of(ctx, begin(ctx))
-    _print_whole(backend.job(find_job(backend, job), children=children), as_json=as_json)
+    _print_whole(backend.job(find_job(backend, job), children=children), as_json=as_json or form is TextForm.JSON)
 
 
 def _print_whole(whole: Whole, *, as_json: bool) -> None:
-    job, nodes, waiting = whole.job, whole.nodes, whole.unserved
+    job, nodes, waiting = whole.job, in_order(whole.nodes, whole.order), whole.unserved
+    outputs = by_node(job["result_data"], whole.order)
     if as_json:
-        ahead = as_record(_ahead(whole.outlook))
-        print_json({**as_record(job), **ahead, "nodes": as_records(nodes), "unserved": as_records(waiting)})
+        record = {**as_record(job), **as_record(_ahead(whole.outlook)), "result_data": outputs, "value": whole.value}
+        print_json({**record, "nodes": as_records(nodes), "unserved": as_records(waiting)})
         return
     screen = console()
     _print_job(screen, job, whole.outlook)
@@ -121,13 +124,24 @@ def _print_whole(whole: Whole, *, as_json: bool) -> None:
     for one in waiting:
         tasks = count_of(one["tasks"], "task")
         tell(f"{tasks} in queue {one['queue']!r} for handler {one['handler']!r}: no worker that takes such is running")
-    if job["result_data"] is not None:
-        screen.print()
-        screen.print("result", style="dim")
-        if screen.is_terminal:
-            print_for_reading(screen, job["result_data"])
-        else:
-            print_json(job["result_data"])
+    for title, value in {"returned": whole.value, "result": outputs}.items():
+        if value is not None:
+            screen.print()
+            screen.print(title, style="dim")
+            _print_value(screen, value)
+
+
+def _print_value(screen: Console, value: Any) -> None:
+    if screen.is_terminal:
+        print_for_reading(screen, value)
+    else:
+        print_json(value)
+
+
+def in_order(nodes: Sequence[Row], order: Sequence[str]) -> list[Row]:
+    """As one leads to the next; what was added, and the items of a fan-out, after the node that they belong to."""
+    places = {node_id: place for place, node_id in enumerate(order)}
+    return sorted(nodes, key=lambda node: places.get(node["parent_node_id"] or node["node_id"], len(order)))
 
 
 def _label(node: Mapping[str, Any]) -> str | None:

@@ -40,8 +40,9 @@ from dagmaster.store.events import list_events
 from dagmaster.store.explaining import explain_job, explain_node
 from dagmaster.store.handlers import list_contracts, view_handlers
 from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_workers
-from dagmaster.store.jobs import NewJob, Submitted, find_job_ids, get_job, list_jobs, list_nodes
+from dagmaster.store.jobs import NewJob, Submitted, find_job_ids, get_job, list_jobs, list_nodes, returned_by
 from dagmaster.store.jobs import submit as store_job
+from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.schedules import list_schedules
 from dagmaster.store.standing import Histories, standing_of
 from dagmaster.store.tasks import queue_depths, unserved
@@ -118,7 +119,10 @@ class Local:
             job, nodes = await get_job(conn, job_id), await list_nodes(conn, job_id, with_children=children)
             standing = await standing_of(conn, job_id)
             outlook = await outlook_of(conn, standing, Histories())
-            return Whole(job, with_outcomes(nodes, standing.job), outlook, await unserved(conn, job_id))
+            graph = await PinnedGraphs().find(conn, job["workflow_hash"])
+            order = list(graph.nodes) if graph is not None else []
+            shown = with_outcomes(nodes, standing.job)
+            return Whole(job, shown, outlook, await unserved(conn, job_id), order, await returned_by(conn, job))
 
         return self._ask(look)
 

@@ -18,7 +18,15 @@ class ListForm(StrEnum):
     JSONL = "jsonl"
 
 
+class TextForm(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Form = Annotated[
+    TextForm, typer.Option("--output", "-o", metavar="FORM", help="text, or json: the whole result, for programs.")
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("-i", "--input", metavar="NAME=VALUE", help="One input; again for each. Not a text? Then JSON."),

@@ -82,6 +82,13 @@ def _as_field(name: str, value: Any) -> Any:
             return value
 
 
+def by_node(outputs: Mapping[str, Any] | None, order: Sequence[str]) -> dict[str, Any] | None:
+    """The outputs in the order of the graph; the database forgets it."""
+    if outputs is None:
+        return None
+    return {name: outputs[name] for name in (*order, *outputs) if name in outputs}
+
+
 def print_for_reading(screen: Console, value: Any) -> None:
     """JSON in few lines: what fits on one is not spread over many, and long lists are cut."""
     screen.print(JSONHighlighter()(_laid_out(_shortened(value), screen.width)), soft_wrap=True)

@@ -112,6 +112,7 @@ class JobView:
     result: Any = field(default=None, repr=False)
     seconds: float = 0.0
     outlook: Outlook | None = None
+    value: Any = field(default=None, repr=False)  # what a workflow function has returned
 
     @property
     def has_ended(self) -> bool:

@@ -86,8 +86,10 @@ class Remote:
 
     def job(self, job_id: int, *, children: bool) -> Whole:
         whole = _row(self.client.job(job_id, children=children))
-        job = {name: value for name, value in whole.items() if name != "nodes"}
-        return Whole(job, whole["nodes"], _outlook(self.client.progress(job_id), datetime.now(UTC)))
+        job = {name: value for name, value in whole.items() if name not in ("nodes", "value")}
+        order = [node.node_id for node in self.client.graph(job_id).nodes]
+        outlook = _outlook(self.client.progress(job_id), datetime.now(UTC))
+        return Whole(job, whole["nodes"], outlook, (), order, whole["value"])
 
     def events(
         self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
@@ -299,6 +301,7 @@ def view_of(job: JobReply, order: Sequence[GraphNode], told: JobProgress) -> Job
         job.result_data,
         between(job.created_at, job.completed_at or now) or 0.0,
         _outlook(told, now),
+        job.value,
     )
 
 

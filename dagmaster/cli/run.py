@@ -1,7 +1,6 @@
 """Run one workflow from beginning to end in this process."""
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -15,17 +14,14 @@ from dagmaster.cli.concluding import conclude, showing
 from dagmaster.cli.definitions import find_called, find_workflow, load_registry, with_module_of
 from dagmaster.cli.failures import INTERRUPTED, TIMED_OUT, tell
 from dagmaster.cli.inputs import gather_inputs
-from dagmaster.cli.options import Concurrency, Handlers, Inputs, InputsJson, JsonOutput, begin
+from dagmaster.cli.options import Concurrency, Form, Handlers, Inputs, InputsJson, JsonOutput, TextForm, begin
 from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.runtime import stop_on_signals
 from dagmaster.cli.watching import follow, steps_of
-from dagmaster.errors import ExpressionFailed
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.model.graph import Graph
-from dagmaster.model.states import JobStatus
 from dagmaster.python.catalogue import find_function
-from dagmaster.python.workflows import AnyWorkflow
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.databases import database
@@ -50,12 +46,13 @@ def run(
     handlers: Handlers = None,
     concurrency: Concurrency = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait no longer than this.", min=0)] = None,
+    form: Form = TextForm.TEXT,
     as_json: JsonOutput = False,
 ) -> None:
     """Run a workflow in this process and show its result.
 
     Of a workflow in Python that is what its function returns, of others the
-    outputs by node.
+    outputs by node. A long result is cut; --output json gives all of it.
 
     PostgreSQL, an orchestrator and a worker are started for it. What Ctrl-C
     interrupts goes on with the next `dagmaster dev` in the same folder.
@@ -71,6 +68,7 @@ def run(
       dagmaster run my_workflows.py:nightly
     """
     settings = begin(ctx, traced=True)
+    is_json = as_json or form is TextForm.JSON
     handlers = with_module_of(workflow, handlers)
     registry = load_registry(settings, handlers)
     queue = own_queue(settings)
@@ -83,8 +81,13 @@ def run(
         function.check(job.inputs)
     queues = sorted({queue}.union(*(queues_of(one.workflow) for one in (graph, *graph.called))))
     options = worker_options(settings, queues, concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
+<<<<<<< HEAD
     with database(settings, writable=True) as dsn:
         outcome = asyncio.run(Runner(dsn, settings, registry, options, as_json, timeout, function).run(job))
+=======
+    with database(settings) as dsn:
+        outcome = asyncio.run(Runner(dsn, settings, registry, options, is_json, timeout).run(job))
+>>>>>>> c3b77b9 (Show what a workflow in Python returned, and nodes in the order of the graph)
     raise typer.Exit(outcome)
 
 
@@ -96,7 +99,6 @@ class Runner:
     options: WorkerOptions
     as_json: bool
     timeout: float | None
-    function: AnyWorkflow | None
 
     async def run(self, job: NewJob) -> int:
         stop = stop_on_signals()
@@ -109,17 +111,11 @@ class Runner:
                 view = await self._watch(job_id, job.graph, show, running, stop)
             if view is None:
                 return self._interrupted(job_id, by_user=stop.is_set())
-            return conclude(view, as_json=self.as_json, value=self._value(view, job.inputs))
+            hint = f"see it in the web UI: dagmaster dev, then {self._page(job_id)}"
+            return conclude(view, as_json=self.as_json, hint=hint)
 
-    def _value(self, view: JobView, inputs: Mapping[str, Any]) -> Any:
-        """What the workflow function returns; None if there is none."""
-        if self.function is None or view.status is not JobStatus.COMPLETED:
-            return None
-        try:
-            return self.function.value_of(view.result or {}, inputs)
-        except ExpressionFailed as error:
-            tell(f"warning: what {self.function.__name__}() returns is not among the results: {error}")
-            return None
+    def _page(self, job_id: int) -> str:
+        return f"http://{self.settings.api_host}:{self.settings.api_port}/ui/jobs/{job_id}"
 
     async def _submit(self, job: NewJob, running: Fleet) -> int:
         assert running.orchestrator is not None

@@ -8,7 +8,7 @@ import typer
 from dagmaster.cli.backend import Order, Receipt, backend_of
 from dagmaster.cli.concluding import conclude, showing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.options import Handlers, Inputs, InputsJson, JsonOutput, begin
+from dagmaster.cli.options import Form, Handlers, Inputs, InputsJson, JsonOutput, TextForm, begin
 from dagmaster.cli.output import print_json
 from dagmaster.cli.progress import Show
 
@@ -33,6 +33,7 @@ def submit(
         str | None, typer.Option(metavar="URL", help="Where to send a signed message when the job has ended.")
     ] = None,
     handlers: Handlers = None,
+    form: Form = TextForm.TEXT,
     as_json: JsonOutput = False,
 ) -> None:
     """Submit a job to the orchestrators of the database.
@@ -48,6 +49,7 @@ def submit(
       dagmaster submit nightly -i day=31 --idempotency-key nightly-31
     """
     settings = begin(ctx, traced=True)
+    as_json = as_json or form is TextForm.JSON
     options = {
         "priority": priority,
         "submitted_by": submitted_by,

@@ -14,7 +14,7 @@ from dagmaster.model.outcome import NO_CHILDREN, outcome_of
 from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding, percent_done
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import LOST, Connection, opened
-from dagmaster.store.jobs import job_status, watch_nodes
+from dagmaster.store.jobs import get_job, job_status, returned_by, watch_nodes
 from dagmaster.store.standing import Histories, Standing, standing_of
 
 FIRST_LOOK_SECONDS = 0.02
@@ -44,6 +44,7 @@ async def look(conn: Connection, job_id: int, order: Sequence[str], histories: H
         job["result_data"],
         between(job["created_at"], job["completed_at"] or standing.job.now) or 0.0,
         await outlook_of(conn, standing, histories),
+        await returned_by(conn, await get_job(conn, job_id)) if job["status"] == JobStatus.COMPLETED else None,
     )
 
 

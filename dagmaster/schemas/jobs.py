@@ -102,6 +102,7 @@ class JobReply(JobSummary):
     failed_node: str | None = Field(default=None, description="the node with which it failed")
     input_params: Json
     result_data: Json | None
+    value: Any = Field(default=None, description="What the function of a workflow in Python has returned.")
     metadata: Json
     idempotency_key: str | None
     callback_url: str | None

@@ -86,8 +86,8 @@ def draw(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, 
         folded[count["parent_node_id"]].take(count)
     last = _running_last(graph.workflow)
     nodes = [
-        _node(node, known[node_id], folded.get(node_id, NOTHING), last.get(node_id))
-        for node_id, node in graph.workflow.nodes.items()
+        _node(graph.workflow.nodes[node_id], known[node_id], folded.get(node_id, NOTHING), last.get(node_id))
+        for node_id in graph.nodes  # as one leads to the next
         if node_id in known
     ]
     if OUTSIDE in folded and OUTSIDE not in known:

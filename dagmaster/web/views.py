@@ -18,8 +18,8 @@ def job_summary(row: Row) -> JobSummary:
     return JobSummary(**_job_fields(row))
 
 
-def job_reply(row: Row, known: NodesOfJob) -> JobReply:
-    """Of a row of `get_whole_job`."""
+def job_reply(row: Row, known: NodesOfJob, value: Any = None) -> JobReply:
+    """Of a row of `get_whole_job`, with what a workflow function has returned."""
     shown = _job_fields(row)
     for name in ("input_params", "result_data", "callback_url"):
         shown[name] = redact(row[name])
@@ -27,7 +27,7 @@ def job_reply(row: Row, known: NodesOfJob) -> JobReply:
     shown["nodes"] = [
         node_reply(row["job_id"], node, known.children.get(node["node_id"])) for node in row["nodes"] or ()
     ]
-    return JobReply(**shown, summary=counts_reply(known.counts))
+    return JobReply(**shown, value=redact(value), summary=counts_reply(known.counts))
 
 
 def _job_fields(row: Row) -> dict[str, Any]:

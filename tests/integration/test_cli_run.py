@@ -102,7 +102,7 @@ def test_the_demo_computes_pi() -> None:
 # What is shown
 
 
-def test_without_a_terminal_each_change_is_a_line_and_the_result_is_last() -> None:
+def test_without_a_terminal_each_change_is_a_line_and_a_short_result_is_last() -> None:
     done = call("run", "optional_step")
     lines, _, result = done.out.partition("{\n")
     assert done.code == 0
@@ -111,6 +111,22 @@ def test_without_a_terminal_each_change_is_a_line_and_the_result_is_last() -> No
     assert "START" not in lines
     assert '"check": "skipped"' in result
     assert done.err == ""
+
+
+def test_in_a_pipe_a_long_output_is_cut_and_the_whole_is_there_as_json(tmp_path: Path) -> None:
+    long = write_workflow(
+        tmp_path,
+        "workflow_id: long\nnodes:\n  zebra: {handler: echo, params: {text: '%s'}, next: apple}\n"
+        "  apple: {handler: hello_world}\n" % ("word " * 500),
+    )
+    lines = call("run", long).out.splitlines()
+    assert max(map(len, lines)) < 200
+    assert " completed in " in lines[-2]
+    assert lines[-1].startswith("see it in the web UI: dagmaster dev, then http://127.0.0.1:8080/ui/jobs/")
+    assert [line.split()[0] for line in lines if " = " in line] == ["zebra", "apple"]
+    whole = call("run", long, "--output", "json").json
+    assert list(whole["result"])[:2] == ["zebra", "apple"]
+    assert len(whole["result"]["zebra"]["echoed_params"]["text"]) == 2500
 
 
 def test_a_failed_job_shows_its_error_and_where_to_look(tmp_path: Path) -> None:

@@ -33,13 +33,19 @@ ASKS = graph(
     "asks",
     start="ask",
 )
+RETURNS = graph(
+    {"step": task("echo", "END", params={"x": 7})},
+    "returns",
+    start="step",
+    returns={"seven": "{{ nodes.step.output.echoed_params.x }}"},
+)
 CALLS = graph({"sub": WorkflowNode(workflow="stumbles", next=("END",))}, "calls", start="sub")
 FAILS = graph({"step": task("fail", "END", params={"password": "hunter2"}, retry=retry(0))}, "fails", start="step")
 
 
 @pytest.fixture
 async def it(dsn: str) -> AsyncIterator[Web]:
-    async with web(dsn, STUMBLES, ASKS, CALLS, FAILS, runs=True) as one:
+    async with web(dsn, STUMBLES, ASKS, CALLS, FAILS, RETURNS, runs=True) as one:
         yield one
 
 
@@ -124,6 +130,15 @@ async def test_the_timeline_is_paged_in_both_orders(it: Web) -> None:
     assert [row["event_id"] for row in down] == [every[4], every[3], every[2]]
     assert [row["event_id"] for row in up] == every[6:9]
     assert len(of_step) == 2
+
+
+async def test_what_a_workflow_returned_is_on_the_page_of_the_job_and_in_the_api(it: Web) -> None:
+    job_id = await run(it, "returns")
+    await until_ended(it, job_id)
+    page = await it.get(f"/ui/jobs/{job_id}?tab=data")
+    assert "Returned" in page
+    assert "seven" in page
+    assert (await it.get(f"/api/v1/jobs/{job_id}"))["value"] == {"seven": 7}
 
 
 async def test_partners_see_their_own_jobs_and_nobody_elses(it: Web) -> None:

@@ -392,7 +392,7 @@ def test_a_place_in_python_is_told_from_other_names(name: str, module: str | Non
 def test_a_workflow_is_found_by_its_place() -> None:
     assert find_python_workflow(f"{__file__}:etl") is etl
     assert find_python_workflow(__file__) is etl, "it is the only one"
-    with pytest.raises(UnknownWorkflow, match="it defines etl"):
+    with pytest.raises(UnknownWorkflow, match=f"It defines {__name__}:etl"):
         find_python_workflow(f"{__name__}:nightly")
     with pytest.raises(UnknownWorkflow, match="defines no workflow; is @workflow missing"):
         find_python_workflow("other.py")

@@ -94,7 +94,8 @@ async def get_job(
     """One job with its inputs, its result and its nodes."""
     job = await job_store.get_whole_job(conn, as_job_id(job_id), with_children=children)
     check_visible(job, caller)
-    return views.job_reply(job, (await services.node_counts.of(conn, [job]))[job["job_id"]])
+    known = (await services.node_counts.of(conn, [job]))[job["job_id"]]
+    return views.job_reply(job, known, await job_store.returned_by(conn, job))
 
 
 @router.post("/{job_id}/cancel", responses=STEERED, dependencies=[SUBMITTERS])

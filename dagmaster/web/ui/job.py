@@ -15,6 +15,7 @@ from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store import job_page
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import EventFilter, NodeFilter
+from dagmaster.store.jobs import returned_by
 from dagmaster.store.standing import Standing, standing_of
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.services import Conn
@@ -203,9 +204,18 @@ async def _timeline(looked: Looked) -> dict[str, Any]:
 
 async def _data(looked: Looked) -> dict[str, Any]:
     kept = {key: value for key, value in looked.job["metadata"].items() if key != "removal"}
-    inputs, result = shown(looked.job["input_params"]), shown(looked.job["result_data"])
+    inputs, result = shown(looked.job["input_params"]), shown(by_node(looked.job["result_data"], await _order(looked)))
+    returned = await returned_by(looked.conn, looked.job)
     shapes = shapes_of({"inputs": inputs.value, "result": result.value})
-    return {"inputs": inputs, "result": result, "metadata": shown(kept), "shapes": shapes}
+    value = None if returned is None else shown(returned)
+    return {"inputs": inputs, "value": value, "result": result, "metadata": shown(kept), "shapes": shapes}
+
+
+def by_node(outputs: Row | None, order: Sequence[str]) -> Row | None:
+    """In the order of the graph, which the database forgets."""
+    if outputs is None:
+        return None
+    return {name: outputs[name] for name in (*order, *outputs) if name in outputs}
 
 
 async def _related(looked: Looked) -> dict[str, Any]:
