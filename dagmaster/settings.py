@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     postgres_password: SecretStr | None = None
     database_url: SecretStr | None = None
     data_dir: Folder = Path(".dagmaster")
-    auto_migrate: bool = True
+    auto_migrate: bool | None = None
 
     workflows_dir: Folder = Path("workflows")
     handlers: Names = []

@@ -81,13 +81,8 @@ def run(
         function.check(job.inputs)
     queues = sorted({queue}.union(*(queues_of(one.workflow) for one in (graph, *graph.called))))
     options = worker_options(settings, queues, concurrency, handlers=handlers, grace_seconds=STOP_SECONDS)
-<<<<<<< HEAD
     with database(settings, writable=True) as dsn:
-        outcome = asyncio.run(Runner(dsn, settings, registry, options, as_json, timeout, function).run(job))
-=======
-    with database(settings) as dsn:
         outcome = asyncio.run(Runner(dsn, settings, registry, options, is_json, timeout).run(job))
->>>>>>> c3b77b9 (Show what a workflow in Python returned, and nodes in the order of the graph)
     raise typer.Exit(outcome)
 
 

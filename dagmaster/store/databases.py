@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from time import monotonic, sleep
 from typing import Final
@@ -25,24 +25,33 @@ LOOK_SECONDS: Final = 1.0
 
 
 @contextmanager
-def database(settings: Settings, *, migrated: bool = True, writable: bool = False) -> Iterator[str]:
+def database(
+    settings: Settings, *, migrated: bool = True, writable: bool = False, guarded: bool = False
+) -> Iterator[str]:
     """The database that the settings name, or the embedded one of the data folder; its address for libpq.
 
     `writable` waits until it can be written, for processes that run jobs: in a fail-over it is read-only for a while.
+    An embedded one that is `guarded` is started again whenever it dies.
     """
     dsn = settings.database_dsn()
     if dsn is not None:
         if migrated:
-            _check_in_spite_of_start(dsn, writable=writable)
+            # Other programs may use a server: it is migrated only where the settings ask for it.
+            _prepare_in_spite_of_start(dsn, writable=writable, is_migrated=settings.auto_migrate is True)
         yield dsn
         return
     with EmbeddedServer.start(settings.data_dir) as server:
         if migrated:
-            if settings.auto_migrate and asyncio.run(_revision(server.dsn)) != HEAD:
-                # Alembic is a second of imports that only a new database needs.
-                import_module("dagmaster.store.migrate").upgrade(server.dsn)
-            asyncio.run(_check(server.dsn))
-        yield server.dsn
+            _prepare(server.dsn, is_migrated=settings.auto_migrate is not False)
+        with server.guarded() if guarded else nullcontext():
+            yield server.dsn
+
+
+def _prepare(dsn: str, *, is_migrated: bool, writable: bool = False) -> None:
+    if is_migrated and (asyncio.run(_revision(dsn)) or "") < HEAD:
+        # Alembic is a second of imports that only a new database needs. It holds a lock: others wait, and find it done.
+        import_module("dagmaster.store.migrate").upgrade(dsn)
+    asyncio.run(_check(dsn, writable=writable))
 
 
 async def _revision(dsn: str) -> str | None:
@@ -50,12 +59,12 @@ async def _revision(dsn: str) -> str | None:
         return await current_revision(conn)
 
 
-def _check_in_spite_of_start(dsn: str, *, writable: bool) -> None:
+def _prepare_in_spite_of_start(dsn: str, *, writable: bool, is_migrated: bool) -> None:
     """A server that starts, recovers or shuts down says so, and is waited for; one that is not there is an error."""
     deadline = monotonic() + START_SECONDS
     while True:
         try:
-            asyncio.run(_check(dsn, writable=writable))
+            _prepare(dsn, is_migrated=is_migrated, writable=writable)
             return
         except DatabaseUnavailable:
             if PGconn.ping(dsn.encode()) != Ping.REJECT or monotonic() > deadline:

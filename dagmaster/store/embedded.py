@@ -11,6 +11,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -38,6 +39,7 @@ START_SECONDS = 300.0  # after a crash the server first replays up to max_wal_si
 STOP_SECONDS = 60.0
 STALE_BACKENDS_SECONDS = 30.0
 _RUN_FOLDER = Path("/run")
+GUARD_SECONDS = 1.0
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_BYTES = 103  # of macOS; Linux has four more
 ELSEWHERE = "choose another folder with DAGMASTER_DATA_DIR, or a server with DAGMASTER_DATABASE_URL"
@@ -109,6 +111,41 @@ class EmbeddedServer:
         with self._exclusively():
             self._stop(signal.SIGQUIT if immediate else signal.SIGINT)
             self._ensure_running()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """While it lasts, the server is started again whenever it dies."""
+        over = threading.Event()
+        guard = threading.Thread(target=self._guard, args=[over], name="embedded-postgres-guard", daemon=True)
+        guard.start()
+        try:
+            yield
+        finally:
+            over.set()
+            guard.join()
+
+    def _guard(self, over: threading.Event) -> None:
+        while not over.wait(GUARD_SECONDS):
+            if self._has_postmaster():
+                continue
+            try:
+                with self._exclusively():
+                    if over.is_set() or self._has_postmaster():
+                        continue  # Another process of this folder was quicker.
+                    logger.warning("the embedded PostgreSQL in %s has died; starting it again", self.pgdata)
+                    self._ensure_running()
+            except EmbeddedServerFailed as error:
+                logger.error("%s", error)
+
+    def _has_postmaster(self) -> bool:
+        """By the pid that it wrote down: asked every second, that must cost nothing."""
+        try:
+            os.kill(int((self.pgdata / "postmaster.pid").read_text().splitlines()[0]), 0)
+        except PermissionError:
+            return True  # It is there, and another user's.
+        except (OSError, ValueError, IndexError):
+            return self._ping() is not Ping.NO_RESPONSE
+        return True
 
     def __enter__(self) -> Self:
         return self
@@ -290,6 +327,15 @@ class EmbeddedServer:
 
     def _with_log(self, message: str) -> str:
         return f"{message}; the end of {self._log}:\n{self._last_lines()}"
+
+
+def find_program(name: str) -> Path | None:
+    """One of PostgreSQL's programs that came with the embedded server; None without it."""
+    try:
+        program = _find_binaries() / name
+    except EmbeddedServerFailed:
+        return None
+    return program if program.is_file() else None
 
 
 def _find_binaries() -> Path:

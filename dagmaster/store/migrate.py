@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from dagmaster.errors import DatabaseUnavailable, Invalid
+from dagmaster.errors import DatabaseUnavailable, Invalid, NotFound
 from dagmaster.store.revision import MIGRATIONS
 from dagmaster.store.tables import SCHEMA
 
@@ -37,7 +37,10 @@ def upgrade(dsn: str, revision: str = "head") -> None:
 
 
 def downgrade(dsn: str, revision: str) -> None:
+    """Raises NotFound where there is no schema."""
     with _locked(dsn) as connection:
+        if _current(connection) is None:
+            raise NotFound("the database has no dagmaster tables, so there is nothing to downgrade")
         _run(connection, lambda config: command.downgrade(config, revision))
 
 

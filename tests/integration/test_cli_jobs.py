@@ -1,9 +1,13 @@
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
 import psycopg
 import pytest
 from command_line import WORKFLOWS, call, write_workflow
+
+from dagmaster.settings import load_settings
+from dagmaster.store.databases import database
 
 WORKING = """\
 workflow_id: working
@@ -163,6 +167,39 @@ def test_a_job_is_shown_with_its_nodes_and_its_result(ended: str) -> None:
     assert '"fan_out_count": 2' in shown.out
 
 
+def test_a_python_workflow_shows_what_it_returned(tmp_path: Path) -> None:
+    (tmp_path / "sums_up.py").write_text(
+        "from dagmaster import task, workflow\n\n\n@task\ndef one(n: int) -> int:\n    return n + 1\n\n\n"
+        "@workflow\ndef sums_up(n: int = 1):\n    return {'first': one(n), 'given': n}\n"
+    )
+    ran = call("run", "sums_up.py", "-i", "n=4", "--json").json
+    assert ran["value"] == {"first": 5, "given": 4}
+    shown = call("show", ran["job_id"])
+    assert "returned\n{\n" in shown.out
+    assert '"first": 5' in shown.out
+    assert call("show", ran["job_id"], "--json").json["value"] == {"first": 5, "given": 4}
+
+
+def test_nodes_and_results_are_in_the_order_of_the_graph(tmp_path: Path) -> None:
+    nodes = "nodes: {zebra: {handler: echo, queue: default, next: apple}, apple: {handler: echo, queue: default}}"
+    waiting = call("submit", write_workflow(tmp_path, f"workflow_id: ordered\n{nodes}"), "--json").json["job_id"]
+    order = ["START", "zebra", "apple", "END"]
+    assert [node["node_id"] for node in call("show", waiting, "--json").json["nodes"]] == order
+    assert call("run", write_workflow(tmp_path, f"workflow_id: other\n{nodes}")).code == 0
+    shown = call("show", waiting, "-o", "json").json
+    assert [name for name in shown["result_data"] if name in order] == [
+        name for name in order if name in shown["result_data"]
+    ]
+
+
+def test_a_submission_wakes_the_orchestrators_once(working: Path, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("LISTEN dagmaster_mail")
+        call("submit", working)
+        conn.execute("SELECT 1")
+        assert len(list(conn.notifies(timeout=1, stop_after=2))) == 1
+
+
 def test_of_a_job_that_runs_it_is_shown_how_far_it_is(working: Path, dsn: str) -> None:
     assert call("run", working).code == 0
     job_id = call("submit", working).out.strip()
@@ -272,6 +309,28 @@ def test_the_schema_goes_up_and_down() -> None:
     history = call("migrate", "history", "--json").json
     assert [one["revision"] for one in history if one["is_current"]] == [newest]
     assert f"→  {newest}" in call("migrate", "history").out
+
+
+@pytest.mark.parametrize("revision", ["base", "0001"])
+def test_without_a_schema_there_is_nothing_to_downgrade(dsn: str, revision: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("DROP SCHEMA dagapp CASCADE")
+    done = call("migrate", "downgrade", revision)
+    assert (done.code, done.err) == (
+        2,
+        "error: the database has no dagmaster tables, so there is nothing to downgrade\n",
+    )
+
+
+def test_a_server_is_migrated_at_the_start_only_where_that_is_asked_for(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("DROP SCHEMA dagapp CASCADE")
+    assert "run `dagmaster migrate`" in call("jobs").err
+    env = {"DAGMASTER_AUTO_MIGRATE": "true"}
+    with ThreadPoolExecutor(4) as at_once:
+        settings = load_settings(auto_migrate=True)
+        list(at_once.map(lambda _: database(settings).__enter__(), range(4)))
+    assert call("jobs", env=env).code == call("jobs").code == 0
 
 
 def test_a_revision_that_there_is_not_is_wrong_use() -> None:

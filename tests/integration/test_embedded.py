@@ -450,3 +450,14 @@ def test_each_test_has_a_database_of_its_own(dsn):
     name = ask(dsn, "SELECT current_database()")
     assert str(name).startswith("test_")
     assert ask(dsn, "SELECT count(*) FROM pg_database WHERE datname = 'dagmaster_template'") == 1
+
+
+def test_a_guarded_server_that_dies_is_started_again(folder, caplog):
+    with EmbeddedServer.start(folder) as server, server.guarded():
+        [first] = postmasters(folder)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: postmasters(folder) not in ([], [first]), seconds=60)
+        until(lambda: "has died; starting it again" in caplog.text)
+        until(lambda: server._ping() == 0, seconds=60)
+        with psycopg.connect(server.dsn) as conn:
+            assert conn.execute("SELECT 1").fetchone() == (1,)
