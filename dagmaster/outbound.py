@@ -19,6 +19,8 @@ PORTS: Final = {"https": 443, "http": 80}
 MAX_URL_CHARS: Final = 2048
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
+# Python's verdict on it differs between versions, and whoever relays it can send it anywhere.
+_SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _RELAYS: Final = ipaddress.IPv4Network("192.88.99.0/24")
 
@@ -152,10 +154,9 @@ def is_public(address: Address) -> bool:
         return is_public(address.ipv4_mapped)
     if address in _NAT64:
         return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    if address not in _GLOBAL_V6 or not address.is_global:
+    if address not in _GLOBAL_V6 or address in _SIX_TO_FOUR or not address.is_global:
         return False
-    inner = [address.sixtofour, *(address.teredo or ())]
-    return all(is_public(one) for one in inner if one is not None)
+    return all(is_public(one) for one in address.teredo or ())
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
