@@ -27,8 +27,11 @@ class _File:
 class Catalog:
     """A broken file does not keep the others from being loaded; what is wrong with it is in `problems`."""
 
-    def __init__(self, folder: Path | None = None, *, queues: QueueRules = QueueRules()) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path | None = None, *, queues: QueueRules = QueueRules(), must_exist: bool = True
+    ) -> None:
+        """A folder that need not exist may be made later."""
+        self._folder, self._must_exist = folder, must_exist
         self._queues = queues
         self._files: dict[Path, _File] = {}
         self._registered: dict[str, Workflow] = {}
@@ -92,7 +95,7 @@ class Catalog:
         self._publish()
 
     def _list_files(self) -> list[Path]:
-        if self._folder is None:
+        if self._folder is None or not (self._must_exist or self._folder.is_dir()):
             return []
         if not self._folder.is_dir():
             raise Misconfigured(f"the folder of workflows {str(self._folder)!r} does not exist")

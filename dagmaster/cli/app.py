@@ -16,7 +16,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from dagmaster.cli.failures import fail
 from dagmaster.errors import Misconfigured
-from dagmaster.tracing import flush
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class Outline(NamedTuple):
 
 
 COMMANDS: Mapping[str, Outline] = {
+    "init": Outline("init", RUN, "Write a small project to start from."),
     "run": Outline("run", RUN, "Run a workflow in this process and show its result."),
     "submit": Outline("submit", RUN, "Submit a job to the orchestrators of the database."),
     "validate": Outline("workflows", RUN, "Check workflow files and show all their problems."),
@@ -79,6 +79,7 @@ COMMANDS: Mapping[str, Outline] = {
     "handlers": Outline("instances", CARE, "List the handlers that workers have registered."),
     "queues": Outline("instances", CARE, "Show how much waits in each queue."),
     "doctor": Outline("doctor", CARE, "Check the rules that must hold for all jobs, and the health of the database."),
+    "psql": Outline("psql", CARE, "Open psql on the database, the embedded one included."),
     "migrate": Outline("migrate", CARE, "Bring the database's schema to the version of this program, or back."),
     "keys": Outline("keys", CARE, "Make, list and revoke the API keys."),
     "cache": Outline("cache", CARE, "Forget results of tasks that are kept for others."),
@@ -142,7 +143,7 @@ def shared_first(args: list[str]) -> list[str]:
 app = typer.Typer(
     cls=LazyGroup,
     name="dagmaster",
-    help="Durable workflows on PostgreSQL.\n\nFor a start: dagmaster run workflows/hello_world.yaml",
+    help="Durable workflows on PostgreSQL.\n\nFor a start: dagmaster init, then dagmaster dev",
     epilog="The options above may stand anywhere. Settings come from the environment (DAGMASTER_...), .env and "
     "dagmaster.toml. Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 a fault in dagmaster.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -207,7 +208,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # All is done; a signal would only make the exit code a lie.
     if any(thread.name.startswith(TASK_THREADS) for thread in threading.enumerate()):
         # A handler's thread cannot be stopped. Its task was given back; nobody waits for it.
-        flush()
+        import_module("dagmaster.tracing").flush()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)

@@ -58,8 +58,7 @@ def find_called(name: str, settings: Settings, rules: QueueRules) -> Find:
 
 def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
     """Broken files are told, and do not keep the others from being used."""
-    folder = settings.workflows_dir if settings.workflows_dir.is_dir() else None
-    catalog = Catalog(folder, queues=rules)
+    catalog = Catalog(settings.workflows_dir, queues=rules, must_exist=False)
     tell(*map(str, join(catalog)))
     for problems in catalog.problems.values():
         tell(*map(str, problems))

@@ -25,6 +25,10 @@ def open_door(settings: Settings, host: str | None, port: int | None) -> socket.
     return bind(host or settings.api_host, settings.api_port if port is None else port)
 
 
+async def sync_schedules(app: Any) -> None:
+    await import_module("dagmaster.cli.serving").sync_schedules(app)
+
+
 def serving(
     dsn: str, settings: Settings, running: Fleet, door: Door, registry: Registry
 ) -> AbstractAsyncContextManager[Any]:

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,17 +15,18 @@ from dagmaster.authoring.implicit import default_queue, own_queue
 from dagmaster.authoring.preparing import queues_of
 from dagmaster.authoring.yaml import QueueRules
 from dagmaster.cli.definitions import load_catalog, load_registry
-from dagmaster.cli.door import Door, open_door, serving
+from dagmaster.cli.door import Door, open_door, serving, sync_schedules
 from dagmaster.cli.far import is_far, work_far
 from dagmaster.cli.health import answering, open_health
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 from dagmaster.cli.output import count_of, listed
+from dagmaster.cli.reloading import Reloader, start_again
 from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
-from dagmaster.fleet import fleet, worker_options
+from dagmaster.fleet import background, fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
 from dagmaster.store.databases import database
-from dagmaster.web.serving import url_of
+from dagmaster.web.serving import port_of, url_of
 from dagmaster.worker.options import WorkerOptions
 
 Queues = Annotated[
@@ -48,12 +50,16 @@ def dev(
     concurrency: Concurrency = None,
     host: Host = None,
     port: Port = None,
+    reload: Annotated[
+        bool, typer.Option("--reload/--no-reload", help="Take up edited workflows, handlers and Python modules.")
+    ] = True,
 ) -> None:
     """Run everything in one process until Ctrl-C.
 
     An orchestrator, a worker and the HTTP API on the PostgreSQL of the data
-    folder. Jobs that were interrupted go on; others are submitted over HTTP or
-    from a second terminal.
+    folder. Unfinished jobs resume; others are submitted in the web UI, over
+    HTTP or from a second terminal. Edited files are taken up: workflows at
+    once, Python by a restart. Jobs keep the definition they were submitted with.
 
     \b
     For example:
@@ -68,7 +74,7 @@ def dev(
     queues = sorted({queue, *settings.worker_queues, *named})
     options = worker_options(settings, queues, concurrency, handlers=handlers)
     listener = open_door(settings, host, port)
-    with database(settings, writable=True) as dsn:
+    with database(settings, writable=True, guarded=True) as dsn:
         place = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
         typer.echo(f"dagmaster   {__version__}")
         typer.echo(f"data        {place}")
@@ -77,6 +83,8 @@ def dev(
         typer.echo(f"queues      {listed(queues)}")
         typer.echo(f"api         {url_of(listener)}")
         typer.echo(f"web         {url_of(listener)}/ui/")
+        reloader = Reloader(catalog, [*settings.handlers, *(handlers or ())], queues) if reload else None
+        chosen_port = port_of(listener)
         serve(
             dsn,
             settings,
@@ -85,7 +93,10 @@ def dev(
             registry=registry,
             door=Door(listener, catalog),
             greeting="ready; stop with Ctrl-C",
+            reloader=reloader,
         )
+        if reloader is not None and reloader.needs_restart:
+            start_again(chosen_port)
 
 
 @app.command()
@@ -116,7 +127,7 @@ def orchestrator(
         options = worker_options(settings, chosen_queues(settings, queues), concurrency, handlers=handlers)
     registry = load_registry(settings, handlers) if with_worker or with_api else None
     door = make_door(settings, handlers, host, port) if with_api else None
-    with database(settings, writable=True) as dsn:
+    with database(settings, writable=True, guarded=True) as dsn:
         log.info("the orchestrator is starting")
         greeting = f"serving {url_of(door.listener)}" if door else ""
         serve(dsn, settings, orchestrate=True, work=options, registry=registry, door=door, greeting=greeting)
@@ -137,7 +148,7 @@ def api(ctx: typer.Context, host: Host = None, port: Port = None, handlers: Hand
     settings = begin(ctx, quiet=False)
     registry = load_registry(settings, handlers)
     door = make_door(settings, handlers, host, port)
-    with database(settings, writable=True) as dsn:
+    with database(settings, writable=True, guarded=True) as dsn:
         serve(dsn, settings, registry=registry, door=door, greeting=f"serving {url_of(door.listener)}")
 
 
@@ -169,7 +180,7 @@ def worker(
     if is_far(settings, ctx.obj):
         work_far(settings, options, registry, listener)
         return
-    with database(settings, writable=True) as dsn:
+    with database(settings, writable=True, guarded=True) as dsn:
         names = ", ".join(options.queues)
         log.info("the worker is starting: queues %s, %s at once", names, count_of(options.concurrency, "task"))
         serve(dsn, settings, work=options, registry=registry, health=listener)
@@ -201,8 +212,9 @@ def serve(
     door: Door | None = None,
     health: socket.socket | None = None,
     greeting: str = "",
+    reloader: Reloader | None = None,
 ) -> None:
-    """Until a signal, or until a role fails."""
+    """Until a signal, until a role fails, or until a file was edited that needs a new process."""
 
     async def run() -> None:
         stop = stop_on_signals()
@@ -210,12 +222,15 @@ def serve(
             roles = fleet(dsn, settings, orchestrate=orchestrate, work=work, registry=registry)
             running = await stack.enter_async_context(roles)
             if door is not None and registry is not None:
-                await stack.enter_async_context(serving(dsn, settings, running, door, registry))
+                app = await stack.enter_async_context(serving(dsn, settings, running, door, registry))
+                if reloader is not None:
+                    reloader.on_change = partial(sync_schedules, app)
             await stack.enter_async_context(answering(running.worker, health))
             tune_garbage_collection()
             if greeting:
                 typer.echo(greeting)
-            await until_stopped(running, stop)
+            async with background(reloader.run(stop)) if reloader is not None else nullcontext():
+                await until_stopped(running, stop)
 
     asyncio.run(run())
     log.info("stopped")

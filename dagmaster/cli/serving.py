@@ -18,6 +18,13 @@ from dagmaster.web.services import opened_services
 from dagmaster.web.serving import is_loopback, served
 
 
+async def sync_schedules(app: FastAPI) -> None:
+    """Make the schedules what the workflows say that are loaded now."""
+    services = app.state.services
+    async with services.pool.connection() as conn:
+        await sync_catalog(conn, services)
+
+
 @asynccontextmanager
 async def serving(
     dsn: str, settings: Settings, running: Fleet, door: Door, registry: Registry
@@ -39,8 +46,7 @@ async def serving(
         is_local=is_local,
         orchestrator=running.orchestrator,
     ) as services:
-        async with services.pool.connection() as conn:
-            await sync_catalog(conn, services)
         app = create_app(services)
+        await sync_schedules(app)
         async with served(app, door.listener):
             yield app

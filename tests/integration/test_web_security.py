@@ -62,6 +62,7 @@ DECIDED: dict[str, Any] = {
     "GET /api/v1/workflows": OWN,
     "GET /api/v1/workflows/{workflow_id}": OWN,
     "POST /api/v1/workflows/reload": OPERATE,
+    "POST /api/v1/workflows/sample": OPERATE,
     "GET /api/v1/schedules": READ,
     "POST /api/v1/schedules/sync": OPERATE,
     "GET /api/v1/schedules/{schedule_id}": READ,

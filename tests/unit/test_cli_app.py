@@ -48,12 +48,25 @@ try:
     app(["--help"], prog_name="dagmaster")
 except SystemExit:
     pass
-slow = {"sqlalchemy", "alembic", "psycopg", "jinja2", "yaml", "pydantic_settings"} & set(sys.modules)
+slow = {"sqlalchemy", "alembic", "psycopg", "jinja2", "yaml", "pydantic", "asyncio"} & set(sys.modules)
 sys.exit(f"loaded: {slow}" if slow else 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Run a workflow in this process" in done.stdout
+
+
+def test_the_version_is_told_without_loading_a_command_line() -> None:
+    script = """
+import sys
+sys.argv = ["dagmaster", "version"]
+from dagmaster.cli import main
+main()
+slow = {"typer", "rich", "pydantic", "asyncio"} & set(sys.modules)
+sys.exit(f"loaded: {slow}" if slow else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"dagmaster {dagmaster.__version__}\n"), done.stderr
 
 
 def test_without_a_command_the_help_is_shown() -> None:

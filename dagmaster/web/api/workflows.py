@@ -1,9 +1,12 @@
 """Workflows that can be started."""
 
+import asyncio
 from pathlib import Path
 
 from fastapi import APIRouter
 
+from dagmaster.authoring.sample import write_sample
+from dagmaster.errors import Conflict, Forbidden
 from dagmaster.model.inputs import input_schema
 from dagmaster.model.workflow import Workflow
 from dagmaster.schemas.workflows import ProblemReply, WorkflowList, WorkflowReply, WorkflowSummary
@@ -29,6 +32,19 @@ async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> Wor
     services.catalog.reload()
     await sync_catalog(conn, services, actor=caller.name or None)
     await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
+    return _listed(services)
+
+
+@router.post("/sample", status_code=201, responses=documented(409), dependencies=[OPERATORS])
+async def add_sample(caller: Admitted, services: Given, conn: Conn) -> WorkflowList:
+    """Write a first workflow into the folder of workflows. Only where none is loaded, on the machine of its user."""
+    if not services.is_local:
+        raise Forbidden("a sample is written only where nobody but the user of the machine can reach the server")
+    if services.catalog.workflows:
+        raise Conflict("there are workflows already; a sample is for whoever has none")
+    await asyncio.to_thread(write_sample, services.settings.workflows_dir)
+    services.catalog.reload()
+    await note_command(conn, {"command": "workflows.sample", "actor": caller.name or None})
     return _listed(services)
 
 

@@ -1,0 +1,60 @@
+"""Write a small project to start from."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dagmaster.errors import Conflict
+
+# Where each file goes, and the text that is written there.
+FILES = {
+    "dagmaster.toml": "dagmaster.toml.txt",
+    "workflows/words.yaml": "workflows/words.yaml.txt",
+    "handlers.py": "handlers.py.txt",
+    "orders.py": "orders.py.txt",
+    "test_workflows.py": "test_workflows.py.txt",
+    "README.md": "README.md.txt",
+    ".gitignore": "gitignore.txt",
+}
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def init(
+    name: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make; else this one.")] = Path(),
+) -> None:
+    """Write a small project to start from.
+
+    A workflow in YAML and one in Python, their handlers, a test and the
+    settings. Files that are there are never changed.
+
+    \b
+    For example:
+      dagmaster init orders
+    """
+    write_project(name)
+    for file in FILES:
+        typer.echo(f"wrote {name / file}")
+    typer.echo("")
+    if name != Path():
+        typer.echo(f"  cd {name}")
+    typer.echo("  dagmaster dev          # then open http://127.0.0.1:8080/ui/")
+    typer.echo("  dagmaster run words    # or run one of the workflows here")
+
+
+def write_project(folder: Path) -> None:
+    """All files or none. Raises Conflict when one of them is there."""
+    taken = [file for file in FILES if (folder / file).exists()]
+    if taken:
+        raise Conflict(f"{folder / taken[0]} exists, so nothing was written; name a new folder: dagmaster init NAME")
+    for file, source in FILES.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(project_text(source), encoding="utf-8")
+
+
+def project_text(source: str) -> str:
+    return (files("dagmaster.cli") / "project" / source).read_text(encoding="utf-8")

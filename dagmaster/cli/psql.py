@@ -1,0 +1,68 @@
+"""SQL on the database: PostgreSQL's own terminal, or one statement where that is not installed."""
+
+import os
+import shutil
+import subprocess
+from typing import Annotated
+
+import psycopg
+import typer
+from rich.markup import escape
+
+from dagmaster.cli.listing import Listing
+from dagmaster.cli.options import begin
+from dagmaster.cli.output import console
+from dagmaster.cli.sessions import existing_database
+from dagmaster.errors import Invalid, Misconfigured
+from dagmaster.store.embedded import find_program
+from dagmaster.store.tables import SCHEMA
+
+SEARCH_PATH = f"-c search_path={SCHEMA},public"
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def psql(
+    ctx: typer.Context,
+    command: Annotated[
+        str | None, typer.Option("-c", "--command", metavar="SQL", help="Run this and end; else a prompt.")
+    ] = None,
+) -> None:
+    """Open psql on the database, the embedded one included.
+
+    dagmaster's tables are found without their schema. Other options go to
+    psql as they are.
+
+    \b
+    For example:
+      dagmaster psql
+      dagmaster psql -c "SELECT status, count(*) FROM dag_jobs GROUP BY 1"
+    """
+    given = [*(["-c", command] if command is not None else []), *ctx.args]
+    with existing_database(begin(ctx)) as dsn:
+        program = find_program("psql") or shutil.which("psql")
+        if program is not None:
+            env = {**os.environ, "PGOPTIONS": f"{SEARCH_PATH} {os.environ.get('PGOPTIONS', '')}"}
+            raise typer.Exit(subprocess.run([str(program), "-d", dsn, *given], env=env, check=False).returncode)
+        if command is None:
+            raise Misconfigured("psql is not installed; install it, or run one statement with -c")
+        run_statement(dsn, command)
+
+
+def run_statement(dsn: str, statement: str) -> None:
+    """Print what it gives."""
+    try:
+        with psycopg.connect(dsn, options=SEARCH_PATH) as conn:
+            cursor = conn.execute(statement.encode())  # bytes: what an operator types is no template
+            rows = cursor.fetchall() if cursor.description else []
+            titles = [column.name for column in cursor.description or ()]
+    except psycopg.Error as error:
+        raise Invalid(str(error).strip()) from None
+    if not titles:
+        typer.echo(cursor.statusmessage or "")
+        return
+    listing = Listing(titles, fixed=1)
+    for row in rows:
+        listing.add(*(escape("" if value is None else str(value)) for value in row))
+    listing.print(console())
