@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from time import monotonic
 
 import psycopg
@@ -15,6 +14,7 @@ from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.retention import Retention, RetentionOptions
 from dagmaster.orchestrator.scheduling import LOOK_SECONDS, Scheduling
 from dagmaster.orchestrator.shared import SharedConnection
+from dagmaster.orchestrator.sight import Sight
 from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
 from dagmaster.store.care import swollen_tables, vacuum_tables
 from dagmaster.store.connect import LOST, Connection, connect
@@ -23,6 +23,7 @@ from dagmaster.store.instances import (
     beat_orchestrator,
     bury_dead,
     forget_instances,
+    is_orchestrated,
     register_orchestrator,
     rescue_tasks,
     take_over_jobs,
@@ -133,7 +134,7 @@ def chores_of(
         Chore(
             "adoption",
             intervals.orphan_scan_seconds,
-            shared.takes(lambda conn: adopt(conn, orchestrator, intervals)),
+            shared.takes(Adoption(orchestrator, intervals).run_once),
         ),
         Chore("late mail", intervals.late_mail_seconds, shared.takes(close_late)),
         Chore("stale tasks", intervals.late_mail_seconds, shared.takes(close_stale)),
@@ -160,13 +161,13 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
     if stalled:
         log.warning("the loop has not moved since %s; not beating", last)
         return
-    asked = datetime.now(UTC)
+    asked = monotonic()
     database_now = await beat_orchestrator(conn, orchestrator.me, len(orchestrator.jobs), orchestrator.summary())
     if database_now is None:
         await register_orchestrator(conn, orchestrator.me)
         orchestrator.forget_all()
         return
-    orchestrator.clock.adjust(database_now, asked, datetime.now(UTC))
+    orchestrator.clock.adjust(database_now, asked, monotonic())
     if orchestrator.beaten(database_now) > intervals.orphan_threshold_seconds:
         log.warning("this orchestrator was away for too long; reading its jobs anew")
         orchestrator.forget_all()
@@ -177,33 +178,42 @@ class Rescue:
 
     def __init__(self, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
         self._orchestrator, self._intervals, self._notifier = orchestrator, intervals, notifier
+        self._sight = Sight(intervals.worker_lost_after_seconds)
         self._conn: Connection | None = None
-        self._patient_until = 0.0
 
     async def run_once(self, conn: Connection) -> None:
+        if self._conn is not None and conn is not self._conn:
+            self._sight.lose()
+        self._conn = conn
         dead = await bury_dead(conn, self._orchestrator.me.host_key)
-        if await rescue_tasks(conn, lost_after_seconds=self._lost_after(conn)):
+        lease = self._intervals.worker_lost_after_seconds
+        if await rescue_tasks(conn, lost_after_seconds=lease, may_judge=self._sight.may_judge):
             self._notifier.notify(MAIL)
             self._orchestrator.look()
         if dead:
-            await adopt(conn, self._orchestrator, self._intervals)
-
-    def _lost_after(self, conn: Connection) -> float:
-        """While the database was out of reach no worker could beat: afterwards each has a whole lease to do so."""
-        now, lease = monotonic(), self._intervals.worker_lost_after_seconds
-        if self._conn is not None and conn is not self._conn:
-            self._patient_until = now + lease
-        self._conn = conn
-        return FOREVER_SECONDS if now < self._patient_until else lease
+            await adopt(conn, self._orchestrator, FOREVER_SECONDS)
 
 
-async def adopt(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
+class Adoption:
+    """Jobs whose owner no longer beats."""
+
+    def __init__(self, orchestrator: Orchestrator, intervals: Intervals) -> None:
+        self._orchestrator, self._intervals = orchestrator, intervals
+        self._sight = Sight(intervals.orphan_threshold_seconds + intervals.orphan_scan_seconds)
+
+    async def run_once(self, conn: Connection) -> None:
+        threshold = self._intervals.orphan_threshold_seconds
+        await is_orchestrated(conn, threshold_seconds=threshold)  # A look, to know whether one can be had.
+        await adopt(conn, self._orchestrator, threshold if self._sight.may_judge() else FOREVER_SECONDS)
+
+
+async def adopt(conn: Connection, orchestrator: Orchestrator, threshold_seconds: float) -> None:
     """Take over jobs that have no living owner."""
     while True:
         taken = await take_over_jobs(
             conn,
             orchestrator.me,
-            threshold_seconds=intervals.orphan_threshold_seconds,
+            threshold_seconds=threshold_seconds,
             limit=TAKE_OVER_AT_ONCE,
         )
         if taken:

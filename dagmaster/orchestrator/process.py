@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from dagmaster.errors import DatabaseUnavailable
-from dagmaster.orchestrator.chores import Connections, Intervals, adopt, chores_of
+from dagmaster.orchestrator.chores import Connections, Intervals, adopt, beat, chores_of
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.connect import LOST, connect, keep_json
 from dagmaster.store.events import ensure_partitions
@@ -74,7 +74,8 @@ async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -
         await ensure_partitions(conn)
         await register_orchestrator(conn, orchestrator.me)
         await bury_dead(conn, orchestrator.me.host_key)
-        await adopt(conn, orchestrator, intervals)
+        await beat(conn, orchestrator, intervals)  # From now on its clock is the database's.
+        await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
 
 
 async def _announce_in_spite_of_losses(

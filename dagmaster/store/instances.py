@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -98,9 +98,17 @@ async def bury_dead(conn: Connection, key: str) -> list[str]:
     return dead
 
 
-async def rescue_tasks(conn: Connection, *, lost_after_seconds: float) -> int:
-    """Give up workers that no longer beat, and take their tasks from them; the owners are told."""
-    await run(conn, "give_up_workers", {"lost_after_seconds": lost_after_seconds})
+async def rescue_tasks(
+    conn: Connection, *, lost_after_seconds: float, may_judge: Callable[[], bool] = lambda: True
+) -> int:
+    """Give up workers that no longer beat, and take their tasks from them; the owners are told.
+
+    `may_judge` is asked between the look and the verdict: the look itself may have taken too long.
+    """
+    silent = await fetch(conn, "silent_workers", {"lost_after_seconds": lost_after_seconds})
+    if may_judge() and silent:
+        ids, beats = [row["worker_id"] for row in silent], [row["last_heartbeat"] for row in silent]
+        await run(conn, "give_up_workers", {"worker_ids": ids, "heartbeats": beats})
     return len(await fetch(conn, "rescue_tasks", {}))
 
 

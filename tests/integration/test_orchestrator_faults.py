@@ -315,3 +315,26 @@ async def test_jobs_submitted_while_the_connection_is_away_are_found(dsn: str) -
         for _ in range(3):
             await kill_connections(dsn)
             await running.completed(await running.submit(graph({"a": task("echo", "END")}, start="a")), seconds=15)
+
+
+async def test_healthy_workers_keep_their_tasks_while_nobody_can_beat(dsn: str) -> None:
+    """A lock on the workers' table, held for longer than a lease."""
+    lease, goes_on = 0.8, asyncio.Event()
+
+    async def wait(ctx: HandlerContext) -> dict[str, int]:
+        await goes_on.wait()
+        return {"attempt": ctx.retry_count}
+
+    async with fleet(dsn, wait=wait) as running:
+        await running.orchestrator(worker_lost_after_seconds=lease, heartbeat_seconds=0.1)
+        await running.worker(heartbeat_interval_seconds=0.1, lease_seconds=lease)
+        job_id = await running.submit(single("wait", retry=retry(3)))
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_running")
+        for _ in range(2):
+            async with await psycopg.AsyncConnection.connect(dsn) as foreign:
+                await foreign.execute("LOCK TABLE dagapp.dag_workers IN ACCESS EXCLUSIVE MODE")
+                await asyncio.sleep(2 * lease)
+            await asyncio.sleep(lease / 4)
+        goes_on.set()
+        await running.completed(job_id)
+        assert (await running.nodes(job_id))["work"]["output"] == {"attempt": 0}

@@ -286,8 +286,7 @@ class SlowClock(datetime):
 async def test_all_times_are_the_databases_whatever_the_hosts_clock_says(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (clock, chores):
-        monkeypatch.setattr(module, "datetime", SlowClock)
+    monkeypatch.setattr(clock, "datetime", SlowClock)
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         await running.worker()

@@ -1,8 +1,15 @@
-"""An orchestrator's idea of the database's clock."""
+"""An orchestrator's idea of the database's clock, and of whether it may judge others by it."""
 
 from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Any
 
+import pytest
+
+from dagmaster.orchestrator import clock as clock_module
+from dagmaster.orchestrator import sight as sight_module
 from dagmaster.orchestrator.clock import DatabaseClock
+from dagmaster.orchestrator.sight import Sight
 
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -12,21 +19,50 @@ def offset(clock: DatabaseClock) -> timedelta:
 
 
 def test_a_quick_answer_sets_the_clock_to_within_the_time_it_took() -> None:
-    clock, asked = DatabaseClock(), datetime.now(UTC)
-    ahead = timedelta(hours=1)
-    clock.adjust(asked + ahead + MILLISECOND, asked, asked + 2 * MILLISECOND)
+    clock, asked, ahead = DatabaseClock(), monotonic(), timedelta(hours=1)
+    clock.adjust(datetime.now(UTC) + ahead + MILLISECOND, asked, asked + 0.002)
     assert abs(offset(clock) - ahead) <= 50 * MILLISECOND
 
 
 def test_an_answer_that_was_on_its_way_for_long_does_not_move_a_clock_that_it_agrees_with() -> None:
     """Whether the question or the answer was held up."""
     for held_up in (timedelta(), timedelta(seconds=5)):
-        clock, asked = DatabaseClock(), datetime.now(UTC)
-        clock.adjust(asked + held_up, asked, asked + timedelta(seconds=5))
+        clock, asked = DatabaseClock(), monotonic()
+        clock.adjust(datetime.now(UTC) + held_up, asked, asked + 5)
         assert abs(offset(clock)) <= 50 * MILLISECOND
 
 
 def test_a_late_answer_still_moves_a_clock_that_it_proves_wrong() -> None:
-    clock, asked = DatabaseClock(), datetime.now(UTC)
-    clock.adjust(asked + timedelta(minutes=1), asked, asked + timedelta(seconds=5))
+    clock, asked = DatabaseClock(), monotonic()
+    clock.adjust(datetime.now(UTC) + timedelta(minutes=1), asked, asked + 5)
     assert timedelta(seconds=54) < offset(clock) < timedelta(seconds=61)
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_who_sets_the_clock_of_the_machine_moves_nothing(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    class Set(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(hours=hours)
+
+    clock = DatabaseClock()
+    monkeypatch.setattr(clock_module, "datetime", Set)
+    assert abs(offset(clock)) <= 50 * MILLISECOND
+
+
+def test_who_could_not_see_for_a_while_gives_everybody_a_whole_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(sight_module, "monotonic", lambda: now)
+    sight = Sight(lease_seconds=10.0)
+    assert sight.may_judge()
+    now += 4
+    assert sight.may_judge()
+    now += 6  # The database stood still.
+    assert not sight.may_judge()
+    for _ in range(3):
+        now += 3
+        assert not sight.may_judge()
+    now += 1
+    assert sight.may_judge()
+    sight.lose()
+    assert not sight.may_judge()

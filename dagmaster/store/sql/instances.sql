@@ -110,11 +110,16 @@ WHERE worker_id = :instance_id AND status = 'active';
 -- What an operator wants of it: run, drain or stop.
 UPDATE dagapp.dag_workers SET wanted = :wanted WHERE worker_id = :worker_id AND status = 'active' RETURNING worker_id;
 
+-- silent_workers --
+-- Workers that have not beaten for too long.
+SELECT worker_id, last_heartbeat FROM dagapp.dag_workers
+WHERE status = 'active' AND last_heartbeat < clock_timestamp() - make_interval(secs => :lost_after_seconds);
+
 -- give_up_workers --
--- Workers that have not beaten for too long are lost.
-UPDATE dagapp.dag_workers SET status = 'lost'
-WHERE status = 'active' AND last_heartbeat < clock_timestamp() - make_interval(secs => :lost_after_seconds)
-RETURNING worker_id;
+-- They are lost, unless they have beaten since they were looked at.
+UPDATE dagapp.dag_workers w SET status = 'lost'
+FROM unnest(:worker_ids::text[], :heartbeats::timestamptz[]) AS silent(worker_id, last_heartbeat)
+WHERE w.worker_id = silent.worker_id AND w.last_heartbeat = silent.last_heartbeat AND w.status = 'active';
 
 -- list_workers --
 SELECT w.*, (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks,
