@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from dagmaster.cli.output import between, in_seconds
-from dagmaster.model.outcome import Outcome
-from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.outcome import ENDED, Outcome
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 
 # A job of a hundred thousand nodes is not counted eight times a second.
 SHARE_OF_TIME = 5
@@ -21,7 +21,7 @@ Show = Callable[["JobView"], None]
 class FanView:
     """The children of a fan-out, by state; `items` is how many there will be."""
 
-    counts: Mapping[NodeStatus, int]
+    counts: Mapping[str, int]
     retries: int = 0
     last_ended_at: datetime | None = None
     items: int = 0
@@ -32,7 +32,7 @@ class FanView:
 
     @property
     def ended(self) -> int:
-        return sum(self.counts.get(status, 0) for status in NODE_TERMINAL)
+        return sum(number for status, number in self.counts.items() if status in ENDED)
 
     @property
     def is_open(self) -> bool:

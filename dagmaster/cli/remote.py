@@ -15,7 +15,7 @@ from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Ou
 from dagmaster.client import Client
 from dagmaster.engine.facts import Explanation, Kind
 from dagmaster.errors import Invalid, Unavailable
-from dagmaster.model.states import JOB_TERMINAL, NodeStatus
+from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputType
 from dagmaster.schemas.jobs import JobReply, JobSteered, NodeReply
 from dagmaster.schemas.nodes import JobProgress
@@ -323,4 +323,4 @@ def _node(node: NodeReply, children: Mapping[str, int], now: datetime) -> NodeVi
 
 def _fan(node: NodeReply, children: Mapping[str, int]) -> FanView:
     items = node.output["fan_out_count"] if node.output else 0
-    return FanView({NodeStatus(status): count for status, count in children.items()}, items=items)
+    return FanView(children, items=items)

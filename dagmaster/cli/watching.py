@@ -60,7 +60,7 @@ def with_outcomes(nodes: Sequence[Mapping[str, Any]], standing: JobStanding) -> 
     known = {name: node.children for name, node in standing.nodes.items()}
     children = [known.get(row["node_id"], NO_CHILDREN) for row in nodes]
     return [
-        {**row, "outcome": outcome_of(row["status"], one), "children": one.counts}
+        {**row, "outcome": outcome_of(row["status"], one, row["ended_by"]), "children": one.counts}
         for row, one in zip(nodes, children, strict=True)
     ]
 

@@ -48,6 +48,7 @@ from dagmaster.engine.timers import fire
 from dagmaster.engine.turn import Dispatch, Rules, Turn
 from dagmaster.engine.values import LoadedValues
 from dagmaster.engine.waking import accept_decision, accept_signal, ignore_signal
+from dagmaster.model.states import JobStatus
 
 
 def decide(
@@ -58,7 +59,7 @@ def decide(
     `loaded` are the `values_wanted`. A node whose values are not there is postponed, and a message follows.
     """
     turn = Turn(job, now, rules, loaded=loaded or LoadedValues())
-    for message in messages:
+    for message in _in_order(job, messages):
         if turn.is_over and not can_reopen(turn, message):
             _turn_down(turn, message)
             continue
@@ -70,6 +71,13 @@ def decide(
     if job.postponed:
         turn.follow_ups.append(GoOn())
     return turn
+
+
+def _in_order(job: JobState, messages: Iterable[Message]) -> Iterable[Message]:
+    """As they came. But a job that is cancelled before anybody had it never begins."""
+    if job.status is not JobStatus.PENDING:
+        return messages
+    return sorted(messages, key=lambda message: not isinstance(message, Cancel))
 
 
 def _turn_down(turn: Turn, message: Message) -> None:

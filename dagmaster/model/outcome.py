@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.model.states import NODE_TERMINAL, EndedBy, NodeStatus
 
 S = TypeVar("S", bound=str)
 
@@ -59,8 +59,13 @@ class Children:
 NO_CHILDREN: Final = Children()
 
 
-def outcome_of(status: str, children: Children = NO_CHILDREN) -> Outcome:
-    """A fan-out completes as soon as it has expanded; what counts is what becomes of its children."""
+def outcome_of(status: str, children: Children = NO_CHILDREN, ended_by: str | None = None) -> Outcome:
+    """A fan-out completes as soon as it has expanded; what counts is what becomes of its children.
+
+    What was under way when its job was cancelled did not fail.
+    """
+    if ended_by == EndedBy.CANCELLED:
+        return Outcome.CANCELLED
     if status != NodeStatus.COMPLETED:
         return Outcome(status)
     if children.open:
@@ -82,10 +87,10 @@ def children_of(fan: Mapping[S, int], added: Mapping[S, int], *, may_fail: bool 
     return Children(counts, of_fan.get(NodeStatus.FAILED, 0) if may_fail else 0, stopped)
 
 
-def count_outcomes(nodes: Iterable[tuple[str, Children]]) -> dict[str, int]:
+def count_outcomes(nodes: Iterable[tuple[Outcome, Children]]) -> dict[str, int]:
     """Nodes by outcome, and their children by status."""
     counts: dict[str, int] = {}
-    for status, children in nodes:
-        for name, number in ((outcome_of(status, children).bucket, 1), *children.counts.items()):
+    for outcome, children in nodes:
+        for name, number in ((outcome.bucket, 1), *children.counts.items()):
             counts[str(name)] = counts.get(str(name), 0) + number
     return counts

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import fsum
 
-from dagmaster.model.outcome import Children, Outcome, children_of, outcome_of
-from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.outcome import ENDED, Children, Outcome, children_of, outcome_of
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 
 ALMOST_ALL = 99.9
 
@@ -16,7 +16,7 @@ class FanStanding:
     """The children of a fan-out. `items` is how many there will be: they are made in slices."""
 
     items: int
-    counts: Mapping[NodeStatus, int]
+    counts: Mapping[str, int]  # what was cancelled with its job is apart from what failed
     retries: int = 0
     last_ended_at: datetime | None = None
     newest_started_at: datetime | None = None  # of those that run
@@ -28,7 +28,7 @@ class FanStanding:
 
     @property
     def left(self) -> int:
-        return self.items - sum(self.counts.get(status, 0) for status in NODE_TERMINAL)
+        return self.items - sum(number for status, number in self.counts.items() if status in ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,22 @@ class NodeStanding:
     completed_at: datetime | None = None
     not_before: datetime | None = None
     fan: FanStanding | None = None
-    added: Mapping[NodeStatus, int] = field(default_factory=dict)
+    added: Mapping[str, int] = field(default_factory=dict)
     may_fail: bool = False
+    is_cancelled: bool = False  # under way when its job was cancelled
 
     @property
     def children(self) -> Children:
-        of_fan: Mapping[NodeStatus, int] = self.fan.counts if self.fan else {}
+        of_fan: Mapping[str, int] = self.fan.counts if self.fan else {}
         return children_of(of_fan, self.added, may_fail=self.may_fail)
 
     @property
     def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children)
+        return Outcome.CANCELLED if self.is_cancelled else outcome_of(self.status, self.children)
 
     @property
     def open_added(self) -> int:
-        return sum(number for status, number in self.added.items() if status not in NODE_TERMINAL)
+        return sum(number for status, number in self.added.items() if status not in ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def _own_share(node: NodeStanding, job: JobStanding) -> float:
     return float(node.status is NodeStatus.COMPLETED)
 
 
-def _done(counts: Mapping[NodeStatus, int], job: JobStanding, *, may_fail: bool = False) -> int:
+def _done(counts: Mapping[str, int], job: JobStanding, *, may_fail: bool = False) -> int:
     """Children, and most of what is added, are only ever skipped by the end of their job, which withdraws others."""
     also = () if job.status in JOB_TERMINAL else (NodeStatus.SKIPPED, NodeStatus.FAILED)[: 1 + may_fail]
     return counts.get(NodeStatus.COMPLETED, 0) + sum(counts.get(status, 0) for status in also)

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from dagmaster.model.outcome import Outcome
-from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
 from dagmaster.schemas.common import Id, Reply, Time
 from dagmaster.schemas.jobs import NodeCounts, NodeReply
 from dagmaster.schemas.timeline import AttemptReply
@@ -72,6 +72,7 @@ class NodeProgress(Reply):
     job_id: Id
     node_id: str
     status: NodeStatus
+    ended_by: EndedBy | None = None
     outcome: Outcome
     retry_count: int
     max_retries: int

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dagmaster.model.states import NODE_TERMINAL
+from dagmaster.model.outcome import ENDED
 from dagmaster.store.connect import Connection
 from dagmaster.store.looking import literal
 from dagmaster.store.statements import fetch
@@ -29,7 +29,7 @@ class NodeFilter:
     @property
     def is_open(self) -> bool:
         """Whether only what has not ended is looked for."""
-        return bool(self.statuses) and not NODE_TERMINAL.intersection(self.statuses)
+        return bool(self.statuses) and not ENDED.intersection(self.statuses)
 
 
 async def list_nodes(conn: Connection, wanted: NodeFilter, *, limit: int, offset: int = 0) -> list[Row]:

@@ -10,7 +10,7 @@ from dagmaster.engine.estimate import TIMED, Estimate, Usual, estimate
 from dagmaster.errors import UnknownJob
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding
-from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.statements import fetch
@@ -54,19 +54,20 @@ async def standing_of(conn: Connection, job_id: int) -> Standing:
 
 def _node(row: Row) -> NodeStanding:
     return NodeStanding(
-        NodeStatus(row["status"]),
+        NodeStatus.FAILED if row["status"] == EndedBy.CANCELLED else NodeStatus(row["status"]),
         row["dispatched_at"],
         row["started_at"],
         row["completed_at"],
         row["not_before"],
         _fan(row) if row["counts"] is not None else None,
-        {NodeStatus(status): number for status, number in (row["added"] or {}).items()},
+        row["added"] or {},
         row["may_fail"],
+        is_cancelled=row["status"] == EndedBy.CANCELLED,
     )
 
 
 def _fan(row: Row) -> FanStanding:
-    counts = {NodeStatus(status): number for status, number in row["counts"].items()}
+    counts: dict[str, int] = row["counts"]
     return FanStanding(
         max(row["items"] or 0, sum(counts.values())),
         counts,

@@ -8,11 +8,13 @@ from typing import Any
 import orjson
 
 from dagmaster.errors import Invalid, UnknownNode
-from dagmaster.model.states import EVENT_ALIASES, NodeStatus
+from dagmaster.model.states import EVENT_ALIASES, EndedBy, NodeStatus
 from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import fetch, run
 
 Row = dict[str, Any]
+# Those of nodes; what was cancelled with its job is looked for apart from what failed.
+STATUSES = (*NodeStatus, EndedBy.CANCELLED)
 
 
 async def view_nodes(
@@ -65,8 +67,8 @@ async def view_job_nodes(
 
 
 def _status(given: str | None) -> str | None:
-    if given is not None and given.lower() not in set(NodeStatus):
-        raise Invalid(f"{given!r} is not a status of nodes; there are {', '.join(NodeStatus)}")
+    if given is not None and given.lower() not in STATUSES:
+        raise Invalid(f"{given!r} is not a status of nodes; there are {', '.join(STATUSES)}")
     return given.lower() if given else None
 
 

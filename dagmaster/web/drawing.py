@@ -64,9 +64,9 @@ class Folded:
     began_at: datetime | None = None
     last_ended_at: datetime | None = None
 
-    def outcome(self, status: str, node: Node) -> Outcome:
+    def outcome(self, row: Row, node: Node) -> Outcome:
         may_fail = getattr(node, "allow_failure", False)
-        return outcome_of(status, children_of(self.children, self.added, may_fail=may_fail))
+        return outcome_of(row["status"], children_of(self.children, self.added, may_fail=may_fail), row["ended_by"])
 
     def take(self, count: Row) -> None:
         counts = self.added if count["is_added"] else self.children
@@ -109,7 +109,7 @@ def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
         "ended_by": read_ended_by(NodeStatus(row["status"]), row["ended_by"]),
         "error_message": redact(row["error_message"]),
         "type": node.type,
-        "outcome": folded.outcome(row["status"], node),
+        "outcome": folded.outcome(row, node),
         "handler": task.handler if task else None,
         "queue": task.queue if task else None,
         "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),

@@ -43,7 +43,7 @@ def node_reply(job_id: int, row: Row, children: Children | None = None) -> NodeR
     return NodeReply(
         **{
             **row,
-            "outcome": outcome_of(row["status"], children or NO_CHILDREN),
+            "outcome": outcome_of(row["status"], children or NO_CHILDREN, row["ended_by"]),
             "children": children.counts if children else {},
             "job_id": job_id,
             "ended_by": read_ended_by(NodeStatus(row["status"]), row["ended_by"]),
@@ -61,7 +61,7 @@ def counts_reply(counts: Mapping[str, int]) -> NodeCounts:
 
 def standing_counts(job: JobStanding) -> NodeCounts:
     """Of its own nodes, of the children of its fan-outs, and of what its tasks have added."""
-    return counts_reply(count_outcomes((node.status, node.children) for node in job.nodes.values()))
+    return counts_reply(count_outcomes((node.outcome, node.children) for node in job.nodes.values()))
 
 
 def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:

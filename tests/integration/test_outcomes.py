@@ -16,12 +16,12 @@ from dagmaster.store.connect import opened
 from dagmaster.store.jobs import list_nodes
 from dagmaster.store.standing import Histories, standing_of
 
-HOLD = asyncio.Event()
+HELD: list[asyncio.Event] = []  # of the test that runs: an event belongs to one loop
 
 
 async def pick(ctx: HandlerContext) -> dict[str, Any]:
     if ctx.params["item"] == "held":
-        await HOLD.wait()
+        await HELD[-1].wait()
     if ctx.params["item"] == "bad":
         raise RuntimeError("a bad item")
     return {"item": ctx.params["item"]}
@@ -47,10 +47,10 @@ GRAPHS = {
 
 @pytest.fixture
 async def it(dsn: str) -> AsyncIterator[Web]:
-    HOLD.clear()
+    HELD.append(asyncio.Event())
     async with web(dsn, *GRAPHS.values(), runs=True, functions={"pick": pick}) as one:
         yield one
-        HOLD.set()
+        HELD.pop().set()
 
 
 async def submitted(it: Web, outcome: str) -> int:
@@ -129,3 +129,31 @@ async def test_a_fan_in_tells_how_many_failed(it: Web) -> None:
     job_id = await submitted(it, "completed_with_failures")
     result = (await it.get(f"/api/v1/jobs/{job_id}"))["result_data"]["gather"]
     assert result == {"results": [{"item": "good"}, None, {"item": "good"}], "count": 3, "failed": 1}
+
+
+async def test_what_was_under_way_when_its_job_was_cancelled_is_cancelled_everywhere_and_never_failed(it: Web) -> None:
+    job_id = await submitted(it, "running")
+    await it.post(f"/api/v1/jobs/{job_id}/cancel")
+    await it.fleet.until("SELECT status = 'cancelled' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [job_id])
+    shown = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
+    assert shown == dict.fromkeys(shown, "cancelled")
+    path = f"/api/v1/jobs/{job_id}"
+    whole, told = await it.get(path), await it.get(f"{path}/progress")
+    assert whole["summary"] == told["nodes"]
+    assert (whole["summary"]["failed"], whole["summary"]["cancelled"]) == (0, 2)  # The item and its fan-out.
+    child = await it.get(f"{path}/nodes/spread__1")
+    assert (child["status"], child["ended_by"], child["outcome"]) == ("failed", "cancelled", "cancelled")
+    assert (await it.get(f"{path}/nodes?parent=spread&status=failed"))["items"] == []
+    [listed] = (await it.get(f"{path}/nodes?parent=spread&status=cancelled"))["items"]
+    assert listed["node_id"] == "spread__1"
+    measured = (await it.get("/api/v1/metrics/workflows/waits/nodes"))["items"]
+    assert sum(node["failed"] for node in measured) == 0
+    for page in (
+        f"/ui/jobs/{job_id}?parent=spread",
+        f"/ui/jobs/{job_id}/nodes/spread__1",
+        "/ui/nodes?status=cancelled",
+    ):
+        assert "badge is-cancelled" in await it.get(page)
+    assert "spread__1" not in await it.get("/ui/nodes?status=failed")
+    line = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
+    assert "2 cancelled" in line and " failed" not in line

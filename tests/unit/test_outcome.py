@@ -38,9 +38,9 @@ def test_what_a_task_has_added_fails_it_and_may_be_skipped() -> None:
 def test_a_fan_out_is_counted_by_its_outcome() -> None:
     failed = children_of({"completed": 2, "failed": 1}, {})
     tolerated = children_of({"completed": 2, "failed": 1}, {}, may_fail=True)
-    assert count_outcomes([("completed", failed), ("pending", Children())]) == {
+    assert count_outcomes([(outcome_of("completed", failed), failed), (Outcome.PENDING, Children())]) == {
         "failed": 2,
         "completed": 2,
         "pending": 1,
     }
-    assert count_outcomes([("completed", tolerated)]) == {"completed": 3, "failed": 1}
+    assert count_outcomes([(outcome_of("completed", tolerated), tolerated)]) == {"completed": 3, "failed": 1}

@@ -5,7 +5,7 @@
 SELECT n.*, coalesce(n.error_message, b.error_message) AS last_error, coalesce(t.worker_id, r.worker_id) AS worker_id,
     r.progress_percent, r.progress_message
 FROM (
-    SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, error_message,
+    SELECT job_id, node_id, status, ended_by, task_id, retry_count, max_retries, parent_node_id, fan_out_index, error_message,
         not_before, created_at, dispatched_at, started_at, completed_at, definition ->> 'handler' AS handler,
         definition ->> 'type' AS type, definition IS NOT NULL AS is_added, place
     FROM dagapp.dag_node_states
@@ -15,7 +15,7 @@ FROM (
             ELSE node_id ^@ (:parent || '.') OR node_id ^@ (:parent || '__') END
         AND (
             :status::text IS NULL OR node_id = ANY(:fitting::text[])
-            OR (status::text = :status AND node_id <> ALL(:other::text[]))
+            OR (CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END = :status AND node_id <> ALL(:other::text[]))
         )
         AND (
             :pattern::text IS NULL OR node_id ILIKE '%' || :pattern || '%'
@@ -35,7 +35,7 @@ ORDER BY n.fan_out_index, coalesce(n.dispatched_at, n.started_at) NULLS LAST, n.
 -- page_failed_nodes --
 -- Some that have failed, the first that did so first; those that the definition allows to fail are among them.
 SELECT node_id, parent_node_id, error_message, completed_at FROM dagapp.dag_node_states
-WHERE job_id = :job_id AND status = 'failed'
+WHERE job_id = :job_id AND status = 'failed' AND (ended_by IS NULL OR ended_by NOT IN ('revoked', 'cancelled'))
 ORDER BY completed_at, node_id LIMIT :limit;
 
 -- page_waiting_nodes --
@@ -73,7 +73,7 @@ GROUP BY parent_node_id;
 -- page_density --
 -- How many children of some fan-outs began and ended in each of equal parts of a time, in one pass over them.
 WITH children AS (
-    SELECT parent_node_id, status,
+    SELECT parent_node_id, CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status,
         width_bucket(date_part('epoch', started_at), :since::float, :until::float, :parts::int) AS first,
         width_bucket(date_part('epoch', completed_at), :since::float, :until::float, :parts::int) AS last
     FROM dagapp.dag_node_states
@@ -140,14 +140,17 @@ ORDER BY created_at DESC, job_id DESC;
 
 -- page_count_children --
 -- How many of what has come of a node, as `page_nodes` lists it, are in each state.
-SELECT definition IS NOT NULL AS is_added, status, count(*) AS nodes FROM dagapp.dag_node_states
+SELECT definition IS NOT NULL AS is_added, CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status,
+    count(*) AS nodes
+FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND CASE WHEN definition IS NULL THEN parent_node_id = :node_id
     ELSE node_id ^@ (:node_id || '.') OR node_id ^@ (:node_id || '__') END
 GROUP BY 1, 2;
 
 -- page_count_outside --
 -- What has come of the nodes that no task has added: the first two parts of its id are theirs.
-SELECT split_part(node_id, '.', 1) || '.' || split_part(node_id, '.', 2) AS node_id, status, count(*) AS nodes
+SELECT split_part(node_id, '.', 1) || '.' || split_part(node_id, '.', 2) AS node_id,
+    CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status, count(*) AS nodes
 FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND parent_node_id IS NOT NULL AND definition IS NOT NULL AND node_id ^@ :prefix
 GROUP BY 1, 2;

@@ -8,12 +8,14 @@ WITH jobs AS MATERIALIZED (
         AND (:since::timestamptz IS NULL OR created_at >= :since)
     ORDER BY created_at DESC, job_id DESC LIMIT :jobs
 )
-SELECT n.job_id, j.workflow_id, j.job_status, j.job_completed_at, n.node_id, n.status, n.retry_count, n.max_retries, n.parent_node_id,
-    n.error_message, n.not_before, n.created_at, n.dispatched_at, n.started_at, n.completed_at
+SELECT n.job_id, j.workflow_id, j.job_status, j.job_completed_at, n.node_id, n.status, n.ended_by,
+    n.retry_count, n.max_retries, n.parent_node_id, n.error_message, n.not_before, n.created_at, n.dispatched_at, n.started_at, n.completed_at
 FROM jobs j
 CROSS JOIN LATERAL (
     SELECT * FROM dagapp.dag_node_states
-    WHERE job_id = j.job_id AND (:statuses::text[] IS NULL OR status::text = ANY(:statuses))
+    WHERE job_id = j.job_id AND (
+            :statuses::text[] IS NULL OR CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END = ANY(:statuses)
+        )
         AND (
             :text::text IS NULL OR job_id::text = :text OR node_id ILIKE '%' || :pattern || '%'
             OR error_message ILIKE '%' || :pattern || '%'

@@ -31,7 +31,8 @@ SELECT EXISTS (SELECT FROM dagapp.dag_node_states WHERE job_id = :job_id OFFSET 
 
 -- count_nodes_of_jobs --
 -- How many nodes of each of these jobs are in each state; what has come of a node apart, with how that node stands.
-SELECT c.job_id, c.parent_node_id, c.is_added, c.status, c.nodes, n.status AS parent_status,
+SELECT c.job_id, c.parent_node_id, c.is_added, c.status, c.nodes,
+    CASE WHEN n.ended_by = 'cancelled' THEN 'cancelled' ELSE n.status::text END AS parent_status,
     CASE WHEN c.status = 'failed' AND n.status IS NOT NULL AND NOT c.is_added THEN coalesce((
         SELECT (w.definition #> ARRAY['nodes', c.parent_node_id, 'allow_failure'])::boolean
         FROM dagapp.dag_jobs j JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
@@ -40,7 +41,8 @@ SELECT c.job_id, c.parent_node_id, c.is_added, c.status, c.nodes, n.status AS pa
 FROM (
     SELECT job_id, CASE WHEN definition IS NULL OR parent_node_id IS NULL THEN parent_node_id
             ELSE split_part(split_part(node_id, '.', 1), '__', 1) END AS parent_node_id,
-        definition IS NOT NULL AND parent_node_id IS NOT NULL AS is_added, status, count(*) AS nodes
+        definition IS NOT NULL AND parent_node_id IS NOT NULL AS is_added,
+        CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status, count(*) AS nodes
     FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) GROUP BY 1, 2, 3, 4
 ) c
 LEFT JOIN dagapp.dag_node_states n ON n.job_id = c.job_id AND n.node_id = c.parent_node_id;

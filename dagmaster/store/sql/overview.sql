@@ -171,5 +171,5 @@ FROM dagapp.dag_workflows WHERE workflow_hash = ANY(:hashes);
 
 -- grid_nodes --
 -- How far these nodes of these jobs are. By name: the children of a fan-out may be a million.
-SELECT job_id, node_id, status, retry_count, error_message, started_at, completed_at
+SELECT job_id, node_id, status, ended_by, retry_count, error_message, started_at, completed_at
 FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) AND node_id = ANY(:node_ids);

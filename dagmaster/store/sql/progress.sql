@@ -174,7 +174,7 @@ ORDER BY n.status DESC, coalesce(n.started_at, n.dispatched_at), n.node_id
 LIMIT :limit;
 
 -- node_progress --
-SELECT n.job_id, n.node_id, n.status, n.retry_count, n.max_retries, n.task_id, n.checkpoint_phase,
+SELECT n.job_id, n.node_id, n.status, n.ended_by, n.retry_count, n.max_retries, n.task_id, n.checkpoint_phase,
     n.checkpoint_saved_at, r.progress_current, r.progress_total, r.progress_percent, r.progress_message
 FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id
 WHERE n.job_id = :job_id AND n.node_id = :node_id;

@@ -6,8 +6,8 @@ SELECT n.job_id, j.workflow_id, n.node_id, n.status, n.task_id, n.retry_count, n
 FROM dagapp.dag_node_states n JOIN dagapp.dag_jobs j ON j.job_id = n.job_id
 WHERE (:job_id::bigint IS NULL OR n.job_id = :job_id)
     AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
-    AND (:status::text IS NULL OR n.status = :status::dagapp.node_status)
-    AND (coalesce(:status::text, 'completed') IN ('completed', 'failed', 'skipped') OR j.status IN ('pending', 'running'))
+    AND (:status::text IS NULL OR CASE WHEN n.ended_by = 'cancelled' THEN 'cancelled' ELSE n.status::text END = :status)
+    AND (coalesce(:status::text, 'completed') IN ('completed', 'failed', 'cancelled', 'skipped') OR j.status IN ('pending', 'running'))
 ORDER BY n.job_id DESC, n.node_id DESC
 LIMIT :limit OFFSET :offset;
 
@@ -39,7 +39,7 @@ FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
     ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
 WHERE n.job_id = :job_id AND n.parent_node_id IS NOT DISTINCT FROM :parent::text
-    AND (:status::text IS NULL OR n.status = :status::dagapp.node_status)
+    AND (:status::text IS NULL OR CASE WHEN n.ended_by = 'cancelled' THEN 'cancelled' ELSE n.status::text END = :status)
 ORDER BY n.fan_out_index, coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at, n.node_id
 LIMIT :limit OFFSET :offset;
 
@@ -111,7 +111,8 @@ FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL AN
 -- What is drawn within another node: the items of fan-outs, and all that has come of what a node has added.
 SELECT CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END
         AS parent_node_id,
-    definition IS NOT NULL AS is_added, status, count(*) AS nodes, min(started_at) AS began_at,
+    definition IS NOT NULL AS is_added,
+    CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status, count(*) AS nodes, min(started_at) AS began_at,
     max(completed_at) AS last_ended_at
 FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND (parent_node_id IS NOT NULL OR definition IS NOT NULL)
@@ -122,7 +123,8 @@ GROUP BY 1, 2, 3;
 SELECT node_id, status, ended_by, retry_count, fan_out_index, left(error_message, 300) AS error_message, started_at,
     completed_at
 FROM dagapp.dag_node_states
-WHERE job_id = :job_id AND (:status::text IS NULL OR status = :status::dagapp.node_status)
+WHERE job_id = :job_id
+    AND (:status::text IS NULL OR CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END = :status)
     AND CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END
         = :parent
 ORDER BY fan_out_index NULLS LAST, created_at, length(node_id), node_id

@@ -39,5 +39,5 @@ async def get_node_progress(job: Job, node_id: str, conn: Conn, services: Given)
     """How far one node is: its attempt, its last checkpoint, and the children of a fan-out."""
     row = await progress.node_progress(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)
-    outcome = outcome_of(row["status"], known)
+    outcome = outcome_of(row["status"], known, row["ended_by"])
     return NodeProgress(**redact(row), outcome=outcome, children=views.counts_reply(known.counts))

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from dagmaster.model.added import OUTSIDE
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact, redact_text
-from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.model.states import NODE_TERMINAL, EndedBy, NodeStatus
 from dagmaster.model.workflow import Node
 from dagmaster.store import viewing
 from dagmaster.store.looking import children_of_rows
@@ -30,7 +30,7 @@ GRID_SIZE: Final = 200
 LOG_LINES: Final = 12
 MAX_LOG_BYTES: Final = 8 * 1024
 # What people look for first.
-ITEM_ORDER: Final = ("failed", "running", "dispatched", "ready", "pending", "completed", "skipped")
+ITEM_ORDER: Final = ("failed", "cancelled", "running", "dispatched", "ready", "pending", "completed", "skipped")
 
 Row = Mapping[str, Any]
 
@@ -43,6 +43,7 @@ class NodePanel:
     node_id: str
     type: str
     status: str
+    ended_by: str | None
     description: str
     handler: str | None
     queue: str | None
@@ -66,7 +67,7 @@ class NodePanel:
 
     @property
     def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children)
+        return outcome_of(self.status, self.children, self.ended_by)
 
     @property
     def asks(self) -> str | None:
@@ -124,6 +125,7 @@ def _panel(
         node_id=row["node_id"],
         type=node_type.replace("_", "-"),
         status=row["status"],
+        ended_by=row["ended_by"],
         description=node.description if node else "",
         handler=added.get("handler") or (task.handler if task else None),
         queue=row["queue"] or added.get("queue") or (task.queue if task else None),
@@ -139,7 +141,7 @@ def _panel(
         error=redact(row["error_message"] or (row["last_error"] if row["status"] not in NODE_TERMINAL else None)),
         params=redact(row["input_params"]),
         output=redact(row["output"]),
-        is_failed=row["status"] == NodeStatus.FAILED,
+        is_failed=row["status"] == NodeStatus.FAILED and row["ended_by"] != EndedBy.CANCELLED,
         is_decided_by_people=node_type == "approval" and is_waiting,
         signal=getattr(node, "signal", None) if node_type == "wait" and is_waiting else None,
         has_log=node_type in ("task", "fan_out") and row["task_id"] is not None,
@@ -205,7 +207,7 @@ def _item(parent: str, row: Row) -> Item:
     return Item(
         node_id=row["node_id"],
         name=str(index) if index is not None else row["node_id"].removeprefix(f"{parent}."),
-        status=row["status"],
+        status=outcome_of(row["status"], ended_by=row["ended_by"]),
         attempt=row["retry_count"] + 1,
         error=redact(row["error_message"]),
         seconds=seconds_between(row["started_at"], row["completed_at"]) if row["completed_at"] else None,

@@ -26,6 +26,7 @@ class NodeLine:
 
     node_id: str
     status: str
+    ended_by: str | None
     type: str
     handler: str | None
     attempts: int
@@ -46,7 +47,7 @@ class NodeLine:
 
     @property
     def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children)
+        return outcome_of(self.status, self.children, self.ended_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def node_line(row: Row, definition: Definition, children: Children = NO_CHILDREN
     return NodeLine(
         node_id=row["node_id"],
         status=row["status"],
+        ended_by=row["ended_by"],
         type=type,
         handler=handler,
         attempts=row["retry_count"] + 1 if row["dispatched_at"] or row["retry_count"] else 0,

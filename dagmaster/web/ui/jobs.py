@@ -47,7 +47,7 @@ class JobLine:
 
     @property
     def done(self) -> int:
-        return sum(self.counts.get(status, 0) for status in ("completed", "skipped", "failed"))
+        return sum(self.counts.get(status, 0) for status in ("completed", "skipped", "failed", "cancelled"))
 
     @property
     def is_over(self) -> bool:

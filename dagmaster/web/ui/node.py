@@ -61,6 +61,7 @@ class Attempt:
 class NodeHead:
     node_id: str
     status: str
+    ended_by: str | None
     type: str
     handler: str | None
     queue: str | None
@@ -85,7 +86,7 @@ class NodeHead:
 
     @property
     def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children)
+        return outcome_of(self.status, self.children, self.ended_by)
 
     @property
     def has_log(self) -> bool:
@@ -146,6 +147,7 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> N
     return NodeHead(
         node_id=row["node_id"],
         status=row["status"],
+        ended_by=row["ended_by"],
         type=type,
         handler=handler,
         queue=row["queue"] or task.get("queue"),

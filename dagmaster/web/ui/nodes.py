@@ -10,9 +10,9 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
-from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
 from dagmaster.store.lists import NEWEST_JOBS, NodeFilter, list_nodes
-from dagmaster.store.viewing import jobs_of
+from dagmaster.store.viewing import STATUSES, jobs_of
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.asked import PERIOD_NAMES, FromAddress
@@ -31,6 +31,7 @@ class NodeLine:
     workflow_id: str
     node_id: str
     status: str
+    ended_by: str | None
     error: str | None
     attempt: int
     queued_seconds: float | None
@@ -42,11 +43,11 @@ class NodeLine:
 
     @property
     def outcome(self) -> Outcome:
-        return outcome_of(self.status, self.children)
+        return outcome_of(self.status, self.children, self.ended_by)
 
 
 def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeLine:
-    is_failed = row["status"] == NodeStatus.FAILED
+    is_failed = row["status"] == NodeStatus.FAILED and row["ended_by"] != EndedBy.CANCELLED
     waits = row["status"] == NodeStatus.DISPATCHED
     queued_until = row["started_at"] or (None if waits else row["completed_at"])
     return NodeLine(
@@ -54,6 +55,7 @@ def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeL
         workflow_id=row["workflow_id"],
         node_id=row["node_id"],
         status=row["status"],
+        ended_by=row["ended_by"],
         error=redact(row["error_message"]),
         attempt=row["retry_count"] + 1,
         # What needs no worker begins at the moment at which it is dispatched.
@@ -70,7 +72,7 @@ def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeL
 async def show_nodes(
     page: Shown, conn: Conn, asked: FromAddress, offset: Annotated[int, Query(ge=0, le=100_000)] = 0
 ) -> HTMLResponse:
-    statuses = asked.statuses(list(NodeStatus))
+    statuses = asked.statuses(list(STATUSES))
     wanted = NodeFilter(
         statuses=statuses,
         workflow_id=asked.workflow or None,
@@ -92,7 +94,7 @@ async def show_nodes(
             "asked": asked,
             "statuses": statuses,
             "periods": {"Jobs created": PERIOD_NAMES},
-            "all_statuses": list(NodeStatus),
+            "all_statuses": list(STATUSES),
             "workflow_ids": workflow_ids(page),
             "most_jobs": NEWEST_JOBS,
             "is_filtered": bool(statuses or asked.workflow or asked.text or asked.period),

@@ -229,7 +229,7 @@ def _cell(run: Row, node_id: str, row: Row | None, children: Children | None) ->
     """None where the run has no such node."""
     if row is None:
         return None
-    outcome = outcome_of(row["status"], children or NO_CHILDREN)
+    outcome = outcome_of(row["status"], children or NO_CHILDREN, row["ended_by"])
     said = [f"{node_id}: {outcome.replace('_', ' ')}"]
     if children is not None and children.failed:
         said.append(f"{children.failed} of {children.total} failed")

@@ -37,7 +37,7 @@ export class Follower {
 
   #hear(entry) {
     this.after = entry.event_id;
-    const status = STATUS_OF[entry.event_type];
+    const status = entry.data?.ended_by === "cancelled" ? "cancelled" : STATUS_OF[entry.event_type];
     if (status) this.onNode(entry.node_id, status, entry);
     this.#fetchSoon();
   }
