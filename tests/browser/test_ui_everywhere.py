@@ -30,6 +30,7 @@ PAGES = (
     "/ui/keys",
 )
 NARROW: ViewportSize = {"width": 360, "height": 780}
+LAPTOP: ViewportSize = {"width": 1280, "height": 800}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,9 @@ def test_a_page_can_be_used_by_everybody_and_fits_on_a_telephone(
 ) -> None:
     _open(page, path.format(**jobs))
     assert accessibility_findings(page) == []
+    page.set_viewport_size(LAPTOP)
+    cut = page.evaluate("[...document.querySelectorAll('.card.flush')].map((one) => one.scrollWidth - one.clientWidth)")
+    assert all(beyond <= 0 for beyond in cut), f"a table is cut by {max(cut)} px"
     page.set_viewport_size(NARROW)
     beyond = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert beyond <= 0, f"{beyond} px too wide"

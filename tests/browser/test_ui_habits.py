@@ -57,6 +57,13 @@ def test_keys_are_letters_while_somebody_types(page: Page) -> None:
 # The palette.
 
 
+def test_ctrl_k_opens_it_also_while_somebody_types(page: Page) -> None:
+    go(page)
+    page.get_by_role("searchbox").first.focus()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("dialog", name="Go to")).to_be_visible()
+
+
 def test_a_job_is_gone_to_by_keys_alone(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     go(page)
@@ -252,3 +259,43 @@ def test_a_page_says_that_the_server_is_away_and_comes_back_by_itself(site: Site
     expect(seen.page.locator(f"#job-{job_id}")).to_contain_text("completed")
     seen.forgive("ERR_CONNECTION")
     seen.forgive("WebSocket")
+
+
+# Times.
+
+
+def test_times_are_the_readers_own_until_they_choose_utc(site: Site, visit: Callable[..., Visit]) -> None:
+    job_id = site.run("greet", name="zones")
+    page = visit(timezone_id="Asia/Kolkata").page
+    go(page, f"/ui/jobs/{job_id}")
+    created = page.locator("#job-head time[data-time=exact]").first
+    expect(created).to_contain_text("GMT+5:30")
+    expect(page.locator("#job-head time[data-time=ago]").first).to_have_attribute("title", re.compile("GMT.5:30"))
+    page.get_by_role("button", name="Times in GMT+5:30").click()
+    expect(created).to_contain_text("UTC")
+    page.reload()
+    expect(created).to_contain_text("UTC")
+    page.get_by_role("button", name="Times in UTC").click()
+    expect(created).to_contain_text("GMT+5:30")
+
+
+# Actions.
+
+
+def test_the_second_click_of_a_double_click_presses_nothing(site: Site, page: Page) -> None:
+    job_id = site.run("fails")
+    go(page, f"/ui/jobs/{job_id}")
+    page.evaluate("""() => {
+        window.pressed = 0;
+        const fetched = window.fetch;
+        window.fetch = (path, options) => { window.pressed += options?.method === "POST"; return fetched(path, options); };
+    }""")
+    button = page.get_by_role("button", name="Retry failed")
+    place = button.bounding_box()
+    assert place is not None
+    at = place["x"] + place["width"] - 12, place["y"] + place["height"] / 2
+    page.mouse.click(*at)
+    expect(page.locator("#toasts")).to_contain_text("tried again")
+    page.mouse.click(*at, click_count=2)  # Whatever lies there now.
+    expect(page.locator("#confirm")).to_be_hidden()
+    assert page.evaluate("window.pressed") == 1

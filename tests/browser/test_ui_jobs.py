@@ -101,6 +101,25 @@ def test_failed_jobs_are_tried_again_and_others_are_refused_with_the_reason(
     one.forgive("409")
 
 
+def test_a_list_follows_what_is_typed_and_the_field_keeps_the_focus(site: Site, page: Page) -> None:
+    mine, other = site.run("greet", name="typed"), site.run("greet", name="not typed")
+    page.goto("/ui/jobs")
+    expect(page.locator(f"#job-{other}")).to_be_visible()
+    page.evaluate("window.isSamePage = true")
+    box = page.get_by_role("searchbox").first
+    box.press_sequentially(mine, delay=5)
+    expect(page.locator(f"#job-{other}")).to_have_count(0)
+    expect(page.locator(f"#job-{mine}")).to_be_visible()
+    expect(box).to_be_focused()
+    expect(box).to_have_value(mine)
+    expect(page).to_have_url(re.compile(f"text={mine}$"))
+    box.press("Enter")
+    expect(page.get_by_role("link", name="Clear")).to_be_visible()
+    box.fill("")
+    expect(page.locator(f"#job-{other}")).to_be_visible()
+    assert page.evaluate("window.isSamePage"), "the page was loaded again"
+
+
 def test_a_text_is_found_in_errors_and_the_error_is_shown(site: Site, page: Page) -> None:
     failed = site.run("fails")
     page.goto("/ui/jobs")

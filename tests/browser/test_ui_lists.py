@@ -106,6 +106,8 @@ def test_an_approval_is_given_with_a_comment(site: Site, page: Page, asking: str
     asked = page.locator(f"#approval-{asking}-ask")
     expect(asked).to_contain_text("Release 2.0?")
     asked.get_by_role("button", name="Approve").click()
+    expect(page.locator("#confirm-text")).to_have_text("Release 2.0?")
+    expect(page.locator("#confirm-yes")).to_have_class("button primary")
     page.locator("#confirm").get_by_label("Why").fill("tested by hand")
     page.locator("#confirm-yes").click()
     expect(asked).to_have_count(0)
@@ -116,6 +118,7 @@ def test_an_approval_is_given_with_a_comment(site: Site, page: Page, asking: str
 def test_a_rejection_fails_the_job(site: Site, page: Page, asking: str) -> None:
     page.goto("/ui/approvals")
     page.locator(f"#approval-{asking}-ask").get_by_role("button", name="Reject").click()
+    expect(page.locator("#confirm-yes")).to_have_class("button danger")
     page.locator("#confirm-yes").click()
     expect(page.locator(f"[id^=decided-{asking}-ask]")).to_contain_text("rejected")
     assert "rejected" in site.until(asking, "failed")["error_message"]

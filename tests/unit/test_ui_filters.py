@@ -50,7 +50,8 @@ def test_the_exact_time_is_there_too() -> None:
     assert 'title="2026-03-01 12:00:00 UTC"' in ago(NOON)
     assert 'title="2026-03-01 12:00:00 UTC"' in ago("2026-03-01T13:00:00+01:00")
     assert (exact(None), ago(None), clock(None)) == ("–", "–", "–")
-    assert clock("2026-03-01T12:00:00.123456+00:00") == "12:00:00.123"
+    assert ">12:00:00.123</time>" in clock("2026-03-01T12:00:00.123456+00:00")
+    assert ">2026-03-01 12:00:00 UTC</time>" in exact(NOON)
 
 
 def test_json_for_scripts_cannot_end_its_element() -> None:

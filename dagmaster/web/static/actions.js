@@ -62,11 +62,13 @@ export async function send(path, { method = "POST", body = undefined, text = bod
 }
 
 // Resolves to null when the person leaves it, else to the reason they gave ("" without one).
-export function confirmed({ title, text = "", yes = "Yes", reason = false }) {
+export function confirmed({ title, text = "", yes = "Yes", reason = false, isDanger = true }) {
   const dialog = document.getElementById("confirm");
   dialog.querySelector("#confirm-title").textContent = title;
   dialog.querySelector("#confirm-text").textContent = text;
-  dialog.querySelector("#confirm-yes").textContent = yes;
+  const agree = dialog.querySelector("#confirm-yes");
+  agree.textContent = yes;
+  agree.className = `button ${isDanger ? "danger" : "primary"}`;
   const field = dialog.querySelector("#confirm-reason");
   field.hidden = !reason;
   field.querySelector("input").value = "";
@@ -84,7 +86,8 @@ async function act(button) {
   const { action, method, done, confirm, yes } = button.dataset;
   let body = button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
   if (confirm) {
-    const reason = await confirmed({ title: confirm, yes, reason: "reason" in button.dataset });
+    const isDanger = button.classList.contains("danger");
+    const reason = await confirmed({ title: confirm, text: button.dataset.text, yes, reason: "reason" in button.dataset, isDanger });
     if (reason === null) return;
     if (reason) body = { ...body, [button.dataset.reason || "reason"]: reason };
   }
@@ -111,6 +114,7 @@ export function installActions() {
   toastFromBefore();
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-action]");
-    if (button) act(button);
+    // An action changes the page: the second click of a double click was not meant for what then lies under the pointer.
+    if (button && event.detail < 2) act(button);
   });
 }

@@ -2,6 +2,7 @@
 import { startLive, refreshNow } from "./live.js";
 import { installActions } from "./actions.js";
 import { copy } from "./copying.js";
+import { installFilters } from "./filters.js";
 import { installPalette } from "./palette.js";
 import { installShortcuts, showSidebar } from "./shortcuts.js";
 import { keepTimesFresh } from "./times.js";
@@ -35,27 +36,9 @@ document.addEventListener("click", (event) => {
 });
 on("[data-copy]", ({ dataset: { copy: text } }) => copy(text, `Copied ${text.length > 60 ? "" : text}`.trim()));
 
-// Filters act at once; the address keeps them.
-document.addEventListener("change", (event) => {
-  const form = event.target.closest("form[data-filters]");
-  if (form) submitFilters(form);
-});
-document.addEventListener("submit", (event) => {
-  const form = event.target.closest("form[data-filters]");
-  if (!form) return;
-  event.preventDefault();
-  submitFilters(form);
-});
-// Browsers fill in again what was chosen before somebody went back; what is shown is what the address says.
-addEventListener("pageshow", () => {
-  for (const form of document.querySelectorAll("form[data-filters]")) form.reset();
-});
-function submitFilters(form) {
-  const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ""));
-  location.assign(query.size ? `${form.action.split("?")[0]}?${query}` : form.action.split("?")[0]);
-}
 
 installActions();
+installFilters();
 installPalette();
 installShortcuts();
 keepTimesFresh();

@@ -1,5 +1,7 @@
 // Keep what is marked with data-live up to date. One socket tells that something has happened; then the page is asked
 // for once more and its live regions are morphed, so that focus, open trees and scroll positions stay.
+import { exact } from "./times.js";
+
 const MIN_GAP = 1500; // milliseconds between two refreshes
 const PATIENCE = 4; // A page that takes long to make is asked for less often: every so many times as long.
 const POLL = 10000; // where sockets do not come through
@@ -77,7 +79,7 @@ function show(name) {
   live.querySelector("span").textContent = WORDS[name];
   const stale = document.getElementById("stale");
   stale.hidden = name !== "stale";
-  if (name === "stale") stale.querySelector("[data-stale-since]").textContent = new Date(state.refreshed).toLocaleTimeString();
+  if (name === "stale") stale.querySelector("[data-stale-since]").textContent = exact(state.refreshed);
 }
 
 // Soon, and not more often than makes sense; a page that nobody sees asks for nothing.
@@ -89,8 +91,10 @@ export function refreshSoon() {
   }, Math.max(0, state.tried + Math.max(MIN_GAP, PATIENCE * state.cost) - Date.now()));
 }
 
-// Whether the server has answered. What has ended has a mark; as long as that is the same, nothing is made anew.
-export async function refreshNow({ ifChanged = false } = {}) {
+// Whether the server has answered. What has ended has a mark; as long as that is the same, nothing is made anew. After a
+// change of the filters another answer is wanted than the one that may be under way, and the filters themselves change.
+export async function refreshNow({ ifChanged = false, isFiltered = false } = {}) {
+  while (isFiltered && state.busy) await new Promise((resolve) => document.addEventListener("dm:idle", resolve, { once: true }));
   if (state.busy) {
     state.again = true;
     return true;
@@ -102,7 +106,7 @@ export async function refreshNow({ ifChanged = false } = {}) {
     const headers = { "X-Live": "1", Accept: "text/html", ...(mark && { "If-None-Match": mark }) };
     const answer = await fetch(location.href, { headers });
     if (answer.headers.has("X-Login")) location.assign(answer.headers.get("X-Login"));
-    if (answer.ok) morph(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    if (answer.ok) morph(new DOMParser().parseFromString(await answer.text(), "text/html"), { isFiltered });
     else if (answer.status !== 304) return answer.status < 500;
     state.refreshed = Date.now();
     state.cost = state.refreshed - state.tried;
@@ -112,6 +116,7 @@ export async function refreshNow({ ifChanged = false } = {}) {
     return false;
   } finally {
     state.busy = false;
+    document.dispatchEvent(new CustomEvent("dm:idle"));
     if (state.again) {
       state.again = false;
       refreshSoon();
@@ -119,12 +124,21 @@ export async function refreshNow({ ifChanged = false } = {}) {
   }
 }
 
-export function morph(fresh) {
+export function morph(fresh, { isFiltered = false } = {}) {
+  if (isFiltered) morphFilters(fresh);
   for (const region of document.querySelectorAll("[data-live]")) {
     const other = fresh.getElementById(region.id);
     if (other) Idiomorph.morph(region, other, { morphStyle: "outerHTML", callbacks: { beforeNodeMorphed, beforeAttributeUpdated } });
   }
   document.dispatchEvent(new CustomEvent("dm:refreshed"));
+}
+
+// What is being typed stays.
+function morphFilters(fresh) {
+  const others = fresh.querySelectorAll("form[data-filters]");
+  document.querySelectorAll("form[data-filters]").forEach((form, place) => {
+    if (others[place]) Idiomorph.morph(form, others[place], { morphStyle: "outerHTML", ignoreActiveValue: true });
+  });
 }
 
 // What scripts or people have changed is theirs: data-keep, open details, marked boxes.

@@ -7,7 +7,7 @@ let asked = 0;
 
 export function openPalette() {
   const box = dialog();
-  if (box.open) return;
+  if (document.querySelector("dialog[open]")) return;
   const input = box.querySelector("input");
   input.value = "";
   box.showModal();

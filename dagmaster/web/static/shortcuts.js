@@ -10,6 +10,10 @@ const isTyping = (target) => target.closest?.("input:not([type=checkbox], [type=
 export function installShortcuts() {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") return close();
+    if ((event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && event.key.toLowerCase() === "k") {
+      event.preventDefault();
+      return openPalette();
+    }
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || isTyping(event.target)) return;
     if (document.querySelector("dialog[open]")) return;
     const pair = Date.now() - first.at < GAP ? `${first.key} ${event.key}` : "";

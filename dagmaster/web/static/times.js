@@ -24,13 +24,56 @@ export function duration(seconds) {
   return said.slice(0, 2).filter(([count]) => count).map(([count, unit]) => `${count} ${unit}`).join(" ");
 }
 
-export function keepTimesFresh() {
-  const update = () => {
-    for (const one of document.querySelectorAll("time[data-ago]")) {
-      const said = since(Date.parse(one.dateTime));
-      if (one.textContent !== said) one.textContent = said;
-    }
+// Times are the reader's own unless they chose UTC; which zone that is stands behind each exact time.
+const CHOICE = "zone";
+const zone = () => (localStorage.getItem(CHOICE) === "utc" ? "UTC" : undefined);
+const written = (options) => new Intl.DateTimeFormat("sv-SE", { timeZone: zone(), ...options });
+let forms;
+
+function makeForms() {
+  const day = { year: "numeric", month: "2-digit", day: "2-digit" };
+  const time = { hour: "2-digit", minute: "2-digit", second: "2-digit" };
+  forms = {
+    exact: written({ ...day, ...time }),
+    clock: written({ ...time, fractionalSecondDigits: 3 }),
+    zone: new Intl.DateTimeFormat("en-GB", { timeZone: zone(), timeZoneName: "short" }),
   };
-  update();
-  setInterval(update, 1000);
+}
+
+const zoneName = (date) => forms.zone.formatToParts(date).find((part) => part.type === "timeZoneName").value;
+
+export const exact = (date) => `${forms.exact.format(date)} ${zoneName(date)}`;
+export const clock = (date) => forms.clock.format(date).replace(",", ".");
+
+const WRITERS = { ago: (date) => since(date), exact, clock };
+
+function writeTimes() {
+  for (const one of document.querySelectorAll("time[data-time]")) {
+    const date = Date.parse(one.dateTime);
+    const text = WRITERS[one.dataset.time](date);
+    if (one.textContent !== text) one.textContent = text;
+    const title = exact(date);
+    if (one.title !== title) one.title = title;
+  }
+}
+
+function writeZone() {
+  makeForms();
+  for (const button of document.querySelectorAll("[data-zone-toggle]")) {
+    button.querySelector("span").textContent = zone() ? "Times in UTC" : `Times in ${zoneName(Date.now())}`;
+    button.title = zone() ? "Show times in your own time zone" : "Show times in UTC";
+  }
+  writeTimes();
+}
+
+export function keepTimesFresh() {
+  writeZone();
+  setInterval(writeTimes, 1000);
+  document.addEventListener("dm:refreshed", writeTimes);
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-zone-toggle]")) return;
+    if (zone()) localStorage.removeItem(CHOICE);
+    else localStorage.setItem(CHOICE, "utc");
+    writeZone();
+  });
 }

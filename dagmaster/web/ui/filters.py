@@ -1,6 +1,6 @@
 """How values are written on pages."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -34,8 +34,8 @@ def ago(then: datetime | str | None) -> Markup:
     if then is None:
         return Markup("–")
     when = _time(then)
-    return Markup('<time datetime="{}" title="{}" data-ago>{}</time>').format(
-        when.isoformat(), exact(when), since(when)
+    return Markup('<time datetime="{}" title="{}" data-time="ago">{}</time>').format(
+        when.isoformat(), utc(when), since(when)
     )
 
 
@@ -48,12 +48,27 @@ def since(when: datetime, now: datetime | None = None) -> str:
     return f"{said} ago" if seconds > 0 else f"in {said}"
 
 
-def exact(when: datetime | str | None) -> str:
-    return f"{_time(when).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if when else "–"
+def utc(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def clock(when: datetime | str | None) -> str:
-    return f"{_time(when).astimezone(UTC):%H:%M:%S.%f}"[:-3] if when else "–"
+def exact(then: datetime | str | None) -> Markup:
+    """Date and time; scripts write it in the reader's time zone."""
+    return _written("exact", then, utc)
+
+
+def clock(then: datetime | str | None) -> Markup:
+    """The time of day, to the millisecond."""
+    return _written("clock", then, lambda when: f"{when.astimezone(UTC):%H:%M:%S.%f}"[:-3])
+
+
+def _written(form: str, then: datetime | str | None, write: Callable[[datetime], str]) -> Markup:
+    if then is None:
+        return Markup("–")
+    when = _time(then)
+    return Markup('<time datetime="{}" title="{}" data-time="{}">{}</time>').format(
+        when.isoformat(), utc(when), form, write(when)
+    )
 
 
 def number(value: float | None) -> str:
