@@ -72,6 +72,12 @@ async def new_key(
     return NewKey(key_id, text)
 
 
+async def check_first_key(conn: Connection, role: Role) -> None:
+    """Raises Conflict for a first key that could not make a second one: from then on everybody has to show a key."""
+    if role is not Role.ADMIN and not await any_keys(conn):
+        raise Conflict("the first key must be of role admin: with a key in use, only an admin can make further ones")
+
+
 def _check(name: str, expires_at: datetime | None) -> None:
     if not name.strip() or not name.isprintable():
         raise Invalid("a key needs a name of visible characters, such as that of the program that will use it")

@@ -288,7 +288,10 @@ def test_the_second_click_of_a_double_click_presses_nothing(site: Site, page: Pa
     page.evaluate("""() => {
         window.pressed = 0;
         const fetched = window.fetch;
-        window.fetch = (path, options) => { window.pressed += options?.method === "POST"; return fetched(path, options); };
+        window.fetch = (path, options) => {
+            window.pressed += options?.method === "POST";
+            return fetched(path, options);
+        };
     }""")
     button = page.get_by_role("button", name="Retry failed")
     place = button.bounding_box()

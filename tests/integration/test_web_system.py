@@ -33,6 +33,15 @@ async def test_commands_are_refused_to_those_who_may_not_and_unknown_ones_named(
         await it.post("/api/v1/commands/cache.invalidate", {"params": {"x": 1}}, 422, headers=operator)
 
 
+async def test_the_first_key_is_an_admins_so_that_nobody_is_locked_out(dsn: str) -> None:
+    async with web(dsn) as it:
+        refused = await it.post("/api/v1/keys", {"name": "first", "role": "viewer"}, 409)
+        assert "admin" in refused["error"]["message"]
+        made = await it.post("/api/v1/keys", {"name": "first", "role": "admin"}, 201)
+        me = {"Authorization": f"Bearer {made['key']}"}
+        await it.post("/api/v1/keys", {"name": "second", "role": "viewer"}, 201, headers=me)
+
+
 async def test_keys_are_made_shown_once_and_revoked(dsn: str) -> None:
     async with web(dsn) as it:
         me = await it.key("me")

@@ -21,7 +21,8 @@ async def list_keys(conn: Conn) -> KeyList:
 
 @router.post("", status_code=201, responses=documented(409), dependencies=[ADMINS])
 async def create_key(body: KeyCreate, caller: Admitted, conn: Conn) -> KeyCreated:
-    """A new key. It is in this answer and nowhere else."""
+    """A new key. It is in this answer and nowhere else. The first one must be an admin's."""
+    await key_store.check_first_key(conn, body.role)
     made = await key_store.new_key(
         conn,
         name=body.name,
