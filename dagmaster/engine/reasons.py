@@ -2,19 +2,33 @@
 
 from collections import deque
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple, assert_never
 
 import orjson
 
 from dagmaster.engine.edges import is_dead
-from dagmaster.engine.facts import Facts, Kind
+from dagmaster.engine.facts import Facts, Kind, OwnerFacts
 from dagmaster.engine.fan import has_slot
 from dagmaster.engine.patience import find_patience
 from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_executed, is_live, is_settled, own_output
 from dagmaster.engine.turn import Rules
 from dagmaster.model.graph import NodeType
-from dagmaster.model.states import NODE_IN_FLIGHT, JobStatus, NodeStatus
+from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
+
+# Good reasons to stand still: somebody or something is at work, is waited for, or wants it so.
+RIGHTLY = frozenset(
+    {
+        Kind.PAUSED,
+        Kind.EXPANDING,
+        Kind.RETRY,
+        Kind.BACK_PRESSURE,
+        Kind.WAITING_FOR_TIME,
+        Kind.WAITING_FOR_SIGNAL,
+        Kind.WAITING_FOR_APPROVAL,
+        Kind.WAITING_FOR_JOB,
+    }
+)
 
 
 class Undecided(NamedTuple):
@@ -57,6 +71,21 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: 
             return [*orphaned, Kind.EXPANDING]
         case _:
             assert_never(node.status)
+
+
+def stands_without_reason(job: JobState, now: datetime, rules: Rules) -> bool:
+    """Whether no open node has a good reason to stand where it is: the job should move, and does not."""
+    alive = Facts(OwnerFacts(is_alive=True), orchestrators=1, threshold_seconds=0)
+    open_nodes = [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
+    return not job.is_terminal and not any(_stands_rightly(job, node, alive, now, rules) for node in open_nodes)
+
+
+def _stands_rightly(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> bool:
+    found = reasons(job, node, facts, now, rules)
+    if Kind.RUNNING in found and node.started_at is not None:
+        seconds = node.task.timeout_seconds + rules.timeout_grace_seconds
+        return now < node.started_at + timedelta(seconds=seconds)
+    return not RIGHTLY.isdisjoint(found)
 
 
 def _or_soon(found: list[Kind]) -> list[Kind]:

@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
 
-from dagmaster.engine.running import timeout
-from dagmaster.engine.state import JobState, NodeState, is_executed
-from dagmaster.engine.turn import Turn
-from dagmaster.model.states import NodeStatus
+from dagmaster.engine.reasons import stands_without_reason
+from dagmaster.engine.state import JobState
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.connect import Connection
 from dagmaster.store.watch import note_orchestrator, open_depths, warn_of_stuck_tasks
@@ -45,56 +44,39 @@ class Watch:
 
 
 class Stall:
-    """Jobs are here, something should move, and nothing does: said once, until something moves again."""
+    """Jobs that should move and do not, each said once until it moves again."""
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
         self._orchestrator, self._options = orchestrator, options
-        self._told_of: float | None = None
+        self._told: dict[int, datetime] = {}  # by job, since when it stands still
 
     async def run_once(self, conn: Connection) -> None:
-        moved_at = self._orchestrator.memory.moved_at
-        seconds = monotonic() - moved_at
-        if seconds < self._options.stall_after_seconds or self._told_of == moved_at:
+        now = self._orchestrator.clock.now()
+        stalled = dict(self._stalled(now))
+        news = {job_id: since for job_id, since in stalled.items() if self._told.get(job_id) != since}
+        self._told = stalled
+        if not news:
             return
-        stalled = self._stalled()
-        if not stalled:
-            return
-        self._told_of = moved_at
-        log.warning("none of %d jobs has moved for %.0f s", len(stalled), seconds)
+        seconds = (now - min(news.values())).total_seconds()
+        log.warning("%d jobs have not moved for up to %.0f s although nothing keeps them", len(news), seconds)
         data = {
             "instance_id": self._orchestrator.me.instance_id,
             "seconds": round(seconds),
-            "jobs": len(stalled),
-            "job_ids": [str(job_id) for job_id in stalled[:MAX_JOBS_NAMED]],
+            "jobs": len(news),
+            "job_ids": [str(job_id) for job_id in list(news)[:MAX_JOBS_NAMED]],
         }
         await note_orchestrator(conn, "orchestrator_stall", data)
 
-    def _stalled(self) -> list[int]:
-        """None while any task runs within its time: then there is somebody at work."""
-        stalled = []
+    def _stalled(self, now: datetime) -> Iterator[tuple[int, datetime]]:
+        after = timedelta(seconds=self._options.stall_after_seconds)
         for job in self._jobs():
-            if job.is_paused:
-                continue
-            turn = Turn(job, self._orchestrator.clock.now(), self._orchestrator.rules)
-            if any(_runs_in_time(turn, node) for node in job.nodes.values()):
-                return []
-            if not any(_waits_for_retry(turn, node) for node in job.nodes.values()):
-                stalled.append(job.job_id)
-        return stalled
+            since = job.last_progress_at or job.created_at
+            if now - since >= after and stands_without_reason(job, now, self._orchestrator.rules):
+                yield job.job_id, since
 
     def _jobs(self) -> Iterator[JobState]:
         jobs = self._orchestrator.jobs
         return (job.state for job_id in list(jobs) if (job := jobs.get(job_id)) is not None)
-
-
-def _runs_in_time(turn: Turn, node: NodeState) -> bool:
-    if node.status is not NodeStatus.RUNNING or node.started_at is None or not is_executed(node):
-        return False
-    return node.started_at + timeout(turn, node) > turn.now
-
-
-def _waits_for_retry(turn: Turn, node: NodeState) -> bool:
-    return node.status is NodeStatus.READY and node.not_before is not None and node.not_before > turn.now
 
 
 class StuckTasks:
