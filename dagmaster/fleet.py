@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagmaster.engine.turn import Rules
 from dagmaster.errors import Misconfigured
 from dagmaster.handlers import Registry
 from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.sealed import MIN_LENGTH
 from dagmaster.orchestrator.callbacks import CallbackOptions
 from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.clock import DatabaseClock
@@ -19,6 +20,8 @@ from dagmaster.orchestrator.watch import WatchOptions
 from dagmaster.outbound import policy_of
 from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import Settings
+from dagmaster.store.connect import opened
+from dagmaster.store.sealing import open_sealer
 from dagmaster.store.signals import MAIL, TASKS, Notifier
 from dagmaster.tasklogs.opening import open_task_logs
 from dagmaster.tasklogs.removing import remover
@@ -139,10 +142,11 @@ async def fleet(
     notifier = Notifier(dsn)
     orchestrator = None
     if orchestrate:
-        orchestrator = Orchestrator(rules_of(settings), notifier, poll_interval_seconds=settings.poll_interval_seconds)
+        rules = await _with_sealed_env(dsn, rules_of(settings), settings)
+        orchestrator = Orchestrator(rules, notifier, poll_interval_seconds=settings.poll_interval_seconds)
         orchestrator.clock = clock or orchestrator.clock
     worker = None
-    transport = PostgresTransport(dsn, notifier)
+    transport = PostgresTransport(dsn, notifier, settings.chosen_secret())
     if work is not None and registry is not None:
         worker = make_worker(
             transport,
@@ -166,6 +170,21 @@ async def fleet(
         _stopped_first(running),
     ):
         yield running
+
+
+async def _with_sealed_env(dsn: str, rules: Rules, settings: Settings) -> Rules:
+    """`{{ env.NAME }}` of a secret name is a sealed reference: the value is in no row."""
+    secret = [name for name in settings.secret_env if name in rules.env]
+    if not secret:
+        return rules
+    async with opened(dsn, application="dagmaster orchestrator") as conn:
+        sealer = await open_sealer(conn, settings.chosen_secret())
+    for name in secret:
+        if len(rules.env[name]) < MIN_LENGTH:
+            raise Misconfigured(
+                f"the secret {settings.template_env_prefix}{name} needs at least {MIN_LENGTH} characters"
+            )
+    return replace(rules, env={**rules.env, **{name: sealer.seal(rules.env[name]) for name in secret}})
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -23,6 +23,8 @@ SHOWN = ("task_id", "job_id", "request_id")
 
 # Takes what is printed inside a task (`dagmaster.worker.capture`). It is not for the lines of the process.
 task_output: ContextVar[Any] = ContextVar("task_output", default=None)
+# Hides the secrets that a task was given from what is logged while it runs, also in the lines of the process.
+task_mask: ContextVar[Callable[[str], str] | None] = ContextVar("task_mask", default=None)
 _ids: ContextVar[Mapping[str, object]] = ContextVar("ids", default=MappingProxyType({}))
 
 
@@ -44,6 +46,12 @@ class about:  # noqa: N801 - it reads as a statement: `with about(job_id=job_id)
 def remember(**ids: object) -> None:
     """The same for all that this asyncio task still does."""
     _ids.set({**_ids.get(), **ids})
+
+
+def clean(text: str) -> str:
+    """Without what looks like a secret, and without those that the present task is known to have."""
+    mask = task_mask.get()
+    return redact_text(mask(text) if mask is not None else text)
 
 
 def known_id(name: str) -> str | None:
@@ -82,7 +90,7 @@ class _FromTheHandler(logging.Formatter):
 
 class TextFormat(_FromTheHandler):
     def format(self, record: logging.LogRecord) -> str:
-        text = redact_text(super().format(record))
+        text = clean(super().format(record))
         first, newline, rest = text.partition("\n")
         return f"{first}{_told(_about(record))}{newline}{rest}"
 
@@ -98,11 +106,11 @@ class JsonFormat(_FromTheHandler):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact_text(record.getMessage()),
+            "message": clean(record.getMessage()),
             **_about(record),
         }
         if record.exc_info:
-            line["exception"] = redact_text(self.formatException(record.exc_info))
+            line["exception"] = clean(self.formatException(record.exc_info))
         return orjson.dumps(line, default=str).decode()
 
 

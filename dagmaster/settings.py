@@ -141,6 +141,7 @@ class Settings(BaseSettings):
     archive_dir: Folder | None = None
 
     template_env_prefix: Annotated[str, Field(min_length=1)] = "DAGMASTER_VAR_"
+    secret_env: Names = []
     max_fan_out: PositiveInt = 1_000_000
     max_output_bytes: PositiveInt = 16 * 1024 * 1024
     max_fan_in_bytes: PositiveInt = 64 * 1024 * 1024

@@ -32,7 +32,7 @@ __all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_w
 
 _KEYS: Final = tuple(field.alias or name for name, field in Workflow.model_fields.items() if name != "returns")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.0*)?")
-_INPUT_KEYS: Final = ("type", "required", "default", "description")
+_INPUT_KEYS: Final = ("type", "required", "default", "description", "secret")
 _OTHER_NAMES: Final = {
     "str": "string",
     "text": "string",
@@ -212,6 +212,7 @@ def _read_input(name: str, located: Located, notes: Notes) -> InputSpec:
         required=required and default is None,
         default=_as_declared(default, kind),
         description=read_text(fields.get("description"), f"the description of input {name!r}", notes) or "",
+        secret=read_flag(fields.get("secret"), f"'secret' of input {name!r}", notes, default=False),
     )
 
 

@@ -98,6 +98,7 @@ class Local:
         return NewJob(
             prepare(definition, settings, contracts, find_called(order.workflow, settings, rules)),
             gather_inputs(definition, order.pairs, *order.documents),
+            secret_key=settings.chosen_secret(),
             **order.options,
         )
 

@@ -75,7 +75,7 @@ def run(
     rules = QueueRules(registry.queues(), queue)
     definition = find_workflow(workflow, settings, rules)
     graph = prepare(definition, settings, registry.contracts(), find_called(workflow, settings, rules))
-    job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs))
+    job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs), secret_key=settings.chosen_secret())
     function = find_function(workflow)
     if function is not None:
         function.check(job.inputs)

@@ -18,6 +18,7 @@ from dagmaster.model.workflow import (
     EndNode,
     FanInNode,
     FanOutNode,
+    InputType,
     Node,
     StartNode,
     TaskNode,
@@ -85,7 +86,13 @@ class _Structure:
 
 def _check_inputs(workflow: Workflow) -> Iterator[Problem]:
     for name, spec in workflow.inputs.items():
-        if spec.default is not None:
+        if spec.secret and spec.type is not InputType.STRING:
+            yield Problem(f"the secret input {name!r} must be a string, not {spec.type}", ("inputs", name))
+        if spec.secret and spec.default is not None:
+            yield Problem(
+                f"the secret input {name!r} has a default, which anybody can read", ("inputs", name, "default")
+            )
+        elif spec.default is not None:
             try:
                 fit(spec.default, spec.type)
             except WrongType as error:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from dagmaster.errors import InvalidInputs
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.references import describe
+from dagmaster.model.sealed import holds_sealed
 from dagmaster.model.workflow import InputSpec, InputType, Workflow
 
 _ARTICLES: Final = {InputType.INTEGER: "an", InputType.ARRAY: "an", InputType.OBJECT: "an"}
@@ -24,10 +25,15 @@ class WrongType(InvalidInputs):
     """A value does not have the declared type."""
 
 
-def check_inputs(workflow: Workflow, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs with defaults applied; null counts as not given. Raise WrongInputs with everything that is wrong."""
+def check_inputs(workflow: Workflow, given: Mapping[str, Any], *, may_be_sealed: bool = False) -> dict[str, Any]:
+    """The inputs with defaults applied; null counts as not given. Raise WrongInputs with everything that is wrong.
+
+    Sealed secrets come only from other jobs: nobody else may have a reference opened by submitting it.
+    """
     checked: dict[str, Any] = {}
     problems: list[str] = []
+    if not may_be_sealed:
+        problems += [f"input {name!r} looks like a sealed secret" for name, one in given.items() if holds_sealed(one)]
     for name, spec in workflow.inputs.items():
         try:
             checked[name] = _settle(name, spec, given.get(name))
@@ -79,6 +85,8 @@ def _settle(name: str, spec: InputSpec, value: Any) -> Any:
     try:
         return fit(value, spec.type)
     except WrongType as error:
+        if spec.secret:
+            raise InvalidInputs(f"input {name!r} must be a string") from None
         raise InvalidInputs(f"input {name!r} {error}") from None
 
 
@@ -94,6 +102,8 @@ def _property(spec: InputSpec) -> dict[str, Any]:
         described["description"] = spec.description
     if spec.default is not None:
         described["default"] = spec.default
+    if spec.secret:
+        described |= {"writeOnly": True, "format": "password"}
     return described
 
 

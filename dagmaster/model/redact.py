@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
+# A sealed secret (`dagmaster.model.sealed`). Its brackets end it, whatever an expression writes around it.
+SEALED = re.compile(r"dms1\[[A-Za-z0-9_-]{22,}\]")
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Of a name in lower case with underscores. At its end: `max_tokens` and `secret_name` are none.
@@ -20,6 +22,7 @@ _NAMES_IN_TEXT = (
     r"|sharedaccesssignature"
 )
 _IN_TEXT = (
+    (SEALED, HIDDEN),
     # user:password@ in an address. The length of the scheme is bounded: long texts of letters and dots are cheap.
     (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s/:@]{0,200}):[^\s/?#]+@", re.IGNORECASE), rf"\1:{HIDDEN}@"),
     # name=value in a query, a connection string or an environment

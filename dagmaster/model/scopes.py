@@ -36,7 +36,9 @@ def find_expression_problems(
     for found in _find_all(workflow):
         if isinstance(found, Problem):
             yield found
-        elif message := _fault_of_job(found, last) or _find_fault(found, workflow, is_before):
+        elif message := (
+            _fault_of_job(found, last) or _find_fault(found, workflow, is_before) or _fault_of_secret(found, workflow)
+        ):
             severity: Severity = "warning" if found.is_guarded and found.reference.root == "inputs" else "error"
             yield Problem(message, found.place.path, severity=severity)
 
@@ -51,6 +53,17 @@ def find_undeclared_inputs(workflow: Workflow) -> Iterator[Problem]:
             "when one that it needs is missing; declare them under 'inputs'"
         )
         yield Problem(message, uses[0].place.path, severity="warning")
+
+
+def _fault_of_secret(use: "_Use", workflow: Workflow) -> str | None:
+    """Only workers open a secret: whatever is decided without them sees a sealed reference."""
+    reference, path = use.reference, use.place.path
+    if reference.root != "inputs" or not reference.path:
+        return None
+    spec = workflow.inputs.get(str(reference.path[0]))
+    if spec is None or not spec.secret or path[0] == "globals" or {"params", "inputs"} & set(path[2:4]):
+        return None
+    return f"input {reference.path[0]!r} is secret: it can be given to tasks, and nothing can be decided by it"
 
 
 @dataclass(frozen=True, slots=True)

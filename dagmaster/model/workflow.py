@@ -43,12 +43,24 @@ class InputType(StrEnum):
 
 
 class InputSpec(Frozen):
-    """`required` is settled when the file is read: true unless it has a default or says otherwise."""
+    """`required` is settled when the file is read: true unless it has a default or says otherwise.
+
+    A `secret` is stored sealed and shown nowhere; the handlers that are given it see its value.
+    """
 
     type: InputType = InputType.STRING
     required: bool = True
     default: Any = None
     description: str = ""
+    secret: bool = False
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Definitions that were pinned before there were secrets keep their hash."""
+        dumped: dict[str, Any] = dump(self)
+        if not self.secret:
+            dumped.pop("secret", None)
+        return dumped
 
 
 class DependsOn(Frozen):

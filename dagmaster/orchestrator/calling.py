@@ -52,7 +52,7 @@ async def _place(conn: Connection, parent: JobState, call: Call, definitions: De
         raise Invalid("the inputs of a workflow must be an object")
     job = NewJob(
         graph,
-        check_inputs(graph.workflow, inputs),
+        check_inputs(graph.workflow, inputs, may_be_sealed=True),
         priority=parent.priority,
         submitted_by=SUBMITTER,
         correlation_id=parent.correlation_id,

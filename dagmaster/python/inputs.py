@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from dagmaster.errors import Misconfigured
 from dagmaster.model.workflow import InputSpec, InputType
@@ -23,7 +23,7 @@ TYPES: Sequence[tuple[InputType, tuple[type, ...]]] = (
     (InputType.BOOLEAN, (bool,)),
     (InputType.INTEGER, (int,)),
     (InputType.NUMBER, (float, Decimal, timedelta)),
-    (InputType.STRING, (str, bytes, datetime, date, time, UUID, PurePath)),
+    (InputType.STRING, (str, SecretStr, bytes, datetime, date, time, UUID, PurePath)),
     (InputType.OBJECT, (Mapping, BaseModel)),
     (InputType.ARRAY, (Sequence, Set)),
 )
@@ -44,7 +44,8 @@ def _input(one: inspect.Parameter, signature: Signature) -> InputSpec:
     if kind is None:
         hint = "annotate it" if found is Any else f"{shown(found)} is none"
         raise Misconfigured(f"{title} needs a type that an input can have; {hint}: str, int, float, bool, list, dict")
-    return InputSpec(type=kind, required=one.default is EMPTY and not may_be_none, default=default)
+    is_required = one.default is EMPTY and not may_be_none
+    return InputSpec(type=kind, required=is_required, default=default, secret=found is SecretStr)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

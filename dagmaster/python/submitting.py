@@ -60,7 +60,7 @@ def new_job(
 
     known = registry.contracts() if contracts is None else contracts
     graph = prepare(resolve_queues(workflow, rules), settings, known, find)
-    return NewJob(graph, check_inputs(workflow, inputs))
+    return NewJob(graph, check_inputs(workflow, inputs), secret_key=settings.chosen_secret())
 
 
 def _submit(workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, settings: Settings) -> int:

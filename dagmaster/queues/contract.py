@@ -146,6 +146,9 @@ class Link(Protocol):
     async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
         """What this task gives counts for others with the same parameters; None for ever."""
 
+    async def open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
+        """The values of sealed secrets that a task of this worker is given. Raises BrokenSeal."""
+
     async def leave(self, standing: Standing) -> None:
         """Good-bye: nothing is held any more."""
 

@@ -1,7 +1,7 @@
 """The way to work for those who have nothing but an HTTPS address and a key."""
 
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any
@@ -223,6 +223,11 @@ class HttpLink:
     async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
         body = {"task_id": task_id, "version": version, "output": orjson.Fragment(output), "seconds": seconds}
         await self._ask("POST", "/cache", body)
+
+    async def open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
+        said = await self._ask("POST", "/secrets", {"task_id": task_id, "references": sorted(references)})
+        opened: dict[str, str] = said["values"]
+        return opened
 
     async def leave(self, standing: Standing) -> None:
         if await self.beat(standing):

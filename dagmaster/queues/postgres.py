@@ -1,7 +1,7 @@
 """The queue that needs nothing but PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from dagmaster.store import caching, handlers, instances, progress, tasks
 from dagmaster.store.connect import LOST, Connection, connect, keep_json
 from dagmaster.store.handler_pool import HandlerPool
 from dagmaster.store.progress import Told
+from dagmaster.store.sealing import open_sealer
 from dagmaster.store.signals import MAIL, Notifier
 
 
@@ -22,8 +23,8 @@ class PostgresTransport:
     waits = False
     lost: tuple[type[Exception], ...] = (*LOST, DatabaseUnavailable)
 
-    def __init__(self, dsn: str, notifier: Notifier) -> None:
-        self._dsn, self._notifier = dsn, notifier
+    def __init__(self, dsn: str, notifier: Notifier, secret_key: bytes | None = None) -> None:
+        self._dsn, self._notifier, self._secret_key = dsn, notifier, secret_key
         self.handler_pool = HandlerPool(dsn)
 
     @asynccontextmanager
@@ -31,7 +32,7 @@ class PostgresTransport:
         async with AsyncExitStack() as stack:
             durable = await stack.enter_async_context(await self._connect(durable=True))
             quick = await stack.enter_async_context(await self._connect(durable=False))
-            yield PostgresLink(durable, quick, worker_id or "", self._notifier)
+            yield PostgresLink(durable, quick, worker_id or "", self._notifier, self._secret_key)
 
     async def aclose(self) -> None:
         """When no handler runs any more."""
@@ -46,8 +47,16 @@ class PostgresTransport:
 class PostgresLink:
     """`durable` carries reports and checkpoints; `quick` what may be lost and repeated."""
 
-    def __init__(self, durable: Connection, quick: Connection, worker_id: str, notifier: Notifier) -> None:
+    def __init__(
+        self,
+        durable: Connection,
+        quick: Connection,
+        worker_id: str,
+        notifier: Notifier,
+        secret_key: bytes | None = None,
+    ) -> None:
         self._durable, self._quick = durable, quick
+        self._secret_key = secret_key
         self._in_turn = asyncio.Lock()  # A transaction of one must not take in the statement of another.
         self.worker_id = worker_id
         self._notifier = notifier
@@ -120,6 +129,9 @@ class PostgresLink:
 
     async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
         await caching.remember_result(self._quick, self.worker_id, task_id, version, output, seconds)
+
+    async def open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
+        return (await open_sealer(self._quick, self._secret_key)).open(references)
 
     async def leave(self, standing: Standing) -> None:
         await instances.stop_worker(self._quick, self.worker_id, _standing(standing))

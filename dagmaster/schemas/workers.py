@@ -200,6 +200,19 @@ class CheckpointBefore(Reply):
     checkpoint: TaskCheckpoint | None
 
 
+class OpenSecrets(Body):
+    """Sealed references among the parameters, or in the checkpoint, of a task that the worker holds."""
+
+    task_id: TaskId
+    references: Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=MAX_BATCH)]
+
+
+class SecretsOpened(Reply):
+    """The values by reference. They are for the handler's call, and for nothing else: keep them nowhere."""
+
+    values: dict[str, str]
+
+
 class LogChunk(Body):
     """What a task has written from `offset` on, as `text` or as base64 `data`."""
 

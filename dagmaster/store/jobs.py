@@ -1,7 +1,7 @@
 """Jobs: submitted in one transaction, loaded into their owner's memory, shown to people."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -19,6 +19,7 @@ from dagmaster.model.redact import redact
 from dagmaster.model.returned import returned_value
 from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
 from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.sealing import has_secrets, open_sealer
 from dagmaster.store.statements import fetch, run
 
 MAX_NAME_LENGTH = 128
@@ -53,6 +54,7 @@ class NewJob:
     schedule_id: str | None = None
     scheduled_for: datetime | None = None
     caller: Caller | None = None
+    secret_key: bytes | None = field(default=None, repr=False)  # of the settings, for what is to be sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ async def submit_many(
 ) -> list[Submitted]:
     """All of them or none; raises `Invalid` for what cannot be stored. `aloud` wakes the orchestrators."""
     graphs = {job.graph.workflow.content_hash: job.graph for job in jobs}
+    jobs = [await _sealed(conn, job) for job in jobs]
     try:
         rows = [_job_row(job) for job in jobs]
         values = {
@@ -128,6 +131,14 @@ async def submit_many(
         Submitted(row["job_id"], True, added[row["job_id"]]) if row["job_id"] in added else await _first(conn, row)
         for row in rows
     ]
+
+
+async def _sealed(conn: Connection, job: NewJob) -> NewJob:
+    workflow = job.graph.workflow
+    if not has_secrets(workflow):
+        return job
+    sealer = await open_sealer(conn, job.secret_key)
+    return replace(job, inputs=sealer.seal_inputs(workflow, job.inputs))
 
 
 def _with_called(graphs: Mapping[str, Graph]) -> dict[str, Graph]:

@@ -11,6 +11,7 @@ SECRET_BYTES = 32
 CALLBACK_SIGNING = "callback_signing"
 TASK_TOKENS = "task_tokens"
 SESSIONS = "sessions"
+SEALING = "sealed_values"
 
 
 async def get_secret(conn: Connection, name: str, *, chosen: bytes | None = None) -> bytes:

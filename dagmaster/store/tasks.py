@@ -84,3 +84,9 @@ async def queue_depths(conn: Connection) -> list[DictRow]:
 async def unserved(conn: Connection, job_id: int) -> list[DictRow]:
     """Queue, handler and number of a job's tasks that no worker would take."""
     return await (await run(conn, "unserved_tasks", {"job_id": job_id})).fetchall()
+
+
+async def sealed_texts(conn: Connection, worker_id: str, task_id: str) -> list[bytes]:
+    """Where the references of a task's secrets can be: its parameters and what its earlier attempts have saved."""
+    rows = await (await run(conn, "sealed_texts", {"worker_id": worker_id, "task_id": task_id})).fetchall()
+    return [row["content"].encode() for row in rows if row["content"]]

@@ -62,7 +62,9 @@ class Stage:
         """The fleet, and the job that was submitted to it. `find` gives the workflows that it calls."""
         registry = self.registry()
         graph = prepare(workflow, self.settings, registry.contracts(), find)
-        job = NewJob(graph, check_inputs(workflow, inputs), submitted_by="test")
+        job = NewJob(
+            graph, check_inputs(workflow, inputs), submitted_by="test", secret_key=self.settings.chosen_secret()
+        )
         submitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         queues = {own_queue(self.settings)}.union(*(queues_of(one.workflow) for one in (graph, *graph.called)))
         async with fleet(

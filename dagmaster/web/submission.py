@@ -42,6 +42,7 @@ def _new_job(services: Services, workflow: Workflow, caller: Caller, body: Submi
         callback_url=body.callback_url,
         metadata=body.metadata,
         trace_parent=current_trace_parent(),
+        secret_key=services.settings.chosen_secret(),
         actor=caller.name or None,
     )
 

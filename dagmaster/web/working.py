@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import orjson
 from fastapi import Depends
 
-from dagmaster.errors import Invalid, TaskOver, TooLarge, UnknownTask
+from dagmaster.errors import Forbidden, Invalid, TaskOver, TooLarge, UnknownTask
 from dagmaster.handlers.contract import Progress, clean_text
 from dagmaster.model.contracts import Contract
 from dagmaster.model.redact import redact_text
+from dagmaster.model.sealed import BrokenSeal, references_in
 from dagmaster.schemas.adding import AddedByWorker
 from dagmaster.schemas.caching import RecalledResult, RecallResult, RememberResult
 from dagmaster.schemas.workers import (
@@ -23,6 +24,7 @@ from dagmaster.schemas.workers import (
     DiscardCheckpoint,
     LogChunk,
     LogTaken,
+    OpenSecrets,
     ProgressCreate,
     RegisterWorker,
     ReportCreate,
@@ -36,6 +38,7 @@ from dagmaster.schemas.workers import (
 )
 from dagmaster.store import caching, handlers, progress, remote, tasks
 from dagmaster.store.connect import Connection
+from dagmaster.store.sealing import open_sealer
 from dagmaster.store.signals import MAIL
 from dagmaster.web.access import Admitted, Caller
 from dagmaster.web.reporting import encoded
@@ -290,6 +293,19 @@ async def recall(conn: Connection, worker_id: str, body: RecallResult) -> Recall
     await _check_held(conn, worker_id, body.task_id)
     row = await caching.recall_result(conn, worker_id, body.task_id, body.version)
     return RecalledResult(**row) if row is not None else None
+
+
+async def open_secrets(conn: Connection, services: Services, worker_id: str, body: OpenSecrets) -> dict[str, str]:
+    """Raises TaskOver, and Forbidden for a secret that this task is not given."""
+    await _check_held(conn, worker_id, body.task_id)
+    given = references_in(*await tasks.sealed_texts(conn, worker_id, body.task_id))
+    if not given.issuperset(body.references):
+        raise Forbidden(f"task {body.task_id} is not given that secret")
+    sealer = await open_sealer(conn, services.settings.chosen_secret())
+    try:
+        return sealer.open(body.references)
+    except BrokenSeal as error:
+        raise Invalid(str(error)) from error
 
 
 async def remember(conn: Connection, services: Services, worker_id: str, body: RememberResult) -> None:

@@ -7,13 +7,13 @@ on the worker's stdout.
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import Token
 from threading import Lock
 from typing import Any, Final
 
-from dagmaster.logs import TextFormat, task_output
-from dagmaster.model.redact import redact_text
+from dagmaster.logs import TextFormat, clean, task_output
+from dagmaster.model.redact import HIDDEN
 
 TAIL_BYTES: Final = 64 * 1024
 LINE: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -32,8 +32,14 @@ class TaskLog:
         self._beyond = 0  # bytes that came when there was no more room
         self._is_told = False
         self._lock = Lock()
+        self._hidden: tuple[bytes, ...] = ()
+        self._held_back = b""  # what may be the beginning of a secret
         self.is_finished = False
         self.total_bytes = 0  # with what is left out
+
+    def hide(self, secrets: Sequence[bytes]) -> None:
+        """From now on these are not written, also where they come in pieces."""
+        self._hidden = tuple(secrets)
 
     def write(self, data: bytes | bytearray | memoryview | str) -> None:
         """Does nothing once it is finished."""
@@ -41,12 +47,24 @@ class TaskLog:
         with self._lock:
             if self.is_finished:
                 return
-            self.total_bytes += len(chunk)
-            head, rest = chunk[: self._room], chunk[self._room :]
-            self._room -= len(head)
-            self._add(head)
-            if rest:
-                self._spill(rest)
+            self._keep(self._without_secrets(chunk) if self._hidden else chunk)
+
+    def _keep(self, chunk: bytes) -> None:
+        self.total_bytes += len(chunk)
+        head, rest = chunk[: self._room], chunk[self._room :]
+        self._room -= len(head)
+        self._add(head)
+        if rest:
+            self._spill(rest)
+
+    def _without_secrets(self, chunk: bytes) -> bytes:
+        whole = self._held_back + chunk
+        for secret in self._hidden:
+            whole = whole.replace(secret, HIDDEN.encode())
+        longest = max(_overlap(whole, secret) for secret in self._hidden)
+        cut = len(whole) - longest
+        self._held_back = whole[cut:]
+        return whole[:cut]
 
     def take(self) -> bytes:
         """What has come since the last time, to be stored."""
@@ -60,6 +78,8 @@ class TaskLog:
             if self.is_finished:
                 return
             self.is_finished = True
+            self._keep(self._held_back)
+            self._held_back = b""
             tail = bytes(self._tail[-self._tail_bytes :])
             left_out = self._beyond - len(tail)
             if left_out:
@@ -86,6 +106,14 @@ class TaskLog:
 
     def _note(self, text: str) -> None:
         self._add(f"{'' if self._ends_line else chr(10)}[dagmaster: {text}]\n".encode())
+
+
+def _overlap(text: bytes, secret: bytes) -> int:
+    """How many bytes at the end of the text may begin the secret."""
+    for length in range(min(len(secret) - 1, len(text)), 0, -1):
+        if text.endswith(secret[:length]):
+            return length
+    return 0
 
 
 class capturing:  # noqa: N801 - it reads as a statement: `with capturing(log):`
@@ -177,7 +205,7 @@ class _Lines(TextFormat):
     """Without the ids: in the log of a task each line is about that task."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redact_text(logging.Formatter.format(self, record))
+        return clean(logging.Formatter.format(self, record))
 
 
 class _Records(logging.Handler):

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC
 from threading import Event
 from time import perf_counter
@@ -20,10 +20,11 @@ from dagmaster.handlers.artifacts import missing
 from dagmaster.handlers.calling import call, encode_output, is_callers_own
 from dagmaster.handlers.contract import clean_text
 from dagmaster.handlers.futures import in_loop
-from dagmaster.logs import about
+from dagmaster.logs import about, task_mask
 from dagmaster.model.caching import Caching
 from dagmaster.model.redact import redact_text
 from dagmaster.model.retry import TIMED_OUT
+from dagmaster.model.sealed import BrokenSeal, Mask, may_hold_sealed, open_all, references_in
 from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.worker.caching import ResultCache
 from dagmaster.worker.capture import TaskLog, capturing
@@ -47,6 +48,7 @@ class Bench:
     handler_ended: Callable[[str], None]
     leave_behind: Callable[[str, Future[Any]], None]
     cache: ResultCache
+    open_secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]]
     pool: Any = None
     stopping: Event = field(default_factory=Event)
 
@@ -63,6 +65,9 @@ class _Attempt:
     details: dict[str, Any] = field(default_factory=dict)
     has_added: bool = False
     caching: Caching | None = None  # of a result that may be kept
+    opened: Mapping[str, str] = field(default_factory=dict, repr=False)  # its secrets, by reference
+    mask: Mask | None = field(default=None, repr=False)
+    is_sealed: bool = False  # what it is given may hold references
 
 
 async def execute(message: TaskMessage, bench: Bench, worker_id: str) -> TaskReport:
@@ -71,12 +76,13 @@ async def execute(message: TaskMessage, bench: Bench, worker_id: str) -> TaskRep
     with ids, _traced(message, worker_id) as span:
         try:
             with capturing(attempt.log):
-                report = await _report_of(attempt)
+                report = _masked(attempt, await _report_of(attempt))
             bench.handler_ended(message.task_id)
             # Whatever the task said is stored before it is known how it ended.
             await bench.teller.all_saved(message.task_id)
             await _remember(attempt, report)
         finally:
+            bench.teller.unmask(message.task_id)
             if (log_path := await bench.logbook.close(message.task_id)) is not None:
                 attempt.details["log_path"] = log_path
         if report.error is not None:
@@ -105,6 +111,7 @@ async def _report_of(attempt: _Attempt) -> TaskReport:
     message, bench, me = attempt.message, attempt.bench, asyncio.current_task()
     try:
         handler = bench.registry.get(message.handler)
+        await _open_secrets(attempt)
         ctx = await _context(attempt)
         async with asyncio.timeout(message.timeout_seconds):
             return await _recalled(attempt, handler) or await _run(attempt, handler, ctx)
@@ -113,12 +120,44 @@ async def _report_of(attempt: _Attempt) -> TaskReport:
         return _failed(attempt, HandlerResult(False, error_message=error, error_types=TIMED_OUT), timed_out=True)
     except Interrupted:
         return _ended(attempt, "given_back")
-    except DagmasterError as error:
+    except (DagmasterError, BrokenSeal) as error:
         return _failed(attempt, HandlerResult.failed(str(error), permanent=True))
     except BaseException as error:  # What is not reported stands still until its time is over.
         if is_callers_own(error, me):
             raise
         return _failed(attempt, HandlerResult.failed(f"cannot be executed: {type(error).__name__}: {error}"))
+
+
+def _open(value: Any, attempt: _Attempt) -> Any:
+    return open_all(value, attempt.opened) if attempt.is_sealed else value
+
+
+async def _open_secrets(attempt: _Attempt) -> None:
+    """Right before the call, and from then on nothing that the task says has them."""
+    message, bench = attempt.message, attempt.bench
+    attempt.is_sealed = may_hold_sealed(message.params, message.checkpoint_data)
+    references = references_in(message.params, message.checkpoint_data) if attempt.is_sealed else ()
+    if not references:
+        return
+    attempt.opened = await bench.open_secrets(message.task_id, references)
+    attempt.mask = mask = Mask(attempt.opened)
+    attempt.log.hide(mask.hidden)
+    bench.teller.mask(message.task_id, mask)
+    task_mask.set(mask.hide)
+
+
+def _masked(attempt: _Attempt, report: TaskReport) -> TaskReport:
+    """The report with references instead of secrets: who is given its output can have them opened again."""
+    mask = attempt.mask
+    if mask is None:
+        return report
+    if "metrics" in attempt.details:
+        attempt.details["metrics"] = orjson.loads(mask.seal(orjson.dumps(attempt.details["metrics"])))
+    return replace(
+        report,
+        output=mask.seal(report.output) if report.output is not None else None,
+        error=mask.hide(report.error) if report.error is not None else None,
+    )
 
 
 async def _recalled(attempt: _Attempt, handler: Handler) -> TaskReport | None:
@@ -200,7 +239,7 @@ async def _context(attempt: _Attempt) -> HandlerContext:
         job_id=message.job_id,
         node_id=message.node_id,
         handler=message.handler,
-        params=_params(message),
+        params=_open(_params(message), attempt),
         retry_count=message.retry_count,
         timeout_seconds=message.timeout_seconds,
         worker_id=attempt.worker_id,
@@ -246,7 +285,8 @@ async def _resumed_from(attempt: _Attempt) -> Checkpoint | None:
         described = tuple(one for one in artifacts if isinstance(one, dict)) if isinstance(artifacts, list) else ()
         reason = await asyncio.to_thread(missing, described) if described else None
         if reason is None:
-            return Checkpoint(saved.phase, _decoded(saved.data, "checkpoint") or {}, described)
+            data = _open(_decoded(saved.data, "checkpoint") or {}, attempt)
+            return Checkpoint(saved.phase, data, described)
         attempt.log.write(f"[dagmaster: the checkpoint {saved.phase} cannot be taken up here: {reason}]\n")
         if saved.checkpoint_id is None:
             return None

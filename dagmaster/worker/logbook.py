@@ -34,10 +34,9 @@ class Logbook:
     async def close(self, task_id: str) -> str | None:
         """Store the rest. Where the log is; None when nothing was written."""
         closing = self._open.pop(task_id)
-        if not closing.total_bytes:
-            closing.is_finished = True
-            return None
         closing.finish()
+        if not closing.total_bytes:
+            return None
         self._put(task_id, closing)
         if self._backlog:
             await self._store()

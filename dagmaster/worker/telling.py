@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import orjson
@@ -14,6 +14,7 @@ from dagmaster.errors import TaskOver
 from dagmaster.handlers.calling import encode_output
 from dagmaster.handlers.contract import Checkpoint, Progress
 from dagmaster.handlers.futures import in_loop
+from dagmaster.model.sealed import Mask
 from dagmaster.queues.contract import SavedCheckpoint
 
 
@@ -41,9 +42,22 @@ class Teller:
         # A deque may not grow while somebody looks through it, and handlers add to it from their threads.
         self._looking = threading.Lock()
         self._loop = asyncio.get_running_loop()
+        self._masks: dict[str, Mask] = {}
+
+    def mask(self, task_id: str, mask: Mask) -> None:
+        """Of what this task says its secrets are left out."""
+        self._masks[task_id] = mask
+
+    def unmask(self, task_id: str) -> None:
+        self._masks.pop(task_id, None)
 
     def progress_sink(self, task_id: str) -> Callable[[Progress], None]:
-        return partial(self._latest.__setitem__, task_id)
+        return partial(self._say, task_id)
+
+    def _say(self, task_id: str, progress: Progress) -> None:
+        if (mask := self._masks.get(task_id)) is not None and progress.message:
+            progress = replace(progress, message=mask.hide(progress.message))
+        self._latest[task_id] = progress
 
     def checkpoint_sink(self, task_id: str) -> Callable[[Checkpoint], Future[None]]:
         return partial(self._keep, task_id)
@@ -57,6 +71,8 @@ class Teller:
         return lambda slices: self._store(task_id, tuple(slices))
 
     def _store(self, task_id: str, content: SavedCheckpoint | tuple[bytes, ...]) -> Future[None]:
+        if (mask := self._masks.get(task_id)) is not None:
+            content = _sealed(content, mask)
         unsaved = Unsaved(task_id, content, Future())
         with self._looking:
             self._unsaved.append(unsaved)
@@ -107,3 +123,10 @@ class Teller:
     def _of(self, task_id: str) -> list[Unsaved]:
         with self._looking:
             return [one for one in self._unsaved if one.task_id == task_id]
+
+
+def _sealed(content: SavedCheckpoint | tuple[bytes, ...], mask: Mask) -> SavedCheckpoint | tuple[bytes, ...]:
+    if isinstance(content, tuple):
+        return tuple(map(mask.seal, content))
+    artifacts = mask.seal(content.artifacts) if content.artifacts is not None else None
+    return replace(content, phase=mask.hide(content.phase), data=mask.seal(content.data), artifacts=artifacts)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from time import monotonic
@@ -101,6 +101,7 @@ class Worker:
             self.slots.finish,
             self._leave_behind,
             ResultCache(lambda: self._link),
+            self._open_secrets,
             transport.handler_pool,
         )
         self._link: Link | None = None
@@ -385,6 +386,12 @@ class Worker:
             return await self._link.discard(task_id, checkpoint_id, reason)
         except self._transport.lost:  # The next attempt finds it again.
             return None
+
+    async def _open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
+        """Of a task that has just been claimed: while the connection is lost it is waited for."""
+        while (link := self._link) is None:  # noqa: ASYNC110 - the connection comes back by itself, and tells nobody
+            await asyncio.sleep(self.options.poll_interval_seconds)
+        return await link.open_secrets(task_id, references)
 
     async def _watch(self, link: Link) -> None:
         """Stop what is no longer to be done: its job was cancelled or failed, or another attempt has begun."""

@@ -85,6 +85,7 @@ DECIDED: dict[str, Any] = {
     "POST /api/v1/workers/{worker_id}/tasks/added": REPORT,
     "POST /api/v1/workers/{worker_id}/cache/recall": REPORT,
     "POST /api/v1/workers/{worker_id}/cache": REPORT,
+    "POST /api/v1/workers/{worker_id}/secrets": REPORT,
     "POST /api/v1/workers/{worker_id}/logs": REPORT,
     "DELETE /api/v1/workers/{worker_id}": REPORT,
     "POST /api/v1/workers/{worker_id}/drain": OPERATE,

@@ -46,6 +46,7 @@ def a_bench(known: Registry, pool: Executor, **more: Any) -> Bench:
         "handler_ended": lambda _: None,
         "leave_behind": lambda *_: None,
         "cache": ResultCache(lambda: None),
+        "open_secrets": no_checkpoint,
     }
     return Bench(**{**given, **more})
 

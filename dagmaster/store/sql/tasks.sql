@@ -123,3 +123,13 @@ GROUP BY t.queue, t.handler ORDER BY t.queue, t.handler;
 DELETE FROM dagapp.dag_tasks_running r USING dagapp.dag_node_states n
 WHERE n.job_id = r.job_id AND n.node_id = r.node_id
     AND (n.status NOT IN ('dispatched', 'running') OR n.task_id IS DISTINCT FROM r.task_id);
+
+-- sealed_texts --
+-- What a task that this worker holds is given: its parameters, and the checkpoints of its node.
+SELECT n.input_params::text AS content
+FROM dagapp.dag_tasks_running t JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
+WHERE t.task_id = :task_id AND t.worker_id = :worker_id
+UNION ALL
+SELECT c.state_data::text
+FROM dagapp.dag_tasks_running t JOIN dagapp.dag_checkpoints c ON c.job_id = t.job_id AND c.node_id = t.node_id
+WHERE t.task_id = :task_id AND t.worker_id = :worker_id AND c.is_valid;

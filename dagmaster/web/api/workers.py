@@ -17,10 +17,12 @@ from dagmaster.schemas.workers import (
     HeldTasks,
     LogChunk,
     LogsTaken,
+    OpenSecrets,
     ProgressCreate,
     RegisterWorker,
     Reports,
     ReportsTaken,
+    SecretsOpened,
     TasksClaimed,
     WorkerCheckpoint,
     WorkerHeartbeat,
@@ -143,6 +145,15 @@ async def recall_result(worker: Own, body: RecallResult, conn: Conn) -> ResultRe
 async def remember_result(worker: Own, body: RememberResult, services: Given, conn: Conn) -> None:
     """Keep what a task gives, for later tasks with the same parameters. It is to be reported all the same."""
     await working.remember(conn, services, worker, body)
+
+
+@router.post("/{worker_id}/secrets", responses=documented(404, 409, 410), dependencies=[WORKERS])
+async def open_secrets(
+    worker: Own, body: OpenSecrets, services: Given, conn: Conn, response: Response
+) -> SecretsOpened:
+    """The values of the secrets that a task of this worker is given, right before its handler is called."""
+    response.headers["Cache-Control"] = "no-store"
+    return SecretsOpened(values=await working.open_secrets(conn, services, worker, body))
 
 
 @router.post("/{worker_id}/logs", responses=OWN, dependencies=[WORKERS])

@@ -82,7 +82,7 @@ def _control(name: str, spec: InputSpec, text: str) -> Control:
         case InputType.BOOLEAN:
             # A box is either on or off: where nothing is chosen yet there are three answers.
             return "check" if isinstance(spec.default, bool) else "choice"
-    if redact({name: "x"}) != {name: "x"}:
+    if spec.secret or redact({name: "x"}) != {name: "x"}:
         return "secret"
     return "long" if "\n" in text or len(text) > LONG_TEXT else "text"
 

@@ -1,0 +1,100 @@
+"""Secret values as they lie in rows: sealed references, which only a worker opens, right before it calls the handler.
+
+A reference is a string, so that expressions pass it on like any other value, whole or inside of a longer string.
+"""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from dagmaster.model.redact import HIDDEN, SEALED
+
+MIN_LENGTH: Final = 4
+"""A shorter value is found by chance in any text, and cannot be hidden."""
+
+_LIKE_SEALED: Final = re.compile(r"dms1\[", re.IGNORECASE)
+_LIKE_SEALED_BYTES: Final = re.compile(rb"dms1\[", re.IGNORECASE)
+
+
+class BrokenSeal(ValueError):
+    """A reference that was changed, for instance by a filter of an expression, or sealed with another key."""
+
+
+def is_sealed(value: object) -> bool:
+    return isinstance(value, str) and SEALED.fullmatch(value) is not None
+
+
+def holds_sealed(value: Any) -> bool:
+    """Whether a reference, or what is left of one, is anywhere in it, however deep."""
+    look = [value]
+    while look:
+        match look.pop():
+            case str() as text if _LIKE_SEALED.search(text):
+                return True
+            case Mapping() as whole:
+                look += [*whole, *whole.values()]
+            case (list() | tuple()) as several:
+                look += several
+    return False
+
+
+def may_hold_sealed(*texts: bytes | None) -> bool:
+    """The same of pieces of JSON, without reading them."""
+    return any(_LIKE_SEALED_BYTES.search(text) for text in texts if text)
+
+
+def references_in(*texts: bytes | None) -> set[str]:
+    """All references in these pieces of JSON."""
+    return {match[0] for text in texts if text for match in SEALED.finditer(text.decode(errors="replace"))}
+
+
+def open_all(value: Any, opened: Mapping[str, str]) -> Any:
+    """The value with its references replaced. Raises BrokenSeal for one that is none any more."""
+    match value:
+        case str() if _LIKE_SEALED.search(value):
+            whole = SEALED.findall(value)
+            if len(whole) != len(_LIKE_SEALED.findall(value)) or any(one not in opened for one in whole):
+                raise BrokenSeal("a secret was changed by an expression; pass it on as it is, whole or in a string")
+            return SEALED.sub(lambda match: opened[match[0]], value)
+        case Mapping():
+            return {key: open_all(one, opened) for key, one in value.items()}
+        case list():
+            return [open_all(one, opened) for one in value]
+        case _:
+            return value
+
+
+class Mask:
+    """Takes the secrets that one task knows out of whatever leaves it."""
+
+    def __init__(self, opened: Mapping[str, str]) -> None:
+        # The longest first: one secret may be a part of another.
+        self._secrets = sorted(((clear, ref) for ref, clear in opened.items()), key=lambda one: -len(one[0]))
+        self.hidden = tuple(sorted({form for clear, _ in self._secrets for form in _forms(clear)}, key=len)[::-1])
+
+    def seal(self, encoded: bytes) -> bytes:
+        """JSON, with references instead of the values: whoever is given it can open them again."""
+        for clear, reference in self._secrets:
+            for form in dict.fromkeys((orjson.dumps(clear)[1:-1], json.dumps(clear)[1:-1].encode())):
+                encoded = encoded.replace(form, reference.encode())
+        return encoded
+
+    def hide(self, text: str) -> str:
+        for form in self.hidden:
+            text = text.replace(form.decode(), HIDDEN)
+        return text
+
+
+def _forms(clear: str) -> Iterable[bytes]:
+    """As it is printed, logged, quoted and sent."""
+    yield clear.encode()
+    yield orjson.dumps(clear)[1:-1]
+    yield json.dumps(clear)[1:-1].encode()
+    yield repr(clear)[1:-1].encode()
+    yield quote(clear, safe="").encode()
+    yield b64encode(clear.encode())
