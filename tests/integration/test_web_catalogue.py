@@ -197,10 +197,21 @@ async def test_every_read_of_the_catalogue_answers_as_described(dsn: str) -> Non
             check(asked, await it.get(asked.path.format(**jobs), asked.status))
 
 
-@pytest.mark.parametrize("asked", CHANGES, ids=[asked.path for asked in CHANGES])
-async def test_every_change_of_the_catalogue_answers_as_described(dsn: str, asked: Asked) -> None:
+# What changes a job needs one that nobody has changed before.
+OF_JOBS = [asked for asked in CHANGES if "{" in asked.path]
+
+
+@pytest.mark.parametrize("asked", OF_JOBS, ids=[asked.path for asked in OF_JOBS])
+async def test_every_change_of_a_job_answers_as_described(dsn: str, asked: Asked) -> None:
     async with stage(dsn) as (it, jobs):
         check(asked, await it.post(asked.path.format(**jobs), asked.body, asked.status))
+
+
+async def test_every_other_change_of_the_catalogue_answers_as_described(dsn: str) -> None:
+    async with stage(dsn) as (it, _):
+        for asked in CHANGES:
+            if asked not in OF_JOBS:
+                check(asked, await it.post(asked.path, asked.body, asked.status))
 
 
 async def test_what_is_unknown_is_404(dsn: str) -> None:
@@ -234,31 +245,31 @@ async def test_what_the_state_does_not_allow_is_409(dsn: str) -> None:
         assert first["job_id"] in said["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "field"),
-    [
-        ("POST", "/api/v1/jobs", {}, "workflow_id"),
-        ("POST", "/api/v1/jobs", {"workflow_id": "fan", "inputs": {}}, "inputs"),
-        ("POST", "/api/v1/jobs", {"workflow_id": "fan"}, "items"),
-        ("POST", "/api/v1/jobs", {"workflow_id": "fan", "input_params": {"items": "x"}}, "items"),
-        ("POST", "/api/v1/jobs", {"workflow_id": "single", "priority": 10**6}, "priority"),
-        ("POST", "/api/v1/jobs", {"workflow_id": "single", "idempotency_key": "k" * 129}, "idempotency_key"),
-        ("POST", "/api/v1/submit", {"workflow_id": "single", "platform_id": "ddh"}, "platform_id"),
-        ("GET", "/api/v1/jobs?status=lost", None, "lost"),
-        ("GET", "/api/v1/jobs?limit=0", None, "limit"),
-        ("GET", "/api/v1/jobs/{done}/timeline?limit=1001", None, "limit"),
-        ("GET", "/api/v1/jobs/{done}/timeline?event_types=nope", None, "nope"),
-        ("GET", "/api/v1/metrics/workflows?days=91", None, "days"),
-        ("GET", "/api/v1/metrics/failures?limit=101", None, "limit"),
-        ("GET", "/api/v1/metrics/throughput?hours=169", None, "hours"),
-        ("POST", "/api/v1/callbacks/task-result", {"task_id": "x"}, "status"),
-        ("POST", "/api/v1/bootstrap/deploy", {}, "confirm"),
-    ],
-)
-async def test_bad_input_is_422_and_the_field_is_named(dsn: str, method: str, path: str, body: Any, field: str) -> None:
+BAD = [
+    ("POST", "/api/v1/jobs", {}, "workflow_id"),
+    ("POST", "/api/v1/jobs", {"workflow_id": "fan", "inputs": {}}, "inputs"),
+    ("POST", "/api/v1/jobs", {"workflow_id": "fan"}, "items"),
+    ("POST", "/api/v1/jobs", {"workflow_id": "fan", "input_params": {"items": "x"}}, "items"),
+    ("POST", "/api/v1/jobs", {"workflow_id": "single", "priority": 10**6}, "priority"),
+    ("POST", "/api/v1/jobs", {"workflow_id": "single", "idempotency_key": "k" * 129}, "idempotency_key"),
+    ("POST", "/api/v1/submit", {"workflow_id": "single", "platform_id": "ddh"}, "platform_id"),
+    ("GET", "/api/v1/jobs?status=lost", None, "lost"),
+    ("GET", "/api/v1/jobs?limit=0", None, "limit"),
+    ("GET", "/api/v1/jobs/{done}/timeline?limit=1001", None, "limit"),
+    ("GET", "/api/v1/jobs/{done}/timeline?event_types=nope", None, "nope"),
+    ("GET", "/api/v1/metrics/workflows?days=91", None, "days"),
+    ("GET", "/api/v1/metrics/failures?limit=101", None, "limit"),
+    ("GET", "/api/v1/metrics/throughput?hours=169", None, "hours"),
+    ("POST", "/api/v1/callbacks/task-result", {"task_id": "x"}, "status"),
+    ("POST", "/api/v1/bootstrap/deploy", {}, "confirm"),
+]
+
+
+async def test_bad_input_is_422_and_the_field_is_named(dsn: str) -> None:
     async with stage(dsn) as (it, jobs):
-        said = await it.ask(method, path.format(**jobs), 422, json=body)
-        assert field in said["error"]["message"]
+        for method, path, body, field in BAD:
+            said = await it.ask(method, path.format(**jobs), 422, json=body)
+            assert field in said["error"]["message"], f"{method} {path} with {body}"
 
 
 async def test_what_is_not_ready_is_503(dsn: str) -> None:

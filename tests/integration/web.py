@@ -44,7 +44,7 @@ class Web:
 
     async def ask(self, method: str, path: str, status: int, **options: Any) -> Any:
         answer = await self.client.request(method, path, **options)
-        assert answer.status_code == status, f"{answer.status_code}: {answer.text}"
+        assert answer.status_code == status, f"{method} {path} with {options}: {answer.status_code}: {answer.text}"
         is_json = answer.headers.get("content-type", "").startswith("application/json")
         return answer.json() if is_json else answer.text
 
