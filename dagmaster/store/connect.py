@@ -38,6 +38,7 @@ LOST = (
     psycopg.InterfaceError,
     READ_ONLY,
     psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.FeatureNotSupported,  # A plan that the schema has outgrown; a new connection has none.
     OSError,
 )
 # What a pool raises besides: whoever only looks waits and looks again.

@@ -6,8 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 from psycopg import AsyncConnection, AsyncCursor
+from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow
+
+# "cached plan must not change result type": the schema was changed since the statement was prepared.
+CHANGED_SCHEMA = psycopg.errors.FeatureNotSupported
 
 _NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
@@ -63,4 +68,11 @@ async def fetch(conn: AsyncConnection[DictRow], name: str, values: Mapping[str, 
 async def run_statement(
     conn: AsyncConnection[DictRow], statement: Statement, values: Mapping[str, Any] | None = None
 ) -> AsyncCursor[DictRow]:
-    return await conn.execute(statement.text, [values[key] for key in statement.names] if values else None)
+    given = [values[key] for key in statement.names] if values else None
+    try:
+        return await conn.execute(statement.text, given)
+    except CHANGED_SCHEMA:
+        if conn.info.transaction_status is not TransactionStatus.IDLE:
+            raise  # What is rolled back is prepared again by whoever repeats it.
+        await conn.execute("DEALLOCATE ALL")
+        return await conn.execute(statement.text, given)

@@ -16,6 +16,7 @@ from dagmaster.store.connect import connect, keep_json
 from dagmaster.store.instances import register_worker, this_instance
 from dagmaster.store.mailbox import read_mail
 from dagmaster.store.statements import SQL
+from dagmaster.store.tables import Base
 
 PACKAGE = Path(dagmaster.__file__).parent
 HOT_TABLES = (
@@ -55,6 +56,35 @@ def test_every_statement_fits_the_schema(plain: psycopg.Connection[Any]) -> None
         assert prepared.status == psycopg.pq.ExecStatus.COMMAND_OK, f"{name}: {prepared.error_message.decode()}"
         described = plain.pgconn.describe_prepared(b"")
         assert described.nparams == len(statement.names), name
+
+
+def columns(conn: psycopg.Connection[Any], statement: statements.Statement) -> list[bytes | None] | str:
+    """Of its result, or why there are none."""
+    prepared = conn.pgconn.prepare(b"", statement.text)
+    if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:
+        return prepared.error_message.decode()
+    described = conn.pgconn.describe_prepared(b"")
+    return [described.fname(number) for number in range(described.nfields)]
+
+
+def test_every_statement_gives_the_same_on_the_schema_one_step_ahead(plain: psycopg.Connection[Any]) -> None:
+    """An upgrade adds columns while the old program runs."""
+    before = {name: columns(plain, one) for name, one in every_statement().items()}
+    with plain.transaction(force_rollback=True):
+        for table in Base.metadata.tables.values():
+            plain.execute(f"ALTER TABLE {table.fullname} ADD COLUMN a_new_one text DEFAULT 'new'")
+        changed = {
+            name: after for name, one in every_statement().items() if (after := columns_in(plain, one)) != before[name]
+        }
+    assert changed == {}
+
+
+def columns_in(conn: psycopg.Connection[Any], statement: statements.Statement) -> list[bytes | None] | str:
+    """In a transaction that outlives what is wrong with it."""
+    conn.execute("SAVEPOINT one")
+    found = columns(conn, statement)
+    conn.execute("ROLLBACK TO SAVEPOINT one")
+    return found
 
 
 def test_no_parameter_is_left_in_the_text() -> None:

@@ -15,7 +15,8 @@ RETURNING clock_timestamp() AS now;
 UPDATE dagapp.dag_orchestrators SET status = 'stopped', jobs_owned = 0, stats = :stats::jsonb WHERE orchestrator_id = :instance_id;
 
 -- list_orchestrators --
-SELECT * FROM dagapp.dag_orchestrators ORDER BY started_at DESC LIMIT 100;
+SELECT orchestrator_id, hostname, pid, host_key, status, started_at, heartbeat_at, jobs_owned, stats
+FROM dagapp.dag_orchestrators ORDER BY started_at DESC LIMIT 100;
 
 -- beating_orchestrators --
 -- Those that could take a job.
@@ -122,7 +123,9 @@ FROM unnest(:worker_ids::text[], :heartbeats::timestamptz[]) AS silent(worker_id
 WHERE w.worker_id = silent.worker_id AND w.last_heartbeat = silent.last_heartbeat AND w.status = 'active';
 
 -- list_workers --
-SELECT w.*, (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks,
+SELECT w.worker_id, w.hostname, w.pid, w.host_key, w.status, w.queues, w.handlers, w.concurrency, w.last_heartbeat,
+    w.started_at, w.tasks_completed, w.tasks_failed, w.stats, w.wanted, w.key_id,
+    (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks,
     CASE jsonb_typeof(w.stats -> 'stuck') WHEN 'array'
         THEN ARRAY(SELECT jsonb_array_elements_text(w.stats -> 'stuck')) ELSE '{}' END AS stuck_tasks
 FROM dagapp.dag_workers w ORDER BY w.status, w.started_at DESC LIMIT 100;

@@ -123,11 +123,20 @@ SELECT definition -> 'returns' AS returns FROM dagapp.dag_workflows WHERE workfl
 
 -- show_job --
 -- One job, whole.
-SELECT * FROM dagapp.dag_jobs WHERE job_id = :job_id;
+SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
+    error_message, failed_node, metadata, submitted_by, correlation_id, idempotency_key, request_hash, callback_url,
+    asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for, signals,
+    paused_at, paused_by, resumed_at, owner_id, owner_epoch, owner_heartbeat_at, created_at, started_at, completed_at,
+    updated_at, version
+FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
 -- show_whole_job --
 -- One job with its nodes, for those who look often.
-SELECT j.*,
+SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.input_params,
+    j.input_bytes, j.result_data, j.error_message, j.failed_node, j.metadata, j.submitted_by, j.correlation_id,
+    j.idempotency_key, j.request_hash, j.callback_url, j.asset_id, j.trace_parent, j.parent_job_id, j.parent_node_id,
+    j.parent_task_id, j.schedule_id, j.scheduled_for, j.signals, j.paused_at, j.paused_by, j.resumed_at, j.owner_id,
+    j.owner_epoch, j.owner_heartbeat_at, j.created_at, j.started_at, j.completed_at, j.updated_at, j.version,
     (
         SELECT json_agg(o) FROM (
             SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,

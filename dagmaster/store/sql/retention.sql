@@ -105,7 +105,7 @@ WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') 
     AND (metadata->'removal'->>'completed_at')::timestamptz = completed_at;
 
 -- export_jobs --
-SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, result_data,
+SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
     error_message, failed_node, metadata - 'removal' AS metadata, submitted_by, correlation_id, idempotency_key, request_hash,
     callback_url, asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for,
     signals, paused_at, paused_by, resumed_at, owner_id, owner_epoch, owner_heartbeat_at, created_at,
@@ -113,22 +113,36 @@ SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, i
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids) ORDER BY created_at, job_id;
 
 -- export_nodes --
-SELECT * FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) ORDER BY job_id, node_id;
+SELECT job_id, node_id, status, task_id, retry_count, max_retries, times_lost, parent_node_id, fan_out_index,
+    fan_out_item_key, queue, definition, result_of, input_params, output, output_bytes, error_message, ended_by,
+    checkpoint_phase, checkpoint_data, checkpoint_saved_at, not_before, created_at, dispatched_at, started_at,
+    completed_at, updated_at, version
+FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) ORDER BY job_id, node_id;
 
 -- export_results --
-SELECT * FROM dagapp.dag_task_results WHERE job_id = ANY(:job_ids) ORDER BY job_id, node_id, task_id;
+SELECT task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, progress_current,
+    progress_total, progress_percent, progress_message, error_type, ended_by, log_path, peak_memory_bytes,
+    cpu_seconds, metrics, reported_at, processed
+FROM dagapp.dag_task_results WHERE job_id = ANY(:job_ids) ORDER BY job_id, node_id, task_id;
 
 -- export_checkpoints --
-SELECT * FROM dagapp.dag_checkpoints WHERE job_id = ANY(:job_ids) ORDER BY job_id, checkpoint_id;
+SELECT checkpoint_id, job_id, node_id, task_id, phase_name, phase_index, phase_total, progress_current,
+    progress_total, progress_message, state_data, artifacts_completed, artifacts_total, memory_bytes, disk_bytes,
+    error_count, is_final, is_valid, created_at
+FROM dagapp.dag_checkpoints WHERE job_id = ANY(:job_ids) ORDER BY job_id, checkpoint_id;
 
 -- export_events --
-SELECT * FROM dagapp.dag_job_events WHERE job_id = ANY(:job_ids) ORDER BY job_id, event_id;
+SELECT job_id, event_id, created_at, node_id, task_id, event_type, event_status, checkpoint_name, event_data,
+    error_message, duration_ms, source_app
+FROM dagapp.dag_job_events WHERE job_id = ANY(:job_ids) ORDER BY job_id, event_id;
 
 -- export_groups --
-SELECT * FROM dagapp.dag_groups WHERE job_id = ANY(:job_ids) ORDER BY job_id, group_id;
+SELECT group_id, job_id, parent_group_id, name, created_at
+FROM dagapp.dag_groups WHERE job_id = ANY(:job_ids) ORDER BY job_id, group_id;
 
 -- export_dependencies --
-SELECT * FROM dagapp.dag_dependencies WHERE job_id = ANY(:job_ids)
+SELECT job_id, previous_id, previous_type, next_id, next_type
+FROM dagapp.dag_dependencies WHERE job_id = ANY(:job_ids)
 ORDER BY job_id, previous_id, previous_type, next_id, next_type;
 
 -- remove_some_nodes --

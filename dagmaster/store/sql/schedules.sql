@@ -45,7 +45,9 @@ SELECT clock_timestamp() AS now;
 
 -- list_schedules --
 -- Schedules with the newest job that each has started.
-SELECT s.*, j.job_id AS last_job_id, j.status AS last_job_status, clock_timestamp() AS now
+SELECT s.schedule_id, s.workflow_id, s.workflow_hash, s.cron, s.interval_seconds, s.timezone, s.catchup,
+    s.input_params, s.paused_at, s.paused_by, s.next_at, s.last_at, s.created_at, s.updated_at,
+    j.job_id AS last_job_id, j.status AS last_job_status, clock_timestamp() AS now
 FROM dagapp.dag_schedules s
 LEFT JOIN LATERAL (
     SELECT job_id, status FROM dagapp.dag_jobs

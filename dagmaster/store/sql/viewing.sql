@@ -45,7 +45,11 @@ LIMIT :limit OFFSET :offset;
 
 -- view_node --
 -- One node, whole.
-SELECT n.*, coalesce(n.error_message, r.error_message) AS last_error
+SELECT n.job_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.times_lost, n.parent_node_id,
+    n.fan_out_index, n.fan_out_item_key, n.queue, n.definition, n.result_of, n.input_params, n.output, n.output_bytes,
+    n.error_message, n.ended_by, n.checkpoint_phase, n.checkpoint_data, n.checkpoint_saved_at, n.not_before,
+    n.created_at, n.dispatched_at, n.started_at, n.completed_at, n.updated_at, n.version,
+    coalesce(n.error_message, r.error_message) AS last_error
 FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r
     ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
@@ -98,7 +102,10 @@ WHERE r.task_id = :task_id AND r.log_path IS NOT NULL;
 
 -- view_checkpoints --
 -- The newest first.
-SELECT * FROM dagapp.dag_checkpoints WHERE job_id = :job_id AND node_id = :node_id
+SELECT checkpoint_id, job_id, node_id, task_id, phase_name, phase_index, phase_total, progress_current,
+    progress_total, progress_message, state_data, artifacts_completed, artifacts_total, memory_bytes, disk_bytes,
+    error_count, is_final, is_valid, created_at
+FROM dagapp.dag_checkpoints WHERE job_id = :job_id AND node_id = :node_id
 ORDER BY checkpoint_id DESC LIMIT :limit OFFSET :offset;
 
 -- view_graph --

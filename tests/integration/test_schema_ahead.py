@@ -1,0 +1,77 @@
+"""The program of yesterday on the schema of today: an upgrade needs no stop."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+from fleet import chain, rows, single
+from web import web
+
+from dagmaster.store.connect import connect
+from dagmaster.store.instances import list_orchestrators, register_orchestrator, this_instance
+from dagmaster.store.tables import Base
+
+TABLES = [table.fullname for table in Base.metadata.tables.values()]
+DONE = "SELECT count(*) = 2 AS ok FROM dagapp.dag_jobs WHERE job_id = ANY(%s) AND status = 'completed'"
+PREPARED_AFTER = 6  # a statement is prepared when it was run so often
+
+
+@asynccontextmanager
+async def one_step_ahead(dsn: str) -> AsyncIterator[None]:
+    for table in TABLES:
+        await rows(dsn, f"ALTER TABLE {table} ADD COLUMN a_new_one text DEFAULT 'new'")
+    try:
+        yield
+    finally:
+        for table in TABLES:
+            await rows(dsn, f"ALTER TABLE {table} DROP COLUMN a_new_one")
+
+
+async def test_everything_goes_on_while_columns_are_added(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.fleet.orchestrator()
+        await it.fleet.worker()
+        job_id = await it.fleet.submit(chain(2))
+        await it.fleet.completed(job_id)
+        pages = [f"jobs/{job_id}", f"jobs/{job_id}/nodes/n0", f"jobs/{job_id}/timeline", "jobs", "schedules"]
+        for _ in range(PREPARED_AFTER):
+            for page in pages:
+                await it.get(f"/api/v1/{page}")
+            await it.fleet.run(single())
+        async with one_step_ahead(dsn):
+            for page in pages:
+                await it.get(f"/api/v1/{page}")
+            submitted = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
+            job_ids = [int(submitted["job_id"]), await it.fleet.submit(chain(2))]
+            await it.fleet.until(DONE, lambda: [job_ids])
+
+
+async def test_a_plan_that_the_schema_has_outgrown_is_made_again(dsn: str) -> None:
+    change = "ALTER TABLE dagapp.dag_orchestrators ALTER COLUMN hostname TYPE {}"
+    async with await connect(dsn, application="test", hot=True) as conn:
+        await register_orchestrator(conn, this_instance())
+        before = await list_orchestrators(conn)
+        await rows(dsn, change.format("text"))
+        try:
+            assert await list_orchestrators(conn) == before
+        finally:
+            await rows(dsn, change.format("varchar(255)"))
+
+
+async def test_in_a_transaction_it_is_made_again_by_the_next_one(dsn: str) -> None:
+    change = "ALTER TABLE dagapp.dag_orchestrators ALTER COLUMN hostname TYPE {}"
+    async with await connect(dsn, application="test", hot=True) as conn:
+        await list_orchestrators(conn)
+        await rows(dsn, change.format("text"))
+        try:
+            refused = None
+            try:
+                async with conn.transaction():
+                    await list_orchestrators(conn)
+            except psycopg.errors.FeatureNotSupported as error:
+                refused = error
+            assert refused is not None
+            async with conn.transaction():
+                await list_orchestrators(conn)
+        finally:
+            await rows(dsn, change.format("varchar(255)"))
