@@ -200,4 +200,9 @@ def _paused(job: Mapping[str, Any]) -> str:
 
 
 def _seconds(job: Mapping[str, Any]) -> float | None:
-    return between(job["started_at"], job["completed_at"]) if job["started_at"] else None
+    if job["started_at"] is None:
+        return None
+    if "duration_seconds" in job:  # as the server has reckoned it
+        return float(job["duration_seconds"])
+    seconds = between(job["started_at"], job["completed_at"]) or 0.0
+    return max(seconds - float(job["idle_seconds"]), 0.0)

@@ -1,5 +1,7 @@
 """What workers say. A report counts only if its task is the node's current one; anything else changes nothing."""
 
+from datetime import datetime, timedelta
+
 from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.engine.results import await_result, find_named
@@ -33,7 +35,15 @@ def accept_completed(turn: Turn, message: TaskCompleted) -> None:
     if isinstance(message.output, bytes) and (other := find_named(message.output)) is not None:
         await_result(turn, node, other, message.duration_ms)
         return
-    complete(turn, node, message.output, message.duration_ms)
+    complete(turn, node, message.output, message.duration_ms, _measure(turn, node, message))
+
+
+def _measure(turn: Turn, node: NodeState, message: TaskCompleted | TaskFailed) -> datetime:
+    """When it ended; when it began follows from how long its worker says it took. A batch may be written much later."""
+    ended_at = min(message.at, turn.now)
+    if message.duration_ms is not None and node.dispatched_at is not None:
+        node.started_at = max(ended_at - timedelta(milliseconds=message.duration_ms), node.dispatched_at)
+    return max(ended_at, node.started_at or ended_at)
 
 
 def accept_failed(turn: Turn, message: TaskFailed) -> None:
@@ -53,6 +63,8 @@ def accept_failed(turn: Turn, message: TaskFailed) -> None:
         duration_ms=message.duration_ms,
         worker_id=message.worker_id,
     )
+    if node.status is NodeStatus.FAILED:
+        node.completed_at = _measure(turn, node, message)
 
 
 def accept_lost(turn: Turn, message: TaskLost) -> None:

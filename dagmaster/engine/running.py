@@ -169,14 +169,20 @@ def complete_here(turn: Turn, node: NodeState, output: bytes | None) -> None:
     complete(turn, node, output)
 
 
-def complete(turn: Turn, node: NodeState, output: Value | None, duration_ms: int | None = None) -> None:
-    """Accept the output and decide the edges that leave the node."""
+def complete(
+    turn: Turn,
+    node: NodeState,
+    output: Value | None,
+    duration_ms: int | None = None,
+    ended_at: datetime | None = None,
+) -> None:
+    """Accept the output and decide the edges that leave the node. Without `ended_at` it ends now."""
     node.output = output
     if isinstance(output, StoredValue):
         turn.job.has_stored = True
     elif output is not None:
         turn.bytes += len(output)
-    node.completed_at = turn.now
+    node.completed_at = ended_at or turn.now
     if duration_ms is None and node.started_at is not None:
         duration_ms = round((turn.now - node.started_at).total_seconds() * 1000)
     turn.move_node(node, NODE_COMPLETED, duration_ms=duration_ms, output_keys=_keys(output))

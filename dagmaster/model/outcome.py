@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -36,12 +37,14 @@ ENDED: Final = frozenset({*NODE_TERMINAL, Outcome.COMPLETED_WITH_FAILURES, Outco
 class Children:
     """The children of a fan-out and what a task has added, by status.
 
-    `tolerated` of those that failed were allowed to. `stopped` have not run because their job ended.
+    `tolerated` of those that failed were allowed to. `stopped` have not run because their job ended. `last_ended_at` is
+    when the last of those ended that have.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     tolerated: int = 0
     stopped: int = 0
+    last_ended_at: datetime | None = None
 
     @property
     def total(self) -> int:
@@ -77,14 +80,16 @@ def outcome_of(status: str, children: Children = NO_CHILDREN, ended_by: str | No
     return Outcome.COMPLETED_WITH_FAILURES if children.failed else Outcome.COMPLETED
 
 
-def children_of(fan: Mapping[S, int], added: Mapping[S, int], *, may_fail: bool = False) -> Children:
+def children_of(
+    fan: Mapping[S, int], added: Mapping[S, int], *, may_fail: bool = False, last_ended_at: datetime | None = None
+) -> Children:
     """Of a fan-out's children and of added nodes. A child of a fan-out is skipped only by the end of its job."""
     of_fan = {str(status): number for status, number in fan.items()}
     counts = dict(of_fan)
     for status, number in added.items():
         counts[str(status)] = counts.get(str(status), 0) + number
     stopped = of_fan.get(NodeStatus.SKIPPED, 0) + of_fan.get(Outcome.CANCELLED, 0)
-    return Children(counts, of_fan.get(NodeStatus.FAILED, 0) if may_fail else 0, stopped)
+    return Children(counts, of_fan.get(NodeStatus.FAILED, 0) if may_fail else 0, stopped, last_ended_at)
 
 
 def count_outcomes(nodes: Iterable[tuple[Outcome, Children]]) -> dict[str, int]:

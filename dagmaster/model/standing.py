@@ -51,7 +51,8 @@ class NodeStanding:
     @property
     def children(self) -> Children:
         of_fan: Mapping[str, int] = self.fan.counts if self.fan else {}
-        return children_of(of_fan, self.added, may_fail=self.may_fail)
+        ended_at = self.fan.last_ended_at if self.fan else None
+        return children_of(of_fan, self.added, may_fail=self.may_fail, last_ended_at=ended_at)
 
     @property
     def outcome(self) -> Outcome:

@@ -84,20 +84,17 @@ async def fan_out_times(conn: Connection, job_id: int, node_ids: Sequence[str]) 
 
 
 async def fan_out_density(
-    conn: Connection, job_id: int, node_ids: Sequence[str], since: datetime, until: datetime, *, parts: int
-) -> dict[str, list[Row]]:
-    """By fan-out; part 1 is the first, 0 lies before the time and `parts + 1` behind it."""
+    conn: Connection, job_id: int, node_id: str, since: datetime, until: datetime, *, parts: int
+) -> list[Row]:
+    """Part 1 is the first, 0 lies before the time and `parts + 1` behind it."""
     values = {
         "job_id": job_id,
-        "node_ids": list(node_ids),
+        "node_id": node_id,
         "since": since.timestamp(),
         "until": until.timestamp(),
         "parts": parts,
     }
-    found: dict[str, list[Row]] = {}
-    for row in await fetch(conn, "page_density", values) if node_ids and until > since else []:
-        found.setdefault(row["parent_node_id"], []).append(row)
-    return found
+    return await fetch(conn, "page_density", values) if until > since else []
 
 
 async def find_events(conn: Connection, job: Mapping[str, Any], wanted: EventFilter, *, limit: int) -> list[Row]:

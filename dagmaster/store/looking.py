@@ -119,9 +119,10 @@ async def nodes_of_jobs(conn: Connection, job_ids: Sequence[int]) -> dict[int, N
 
 
 def children_of_rows(rows: Sequence[Row]) -> Children:
-    """Of rows with `status`, `nodes`, `is_added` and `may_fail`."""
+    """Of rows with `status`, `nodes`, `is_added`, `may_fail` and `last_ended_at`."""
     fan, added = ({row["status"]: row["nodes"] for row in rows if row["is_added"] is kind} for kind in (False, True))
-    return children_of(fan, added, may_fail=any(row["may_fail"] for row in rows))
+    ended = max((row["last_ended_at"] for row in rows if row["last_ended_at"]), default=None)
+    return children_of(fan, added, may_fail=any(row["may_fail"] for row in rows), last_ended_at=ended)
 
 
 def _add(counts: dict[str, int], status: str, number: int) -> None:

@@ -120,6 +120,7 @@ class DagJob(Base, table=True):
         Index("ix_dag_jobs_workflow_id", "workflow_id", "created_at"),
         Index("ix_dag_jobs_created_at", "created_at"),
         Index("ix_dag_jobs_completed_at", "completed_at", postgresql_where=text("completed_at IS NOT NULL")),
+        Index("ix_dag_jobs_failed", "completed_at", postgresql_where=text("status = 'failed'")),
         Index("ix_dag_jobs_owner", "owner_id", "owner_heartbeat_at", postgresql_where=text("owner_id IS NOT NULL")),
         Index("ix_dag_jobs_correlation_id", "correlation_id", postgresql_where=text("correlation_id IS NOT NULL")),
         Index("ix_dag_jobs_asset_id", "asset_id", postgresql_where=text("asset_id IS NOT NULL")),
@@ -168,6 +169,8 @@ class DagJob(Base, table=True):
     paused_at: datetime | None = _time(nullable=True)
     paused_by: str | None = Field(default=None, max_length=128)
     resumed_at: datetime | None = _time(nullable=True)
+    # Since it was started, while it was paused, or had failed and was not reopened yet.
+    idle_seconds: float = Field(default=0.0, sa_column_kwargs={"server_default": text("0")})
     owner_id: str | None = Field(default=None, max_length=32)
     owner_epoch: int = _big(nullable=False, server_default=text("0"))
     owner_heartbeat_at: datetime | None = _time(nullable=True)

@@ -35,7 +35,7 @@ def _job_fields(row: Row) -> dict[str, Any]:
         **row,
         "error_message": redact(row["error_message"]),
         "submitted_by": row["submitted_by"] or None,
-        "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
+        "duration_seconds": run_seconds(row),
     }
 
 
@@ -50,7 +50,7 @@ def node_reply(job_id: int, row: Row, children: Children | None = None) -> NodeR
             "output": redact(row.get("output")),
             "error_message": redact(row["error_message"]),
             "last_error": redact(row["last_error"]),
-            "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
+            "duration_seconds": node_seconds(row, children or NO_CHILDREN),
         }
     )
 
@@ -62,6 +62,21 @@ def counts_reply(counts: Mapping[str, int]) -> NodeCounts:
 def standing_counts(job: JobStanding) -> NodeCounts:
     """Of its own nodes, of the children of its fan-outs, and of what its tasks have added."""
     return counts_reply(count_outcomes((node.outcome, node.children) for node in job.nodes.values()))
+
+
+def run_seconds(job: Row) -> float | None:
+    """How long a job took, or has taken by now, without the time for which somebody let it stand."""
+    seconds = seconds_between(job["started_at"], job["completed_at"])
+    return None if seconds is None else round(max(seconds - job["idle_seconds"], 0.0), 3)
+
+
+def node_seconds(node: Row, children: Children = NO_CHILDREN) -> float | None:
+    """How long the newest attempt ran; a fan-out lasts until the last of its children has ended."""
+    if node["status"] == NodeStatus.SKIPPED:
+        return None
+    ended = [_time(one) for one in (node["completed_at"], children.last_ended_at) if one is not None]
+    is_over = node["completed_at"] is not None and not children.open
+    return seconds_between(node["started_at"], max(ended) if is_over else None)
 
 
 def seconds_between(start: datetime | str | None, end: datetime | str | None) -> float | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from dagmaster.handlers.contract import HandlerContext
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode
 from dagmaster.store.connect import opened
-from dagmaster.store.jobs import list_nodes
+from dagmaster.store.jobs import get_job, list_nodes
 from dagmaster.store.standing import Histories, standing_of
+from dagmaster.web.ui.gantt import gantt_of
+from dagmaster.web.ui.job_nodes import definition_of
 
 HELD: list[asyncio.Event] = []  # of the test that runs: an event belongs to one loop
 
@@ -157,3 +160,20 @@ async def test_what_was_under_way_when_its_job_was_cancelled_is_cancelled_everyw
     assert "spread__1" not in await it.get("/ui/nodes?status=failed")
     line = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
     assert "2 cancelled" in line and " failed" not in line
+
+
+async def test_a_fan_out_lasts_until_its_last_child_has_ended(it: Web) -> None:
+    job_id = await submitted(it, "completed")
+    whole = await it.get(f"/api/v1/jobs/{job_id}?children=true")
+    nodes = {node["node_id"]: node for node in whole["nodes"]}
+    assert nodes["spread"]["duration_seconds"] >= nodes["spread__1"]["duration_seconds"]
+    last = max(nodes[name]["completed_at"] for name in ("spread__0", "spread__1"))
+    took = datetime.fromisoformat(last) - datetime.fromisoformat(nodes["spread"]["started_at"])
+    assert nodes["spread"]["duration_seconds"] == round(took.total_seconds(), 3)
+    async with opened(it.dsn, application="test") as conn:
+        job = await get_job(conn, job_id)
+        chart = await gantt_of(conn, job, await definition_of(conn, job), nodes=10, offset=0)
+    [row] = [row for row in chart.rows if row.strip is not None]
+    assert row.bars[-1].started_at is not None
+    assert row.strip is not None
+    assert row.strip.since == row.bars[-1].started_at

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from fleet import Fleet, chain, child, fan, fleet, graph, retry, single, task
+from fleet import Fleet, chain, child, fan, fleet, graph, retry, rows, single, task
 
 from dagmaster.engine.decide import decide
 from dagmaster.engine.messages import Pause, Resume
@@ -15,12 +15,13 @@ from dagmaster.engine.state import new_job
 from dagmaster.engine.turn import Rules
 from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownJob, UnknownNode
 from dagmaster.handlers import HandlerContext, Permanent
-from dagmaster.model.workflow import FanInNode, FanOutNode
+from dagmaster.model.workflow import FanInNode, FanOutNode, WaitNode
 from dagmaster.orchestrator.orchestrator import Orchestrator, _Work
 from dagmaster.store.batch import Batch
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.signals import Notifier
 from dagmaster.store.steering import request_pause, request_resume, request_retry, until
+from dagmaster.web.views import run_seconds
 
 THRESHOLD = 30.0
 
@@ -179,6 +180,38 @@ async def test_a_failed_node_is_tried_again_and_its_job_goes_on(dsn: str) -> Non
         assert event["event_data"]["actor"] == "ada"
         assert len([one for one in await running.trace(job_id) if one == "node_completed before"]) == 1
         await running.is_clean()
+
+
+async def test_what_stood_still_between_its_failure_and_its_retry_did_not_run_meanwhile(dsn: str) -> None:
+    faulty = Faulty()
+    async with fleet(dsn, faulty=faulty) as running:
+        await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(graph({"work": task("faulty", "END")}, start="work"))
+        await running.ended(job_id)
+        earlier = "started_at = started_at - interval '1 day', completed_at = completed_at - interval '1 day'"
+        await rows(dsn, f"UPDATE dagapp.dag_jobs SET {earlier} WHERE job_id = %s", job_id)
+        faulty.is_mended = True
+        await retry_job(running, job_id)
+        await reopened(running, job_id)
+        [job] = await running.completed(job_id)
+    day = timedelta(days=1).total_seconds()
+    assert (job["completed_at"] - job["started_at"]).total_seconds() >= day
+    assert day <= job["idle_seconds"] < day + 3600
+    assert (run_seconds(job) or 0.0) < 3600
+
+
+async def test_the_time_for_which_a_job_was_paused_is_no_run_time(dsn: str) -> None:
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(graph({"nap": WaitNode(seconds=1000, next=("END",))}, start="nap"))
+        begun = "SELECT started_at IS NOT NULL AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
+        await running.until(begun, lambda: [job_id])
+        await pause(running, job_id)
+        job = await resume(running, job_id)
+        [event] = await running.events(job_id, "job_resumed")
+    assert job["idle_seconds"] == pytest.approx(event["event_data"]["paused_seconds"], abs=0.01)
 
 
 async def test_a_reopened_job_may_fail_again_with_all_its_retries(dsn: str) -> None:

@@ -1,5 +1,7 @@
 """What workers say counts once, and only for the attempt that is the node's own."""
 
+from datetime import timedelta
+
 import pytest
 from engine_bench import AT_ONCE, JOB, Bench, end, fan_out, task
 
@@ -181,3 +183,33 @@ def test_a_checkpoint_of_an_attempt_that_is_over_changes_nothing():
     for task_id in (f"{JOB}_a_0", f"{JOB}_a_7", f"{JOB}_b_0"):
         turn = bench.send(TaskCheckpoint("a", task_id, "worker", bench.now, "late"))
         assert not turn.events and not turn.touched
+
+
+def test_times_are_those_that_the_worker_measured_however_late_they_are_written():
+    bench = chain()
+    dispatched_at = bench.now
+    bench.begin("a")
+    ended_at = bench.now + timedelta(seconds=2)
+    bench.wait(10)
+    bench.send(TaskCompleted("a", f"{JOB}_a_0", "worker", ended_at, b"{}", 500))
+    node = bench.job.nodes["a"]
+    assert (node.started_at, node.completed_at) == (ended_at - timedelta(milliseconds=500), ended_at)
+    assert node.dispatched_at == dispatched_at
+    assert bench.job.nodes["b"].dispatched_at == bench.now
+
+
+def test_a_failure_for_good_has_the_times_of_its_last_attempt():
+    bench = chain()
+    ended_at = bench.now + timedelta(seconds=2)
+    bench.wait(10)
+    bench.send(TaskFailed("a", f"{JOB}_a_0", "worker", ended_at, "no luck", permanent=True, duration_ms=500))
+    node = bench.job.nodes["a"]
+    assert (node.started_at, node.completed_at) == (ended_at - timedelta(milliseconds=500), ended_at)
+
+
+def test_a_worker_whose_clock_is_ahead_ends_nothing_in_the_future_or_before_it_was_dispatched():
+    bench = chain()
+    at = bench.now + timedelta(hours=2)
+    bench.send(TaskCompleted("a", f"{JOB}_a_0", "worker", at, b"{}", 60_000))
+    node = bench.job.nodes["a"]
+    assert (node.started_at, node.completed_at) == (node.dispatched_at, bench.now)

@@ -32,6 +32,11 @@ SELECT pg_notify('dagmaster_tasks', '');
 UPDATE dagapp.dag_jobs j
 SET status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
     result_data = r.result_data, paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
+    idle_seconds = j.idle_seconds + CASE
+        WHEN r.reopened THEN greatest(extract(epoch FROM clock_timestamp() - j.completed_at), 0)
+        WHEN j.paused_at IS NOT NULL AND r.paused_at IS NULL AND j.started_at IS NOT NULL
+            THEN greatest(extract(epoch FROM r.resumed_at - j.paused_at), 0)
+        ELSE 0 END,
     signals = r.signals, failed_node = r.failed_node, version = j.version + 1,
     owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
 FROM json_to_recordset(:jobs::json) AS r(

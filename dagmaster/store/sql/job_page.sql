@@ -71,24 +71,23 @@ FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id = ANY(:nod
 GROUP BY parent_node_id;
 
 -- page_density --
--- How many children of some fan-outs began and ended in each of equal parts of a time, in one pass over them.
+-- How many children of a fan-out began and ended in each of equal parts of a time, in one pass over them.
 WITH children AS (
-    SELECT parent_node_id, CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status,
+    SELECT CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status,
         width_bucket(date_part('epoch', started_at), :since::float, :until::float, :parts::int) AS first,
         width_bucket(date_part('epoch', completed_at), :since::float, :until::float, :parts::int) AS last
     FROM dagapp.dag_node_states
-    WHERE job_id = :job_id AND parent_node_id = ANY(:node_ids::text[]) AND started_at IS NOT NULL
+    WHERE job_id = :job_id AND parent_node_id = :node_id::text AND started_at IS NOT NULL
 ), counted AS (
-    SELECT parent_node_id, first, last, status = 'failed' AS is_failed, count(*) AS nodes
-    FROM children GROUP BY 1, 2, 3, 4
+    SELECT first, last, status = 'failed' AS is_failed, count(*) AS nodes FROM children GROUP BY 1, 2, 3
 )
-SELECT parent_node_id, part, sum(begun)::int AS begun, sum(ended)::int AS ended, sum(failed)::int AS failed
+SELECT part, sum(begun)::int AS begun, sum(ended)::int AS ended, sum(failed)::int AS failed
 FROM (
-    SELECT parent_node_id, first AS part, nodes AS begun, 0 AS ended, 0 AS failed FROM counted
+    SELECT first AS part, nodes AS begun, 0 AS ended, 0 AS failed FROM counted
     UNION ALL
-    SELECT parent_node_id, last, 0, nodes, CASE WHEN is_failed THEN nodes ELSE 0 END FROM counted WHERE last IS NOT NULL
+    SELECT last, 0, nodes, CASE WHEN is_failed THEN nodes ELSE 0 END FROM counted WHERE last IS NOT NULL
 ) c
-GROUP BY parent_node_id, part ORDER BY parent_node_id, part;
+GROUP BY part ORDER BY part;
 
 -- page_events_up --
 -- A page of a job's timeline, the oldest first.
@@ -112,7 +111,7 @@ ORDER BY event_id DESC LIMIT :limit;
 
 -- page_children --
 -- The jobs that the nodes of a job have called, the newest first.
-SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, created_at, started_at,
+SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at, started_at,
     completed_at, schedule_id, parent_node_id
 FROM dagapp.dag_jobs WHERE parent_job_id = :job_id
 ORDER BY created_at DESC, job_id DESC LIMIT :limit;
@@ -120,7 +119,7 @@ ORDER BY created_at DESC, job_id DESC LIMIT :limit;
 -- page_neighbours --
 -- The runs of the same workflow just before and just after a job.
 (
-    SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, created_at,
+    SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at,
         started_at, completed_at, schedule_id
     FROM dagapp.dag_jobs
     WHERE workflow_id = :workflow_id AND created_at <= :created_at AND job_id <> :job_id
@@ -129,7 +128,7 @@ ORDER BY created_at DESC, job_id DESC LIMIT :limit;
 )
 UNION
 (
-    SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, created_at,
+    SELECT job_id, workflow_id, status, error_message, submitted_by, correlation_id, paused_at, idle_seconds, created_at,
         started_at, completed_at, schedule_id
     FROM dagapp.dag_jobs
     WHERE workflow_id = :workflow_id AND created_at > :created_at
@@ -141,7 +140,7 @@ ORDER BY created_at DESC, job_id DESC;
 -- page_count_children --
 -- How many of what has come of a node, as `page_nodes` lists it, are in each state.
 SELECT definition IS NOT NULL AS is_added, CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status,
-    count(*) AS nodes
+    count(*) AS nodes, max(completed_at) AS last_ended_at
 FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND CASE WHEN definition IS NULL THEN parent_node_id = :node_id
     ELSE node_id ^@ (:node_id || '.') OR node_id ^@ (:node_id || '__') END

@@ -155,7 +155,7 @@ FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 -- list_jobs --
 -- The newest jobs first, filtered.
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, error_message, submitted_by,
-    correlation_id, owner_id, paused_at, parent_job_id, created_at, started_at, completed_at
+    correlation_id, owner_id, paused_at, idle_seconds, parent_job_id, created_at, started_at, completed_at
 FROM dagapp.dag_jobs
 WHERE (:status::text IS NULL OR status = :status::dagapp.job_status)
     AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
@@ -198,7 +198,7 @@ WHERE n.job_id = :job_id AND n.parent_node_id IS NULL;
 
 -- job_status --
 -- How far these jobs are.
-SELECT job_id, workflow_id, status, error_message, result_data, created_at, started_at, completed_at
+SELECT job_id, workflow_id, status, error_message, result_data, idle_seconds, created_at, started_at, completed_at
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids);
 
 -- node_status --

@@ -6,7 +6,7 @@ SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('dagapp.dag_job_ev
 -- find_jobs --
 -- The newest jobs that fit, with how far they are. A text is looked for in ids, names and errors.
 SELECT j.job_id, j.workflow_id, j.workflow_version, j.status, j.priority, j.error_message, j.submitted_by,
-    j.correlation_id, j.owner_id, j.paused_at, j.created_at, j.started_at, j.completed_at, j.schedule_id,
+    j.correlation_id, j.owner_id, j.paused_at, j.idle_seconds, j.created_at, j.started_at, j.completed_at, j.schedule_id,
     j.parent_job_id
 FROM dagapp.dag_jobs j
 WHERE (:statuses::text[] IS NULL OR j.status::text = ANY(:statuses))
@@ -31,7 +31,7 @@ SELECT EXISTS (SELECT FROM dagapp.dag_node_states WHERE job_id = :job_id OFFSET 
 
 -- count_nodes_of_jobs --
 -- How many nodes of each of these jobs are in each state; what has come of a node apart, with how that node stands.
-SELECT c.job_id, c.parent_node_id, c.is_added, c.status, c.nodes,
+SELECT c.job_id, c.parent_node_id, c.is_added, c.status, c.nodes, c.last_ended_at,
     CASE WHEN n.ended_by = 'cancelled' THEN 'cancelled' ELSE n.status::text END AS parent_status,
     CASE WHEN c.status = 'failed' AND n.status IS NOT NULL AND NOT c.is_added THEN coalesce((
         SELECT (w.definition #> ARRAY['nodes', c.parent_node_id, 'allow_failure'])::boolean
@@ -42,7 +42,8 @@ FROM (
     SELECT job_id, CASE WHEN definition IS NULL OR parent_node_id IS NULL THEN parent_node_id
             ELSE split_part(split_part(node_id, '.', 1), '__', 1) END AS parent_node_id,
         definition IS NOT NULL AND parent_node_id IS NOT NULL AS is_added,
-        CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status, count(*) AS nodes
+        CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status, count(*) AS nodes,
+        max(completed_at) AS last_ended_at
     FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) GROUP BY 1, 2, 3, 4
 ) c
 LEFT JOIN dagapp.dag_node_states n ON n.job_id = c.job_id AND n.node_id = c.parent_node_id;

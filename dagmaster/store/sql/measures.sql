@@ -1,7 +1,7 @@
 -- workflow_measures --
 -- How the jobs of the last days went, by workflow, with their most frequent errors.
 WITH jobs AS MATERIALIZED (
-    SELECT workflow_id, status, extract(epoch FROM completed_at - started_at)::float AS seconds,
+    SELECT workflow_id, status, greatest(extract(epoch FROM completed_at - started_at) - idle_seconds, 0)::float AS seconds,
         CASE WHEN status = 'failed' THEN error_message END AS error
     FROM dagapp.dag_jobs
     WHERE created_at >= now() - make_interval(days => :days::int)
@@ -81,7 +81,7 @@ WITH width AS (
     SELECT date_bin(w.width, j.completed_at, w.origin) AS bucket_start,
         count(*) FILTER (WHERE j.status = 'completed')::int AS completed,
         count(*) FILTER (WHERE j.status = 'failed')::int AS failed,
-        avg(extract(epoch FROM j.completed_at - j.started_at)) FILTER (WHERE j.status = 'completed')::float
+        avg(greatest(extract(epoch FROM j.completed_at - j.started_at) - j.idle_seconds, 0)) FILTER (WHERE j.status = 'completed')::float
             AS avg_duration_seconds
     FROM dagapp.dag_jobs j CROSS JOIN width w
     WHERE j.completed_at >= (SELECT min(bucket_start) FROM buckets)

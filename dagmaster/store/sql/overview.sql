@@ -129,7 +129,7 @@ WITH RECURSIVE names AS (
     ) last
     ORDER BY last.created_at DESC LIMIT :workflows
 )
-SELECT l.workflow_id, j.job_id, j.workflow_version, j.workflow_hash, j.status, j.paused_at, j.error_message,
+SELECT l.workflow_id, j.job_id, j.workflow_version, j.workflow_hash, j.status, j.paused_at, j.idle_seconds, j.error_message,
     j.created_at, j.started_at, j.completed_at
 FROM lately l CROSS JOIN LATERAL (
     SELECT * FROM dagapp.dag_jobs WHERE workflow_id BETWEEN l.workflow_id AND l.workflow_id

@@ -125,8 +125,8 @@ function markAt(bar, x) {
 
 // How many children of a fan-out were at work, as steps inside of its bar; a line below it where some failed.
 function drawStrip(group, row, x, top) {
-  const { since, until: end } = chart.data;
   const strip = row.strip;
+  const { since, until: end } = strip ?? chart.data;
   const size = strip ? (end - since) / strip.running.length : 0;
   const most = strip ? Math.max(1, d3.max(strip.running)) : 1;
   const height = d3.scaleLinear([0, most], [0, BAR]);

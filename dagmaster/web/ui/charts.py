@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.web.ui.filters import duration, exact, share
-from dagmaster.web.views import seconds_between
+from dagmaster.web.views import run_seconds
 
 Row = Mapping[str, Any]
 
@@ -119,7 +119,7 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
     begun = [run for run in reversed(runs) if run["started_at"] is not None]
     if not begun:
         return None
-    took = [seconds_between(run["started_at"], run["completed_at"]) or 0.0 for run in begun]
+    took = [run_seconds(run) or 0.0 for run in begun]
     # What has not ended may be far beyond the others: it reaches the top, and the others can still be told apart.
     ended = [seconds for run, seconds in zip(begun, took, strict=True) if run["completed_at"] is not None]
     top = seconds_top(max(ended, default=max(took)))
@@ -167,7 +167,7 @@ def success_percent(runs: Iterable[Row]) -> float | None:
 
 def median_seconds(runs: Iterable[Row]) -> float | None:
     """Of those that completed: what failed may have ended early."""
-    took = [seconds_between(run["started_at"], run["completed_at"]) for run in runs if run["status"] == "completed"]
+    took = [run_seconds(run) for run in runs if run["status"] == "completed"]
     known = [seconds for seconds in took if seconds is not None]
     return median(known) if known else None
 

@@ -1,8 +1,9 @@
 """When each node of a job waited and ran: bars for every attempt, and a strip for what a fan-out has made."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from dagmaster.model.states import NODE_TERMINAL
@@ -40,11 +41,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """How many ran at a time, in equal parts of the time that the chart shows, and where some failed."""
+    """How many ran at a time, in equal parts of the time of their fan-out, and where some failed."""
 
     running: Sequence[int]
     failed: Sequence[int]
     children: int
+    since: datetime
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,14 @@ class Gantt:
 
 
 async def gantt_of(
-    conn: Connection, job: Row, definition: Definition, *, nodes: int, offset: int, order: Sequence[str] = ()
+    conn: Connection,
+    job: Row,
+    definition: Definition,
+    *,
+    nodes: int,
+    offset: int,
+    order: Sequence[str] = (),
+    outcomes: Mapping[str, str] = MappingProxyType({}),
 ) -> Gantt:
     wanted = NodeFilter(order=order)  # Nodes may have begun at the same moment.
     rows = await job_page.find_nodes(conn, job["job_id"], wanted, limit=MAX_ROWS + 1, offset=offset)
@@ -86,15 +96,18 @@ async def gantt_of(
     since = job["started_at"] or job["created_at"]
     until = max(job["completed_at"] or now, since)
     fan_outs = [row["node_id"] for row in shown if kind_of(row, definition)[0] == "fan_out"]
-    strips = await _strips(conn, job["job_id"], fan_outs, since, until)
-    times = await job_page.fan_out_times(conn, job["job_id"], list(strips))
+    times = await job_page.fan_out_times(conn, job["job_id"], fan_outs)
+    spread = [row for row in shown if row["node_id"] in times]
+    strips = {row["node_id"]: await _strip(conn, row, times[row["node_id"]], until) for row in spread}
     retried = [row["node_id"] for row in shown if row["retry_count"] > 0]
     earlier = await _earlier(conn, job, retried, is_small=nodes <= MANY_NODES)
     made = []
     for row in shown:
-        bars = [*earlier.get(row["node_id"], ()), _last_bar(row, times.get(row["node_id"]))]
+        status = outcomes.get(row["node_id"], row["status"])
+        last = replace(_last_bar(row, times.get(row["node_id"])), status=status)
+        bars = [*earlier.get(row["node_id"], ()), last]
         type, _ = kind_of(row, definition)
-        made.append(GanttRow(row["node_id"], type, row["status"], _in_order(bars), strips.get(row["node_id"])))
+        made.append(GanttRow(row["node_id"], type, status, _in_order(bars), strips.get(row["node_id"])))
     return Gantt(made, since, until, is_open, len(rows) > MAX_ROWS, offset)
 
 
@@ -114,7 +127,7 @@ def _in_order(bars: Sequence[Bar]) -> list[Bar]:
 
 
 async def _earlier(conn: Connection, job: Row, node_ids: Sequence[str], *, is_small: bool) -> dict[str, list[Bar]]:
-    """Attempts before the newest: from the timeline, or else from what their workers told."""
+    """Attempts before the newest: as their workers measured them, or else from the timeline."""
     results = {row["task_id"]: row for row in await job_page.results_of_nodes(conn, job["job_id"], node_ids)}
     times = await job_page.attempt_times(conn, job, node_ids) if is_small else []
     known = {row["task_id"]: _bar_of_times(row, results.get(row["task_id"])) for row in times}
@@ -127,6 +140,8 @@ async def _earlier(conn: Connection, job: Row, node_ids: Sequence[str], *, is_sm
 
 
 def _bar_of_times(row: Row, result: Row | None) -> Bar:
+    if result is not None and result["execution_duration_ms"] is not None:
+        return replace(_bar_of_result(result), dispatched_at=row["dispatched_at"])
     status = "failed" if row["is_failed"] else "completed" if row["ended_at"] else "running"
     worker = result["worker_id"] if result else None
     number = attempt_number(row["task_id"])
@@ -140,14 +155,10 @@ def _bar_of_result(row: Row) -> Bar:
     return Bar(attempt_number(row["task_id"]), row["status"], None, began, ended if is_over else None, row["worker_id"])
 
 
-async def _strips(
-    conn: Connection, job_id: int, node_ids: Sequence[str], since: datetime, until: datetime
-) -> dict[str, Strip]:
-    found = await job_page.fan_out_density(conn, job_id, node_ids, since, until, parts=PARTS)
-    return {node_id: _strip(rows) for node_id, rows in found.items()}
-
-
-def _strip(rows: Sequence[Row]) -> Strip:
+async def _strip(conn: Connection, node: Row, times: Row, until: datetime) -> Strip:
+    since = node["started_at"] or times["started_at"] or until
+    until = max(times["completed_at"] or until, since)
+    rows = await job_page.fan_out_density(conn, node["job_id"], node["node_id"], since, until, parts=PARTS)
     begun, ended, failed = [0] * (PARTS + 2), [0] * (PARTS + 2), [0] * (PARTS + 2)
     for row in rows:
         begun[row["part"]], ended[row["part"]], failed[row["part"]] = row["begun"], row["ended"], row["failed"]
@@ -157,7 +168,7 @@ def _strip(rows: Sequence[Row]) -> Strip:
         running.append(at_work)  # Whoever ended within this part was at work in it.
         at_work -= ended[part]
     failed[PARTS] += failed[PARTS + 1]  # What ended at the very end.
-    return Strip(running, failed[1 : PARTS + 1], sum(begun))
+    return Strip(running, failed[1 : PARTS + 1], sum(begun), since, until)
 
 
 def attempt_number(task_id: str) -> int:
@@ -183,7 +194,17 @@ def _row_data(row: GanttRow) -> dict[str, Any]:
         "type": row.type,
         "status": row.status,
         "bars": bars,
-        "strip": {"running": strip.running, "failed": strip.failed, "children": strip.children} if strip else None,
+        "strip": _strip_data(strip) if strip else None,
+    }
+
+
+def _strip_data(strip: Strip) -> dict[str, Any]:
+    return {
+        "running": strip.running,
+        "failed": strip.failed,
+        "children": strip.children,
+        "since": _ms(strip.since),
+        "until": _ms(strip.until),
     }
 
 

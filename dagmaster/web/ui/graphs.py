@@ -22,7 +22,7 @@ from dagmaster.web.drawing import task_of
 from dagmaster.web.services import Conn, Services
 from dagmaster.web.ui.pages import Shown
 from dagmaster.web.ui.waiting import is_quickly_explained, may_decide, why_node
-from dagmaster.web.views import seconds_between
+from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui/jobs/{job_id}/nodes/{node_id}", include_in_schema=False)
 
@@ -120,6 +120,7 @@ def _panel(
     added = row["definition"] or {}
     node_type = "task" if row["parent_node_id"] or not node else node.type
     is_waiting = row["status"] == NodeStatus.RUNNING
+    children = children_of_rows([{**one, "may_fail": getattr(node, "allow_failure", False)} for one in folded])
     return NodePanel(
         job_id=str(job["job_id"]),
         node_id=row["node_id"],
@@ -133,7 +134,7 @@ def _panel(
         attempt=row["retry_count"] + 1,
         max_attempts=row["max_retries"] + 1,
         waited_seconds=seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"]),
-        run_seconds=seconds_between(row["started_at"], row["completed_at"]),
+        run_seconds=node_seconds(row, children),
         dispatched_at=row["dispatched_at"],
         started_at=row["started_at"],
         completed_at=row["completed_at"],
@@ -145,7 +146,7 @@ def _panel(
         is_decided_by_people=node_type == "approval" and is_waiting,
         signal=getattr(node, "signal", None) if node_type == "wait" and is_waiting else None,
         has_log=node_type in ("task", "fan_out") and row["task_id"] is not None,
-        children=children_of_rows([{**one, "may_fail": getattr(node, "allow_failure", False)} for one in folded]),
+        children=children,
     )
 
 

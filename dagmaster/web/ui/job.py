@@ -193,7 +193,15 @@ async def _order(looked: Looked) -> list[str]:
 
 async def _gantt(looked: Looked) -> dict[str, Any]:
     nodes, order = looked.line.total, await _order(looked)
-    gantt = await gantt_of(looked.conn, looked.job, looked.definition, nodes=nodes, offset=looked.offset, order=order)
+    gantt = await gantt_of(
+        looked.conn,
+        looked.job,
+        looked.definition,
+        nodes=nodes,
+        offset=looked.offset,
+        order=order,
+        outcomes={name: node.outcome for name, node in looked.standing.job.nodes.items()},
+    )
     return {"gantt": gantt}
 
 

@@ -12,7 +12,7 @@ from dagmaster.model.states import NODE_TERMINAL
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import NodeFilter, count_outside, find_nodes
 from dagmaster.store.jobs import load_definitions
-from dagmaster.web.views import seconds_between
+from dagmaster.web.views import node_seconds, seconds_between
 
 Row = Mapping[str, Any]
 Definition = Mapping[str, Row]
@@ -91,7 +91,7 @@ def node_line(row: Row, definition: Definition, children: Children = NO_CHILDREN
         attempts=row["retry_count"] + 1 if row["dispatched_at"] or row["retry_count"] else 0,
         max_attempts=row["max_retries"] + 1,
         queued=_queued(row),
-        ran=seconds_between(row["started_at"], row["completed_at"]) if row["status"] != "skipped" else None,
+        ran=node_seconds(row, children),
         started_at=row["started_at"],
         completed_at=row["completed_at"],
         worker_id=row["worker_id"],

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -16,7 +16,7 @@ from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.asked import ENDED, PERIOD_NAMES, FromAddress
 from dagmaster.web.ui.pages import Page, Shown
-from dagmaster.web.views import seconds_between
+from dagmaster.web.views import run_seconds
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -40,6 +40,12 @@ class JobLine:
     completed_at: datetime | None
     seconds: float | None
     counts: Mapping[str, int]
+    idle_seconds: float = 0.0
+
+    @property
+    def running_since(self) -> datetime | None:
+        """As if it had never stood still."""
+        return self.started_at + timedelta(seconds=self.idle_seconds) if self.started_at else None
 
     @property
     def total(self) -> int:
@@ -67,8 +73,9 @@ def job_line(row: Mapping[str, Any], counts: Mapping[str, int]) -> JobLine:
         created_at=row["created_at"],
         started_at=row["started_at"],
         completed_at=row["completed_at"],
-        seconds=seconds_between(row["started_at"], row["completed_at"]),
+        seconds=run_seconds(row),
         counts=counts,
+        idle_seconds=row["idle_seconds"],
     )
 
 

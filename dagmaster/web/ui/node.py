@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, Response
@@ -25,7 +25,7 @@ from dagmaster.web.ui.pages import Shown
 from dagmaster.web.ui.unchanged import mark_of, unchanged
 from dagmaster.web.ui.values import Value, shown
 from dagmaster.web.ui.waiting import Waiting, is_quickly_explained, waiting_for, why_node
-from dagmaster.web.views import seconds_between
+from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -144,6 +144,7 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> N
     type, handler = kind_of({**row, "is_added": bool(added), **_own(added)}, definition)
     node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
     task = added or node.get("task") or node  # The `task` of one that was added is its number.
+    children = children_of_rows([{**one, "may_fail": bool(node.get("allow_failure"))} for one in counts])
     return NodeHead(
         node_id=row["node_id"],
         status=row["status"],
@@ -162,9 +163,9 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> N
         started_at=row["started_at"],
         completed_at=row["completed_at"],
         queued=_queued(row),
-        ran=seconds_between(row["started_at"], row["completed_at"]),
+        ran=node_seconds(row, children),
         error=redact(row["last_error"]),
-        children=children_of_rows([{**one, "may_fail": bool(node.get("allow_failure"))} for one in counts]),
+        children=children,
     )
 
 
@@ -202,8 +203,9 @@ def _attempt(
     started = times["started_at"] if times else None
     ended = times["ended_at"] if times else None
     ran = seconds_between(started, ended) if started and (ended or is_newest) else None
-    if ran is None and told.get("execution_duration_ms") is not None:
-        ran = told["execution_duration_ms"] / 1000
+    if (measured := told.get("execution_duration_ms")) is not None:  # The timeline says when batches were written.
+        ran = measured / 1000
+        started = told["reported_at"] - timedelta(milliseconds=measured)
     return Attempt(
         number=attempt_number(task_id),
         status=node["status"] if is_newest else told.get("status") or "failed",

@@ -18,7 +18,7 @@ from dagmaster.web.services import Conn
 from dagmaster.web.ui.asked import PERIOD_NAMES, FromAddress
 from dagmaster.web.ui.jobs import PAGE_SIZE, workflow_ids
 from dagmaster.web.ui.pages import Shown
-from dagmaster.web.views import seconds_between
+from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -60,7 +60,7 @@ def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeL
         attempt=row["retry_count"] + 1,
         # What needs no worker begins at the moment at which it is dispatched.
         queued_seconds=seconds_between(row["dispatched_at"], queued_until) or None,
-        run_seconds=seconds_between(row["started_at"], row["completed_at"]),
+        run_seconds=node_seconds(row, children),
         changed_at=row["completed_at"] or row["started_at"] or row["dispatched_at"] or row["created_at"],
         retry_at=row["not_before"] if row["status"] == NodeStatus.READY else None,
         can_retry=is_failed and row["job_status"] == JobStatus.FAILED,

@@ -31,7 +31,7 @@ from dagmaster.web.ui.charts import draw_durations, draw_ticks, median_seconds
 from dagmaster.web.ui.filters import duration, exact, first_line, pretty
 from dagmaster.web.ui.pages import Page, Shown
 from dagmaster.web.ui.workflows import ScheduleState, last_run, schedule_state
-from dagmaster.web.views import seconds_between
+from dagmaster.web.views import run_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -220,7 +220,7 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
 
 
 def _grid_run(run: Row) -> GridRun:
-    took = duration(seconds_between(run["started_at"], run["completed_at"]))
+    took = duration(run_seconds(run))
     tip = f"Job {run['job_id']}: {run['status']}, {took}, {exact(run['created_at'])}"
     return GridRun(str(run["job_id"]), run["status"], run["created_at"], tip)
 

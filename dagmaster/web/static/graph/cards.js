@@ -5,7 +5,7 @@ import { TYPE_ICONS, described, items, secondsOf, standing, sum } from "./states
 const SVG = "http://www.w3.org/2000/svg";
 const SPRITE = "/ui/static/vendor/feather-sprite.svg";
 const AROUND = 2 * Math.PI * 15;
-const ARCS = [["completed", ["completed", "skipped"]], ["failed", ["failed"]], ["running", ["running", "dispatched"]]];
+const ARCS = [["completed", ["completed"]], ["failed", ["failed"]], ["running", ["running", "dispatched"]]];
 
 export function element(tag, name, ...inside) {
   const made = document.createElement(tag);
@@ -86,7 +86,7 @@ function updateItems(card, node) {
     card.querySelector(".gnode-badge").append(ring());
   }
   const failed = counts.failed ? ` · ${counts.failed.toLocaleString("en")} failed` : "";
-  const done = (counts.completed ?? 0) + (counts.skipped ?? 0);
+  const done = counts.completed ?? 0;
   say(button, `${done.toLocaleString("en")}/${total.toLocaleString("en")}${failed}`);
   button.setAttribute("aria-label", `${button.textContent}: show the items of ${node.node_id}`);
   button.classList.toggle("has-failed", Boolean(counts.failed));
