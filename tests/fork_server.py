@@ -34,6 +34,7 @@ from fork_client import HEAD, PID, Connection
 IS_REAL = bool(os.environ.get("REAL_PROCESSES"))
 PROGRAMS = Path(sys.executable).parent
 NAMES = ("dagmaster", "python")
+STOP_SECONDS = 10.0
 # Not what starts threads, as pyarrow and obstore do.
 LOADED = ("client", "python", "web", "handlers", "worker", "store", "authoring")
 LIBRARIES = ("httpx", "rich.live", "typer.rich_utils", "uvicorn.protocols.http.httptools_impl")
@@ -71,7 +72,11 @@ class ForkServer:
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:  # Somebody else holds the other end of its stdin.
+            self._process.kill()
+            self._process.wait()
         self._process.stdout.close()
         subprocess.run(["rm", "-rf", self.folder], check=True)
 

@@ -7,14 +7,16 @@ from urllib.parse import urlsplit
 
 import httpx
 import psycopg
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, ViewportSize
 from serving import Server
 
 FOLDER = Path(__file__).parent
 WORKFLOWS = FOLDER / "workflows"
 AXE = (FOLDER / "vendor" / "axe.min.js").read_text()
 THEMES: Final = ("light", "dark")
-SOON = 20.0
+DESKTOP: ViewportSize = {"width": 1440, "height": 900}
+EMPTY_PAGE = "/ui/static/theme.js"  # Of the same server, so that the browser keeps its process.
+SOON = 60.0
 
 
 class Site:
@@ -58,15 +60,20 @@ class Site:
 class Visit:
     """One person's page, and what it complained of."""
 
-    def __init__(self, context: BrowserContext, site: Site) -> None:
-        self.context = context
+    def __init__(self, context: BrowserContext, site: Site, *, is_shared: bool = False) -> None:
+        self.context, self.is_shared = context, is_shared
         self.complaints: list[str] = []
         self._host = urlsplit(site.url).netloc
         self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(15_000)
-        self.page.on("console", lambda said: self._note(f"console: {said.text}") if said.type == "error" else None)
+        self.page.set_default_timeout(45_000)
+        self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self._note(f"script: {error}"))
         self.page.on("request", self._check_host)
+
+    def _hear(self, said: ConsoleMessage) -> None:
+        # Browsers ask for this icon where a page names none, as the empty one; that no other does is seen by `visit`.
+        if said.type == "error" and not (self.is_shared and said.location["url"].endswith("/favicon.ico")):
+            self._note(f"console: {said.text}")
 
     def _note(self, text: str) -> None:
         self.complaints.append(text)
@@ -85,9 +92,42 @@ class Visit:
         assert not self.complaints, "\n".join(self.complaints)
 
 
+class Tab:
+    """A page that is used by one test after the other: a new one takes longer than most tests."""
+
+    def __init__(self, browser: Browser, site: Site) -> None:
+        self._browser, self._site = browser, site
+        self._visit: Visit | None = None
+        self.is_taken = False
+
+    def take(self, viewport: ViewportSize = DESKTOP) -> Visit:
+        self.is_taken = True
+        if self._visit is None:
+            self._visit = Visit(new_context(self._browser, self._site), self._site, is_shared=True)
+        if self._visit.page.viewport_size != viewport:
+            self._visit.page.set_viewport_size(viewport)
+        return self._visit
+
+    def leave(self, visit: Visit, *, is_usable: bool) -> None:
+        """Forget everything; a browser that a test has left in disorder is closed."""
+        self.is_taken, self._visit = False, None
+        if not is_usable:
+            visit.context.close()
+            return
+        page = visit.page
+        page.unroute_all()
+        page.goto(EMPTY_PAGE)  # First: a page that lives on would notice that it is signed out.
+        visit.context.clear_cookies()
+        page.evaluate("() => { localStorage.clear(); sessionStorage.clear() }")
+        page.emulate_media(color_scheme="null")
+        self._visit = visit
+        complaints, visit.complaints = visit.complaints, []
+        assert not complaints, "\n".join(complaints)
+
+
 def new_context(browser: Browser, site: Site, **options: Any) -> BrowserContext:
     """With options of Playwright, such as a viewport."""
-    context = browser.new_context(base_url=site.url, **{"viewport": {"width": 1440, "height": 900}, **options})
+    context = browser.new_context(base_url=site.url, **{"viewport": DESKTOP, **options})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     return context
 

@@ -6,11 +6,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from browsing import WORKFLOWS, Site, Visit, new_context
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
+from browsing import WORKFLOWS, Site, Tab, Visit, new_context
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 from serving import server
 
-expect.set_options(timeout=20_000)  # How long a busy machine may take; what is there ends the wait at once.
+expect.set_options(timeout=45_000)  # How long a busy machine may take; what is there ends the wait at once.
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +36,42 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Browser, site: Site) -> Tab:
+    """Loads scripts and styles once for all the pages of a module, in one process."""
+    return Tab(browser, site)
+
+
 @pytest.fixture
-def visit(browser: Browser, site: Site) -> Iterator[Callable[..., Visit]]:
-    """Opens a browser of its own, with options of Playwright's `new_context`, such as a viewport."""
+def leave(tab: Tab, request: pytest.FixtureRequest) -> Callable[[Visit], None]:
+    failures = request.session.testsfailed
+    return lambda visit: tab.leave(visit, is_usable=request.session.testsfailed == failures)
+
+
+@pytest.fixture
+def visit(browser: Browser, site: Site, tab: Tab, leave: Callable[[Visit], None]) -> Iterator[Callable[..., Visit]]:
+    """Opens a page, with options of Playwright's `new_context`; what changes more than its size has a browser alone."""
     opened: list[Visit] = []
 
-    def open_one(**options: Any) -> Visit:
-        opened.append(Visit(new_context(browser, site, **options), site))
+    def open_one(*, is_alone: bool = False, **options: Any) -> Visit:
+        if is_alone or tab.is_taken or options.keys() - {"viewport"}:
+            opened.append(Visit(new_context(browser, site, **options), site))
+        else:
+            opened.append(tab.take(**options))
         return opened[-1]
 
     yield open_one
     for one in opened:
-        one.close()
-        one.context.close()
-
-
-@pytest.fixture(scope="module")
-def desktop(browser: Browser, site: Site) -> Iterator[BrowserContext]:
-    """Loads scripts and styles once for all the pages of a module."""
-    context = new_context(browser, site)
-    yield context
-    context.close()
+        if one.is_shared:
+            leave(one)
+        else:
+            one.close()
+            one.context.close()
 
 
 @pytest.fixture
-def page(desktop: BrowserContext, site: Site) -> Iterator[Page]:
+def page(tab: Tab, leave: Callable[[Visit], None]) -> Iterator[Page]:
     """A page of a desktop browser that remembers nothing. At the end nothing may have been complained of."""
-    one = Visit(desktop, site)
+    one = tab.take()
     yield one.page
-    if one.page.url.startswith(site.url):
-        one.page.evaluate("localStorage.clear()")
-    desktop.clear_cookies()
-    one.close()
+    leave(one)

@@ -14,7 +14,7 @@ from dagmaster.handlers.contract import HandlerContext
 
 WORKFLOWS = FOLDER / "job_workflows"
 LOOK_SECONDS = 0.02
-MAX_SECONDS = 20.0
+MAX_SECONDS = 90.0
 
 
 class Hold:

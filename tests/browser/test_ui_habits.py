@@ -1,6 +1,7 @@
 """What all pages share: keys, the palette, themes, copying, and how they keep up with the server."""
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from playwright.sync_api import Page, expect
 
 LIVE = "#live-state"
 WATCHED = 3_500
+GAP = 1_500  # between two questions of a page
+POLL = 10_000  # of a page without a socket
 
 
 def go(page: Page, path: str = "/ui/jobs") -> None:
@@ -124,7 +127,7 @@ def test_the_theme_follows_the_system_until_another_is_chosen(visit: Callable[..
 
 def test_an_id_is_copied_also_where_there_is_no_clipboard(site: Site, visit: Callable[..., Visit]) -> None:
     job_id = site.run("greet")
-    seen = visit()
+    seen = visit(is_alone=True)
     seen.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})")
     go(seen.page)
     seen.page.locator(f"#job-{job_id}").get_by_role("button", name="Copy the id").click()
@@ -198,19 +201,30 @@ def test_a_page_that_is_not_there_leads_back(visit: Callable[..., Visit], path: 
 # Keeping up.
 
 
-def requests_of(page: Page, act: Callable[[], None] = lambda: None) -> list[str]:
-    """What a page asks for within some seconds."""
+def requests_of(page: Page, act: Callable[[], None] = lambda: None) -> tuple[list[str], float]:
+    """What a page asks for within some seconds, and how many they were."""
     asked: list[str] = []
     page.on("request", lambda one: asked.append(one.url))
+    began = time.monotonic()
     act()
     page.wait_for_timeout(WATCHED)
-    return asked
+    return asked, time.monotonic() - began
+
+
+def settle(page: Page) -> None:
+    """Nothing is asked for any more for as long as a page waits between two questions."""
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(one.url))
+    before = -1
+    while before != len(asked):
+        before = len(asked)
+        page.wait_for_timeout(GAP)
 
 
 def test_an_idle_page_asks_for_nothing(page: Page) -> None:
     go(page)
-    page.wait_for_timeout(2_000)
-    assert requests_of(page) == []
+    settle(page)
+    assert requests_of(page)[0] == []
 
 
 def test_a_busy_page_asks_at_most_every_one_and_a_half_seconds(site: Site, page: Page) -> None:
@@ -220,7 +234,8 @@ def test_a_busy_page_asks_at_most_every_one_and_a_half_seconds(site: Site, page:
         for _ in range(30):
             site.submit("greet")
 
-    assert 1 <= len(requests_of(page, submit_many)) <= WATCHED / 1500 + 2
+    asked, seconds = requests_of(page, submit_many)
+    assert 1 <= len(asked) <= seconds * 1000 / GAP + 2
 
 
 def test_a_page_that_nobody_sees_asks_for_nothing_and_catches_up(site: Site, page: Page) -> None:
@@ -229,20 +244,24 @@ def test_a_page_that_nobody_sees_asks_for_nothing_and_catches_up(site: Site, pag
         "() => { Object.defineProperty(document, 'hidden', {get: () => window.isAway, configurable: true});"
         " window.isAway = true; document.dispatchEvent(new Event('visibilitychange')); }"
     )
-    page.wait_for_timeout(2_000)
+    settle(page)
     ids: list[str] = []
-    assert requests_of(page, lambda: ids.append(site.submit("greet"))) == []
+    assert requests_of(page, lambda: ids.append(site.submit("greet")))[0] == []
     page.evaluate("() => { window.isAway = false; document.dispatchEvent(new Event('visibilitychange')); }")
     expect(page.locator(f"#job-{ids[0]}")).to_contain_text("completed")
 
 
 def test_a_page_without_sockets_keeps_up_by_asking(site: Site, visit: Callable[..., Visit]) -> None:
-    seen = visit()
-    seen.page.route_web_socket("**/ws/live", lambda socket: socket.close(code=4403))
-    seen.page.goto("/ui/jobs")
-    expect(seen.page.locator(LIVE)).to_have_attribute("data-state", "polling")
+    page = visit(is_alone=True).page
+    page.route_web_socket("**/ws/live", lambda socket: socket.close(code=4403))
+    page.clock.install()
+    page.goto("/ui/jobs")
+    expect(page.locator(LIVE)).to_have_attribute("data-state", "polling")
     job_id = site.run("greet")
-    expect(seen.page.locator(f"#job-{job_id}")).to_contain_text("completed", timeout=20_000)
+    page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
+    with page.expect_request(lambda one: one.headers.get("x-live") == "1"):
+        page.clock.run_for(POLL)
+    expect(page.locator(f"#job-{job_id}")).to_contain_text("completed")
 
 
 def test_a_page_says_that_the_server_is_away_and_comes_back_by_itself(site: Site, visit: Callable[..., Visit]) -> None:
@@ -254,7 +273,7 @@ def test_a_page_says_that_the_server_is_away_and_comes_back_by_itself(site: Site
     expect(stale.locator("[data-stale-since]")).to_have_text(re.compile(r"\d+:\d\d:\d\d"))
     site.server.start()
     job_id = site.submit("greet")
-    expect(stale).to_be_hidden(timeout=30_000)
+    expect(stale).to_be_hidden()
     expect(seen.page.locator(LIVE)).to_have_attribute("data-state", "live")
     expect(seen.page.locator(f"#job-{job_id}")).to_contain_text("completed")
     seen.forgive("ERR_CONNECTION")

@@ -85,7 +85,7 @@ def test_a_revoked_key_leads_an_open_page_back_to_the_login(
     sign_in(seen.page, keys["leaving"])
     expect(seen.page.locator("#live-state")).to_have_attribute("data-state", "live")
     assert site.client.delete("/api/v1/keys/leaving").is_success
-    expect(seen.page).to_have_title("Sign in · dagmaster", timeout=30_000)
+    expect(seen.page).to_have_title("Sign in · dagmaster")
     assert seen.page.url.endswith("next=/ui/jobs")
     seen.forgive("401")
 

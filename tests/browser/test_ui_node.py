@@ -60,8 +60,9 @@ def test_a_line_that_is_written_over_is_seen_as_on_a_terminal(site: Site, page: 
     expect(page.locator(LINES).last).to_contain_text("the last word")
 
 
-def test_a_log_whose_reading_was_interrupted_is_shown_whole(site: Site, page: Page) -> None:
+def test_a_log_whose_reading_was_interrupted_is_shown_whole(site: Site, visit: Callable[..., Visit]) -> None:
     job_id = site.submit("chatty")
+    page = visit(is_alone=True).page
     page.add_init_script(INTERRUPTED)
     page.goto(f"/ui/jobs/{job_id}/nodes/talk")
     expect(page.locator(LINES)).to_have_count(3)
