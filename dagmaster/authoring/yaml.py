@@ -26,13 +26,13 @@ from dagmaster.model.checks import MAX_NODES
 from dagmaster.model.inputs import WrongType, fit
 from dagmaster.model.problems import InvalidWorkflow, Problem, find_close
 from dagmaster.model.scopes import find_undeclared_inputs
-from dagmaster.model.workflow import MAX_RETENTION_DAYS, InputSpec, InputType, Node, Workflow
+from dagmaster.model.workflow import MAX_RETENTION_DAYS, InputFormat, InputSpec, InputType, Node, Workflow
 
 __all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_workflow"]
 
 _KEYS: Final = tuple(field.alias or name for name, field in Workflow.model_fields.items() if name != "returns")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.0*)?")
-_INPUT_KEYS: Final = ("type", "required", "default", "description", "secret")
+_INPUT_KEYS: Final = ("type", "required", "default", "description", "secret", "enum", "minimum", "maximum", "format")
 _OTHER_NAMES: Final = {
     "str": "string",
     "text": "string",
@@ -213,7 +213,39 @@ def _read_input(name: str, located: Located, notes: Notes) -> InputSpec:
         default=_as_declared(default, kind),
         description=read_text(fields.get("description"), f"the description of input {name!r}", notes) or "",
         secret=read_flag(fields.get("secret"), f"'secret' of input {name!r}", notes, default=False),
+        enum=_read_enum(name, fields.get("enum"), kind, notes),
+        minimum=_read_limit(name, "minimum", fields.get("minimum"), notes),
+        maximum=_read_limit(name, "maximum", fields.get("maximum"), notes),
+        format=_read_format(name, fields.get("format"), notes),
     )
+
+
+def _read_enum(name: str, located: Located | None, kind: InputType, notes: Notes) -> tuple[Any, ...]:
+    if located is None:
+        return ()
+    if not isinstance(located.value, list) or not located.value:
+        notes.report(f"'enum' of input {name!r} must be a list of the values that it takes", located.mark)
+        return ()
+    return tuple(_as_declared(value, kind) for value in located.plain)
+
+
+def _read_limit(name: str, key: str, located: Located | None, notes: Notes) -> int | float | None:
+    if located is None:
+        return None
+    if isinstance(located.value, bool) or not isinstance(located.value, int | float):
+        notes.report(f"{key!r} of input {name!r} must be a number", located.mark)
+        return None
+    return located.value
+
+
+def _read_format(name: str, located: Located | None, notes: Notes) -> InputFormat | None:
+    text = read_text(located, f"the format of input {name!r}", notes)
+    if text is None or located is None:
+        return None
+    if text in list(InputFormat):
+        return InputFormat(text)
+    notes.report(f"unknown format {text!r} of input {name!r}; formats are {', '.join(InputFormat)}", located.mark)
+    return None
 
 
 def _read_type(name: str, located: Located | None, notes: Notes) -> InputType | None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from dagmaster.model.edges import Ancestry, find_cycles, find_inbound, find_nearest_fan_outs, find_targets
-from dagmaster.model.inputs import WrongType, fit
+from dagmaster.model.inputs import WrongType, accept, find_wrong_limits
 from dagmaster.model.last import ORDER, Phase, find_chain_problems, find_phases
 from dagmaster.model.problems import Path, Problem, did_you_mean
 from dagmaster.model.scheduling import find_schedule_problems
@@ -92,9 +92,11 @@ def _check_inputs(workflow: Workflow) -> Iterator[Problem]:
             yield Problem(
                 f"the secret input {name!r} has a default, which anybody can read", ("inputs", name, "default")
             )
+        elif wrong := find_wrong_limits(spec):
+            yield Problem(f"input {name!r}: {wrong}", ("inputs", name))
         elif spec.default is not None:
             try:
-                fit(spec.default, spec.type)
+                accept(spec.default, spec)
             except WrongType as error:
                 yield Problem(f"the default of input {name!r} {error}", ("inputs", name, "default"))
 

@@ -1,14 +1,17 @@
 """What a job is started with, checked against what its workflow declares."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
 from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import UUID
 
 from dagmaster.errors import InvalidInputs
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.references import describe
 from dagmaster.model.sealed import holds_sealed
-from dagmaster.model.workflow import InputSpec, InputType, Workflow
+from dagmaster.model.workflow import InputFormat, InputSpec, InputType, Workflow
 
 _ARTICLES: Final = {InputType.INTEGER: "an", InputType.ARRAY: "an", InputType.OBJECT: "an"}
 
@@ -65,6 +68,69 @@ def fit(value: Any, kind: InputType) -> Any:
     raise WrongType(f"must be {_ARTICLES.get(kind, 'a')} {kind}, not {_show(value)}")
 
 
+def accept(value: Any, spec: InputSpec) -> Any:
+    """The value as its input has it. Raise WrongType for another type, and for a value that the input does not take."""
+    fitted = fit(value, spec.type)
+    if spec.enum and not any(type(fitted) is type(one) and fitted == one for one in spec.enum):
+        raise WrongType(f"must be one of {', '.join(map(repr, spec.enum))}, not {_show(value)}")
+    if spec.minimum is not None and fitted < spec.minimum:
+        raise WrongType(f"must be at least {spec.minimum:g}, not {fitted}")
+    if spec.maximum is not None and fitted > spec.maximum:
+        raise WrongType(f"must be at most {spec.maximum:g}, not {fitted}")
+    if spec.format is not None and not _READS[spec.format](fitted):
+        raise WrongType(f"must be {_EXAMPLES[spec.format]}, not {_show(value)}")
+    return fitted
+
+
+def find_wrong_limits(spec: InputSpec) -> str | None:
+    """What is wrong with the limits themselves, if anything is."""
+    limits = [limit for limit in (spec.minimum, spec.maximum) if limit is not None]
+    if limits and spec.type not in (InputType.INTEGER, InputType.NUMBER):
+        return f"'minimum' and 'maximum' are for numbers, and its type is {spec.type}"
+    if len(limits) == 2 and limits[0] > limits[1]:
+        return f"its minimum ({limits[0]:g}) is above its maximum ({limits[1]:g}), so no value would do"
+    if spec.format is not None and spec.type is not InputType.STRING:
+        return f"'format' is for strings, and its type is {spec.type}"
+    for one in spec.enum:
+        try:
+            fit(one, spec.type)
+        except WrongType as error:
+            return f"each value of its 'enum' {error}"
+    return None
+
+
+def _is_read_by(read: Callable[[str], object]) -> Callable[[str], bool]:
+    def reads(text: str) -> bool:
+        try:
+            read(text)
+        except ValueError:
+            return False
+        return True
+
+    return reads
+
+
+def _is_uri(text: str) -> bool:
+    parts = urlsplit(text)
+    return bool(parts.scheme and (parts.netloc or parts.path)) and not any(letter.isspace() for letter in text)
+
+
+_READS: Final[Mapping[InputFormat, Callable[[str], bool]]] = {
+    InputFormat.DATE: _is_read_by(date.fromisoformat),
+    InputFormat.TIME: _is_read_by(time.fromisoformat),
+    InputFormat.DATE_TIME: _is_read_by(datetime.fromisoformat),
+    InputFormat.UUID: _is_read_by(UUID),
+    InputFormat.URI: lambda text: _is_read_by(urlsplit)(text) and _is_uri(text),
+}
+_EXAMPLES: Final[Mapping[InputFormat, str]] = {
+    InputFormat.DATE: "a date such as 2026-01-31",
+    InputFormat.TIME: "a time such as 08:30:00",
+    InputFormat.DATE_TIME: "a date and time such as 2026-01-31T08:30:00+01:00",
+    InputFormat.UUID: "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
+    InputFormat.URI: "an address such as https://example.com/data.tif",
+}
+
+
 def input_schema(workflow: Workflow) -> dict[str, Any]:
     """What `check_inputs` accepts, as JSON Schema."""
     return {
@@ -83,10 +149,10 @@ def _settle(name: str, spec: InputSpec, value: Any) -> Any:
     if value is None:
         return spec.default
     try:
-        return fit(value, spec.type)
+        return accept(value, spec)
     except WrongType as error:
         if spec.secret:
-            raise InvalidInputs(f"input {name!r} must be a string") from None
+            raise InvalidInputs(f"input {name!r} must be a string that fits what the workflow asks for") from None
         raise InvalidInputs(f"input {name!r} {error}") from None
 
 
@@ -104,6 +170,11 @@ def _property(spec: InputSpec) -> dict[str, Any]:
         described["default"] = spec.default
     if spec.secret:
         described |= {"writeOnly": True, "format": "password"}
+    if spec.enum:
+        described["enum"] = [*spec.enum] if spec.required else [*spec.enum, None]
+    for name in ("minimum", "maximum", "format"):
+        if (limit := getattr(spec, name)) is not None:
+            described.setdefault(name, limit)
     return described
 
 

@@ -42,10 +42,21 @@ class InputType(StrEnum):
     OBJECT = "object"
 
 
+class InputFormat(StrEnum):
+    """Which strings an input takes."""
+
+    DATE = "date"
+    TIME = "time"
+    DATE_TIME = "date-time"
+    UUID = "uuid"
+    URI = "uri"
+
+
 class InputSpec(Frozen):
     """`required` is settled when the file is read: true unless it has a default or says otherwise.
 
     A `secret` is stored sealed and shown nowhere; the handlers that are given it see its value.
+    `enum`, `minimum`, `maximum` and `format` mean what they mean in JSON Schema.
     """
 
     type: InputType = InputType.STRING
@@ -53,14 +64,19 @@ class InputSpec(Frozen):
     default: Any = None
     description: str = ""
     secret: bool = False
+    enum: tuple[Any, ...] = ()
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    format: InputFormat | None = None
 
     @model_serializer(mode="wrap")
-    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Definitions that were pinned before there were secrets keep their hash."""
-        dumped: dict[str, Any] = dump(self)
-        if not self.secret:
-            dumped.pop("secret", None)
-        return dumped
+    def _without_what_is_not_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A definition that does without them keeps its hash."""
+        written: dict[str, Any] = write(self)
+        for name in ("secret", "enum", "minimum", "maximum", "format"):
+            if any(getattr(self, name) is unset for unset in (False, None, ())):
+                written.pop(name, None)
+        return written
 
 
 class DependsOn(Frozen):

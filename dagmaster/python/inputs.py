@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel, SecretStr
 
 from dagmaster.errors import Misconfigured
-from dagmaster.model.workflow import InputSpec, InputType
+from dagmaster.model.workflow import InputFormat, InputSpec, InputType
 from dagmaster.python.signatures import EMPTY, Kind, Signature
 from dagmaster.python.values import encode, shown
 
@@ -27,6 +27,14 @@ TYPES: Sequence[tuple[InputType, tuple[type, ...]]] = (
     (InputType.OBJECT, (Mapping, BaseModel)),
     (InputType.ARRAY, (Sequence, Set)),
 )
+
+
+FORMATS: Mapping[type, InputFormat] = {
+    date: InputFormat.DATE,
+    time: InputFormat.TIME,
+    datetime: InputFormat.DATE_TIME,
+    UUID: InputFormat.UUID,
+}
 
 
 def inputs_of(signature: Signature) -> dict[str, InputSpec]:
@@ -44,8 +52,36 @@ def _input(one: inspect.Parameter, signature: Signature) -> InputSpec:
     if kind is None:
         hint = "annotate it" if found is Any else f"{shown(found)} is none"
         raise Misconfigured(f"{title} needs a type that an input can have; {hint}: str, int, float, bool, list, dict")
-    is_required = one.default is EMPTY and not may_be_none
-    return InputSpec(type=kind, required=is_required, default=default, secret=found is SecretStr)
+    return InputSpec(
+        type=kind,
+        required=one.default is EMPTY and not may_be_none,
+        default=default,
+        secret=found is SecretStr,
+        enum=_choices_of(found),
+        format=next((name for plain, name in FORMATS.items() if found is plain), None),
+        **_limits_of(signature.hints[one.name], kind),
+    )
+
+
+def _choices_of(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) is Literal:
+        return tuple(encode(one) for one in get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return tuple(encode(one) for one in hint)
+    return ()
+
+
+def _limits_of(hint: Any, kind: InputType) -> dict[str, int | float]:
+    """Those that `Annotated` carries, as annotated-types and Pydantic's `Field(ge=..., le=...)` say them."""
+    limits: dict[str, int | float] = {}
+    if get_origin(hint) is not Annotated or kind not in (InputType.INTEGER, InputType.NUMBER):
+        return limits
+    for said in get_args(hint)[1:]:
+        for one in (said, *getattr(said, "metadata", ())):
+            for attribute, name in (("ge", "minimum"), ("le", "maximum")):
+                if isinstance(limit := getattr(one, attribute, None), int | float):
+                    limits[name] = limit
+    return limits
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

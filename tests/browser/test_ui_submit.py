@@ -28,6 +28,9 @@ inputs:
   tiles: {type: array, default: [1, 2]}
   area: {type: object, required: false}
   api_key: {type: string, required: false}
+  colour: {type: string, enum: [red, green], required: false}
+  day: {type: string, format: date, required: false}
+  level: {type: integer, minimum: 1, maximum: 9, required: false}
 """
 FILES = {
     "everything.yaml": HEAD.format(id="everything", name="Every kind") + EVERYTHING + NODES,
@@ -92,6 +95,12 @@ def test_a_form_is_filled_in_and_leads_to_the_job(site: Site, page: Page) -> Non
     page.locator("[data-input=loud]").check()
     page.get_by_label("sure").select_option("false")
     page.get_by_label("area").fill('{"bbox": [1, 2, 3, 4]}')
+    page.get_by_label("colour").select_option("green")
+    page.get_by_label("day").fill("2026-02-28")
+    page.get_by_label("level").fill("10")
+    send(page)
+    expect(page.get_by_text("It must be at most 9").first).to_be_visible()
+    page.get_by_label("level").fill("9")
     send(page)
     job = submitted(site, page)
     expect(page.locator("#toasts")).to_contain_text(f"Submitted as job {job['job_id']}")
@@ -104,6 +113,9 @@ def test_a_form_is_filled_in_and_leads_to_the_job(site: Site, page: Page) -> Non
         "tiles": [1, 2],
         "area": {"bbox": [1, 2, 3, 4]},
         "api_key": None,
+        "colour": "green",
+        "day": "2026-02-28",
+        "level": 9,
     }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dagmaster.errors import InvalidInputs
 from dagmaster.model.inputs import WrongInputs, check_inputs, fit, input_schema
-from dagmaster.model.workflow import EndNode, InputSpec, InputType, StartNode, Workflow
+from dagmaster.model.workflow import EndNode, InputFormat, InputSpec, InputType, StartNode, Workflow
 
 
 def workflow(*, additional_inputs: bool = False, **inputs: InputSpec) -> Workflow:
@@ -155,3 +155,38 @@ def test_accepted_inputs_have_exactly_the_declared_names(given_inputs: dict[str,
         assert error.problems
     else:
         assert set(checked) == {"a", "b", "c"}
+
+
+COLOUR = InputSpec(enum=("red", "green"))
+SCALE = InputSpec(type=InputType.NUMBER, minimum=0.5, maximum=2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "good", "bad", "reason"),
+    [
+        (COLOUR, "red", "blue", "must be one of 'red', 'green', not a string ('blue')"),
+        (InputSpec(type=InputType.INTEGER, enum=(1, 2)), 2, 3, "must be one of 1, 2"),
+        (SCALE, 0.5, 0.4, "must be at least 0.5, not 0.4"),
+        (SCALE, 2, 3, "must be at most 2, not 3"),
+        (InputSpec(format=InputFormat.DATE), "2026-02-28", "2026-02-30", "must be a date such as 2026-01-31"),
+        (InputSpec(format=InputFormat.TIME), "08:30", "8 o'clock", "must be a time such as"),
+        (InputSpec(format=InputFormat.DATE_TIME), "2026-01-31T08:30:00Z", "soon", "must be a date and time"),
+        (InputSpec(format=InputFormat.UUID), "123e4567-e89b-12d3-a456-426614174000", "123", "must be a UUID"),
+        (InputSpec(format=InputFormat.URI), "https://example.com/a.tif", "a b", "must be an address"),
+    ],
+)
+def test_a_value_is_held_to_its_limits(spec: InputSpec, good: Any, bad: Any, reason: str) -> None:
+    assert check_inputs(workflow(x=spec), {"x": good}) == {"x": good}
+    [problem] = problems(workflow(x=spec), x=bad)
+    assert problem.startswith("input 'x' ")
+    assert reason in problem
+
+
+def test_limits_are_part_of_the_schema_and_only_where_they_are_set() -> None:
+    definition = workflow(colour=COLOUR, scale=SCALE, day=InputSpec(format=InputFormat.DATE, required=False))
+    described = input_schema(definition)["properties"]
+    assert described["colour"] == {"type": "string", "enum": ["red", "green"]}
+    assert described["scale"] == {"type": "number", "minimum": 0.5, "maximum": 2}
+    assert described["day"] == {"type": ["string", "null"], "format": "date"}
+    assert Workflow.model_validate_json(definition.json_definition) == definition
+    assert b"enum" not in workflow(plain=InputSpec()).json_definition

@@ -2,9 +2,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.yaml import QueueRules, read_workflow
@@ -13,7 +14,16 @@ from dagmaster.handlers import load_handlers, registry
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.expressions import compile_template
 from dagmaster.model.states import JobStatus
-from dagmaster.model.workflow import FanInNode, FanOutNode, InputSpec, InputType, TaskNode, Workflow, WorkflowNode
+from dagmaster.model.workflow import (
+    FanInNode,
+    FanOutNode,
+    InputFormat,
+    InputSpec,
+    InputType,
+    TaskNode,
+    Workflow,
+    WorkflowNode,
+)
 from dagmaster.python.catalogue import find_python_workflow, join, module_in
 from dagmaster.python.outcome import JobFailed, JobOutcome
 from dagmaster.python.tasks import call, task
@@ -217,6 +227,7 @@ def test_a_handle_stays_in_its_workflow() -> None:
 
 class Colour(Enum):
     RED = "red"
+    BLUE = "blue"
 
 
 def test_parameters_are_inputs() -> None:
@@ -232,8 +243,9 @@ def test_parameters_are_inputs() -> None:
         i: Literal["x", "y"] = "x",
         j: int | float = 1,
         k=2.5,  # type: ignore[no-untyped-def]
+        m: Annotated[int, Field(ge=1, le=9)] = 5,
     ) -> None:
-        clean([a, b, c, d, e, f, g, h, i, j, k])
+        clean([a, b, c, d, e, f, g, h, i, j, k, m])
 
     assert written(typed).inputs == {
         "a": InputSpec(type=InputType.STRING),
@@ -242,11 +254,12 @@ def test_parameters_are_inputs() -> None:
         "d": InputSpec(type=InputType.BOOLEAN, required=False, default=True),
         "e": InputSpec(type=InputType.ARRAY, required=False, default=[1]),
         "f": InputSpec(type=InputType.OBJECT, required=False),
-        "g": InputSpec(type=InputType.STRING, required=False, default="2026-01-02"),
-        "h": InputSpec(type=InputType.STRING, required=False, default="red"),
-        "i": InputSpec(type=InputType.STRING, required=False, default="x"),
+        "g": InputSpec(type=InputType.STRING, required=False, default="2026-01-02", format=InputFormat.DATE),
+        "h": InputSpec(type=InputType.STRING, required=False, default="red", enum=("red", "blue")),
+        "i": InputSpec(type=InputType.STRING, required=False, default="x", enum=("x", "y")),
         "j": InputSpec(type=InputType.NUMBER, required=False, default=1),
         "k": InputSpec(type=InputType.NUMBER, required=False, default=2.5),
+        "m": InputSpec(type=InputType.INTEGER, required=False, default=5, minimum=1, maximum=9),
     }
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dagmaster.model.workflow import EndNode, InputSpec, InputType, StartNode, Workflow
+from dagmaster.model.workflow import EndNode, InputFormat, InputSpec, InputType, StartNode, Workflow
 from dagmaster.web.ui.forms import Field, form_of, typed
 
 
@@ -33,6 +33,11 @@ def field(one: InputSpec, given: dict[str, Any] | None = None, name: str = "x") 
         (spec(InputType.BOOLEAN, required=False), "choice"),
         (spec(InputType.ARRAY), "json"),
         (spec(InputType.OBJECT, {}), "json"),
+        (InputSpec(enum=("a", "b")), "choice"),
+        (InputSpec(format=InputFormat.DATE), "date"),
+        (InputSpec(format=InputFormat.DATE_TIME), "datetime-local"),
+        (InputSpec(format=InputFormat.DATE_TIME, default="2026-01-31T08:30:00Z", required=False), "text"),
+        (InputSpec(format=InputFormat.URI), "url"),
     ],
 )
 def test_each_type_has_its_control(one: InputSpec, control: str) -> None:
@@ -79,3 +84,12 @@ def test_long_values_are_written_over_several_lines() -> None:
     assert typed({"a": 1}) == '{"a": 1}'
     assert typed(["word"] * 40).count("\n") == 41
     assert typed("text as it is") == "text as it is"
+
+
+def test_choices_and_limits_are_those_of_the_input() -> None:
+    assert field(InputSpec(type=InputType.INTEGER, enum=(1, 2))).choices == ("1", "2")
+    assert field(InputSpec(type=InputType.INTEGER, minimum=1, maximum=9)).limits == {"min": "1", "max": "9"}
+
+
+def test_what_an_earlier_job_was_given_and_is_not_taken_any_more_gives_way_to_the_default() -> None:
+    assert field(InputSpec(enum=("a", "b"), default="b", required=False), {"x": "gone"}).text == "b"

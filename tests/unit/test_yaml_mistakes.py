@@ -18,6 +18,32 @@ def test_a_mistake_is_reported_with_file_line_and_column() -> None:
     )
 
 
+def test_limits_of_inputs_that_make_no_sense_are_reported() -> None:
+    assert problems(
+        """
+        workflow_id: w
+        inputs:
+          a: {type: string, enum: red}
+          b: {type: integer, enum: [1, two]}
+          c: {type: number, minimum: 3, maximum: 1}
+          d: {type: string, maximum: 3}
+          e: {type: string, format: datum}
+          f: {type: integer, format: date}
+          g: {type: string, enum: [x, y], default: z}
+        nodes:
+          a: {handler: echo}
+        """
+    ) == [
+        "3:27: 'enum' of input 'a' must be a list of the values that it takes",
+        "4:3: input 'b': each value of its 'enum' must be an integer, not a string ('two')",
+        "5:3: input 'c': its minimum (3) is above its maximum (1), so no value would do",
+        "6:3: input 'd': 'minimum' and 'maximum' are for numbers, and its type is string",
+        "7:29: unknown format 'datum' of input 'e'; formats are date, time, date-time, uuid, uri",
+        "8:3: input 'f': 'format' is for strings, and its type is integer",
+        "9:44: the default of input 'g' must be one of 'x', 'y', not a string ('z')",
+    ]
+
+
 def test_all_mistakes_are_reported_sorted_and_each_once() -> None:
     assert problems(
         """

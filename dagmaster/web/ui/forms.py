@@ -1,19 +1,29 @@
 """The inputs of a workflow as the fields of a form."""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from dagmaster.errors import InvalidInputs
-from dagmaster.model.inputs import fit
+from dagmaster.model.inputs import accept
 from dagmaster.model.redact import redact
-from dagmaster.model.workflow import InputSpec, InputType, Workflow
+from dagmaster.model.workflow import InputFormat, InputSpec, InputType, Workflow
 from dagmaster.web.ui.filters import pretty
 
-Control = Literal["text", "long", "secret", "number", "check", "choice", "json"]
+Control = Literal[
+    "text", "long", "secret", "number", "check", "choice", "json", "date", "time", "datetime-local", "url"
+]
 
 LONG_TEXT: Final = 80
+_HAS_ZONE: Final = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$", re.IGNORECASE)
+_CONTROLS: Final[Mapping[InputFormat, Control]] = {
+    InputFormat.DATE: "date",
+    InputFormat.TIME: "time",
+    InputFormat.DATE_TIME: "datetime-local",
+    InputFormat.URI: "url",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,8 @@ class Field:
     text: str
     default: str | None
     is_hidden: bool = False
+    choices: tuple[str, ...] = ()
+    limits: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def step(self) -> str:
@@ -57,7 +69,7 @@ def form_of(workflow: Workflow, given: Mapping[str, Any] | None = None) -> Form:
 
 def _field(name: str, spec: InputSpec, value: Any, *, is_hidden: bool) -> Field:
     try:
-        text = "" if value is None else typed(fit(value, spec.type))
+        text = "" if value is None else typed(accept(value, spec))
     except InvalidInputs:
         # The workflow has changed since that job: its value fits no more.
         text = "" if spec.default is None else typed(spec.default)
@@ -70,10 +82,16 @@ def _field(name: str, spec: InputSpec, value: Any, *, is_hidden: bool) -> Field:
         text=text,
         default=None if spec.default is None else typed(spec.default),
         is_hidden=is_hidden,
+        choices=tuple(map(typed, spec.enum)) or (("true", "false") if spec.type is InputType.BOOLEAN else ()),
+        limits={
+            name: typed(limit) for name, limit in (("min", spec.minimum), ("max", spec.maximum)) if limit is not None
+        },
     )
 
 
 def _control(name: str, spec: InputSpec, text: str) -> Control:
+    if spec.enum:
+        return "choice"
     match spec.type:
         case InputType.INTEGER | InputType.NUMBER:
             return "number"
@@ -84,7 +102,14 @@ def _control(name: str, spec: InputSpec, text: str) -> Control:
             return "check" if isinstance(spec.default, bool) else "choice"
     if spec.secret or redact({name: "x"}) != {name: "x"}:
         return "secret"
+    if spec.format is not None and (control := _CONTROLS.get(spec.format)) and _can_show(control, text):
+        return control
     return "long" if "\n" in text or len(text) > LONG_TEXT else "text"
+
+
+def _can_show(control: Control, text: str) -> bool:
+    """Browsers' fields for dates and times know no time zone: what has one is typed."""
+    return control != "datetime-local" or not _HAS_ZONE.search(text)
 
 
 def typed(value: Any) -> str:
