@@ -126,7 +126,7 @@ SELECT definition -> 'returns' AS returns FROM dagapp.dag_workflows WHERE workfl
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
     error_message, failed_node, metadata, submitted_by, correlation_id, idempotency_key, request_hash, callback_url,
     asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for, signals,
-    paused_at, paused_by, resumed_at, owner_id, owner_epoch, owner_heartbeat_at, created_at, started_at, completed_at,
+    paused_at, paused_by, resumed_at, idle_seconds, owner_id, owner_epoch, owner_heartbeat_at, created_at, started_at, completed_at,
     updated_at, version
 FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
@@ -135,7 +135,7 @@ FROM dagapp.dag_jobs WHERE job_id = :job_id;
 SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.input_params,
     j.input_bytes, j.result_data, j.error_message, j.failed_node, j.metadata, j.submitted_by, j.correlation_id,
     j.idempotency_key, j.request_hash, j.callback_url, j.asset_id, j.trace_parent, j.parent_job_id, j.parent_node_id,
-    j.parent_task_id, j.schedule_id, j.scheduled_for, j.signals, j.paused_at, j.paused_by, j.resumed_at, j.owner_id,
+    j.parent_task_id, j.schedule_id, j.scheduled_for, j.signals, j.paused_at, j.paused_by, j.resumed_at, j.idle_seconds, j.owner_id,
     j.owner_epoch, j.owner_heartbeat_at, j.created_at, j.started_at, j.completed_at, j.updated_at, j.version,
     (
         SELECT json_agg(o) FROM (
