@@ -165,7 +165,8 @@ def _why(node: Mapping[str, Any]) -> str:
 def _ahead(outlook: Outlook) -> dict[str, Any]:
     """Named as the HTTP API names it."""
     return {
-        "overall_percent": outlook.percent,
+        "overall_percent": outlook.overall_percent,
+        "work_percent": outlook.percent,
         "estimated_completion": outlook.ends_at,
         "estimate_basis": outlook.basis,
     }

@@ -70,18 +70,25 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How much of a job is done, and when it may be over; `now` is the time at which it was so."""
+    """How much of a job is done, and when it may be over; `now` is the time at which it was so.
+
+    `percent` is of all nodes that are known, `overall_percent` takes a fan-out for one node.
+    """
 
     percent: float
     now: datetime
     ends_at: datetime | None = None
     basis: str | None = None
+    overdue_seconds: float = 0.0
+    overall_percent: float | None = None
 
     @property
     def left(self) -> str:
         """Such as `about 3 min left`; empty when nobody knows. Without a history it is a guess."""
         if self.ends_at is None:
             return ""
+        if self.overdue_seconds >= FEW_SECONDS / 2:
+            return f"{in_seconds(self.overdue_seconds)} longer than usual"
         rounded = _rounded(between(self.now, self.ends_at) or 0.0)
         if self.basis != "history":
             return f"perhaps {rounded} left"

@@ -286,7 +286,14 @@ def _listed(workflow: WorkflowReply) -> Listed:
 
 
 def _outlook(told: JobProgress, now: datetime) -> Outlook:
-    return Outlook(told.overall_percent, now, told.estimated_completion, told.estimate_basis)
+    return Outlook(
+        told.work_percent,
+        now,
+        told.estimated_completion,
+        told.estimate_basis,
+        told.overdue_seconds,
+        told.overall_percent,
+    )
 
 
 def view_of(job: JobReply, order: Sequence[GraphNode], told: JobProgress) -> JobView:

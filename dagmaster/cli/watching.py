@@ -11,7 +11,7 @@ from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Ou
 from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
-from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding, percent_done
+from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding, percent_done, work_percent
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.jobs import get_job, job_status, returned_by, watch_nodes
@@ -49,10 +49,15 @@ async def look(conn: Connection, job_id: int, order: Sequence[str], histories: H
 
 
 async def outlook_of(conn: Connection, standing: Standing, histories: Histories) -> Outlook:
-    percent, found = percent_done(standing.job), await histories.estimate(conn, standing)
-    if found is None:
-        return Outlook(percent, standing.job.now)
-    return Outlook(percent, standing.job.now, found.ends_at, found.basis)
+    found = await histories.estimate(conn, standing)
+    return Outlook(
+        work_percent(standing.job),
+        standing.job.now,
+        found.ends_at if found else None,
+        found.basis if found else None,
+        found.overdue.total_seconds() if found else 0.0,
+        percent_done(standing.job),
+    )
 
 
 def with_outcomes(nodes: Sequence[Mapping[str, Any]], standing: JobStanding) -> list[Mapping[str, Any]]:

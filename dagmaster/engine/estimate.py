@@ -43,8 +43,11 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
+    """`overdue` is by how much what runs has taken longer than usual already."""
+
     ends_at: datetime
     basis: Basis
+    overdue: timedelta = timedelta()
 
 
 class _UnknownLength(Exception):
@@ -59,9 +62,20 @@ def estimate(graph: Graph, job: JobStanding, usual: Mapping[str, Usual]) -> Esti
         return None
     left = time_left(graph, job, usual)
     if left is not None:
-        return Estimate(job.now + left, Basis.HISTORY)
+        return Estimate(job.now + left, Basis.HISTORY, _overdue(job, usual))
     left = time_left(graph, job, _filled(usual, so_far(graph, job)))
     return Estimate(job.now + left, Basis.SO_FAR) if left is not None else None
+
+
+def _overdue(job: JobStanding, usual: Mapping[str, Usual]) -> timedelta:
+    """Of the task that is latest; of a fan-out nobody can tell while most of its children are still to come."""
+    late = [
+        (job.now - node.started_at).total_seconds() - known.run_seconds
+        for name, node in job.nodes.items()
+        if node.status is NodeStatus.RUNNING and node.fan is None and node.started_at is not None
+        if (known := usual.get(name)) is not None and known.run_seconds is not None
+    ]
+    return timedelta(seconds=max([0.0, *late]))
 
 
 def time_left(graph: Graph, job: JobStanding, usual: Mapping[str, Usual]) -> timedelta | None:

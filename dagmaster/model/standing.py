@@ -91,6 +91,31 @@ def percent_done(job: JobStanding) -> float:
     return percent if is_all else min(percent, ALMOST_ALL)
 
 
+def work_percent(job: JobStanding) -> float:
+    """Of all nodes that are known, the items of fan-outs among them, those that have completed.
+
+    What was skipped is no work. Other than `percent_done` this falls when a fan-out learns how many items it has.
+    """
+    if job.status is JobStatus.COMPLETED:
+        return 100.0
+    done, known = known_work(job)
+    return min(round(100 * done / known, 1), ALMOST_ALL) if known else 0.0
+
+
+def known_work(job: JobStanding) -> tuple[int, int]:
+    """How many nodes are done, and how many there will be as far as is known."""
+    done = known = 0
+    for node in job.nodes.values():
+        children = node.children
+        items = node.fan.items if node.fan is not None else 0
+        known += max(items + sum(node.added.values()), children.total) - children.counts.get(NodeStatus.SKIPPED, 0)
+        done += children.counts.get(NodeStatus.COMPLETED, 0) + children.tolerated
+        if node.status is not NodeStatus.SKIPPED:
+            known += 1
+            done += node.outcome.bucket == NodeStatus.COMPLETED or (node.status is NodeStatus.FAILED and node.may_fail)
+    return done, known
+
+
 def _share(node: NodeStanding, job: JobStanding) -> float:
     own = _own_share(node, job)
     if not node.added:

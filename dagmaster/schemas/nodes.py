@@ -54,18 +54,23 @@ class CurrentTask(Reply):
 class JobProgress(Reply):
     """`nodes` counts the children of fan-outs too. `current_tasks` names at most a hundred.
 
-    `overall_percent` never falls while the job runs, unless something is added to it. `estimate_basis` says what
-    `estimated_completion` rests on: the last jobs of the workflow, or, as a guess, what was done of this job so far.
+    `overall_percent` takes each node of the definition for as much as any other, a fan-out as far as its children are,
+    and never falls while the job runs, unless something is added to it. `work_percent` counts all nodes that are known,
+    the children of fan-outs among them; skipped ones are no work. `estimate_basis` says what `estimated_completion`
+    rests on: the last jobs of the workflow, or, as a guess, what was done of this job so far. `overdue_seconds` is by
+    how much a running task has taken longer than usual.
     """
 
     job_id: Id
     workflow_id: str
     job_status: JobStatus
     overall_percent: float
+    work_percent: float = 0.0
     nodes: NodeCounts
     current_tasks: list[CurrentTask]
     estimated_completion: Time | None
     estimate_basis: Literal["history", "so_far"] | None
+    overdue_seconds: float = 0.0
 
 
 class NodeProgress(Reply):

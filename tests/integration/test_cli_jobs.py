@@ -210,7 +210,7 @@ def test_of_a_job_that_runs_it_is_shown_how_far_it_is(working: Path, dsn: str) -
         conn.execute(query, [job_id])
     shown = call("show", job_id, "--json").json
     assert (shown["estimate_basis"], shown["estimated_completion"] is None) == ("history", False)
-    assert f"progress    {shown['overall_percent']} %, a few seconds left" in call("show", job_id).out.splitlines()
+    assert f"progress    {shown['work_percent']} %, a few seconds left" in call("show", job_id).out.splitlines()
 
 
 def test_children_are_shown_when_asked_for(ended: str) -> None:

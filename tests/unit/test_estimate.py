@@ -212,3 +212,13 @@ def test_the_rest_is_never_negative(statuses: tuple[Any, ...], times: tuple[floa
     standing = job(chain, **dict(zip("abc", standings, strict=True)))
     rest = left(chain, standing, **{name: Usual(seconds) for name, seconds in zip("abc", times, strict=True)})
     assert rest is not None and rest >= 0
+
+
+def test_what_takes_longer_than_usual_says_by_how_much() -> None:
+    late = NodeStanding(RUNNING, started_at=ago(130))
+    found = estimate(CHAIN, job(CHAIN, a=late), {"a": TEN, "b": TEN})
+    assert found is not None
+    assert found.overdue == timedelta(seconds=120)
+    in_time = estimate(CHAIN, job(CHAIN, a=NodeStanding(RUNNING, started_at=ago(5))), {"a": TEN, "b": TEN})
+    assert in_time is not None
+    assert in_time.overdue == timedelta()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding, percent_done
+from dagmaster.model.standing import ALMOST_ALL, FanStanding, JobStanding, NodeStanding, percent_done, work_percent
 from dagmaster.model.states import NODE_MOVES, NODE_REOPENED, NODE_TERMINAL, JobStatus, NodeStatus
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -169,3 +169,23 @@ def test_the_end_of_a_job_changes_nothing(nodes: list[NodeStatus], items: int) -
         for status in nodes
     ] + [fan(items, NodeStatus.FAILED, completed=items // 2, skipped=1)]
     assert percent(*ended_job, status=JobStatus.FAILED, ended_at=NOW) == percent(*open_job)
+
+
+def work(*nodes: NodeStanding, status: JobStatus = JobStatus.RUNNING) -> float:
+    return work_percent(JobStanding(status, NOW, {str(at): node for at, node in enumerate(nodes)}))
+
+
+def test_the_work_that_is_known_counts_each_item_of_a_fan_out() -> None:
+    around = [plain(NodeStatus.COMPLETED), *[plain(NodeStatus.PENDING)] * 3]
+    assert work(fan(5000, NodeStatus.COMPLETED, completed=50, ready=4950), *around) == 1.0
+
+
+def test_what_was_skipped_is_no_work_and_not_done() -> None:
+    nodes = [plain(NodeStatus.COMPLETED), plain(NodeStatus.SKIPPED), plain(NodeStatus.RUNNING)]
+    assert work(*nodes) == 50.0
+
+
+def test_the_known_work_is_all_done_only_at_the_end() -> None:
+    nodes = [plain(NodeStatus.COMPLETED)] * 3
+    assert work(*nodes) == ALMOST_ALL
+    assert work(*nodes, status=JobStatus.COMPLETED) == 100.0

@@ -65,6 +65,11 @@ SET status = r.status, started_at = r.started_at, completed_at = r.completed_at,
         FROM jsonb_to_recordset(r.result_parts) AS p(name text, mail_id bigint, node_id text)
     ), r.result_data),
     paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
+    idle_seconds = j.idle_seconds + CASE
+        WHEN r.reopened THEN greatest(extract(epoch FROM clock_timestamp() - j.completed_at), 0)
+        WHEN j.paused_at IS NOT NULL AND r.paused_at IS NULL AND j.started_at IS NOT NULL
+            THEN greatest(extract(epoch FROM r.resumed_at - j.paused_at), 0)
+        ELSE 0 END,
     signals = r.signals, failed_node = r.failed_node, version = j.version + 1,
     owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
 FROM json_to_recordset(:jobs::json) AS r(

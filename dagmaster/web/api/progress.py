@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
 from dagmaster.model.redact import redact
-from dagmaster.model.standing import percent_done
+from dagmaster.model.standing import percent_done, work_percent
 from dagmaster.schemas.nodes import CurrentTask, JobProgress, NodeProgress
 from dagmaster.store import progress
 from dagmaster.store.standing import standing_of
@@ -27,10 +27,12 @@ async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
         workflow_id=job["workflow_id"],
         job_status=standing.job.status,
         overall_percent=percent_done(standing.job),
+        work_percent=work_percent(standing.job),
         nodes=views.standing_counts(standing.job),
         current_tasks=[CurrentTask(**redact(task)) for task in tasks],
         estimated_completion=estimate.ends_at if estimate else None,
         estimate_basis=estimate.basis if estimate else None,
+        overdue_seconds=estimate.overdue.total_seconds() if estimate else 0.0,
     )
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from dagmaster.engine.estimate import Estimate
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.redact import redact
-from dagmaster.model.standing import percent_done
+from dagmaster.model.standing import known_work, work_percent
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store import job_page
 from dagmaster.store.connect import Connection
@@ -44,6 +44,7 @@ TABS: Final = {
 MAX_CAUSES: Final = 5
 MAX_CHILDREN: Final = 100
 NEIGHBOURS: Final = 8
+OVERDUE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,19 @@ class JobHead:
     callback_url: str | None
     paused_by: str | None
     percent: float
+    done: int
+    known: int
     estimate: Estimate | None
     causes: Sequence[Cause]
     why: Why | None
     waiting: Waiting
     mark: str
+
+    @property
+    def overdue_seconds(self) -> float:
+        """0 while it is not worth a word."""
+        seconds = self.estimate.overdue.total_seconds() if self.estimate else 0.0
+        return seconds if seconds >= OVERDUE_SECONDS else 0.0
 
     @property
     def is_explained_later(self) -> bool:
@@ -141,6 +150,7 @@ async def show_job(
 async def _head(looked: Looked) -> JobHead:
     job, line, conn = looked.job, looked.line, looked.conn
     is_explained = not line.is_over and line.total <= QUICKLY_EXPLAINED
+    done, known = known_work(looked.standing.job)
     return JobHead(
         line=line,
         version=job["workflow_version"],
@@ -150,7 +160,9 @@ async def _head(looked: Looked) -> JobHead:
         priority=job["priority"],
         callback_url=redact(job["callback_url"]),
         paused_by=job["paused_by"],
-        percent=percent_done(looked.standing.job),
+        percent=work_percent(looked.standing.job),
+        done=done,
+        known=known,
         estimate=await looked.page.services.histories.estimate(conn, looked.standing),
         causes=await _causes(looked) if job["status"] in (JobStatus.FAILED, JobStatus.RUNNING) else (),
         why=await why_job(conn, looked.page, job["job_id"]) if is_explained else None,
