@@ -12,7 +12,8 @@ from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.keys import any_keys
-from dagmaster.web.app import create_app
+from dagmaster.web.app import create_app, forget_keys
+from dagmaster.web.reloading import reloading
 from dagmaster.web.scheduling import sync_catalog
 from dagmaster.web.services import opened_services
 from dagmaster.web.serving import is_loopback, served
@@ -48,5 +49,5 @@ async def serving(
     ) as services:
         app = create_app(services)
         await sync_schedules(app)
-        async with served(app, door.listener):
+        async with reloading(services, lambda: forget_keys(app)), served(app, door.listener):
             yield app

@@ -12,10 +12,14 @@ from dagmaster.engine.state import FanState, JobState, NodeState, child_id
 from dagmaster.engine.turn import Turn
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import FanInSpec, FanOutSpec
+from dagmaster.model.sealed import holds_sealed
 from dagmaster.model.states import NODE_READY
 from dagmaster.model.workflow import Aggregation
 
 MAX_LISTED_CHILDREN = 1000
+MAX_KEY_LENGTH = 128
+# Of an item that is an object.
+KEY_NAMES = ("key", "id", "name")
 
 
 def resolve_items(turn: Turn, node: NodeState) -> list[Any]:
@@ -64,6 +68,8 @@ def expand_slice(turn: Turn, node: NodeState) -> bool:
 def _add_child(turn: Turn, node: NodeState, index: int, max_retries: int) -> None:
     job = turn.job
     child = NodeState(child_id(node.node_id, index), node.spec, max_retries, parent=node.node_id, index=index)
+    items = job.fans[node.node_id].items
+    child.item_key = _key_of(items[index]) if items is not None else None
     job.nodes[child.node_id] = turn.created[child.node_id] = child
     job.open += 1
     fan = job.fans[node.node_id]
@@ -71,6 +77,15 @@ def _add_child(turn: Turn, node: NodeState, index: int, max_retries: int) -> Non
     fan.created += 1
     turn.move_node(child, NODE_READY, dependencies=[node.node_id])
     turn.ready.append(child)
+
+
+def _key_of(item: Any) -> str | None:
+    """What people would call the item; None where nothing of it says so."""
+    if isinstance(item, dict):
+        item = next((item[name] for name in KEY_NAMES if isinstance(item.get(name), str | int)), None)
+    if item is None or isinstance(item, dict | list | bool) or holds_sealed(item):
+        return None
+    return str(item)[:MAX_KEY_LENGTH]
 
 
 def child_params(turn: Turn, child: NodeState) -> Any:

@@ -45,6 +45,7 @@ class NodeState:
     times_lost: int = 0  # in a row, with the workers that ran it
     parent: str | None = None
     index: int | None = None
+    item_key: str | None = None  # of a child that is about to be written
     params: bytes | None = None
     has_params: bool = False
     output: Value | None = None

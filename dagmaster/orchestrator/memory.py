@@ -126,6 +126,7 @@ class Memory:
         self.phases = {phase: [0, 0.0] for phase in Phase}
         self.cycle_started_at: datetime | None = None
         self.processing_job_id: int | None = None
+        self.last_node_id: str | None = None
         self._since = self._cycle_since = monotonic()
         self._ended, self._failed = Rate(), Rate()
         self._lessons = {
@@ -168,6 +169,7 @@ class Memory:
             counters.tasks_created += len(turn.dispatches)
             has_moved = has_moved or bool(turn.events)
             for event in turn.events:
+                self.last_node_id = event.node_id or self.last_node_id
                 if (lesson := lessons.get(event.event_type)) is not None:
                     lesson(turn.job, event)
         now = monotonic()
@@ -244,6 +246,7 @@ class Memory:
             "current_phase": self.phase,
             "cycle_started_at": self.cycle_started_at,
             "processing_job_id": None if job_id is None else str(job_id),
+            "processing_node_id": self.last_node_id,
             "cycle_duration_avg_ms": round(self.cycle_seconds.total * 1000 / cycles, 3) if cycles else None,
             "throughput_per_second": round(ended / min(WINDOW_SECONDS, max(now - self._born, 1.0)), 3),
             "error_rate": round(failed / (ended + failed), 4) if ended + failed else 0.0,

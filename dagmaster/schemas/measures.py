@@ -56,12 +56,18 @@ class NodeMeasure(Reply):
 
 
 class FailureMeasure(Cause):
-    """In the messages `<n>` stands for any number and `<id>` for any UUID."""
+    """In the messages `<n>` stands for any whole number and `<id>` for any UUID; digits within words stay."""
 
     workflow_ids: list[str]
     example_job_id: Id
     first_at: Time
     last_at: Time
+
+
+class FailureMeasures(Measures[FailureMeasure]):
+    """`total` counts all jobs of the time that failed, also those whose cause is not among the items."""
+
+    total: int
 
 
 class Throughput(Reply):

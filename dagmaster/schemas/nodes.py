@@ -26,19 +26,23 @@ class NodeDetail(NodeReply):
 
 
 class TaskReply(Reply):
-    """An attempt that waits in its queue (`waiting`, or `held` while its job is paused) or that a worker has."""
+    """An attempt that waits in its queue (`waiting`, or `held` while its job is paused), that a worker has (`running`),
+    or that has ended (`completed` or `failed`): then `since` is when, and what is known only of the others is null.
+    """
 
     task_id: str
     job_id: Id
     node_id: str
     state: str
-    queue: str
-    handler: str
-    priority: int
+    queue: str | None
+    handler: str | None
+    priority: int | None
     retry_count: int
     worker_id: str | None
     since: Time
-    dispatched_at: Time
+    dispatched_at: Time | None
+    error_message: str | None = None
+    execution_duration_ms: int | None = None
 
 
 class CurrentTask(Reply):

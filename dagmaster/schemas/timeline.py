@@ -1,6 +1,6 @@
 """What happened to a job, as it is shown."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -79,12 +79,16 @@ class GraphNode(Reply):
 
 
 class GraphEdge(Reply):
-    """`kind` is live, dead or undecided; `branch` is the name of the branch that it belongs to."""
+    """`kind` is live, dead or undecided; `branch` is the name of the branch that it belongs to.
+
+    `rule`: the target waits for all of its `all_of` edges, and for one of its `any_of` edges.
+    """
 
     source: str
     target: str
     kind: str
     branch: str | None
+    rule: Literal["all_of", "any_of"] = "all_of"
 
 
 class GraphReply(Reply):

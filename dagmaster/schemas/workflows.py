@@ -1,5 +1,7 @@
 """Workflows that can be started."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from dagmaster.schemas.common import Json, Reply
@@ -44,9 +46,12 @@ class WorkflowNode(Reply):
 
 
 class WorkflowEdge(Reply):
+    """`rule`: the target waits for all of its `all_of` edges, and for one of its `any_of` edges."""
+
     source: str
     target: str
     branch: str | None
+    rule: Literal["all_of", "any_of"] = "all_of"
 
 
 class WorkflowReply(WorkflowSummary):

@@ -12,7 +12,7 @@ from dagmaster.engine.turn import Dispatch, Event, Result, Turn
 from dagmaster.engine.values import StoredValue, Value, size_of
 from dagmaster.errors import Conflict
 from dagmaster.model.added import AddedGroup
-from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import Statement, compose, run_statement
 
 OWNERSHIP_LOST = "DM001"
@@ -240,6 +240,7 @@ def _new_node_row(job: JobState, node: NodeState, turn: Turn) -> dict[str, Any]:
     return _node_row(job, node) | {
         "parent_node_id": node.parent or node.added_by,
         "fan_out_index": node.index,
+        "fan_out_item_key": storable(node.item_key) if node.item_key is not None else None,
         "created_at": turn.now,
     }
 

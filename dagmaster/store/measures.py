@@ -39,6 +39,11 @@ async def failure_measures(conn: Connection, workflow_id: str | None = None, day
     return await (await run(conn, "failure_measures", values)).fetchall()
 
 
+async def count_failures(conn: Connection, workflow_id: str | None = None, days: int = 7) -> int:
+    [row] = await (await run(conn, "count_failures", {"workflow_id": workflow_id, "days": days})).fetchall()
+    return int(row["total"])
+
+
 async def throughput(conn: Connection, hours: int = 24, bucket_minutes: int = 60) -> Rows:
     """One row for each bucket, oldest first; the last one is not over yet."""
     _check("hours", hours, MAX_HOURS)

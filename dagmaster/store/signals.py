@@ -15,9 +15,18 @@ log = logging.getLogger(__name__)
 
 MAIL: LiteralString = "dagmaster_mail"
 TASKS: LiteralString = "dagmaster_tasks"
+RELOAD: LiteralString = "dagmaster_reload"
 
-_LISTEN: Mapping[str, LiteralString] = {MAIL: "LISTEN dagmaster_mail", TASKS: "LISTEN dagmaster_tasks"}
-_NOTIFY: Mapping[str, LiteralString] = {MAIL: "NOTIFY dagmaster_mail", TASKS: "NOTIFY dagmaster_tasks"}
+_LISTEN: Mapping[str, LiteralString] = {
+    MAIL: "LISTEN dagmaster_mail",
+    TASKS: "LISTEN dagmaster_tasks",
+    RELOAD: "LISTEN dagmaster_reload",
+}
+_NOTIFY: Mapping[str, LiteralString] = {
+    MAIL: "NOTIFY dagmaster_mail",
+    TASKS: "NOTIFY dagmaster_tasks",
+    RELOAD: "NOTIFY dagmaster_reload",
+}
 
 # A notification in every commit would serialise the commits of all processes: one may ride along only now and then.
 RIDE_INTERVAL_SECONDS = 0.001

@@ -12,6 +12,10 @@ from dagmaster.model.states import EVENT_ALIASES, EndedBy, NodeStatus
 from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import fetch, run
 
+ENDED_STATES = ("completed", "failed")
+# How many jobs are looked into for attempts that have ended: what is older is found by its job.
+NEWEST_JOBS = 1000
+
 Row = dict[str, Any]
 # Those of nodes; what was cancelled with its job is looked for apart from what failed.
 STATUSES = (*NodeStatus, EndedBy.CANCELLED)
@@ -50,6 +54,21 @@ async def view_tasks(
 ) -> list[Row]:
     values = {"job_id": job_id, "state": state, "queue": queue, "handler": handler, "worker_id": worker_id}
     return await fetch(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
+
+
+async def list_attempts(conn: Connection, *, state: str | None, queue: str | None, **where: Any) -> list[Row]:
+    """Those that wait or run, then those that have ended."""
+    limit, offset = where.pop("limit"), where.pop("offset")
+    values = {"queue": queue, "state": state, **where}
+    found: list[Row] = []
+    if state not in ENDED_STATES:
+        found = await fetch(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
+        [counted] = await fetch(conn, "count_tasks", values)
+        offset = max(offset - counted["tasks"], 0)
+    if len(found) < limit and queue is None and (state is None or state in ENDED_STATES):
+        rest = {**values, "jobs": NEWEST_JOBS, "limit": limit - len(found), "offset": offset}
+        found += await fetch(conn, "view_ended_tasks", rest)
+    return found
 
 
 async def view_job_nodes(

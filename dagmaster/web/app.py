@@ -87,6 +87,11 @@ form `{"error": {"code", "message", "details"}}`. Send an API key as `Authorizat
 """
 
 
+def forget_keys(app: FastAPI) -> None:
+    """Which keys were looked up a moment ago: one of them may be revoked."""
+    app.state.keyring = Keyring(app.state.services.pool)
+
+
 def create_app(services: Services) -> FastAPI:
     app = FastAPI(
         title="dagmaster",

@@ -119,7 +119,7 @@ async def _queues(conn: Connection, services: Services) -> Verdict:
         f"{Path(file).name}: {problem.message}"
         for file, problems in services.catalog.problems.items()
         for problem in problems
-        if problem.is_error and "has no queue" in problem.message
+        if problem.is_error and problem.is_about_queue
     )
     if homeless:
         return Verdict(Health.UNHEALTHY, "workflows have tasks without a queue", {"problems": homeless})
@@ -131,6 +131,19 @@ async def _queues(conn: Connection, services: Services) -> Verdict:
     if lonely:
         return Verdict(Health.DEGRADED, f"no worker takes from {', '.join(lonely)}", {"without_consumer": lonely})
     return Verdict(Health.HEALTHY, "every queue has a consumer", {"queues": sorted(used)})
+
+
+async def _workflows(_: Connection, services: Services) -> Verdict:
+    """A file that cannot be used is not missed by anybody before somebody wants to submit it."""
+    catalog = services.catalog
+    broken = sorted(
+        Path(file).name
+        for file, problems in catalog.problems.items()
+        if any(problem.is_error and not problem.is_about_queue for problem in problems)
+    )
+    if broken:
+        return Verdict(Health.DEGRADED, f"not loaded because of errors: {', '.join(broken)}", {"files": broken})
+    return Verdict(Health.HEALTHY, "every workflow file is loaded", {"workflows": len(catalog.workflows)})
 
 
 async def _partitions(conn: Connection, _: Services) -> Verdict:
@@ -156,4 +169,5 @@ CHECKS = (
     Check("queues", "work", _queues),
     Check("tasks", "work", _tasks),
     Check("schedules", "work", _schedules),
+    Check("workflows", "work", _workflows),
 )

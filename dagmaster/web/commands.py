@@ -17,6 +17,7 @@ from dagmaster.schemas.common import Body, Json
 from dagmaster.schemas.system import CommandReply, CommandSummary
 from dagmaster.store.connect import Connection
 from dagmaster.store.revision import current_revision
+from dagmaster.store.signals import RELOAD
 from dagmaster.store.viewing import note_command
 from dagmaster.web.access import Caller, Keyring
 from dagmaster.web.scheduling import sync_catalog
@@ -113,6 +114,7 @@ async def execute(room: Room, caller: Caller, name: str, given: Json) -> Command
         raise
     duration_ms = _milliseconds(began)
     await note_command(room.conn, {**said, "result": redact(result)}, duration_ms=duration_ms)
+    room.services.notifier.notify(RELOAD)
     return CommandReply(command=name, result=result, duration_ms=duration_ms)
 
 

@@ -49,8 +49,14 @@ def workflow_nodes(workflow: Workflow) -> list[WorkflowNode]:
 
 
 def workflow_edges(workflow: Workflow) -> list[WorkflowEdge]:
+    inbound = find_inbound(workflow.nodes)
     return [
-        WorkflowEdge(source=source, target=target, branch=", ".join(branches) or None)
+        WorkflowEdge(
+            source=source,
+            target=target,
+            branch=", ".join(branches) or None,
+            rule="any_of" if source in inbound[target].any_of else "all_of",
+        )
         for source, target, branches in _edges(workflow)
     ]
 
@@ -96,7 +102,7 @@ def draw(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, 
         edge
         for node_id in graph.workflow.nodes
         if node_id in known
-        for edge in _edges_from(graph.nodes[node_id], known[node_id], folded.get(node_id, NOTHING).children)
+        for edge in _edges_from(graph, graph.nodes[node_id], known[node_id], folded.get(node_id, NOTHING).children)
     ]
     return GraphReply.model_validate({**job, "last_event_id": str(last_event_id), "nodes": nodes, "edges": edges})
 
@@ -121,13 +127,20 @@ def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
     }
 
 
-def _edges_from(node: CompiledNode, row: Row, children: Mapping[str, int]) -> Iterator[Row]:
+def _edges_from(graph: Graph, node: CompiledNode, row: Row, children: Mapping[str, int]) -> Iterator[Row]:
     """Of GraphEdge."""
     plain = _kind(row, [], children)
     for target in node.targets:
         branches = [branch.name for branch in node.branches if target in branch.targets]
         kind = _kind(row, branches, children) if branches else plain
-        yield {"source": node.node_id, "target": target, "kind": kind, "branch": ", ".join(branches) or None}
+        rule = "any_of" if node.node_id in graph.nodes[target].any_of else "all_of"
+        yield {
+            "source": node.node_id,
+            "target": target,
+            "kind": kind,
+            "branch": ", ".join(branches) or None,
+            "rule": rule,
+        }
 
 
 def _running_last(workflow: Workflow) -> dict[str, str]:

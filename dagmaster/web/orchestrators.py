@@ -82,8 +82,34 @@ def stats_of(rows: Sequence[Row]) -> FleetStats:
         cycle_duration_avg_ms=round(sum(ms * n for ms, n in timed) / weights, 3) if weights else None,
         error_rate=round(failing / throughput, 4) if throughput else max(one.error_rate for one in instances),
         counters={name: sum(one.counters.get(name, 0) for one in instances) for name in names},
+        failing_handlers=_failing([one.failing_handlers for one in instances]),
+        failing_queues=_failing([one.failing_queues for one in instances]),
+        workflows=_averages([one.workflows for one in instances]),
         instances=instances,
     )
+
+
+def _failing(found: Sequence[Row]) -> dict[str, Any]:
+    """The sums of all, with an error of one that has seen some."""
+    together: dict[str, Any] = {}
+    for name, one in ((name, one) for all_of_one in found for name, one in all_of_one.items()):
+        known = together.setdefault(name, {"failed": 0, "last_error": None})
+        known["failed"] += one["failed"]
+        known["last_error"] = one["last_error"] or known["last_error"]
+    return together
+
+
+def _averages(found: Sequence[Row]) -> dict[str, Any]:
+    """Each counts as many times as jobs have ended there."""
+    together: dict[str, Any] = {}
+    for name, one in ((name, one) for all_of_one in found for name, one in all_of_one.items()):
+        known = together.setdefault(name, {"ended": 0, "avg_duration_seconds": 0.0, "success_rate": 0.0})
+        ended = known["ended"] + one["ended"]
+        for figure in ("avg_duration_seconds", "success_rate"):
+            if ended:
+                known[figure] = round((known[figure] * known["ended"] + one[figure] * one["ended"]) / ended, 6)
+        known["ended"] = ended
+    return together
 
 
 def _stats(row: Row) -> OrchestratorStats:
@@ -117,7 +143,7 @@ def _activity(row: Row) -> OrchestratorActivity:
         cycle_started_at=stats.get("cycle_started_at"),
         phase=stats.get("current_phase", "idle"),
         processing_job_id=stats.get("processing_job_id"),
-        processing_node_id=None,
+        processing_node_id=stats.get("processing_node_id"),
         completions=stats.get("completions", []),
         failures=stats.get("failures", []),
     )

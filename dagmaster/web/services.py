@@ -105,6 +105,9 @@ class Services:
                 self._graphs[workflow.content_hash] = graph
         return graph
 
+    def forget_graphs(self) -> None:
+        self._graphs.clear()
+
     async def learn(self, conn: Connection) -> None:
         """What workers have registered up to now: it counts before what this process has loaded."""
         if self._contracts_at + FLEET_SECONDS > monotonic():

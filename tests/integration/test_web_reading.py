@@ -161,7 +161,7 @@ async def test_workflows_show_their_inputs_nodes_and_edges(dsn: str) -> None:
         whole = await it.get("/api/v1/workflows/forked")
         assert listed["workflow_id"] == whole["workflow_id"] == "forked"
         assert whole["inputs"]["required"] == ["items", "n"]
-        assert {"source": "choose", "target": "right", "branch": "no"} in whole["edges"]
+        assert {"source": "choose", "target": "right", "branch": "no", "rule": "all_of"} in whole["edges"]
         assert {node["node_id"]: node["queue"] for node in whole["nodes"]}["left"] == "q"
         await it.get("/api/v1/workflows/nothing", 404)
         await it.post("/api/v1/workflows/reload")

@@ -88,16 +88,16 @@ RETURNING 1;
 -- new_nodes --
 -- Fan-outs' children, and what running tasks have added.
 INSERT INTO dagapp.dag_node_states (
-    job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params, output,
-    output_bytes, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition,
+    job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, fan_out_item_key,
+    input_params, output, output_bytes, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue, definition,
     result_of, ended_by
 )
-SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, input_params,
-    output, output_bytes, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue,
+SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index, fan_out_item_key,
+    input_params, output, output_bytes, error_message, not_before, created_at, dispatched_at, started_at, completed_at, queue,
     definition, result_of, ended_by
 FROM json_to_recordset(:new_nodes::json) AS r(
     job_id bigint, node_id text, status dagapp.node_status, task_id text, retry_count int, max_retries int,
-    parent_node_id text, fan_out_index int, input_params jsonb, output jsonb, output_bytes bigint,
+    parent_node_id text, fan_out_index int, fan_out_item_key text, input_params jsonb, output jsonb, output_bytes bigint,
     error_message text, not_before timestamptz, created_at timestamptz, dispatched_at timestamptz,
     started_at timestamptz, completed_at timestamptz, queue text, definition jsonb, result_of text,
     ended_by dagapp.ended_by

@@ -12,7 +12,7 @@ WITH jobs AS MATERIALIZED (
     FROM (
         SELECT workflow_id, left(regexp_replace(regexp_replace(
             error, '\m[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\M', '<id>', 'gi'
-        ), '\d+(\.\d+)?', '<n>', 'g'), 200) AS cause
+        ), '(\m|(?<=__))\d+(\.\d+)?\M', '<n>', 'g'), 200) AS cause
         FROM jobs WHERE error IS NOT NULL
     ) normalised
     GROUP BY workflow_id, cause
@@ -60,12 +60,18 @@ FROM (
     SELECT job_id, workflow_id, completed_at, left(regexp_replace(regexp_replace(
         coalesce(error_message, 'failed without a message'),
         '\m[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\M', '<id>', 'gi'
-    ), '\d+(\.\d+)?', '<n>', 'g'), 200) AS cause
+    ), '(\m|(?<=__))\d+(\.\d+)?\M', '<n>', 'g'), 200) AS cause
     FROM dagapp.dag_jobs
     WHERE status = 'failed' AND created_at >= now() - make_interval(days => :days::int)
         AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
 ) failures
 GROUP BY cause ORDER BY occurrences DESC, last_at DESC LIMIT :limit;
+
+-- count_failures --
+-- How many jobs have failed.
+SELECT count(*)::int AS total FROM dagapp.dag_jobs
+WHERE status = 'failed' AND created_at >= now() - make_interval(days => :days::int)
+    AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id);
 
 -- throughput --
 -- Jobs by the time of their end, oldest first; a bucket in which none ended is there too.

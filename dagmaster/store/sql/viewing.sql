@@ -30,6 +30,47 @@ WHERE (:job_id::bigint IS NULL OR job_id = :job_id)
 ORDER BY since, task_id
 LIMIT :limit OFFSET :offset;
 
+-- count_tasks --
+-- How many of `view_tasks` there are.
+SELECT count(*)::int AS tasks FROM (
+    SELECT job_id, CASE WHEN held THEN 'held' ELSE 'waiting' END AS state, queue, handler, NULL AS worker_id
+    FROM dagapp.dag_tasks_waiting
+    UNION ALL
+    SELECT job_id, 'running', queue, handler, worker_id FROM dagapp.dag_tasks_running
+) t
+WHERE (:job_id::bigint IS NULL OR job_id = :job_id)
+    AND (:state::text IS NULL OR state = :state)
+    AND (:queue::text IS NULL OR queue = :queue)
+    AND (:handler::text IS NULL OR handler = :handler)
+    AND (:worker_id::text IS NULL OR worker_id = :worker_id);
+
+-- view_ended_tasks --
+-- Attempts that have ended, the newest first: those of one job, or of the newest jobs.
+SELECT r.task_id, r.job_id, r.node_id, r.status::text AS state, NULL AS queue, h.handler, NULL::int AS priority,
+    substring(r.task_id FROM '[0-9]+$')::int AS retry_count, r.worker_id, r.reported_at AS since,
+    NULL::timestamptz AS dispatched_at, r.error_message, r.execution_duration_ms
+FROM (
+    SELECT job_id, workflow_hash FROM dagapp.dag_jobs
+    WHERE :job_id::bigint IS NULL OR job_id = :job_id
+    ORDER BY created_at DESC LIMIT :jobs
+) j
+CROSS JOIN LATERAL (
+    SELECT task_id, job_id, node_id, status, worker_id, reported_at, error_message, execution_duration_ms
+    FROM dagapp.dag_task_results
+    WHERE job_id = j.job_id AND status IN ('completed', 'failed') AND (:state::text IS NULL OR status::text = :state)
+        AND (:worker_id::text IS NULL OR worker_id = :worker_id)
+    OFFSET 0
+) r
+LEFT JOIN LATERAL (
+    SELECT coalesce(n.definition ->> 'handler', w.definition #>> ARRAY['nodes', split_part(r.node_id, '__', 1), 'handler'],
+        w.definition #>> ARRAY['nodes', split_part(r.node_id, '__', 1), 'task', 'handler']) AS handler
+    FROM dagapp.dag_node_states n CROSS JOIN dagapp.dag_workflows w
+    WHERE n.job_id = r.job_id AND n.node_id = r.node_id AND w.workflow_hash = j.workflow_hash
+) h ON true
+WHERE :handler::text IS NULL OR h.handler = :handler
+ORDER BY r.reported_at DESC, r.task_id
+LIMIT :limit OFFSET :offset;
+
 -- view_job_nodes --
 -- A job's own nodes in the order in which they began, or the children of one fan-out in the order of its items.
 SELECT n.job_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,
@@ -240,6 +281,12 @@ INSERT INTO dagapp.dag_job_events (
 )
 VALUES (0, 'command', :event_status::dagapp.event_status, :data::jsonb, left(:error, 2000), :duration_ms,
     clock_timestamp(), 'api');
+
+-- last_reload --
+-- When somebody last asked the servers to read their workflows again.
+SELECT max(event_id) AS event_id FROM dagapp.dag_job_events
+WHERE job_id = 0 AND event_type = 'command' AND created_at > clock_timestamp() - interval '1 day'
+    AND event_data ->> 'command' IN ('workflows.reload', 'cache.invalidate');
 
 -- watched_events --
 -- What is new for those who watch jobs: behind `after`, without what they have `seen`. A row for each who watches,

@@ -7,7 +7,15 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
 from dagmaster.model.redact import redact
-from dagmaster.schemas.measures import FailureMeasure, Measures, NodeMeasure, Period, Throughput, WorkflowMeasure
+from dagmaster.schemas.measures import (
+    FailureMeasure,
+    FailureMeasures,
+    Measures,
+    NodeMeasure,
+    Period,
+    Throughput,
+    WorkflowMeasure,
+)
 from dagmaster.store import measures
 from dagmaster.web.access import MACHINES, READERS
 from dagmaster.web.prometheus import CONTENT_TYPE, render
@@ -38,9 +46,13 @@ async def node_metrics(workflow_id: str, conn: Conn, days: Days = 7) -> Measures
 @router.get("/api/v1/metrics/failures", dependencies=[READERS])
 async def failure_metrics(
     conn: Conn, workflow_id: str | None = None, days: Days = 7, limit: Causes = 20
-) -> Measures[FailureMeasure]:
-    """What jobs failed with, the most frequent first."""
-    return _reply(FailureMeasure, await measures.failure_measures(conn, workflow_id, days, limit), timedelta(days=days))
+) -> FailureMeasures:
+    """What jobs failed with, the most frequent first, and how many failed in all."""
+    rows = await measures.failure_measures(conn, workflow_id, days, limit)
+    listed = _reply(FailureMeasure, rows, timedelta(days=days))
+    return FailureMeasures(
+        period=listed.period, items=listed.items, total=await measures.count_failures(conn, workflow_id, days)
+    )
 
 
 @router.get("/api/v1/metrics/throughput", dependencies=[READERS])

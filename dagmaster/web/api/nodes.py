@@ -50,15 +50,19 @@ async def list_nodes(
 async def list_tasks(
     conn: Conn,
     job_id: str | None = None,
-    state: Literal["waiting", "held", "running"] | None = None,
+    state: Literal["waiting", "held", "running", "completed", "failed"] | None = None,
     queue: str | None = None,
     handler: str | None = None,
     worker_id: str | None = None,
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Page[TaskReply]:
-    """Attempts that wait in a queue or that a worker has, those first that wait or run longest."""
-    rows = await viewing.view_tasks(
+    """Attempts: first those that wait or run, the longest first, then those that have ended, the newest first.
+
+    Those that have ended are looked for in the newest 1000 jobs, unless a job is named. A queue is known only of those
+    that have not.
+    """
+    rows = await viewing.list_attempts(
         conn,
         job_id=as_job_id(job_id) if job_id else None,
         state=state,
@@ -68,7 +72,7 @@ async def list_tasks(
         limit=limit + 1,
         offset=offset,
     )
-    return cut([TaskReply(**row) for row in rows], limit, offset)
+    return cut([TaskReply(**redact(row)) for row in rows], limit, offset)
 
 
 @router.get("/jobs/{job_id}/nodes", responses=documented(404), dependencies=[READERS_OF_OWN])

@@ -10,6 +10,7 @@ from dagmaster.errors import Conflict, Forbidden
 from dagmaster.model.inputs import input_schema
 from dagmaster.model.workflow import Workflow
 from dagmaster.schemas.workflows import ProblemReply, WorkflowList, WorkflowReply, WorkflowSummary
+from dagmaster.store.signals import RELOAD
 from dagmaster.store.viewing import note_command
 from dagmaster.web.access import OPERATORS, READERS_OF_OWN, Admitted
 from dagmaster.web.drawing import workflow_edges, workflow_nodes
@@ -28,10 +29,11 @@ async def list_workflows(services: Given) -> WorkflowList:
 
 @router.post("/reload", dependencies=[OPERATORS])
 async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> WorkflowList:
-    """Read the files again that have changed. Jobs that run are not touched."""
+    """Read the files again that have changed, on all servers of the fleet. Jobs that run are not touched."""
     services.catalog.reload()
     await sync_catalog(conn, services, actor=caller.name or None)
     await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
+    services.notifier.notify(RELOAD)
     return _listed(services)
 
 
