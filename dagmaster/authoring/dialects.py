@@ -50,18 +50,18 @@ _CLASSES: Final[dict[str, type[Node]]] = {
     "workflow": WorkflowNode,
 }
 _COMMON_KEYS: Final = ("type", "description", "next", "depends_on")
-_TASK_KEYS: Final = ("handler", "task_type", "queue", "params", "timeout_seconds", "retry")
+_TASK_KEYS: Final = ("handler", "task_type", "queue", "params", "timeout_seconds", "retry", "retries")
 _LEAVE: Final = "allow_failure"
 _KEYS: Final = {
     "task": (*_TASK_KEYS, _LEAVE),
     "start": (),
     "end": (),
-    "conditional": ("condition", "condition_field", "on_true", "on_false", "branches", "default", "retry"),
-    "fan_out": ("source", "task", "child_node", "max_parallel", "queue", "timeout_seconds", "retry", _LEAVE),
-    "fan_in": ("source_node", "aggregation", "aggregation_mode", "retry"),
+    "conditional": ("condition", "condition_field", "on_true", "on_false", "branches", "default", "retry", "retries"),
+    "fan_out": ("source", "task", "child_node", "max_parallel", "queue", "timeout_seconds", "retry", "retries", _LEAVE),
+    "fan_in": ("source_node", "aggregation", "aggregation_mode", "retry", "retries"),
     "wait": (*WAITS_FOR, "timeout_seconds", _LEAVE),
     "approval": ("message", "approvers", "timeout_seconds", _LEAVE),
-    "workflow": ("workflow", "inputs", "timeout_seconds", "retry", _LEAVE),
+    "workflow": ("workflow", "inputs", "timeout_seconds", "retry", "retries", _LEAVE),
 }
 _ALL_KEYS: Final = tuple(dict.fromkeys((*_COMMON_KEYS, *(key for keys in _KEYS.values() for key in keys))))
 
@@ -288,17 +288,24 @@ class _NodeReader:
         }
 
     def _retry(self, fields: Fields, path: Path) -> dict[str, Any]:
-        located = fields.get("retry")
+        located, retries = fields.get("retry"), fields.get("retries")
         if located is None or located.value is None:
-            return {}
+            return self._retries(retries, path) if retries is not None and retries.value is not None else {}
+        if retries is not None:
+            self._notes.report(f"{self._what} has 'retry' and 'retries': write the number into 'retry'", retries.mark)
         self._notes.place((*path, "retry"), located)
-        parts = read_fields(located, tuple(RetryPolicy.model_fields), f"'retry' of {self._what}", self._notes)
+        parts = read_fields(located, ("retries", *RetryPolicy.model_fields), f"'retry' of {self._what}", self._notes)
         retry = {key: part.plain for key, part in parts.items()}
         if isinstance(retry.get("backoff"), str):
             retry["backoff"] = retry["backoff"].lower()
         if "on_oom" in parts:
             retry["on_oom"] = self._on_oom(parts["on_oom"])
         return {"retry": retry}
+
+    def _retries(self, located: Located, path: Path) -> dict[str, Any]:
+        """`retries: 3` is short for `retry: {retries: 3}`."""
+        self._notes.place((*path, "retry"), located)
+        return {"retry": {"retries": located.plain}}
 
     def _on_oom(self, located: Located) -> Any:
         """A queue is a text as written, also where it stands for the whole."""

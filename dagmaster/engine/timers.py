@@ -73,7 +73,7 @@ def end_zombie(turn: Turn) -> None:
 def _latest_deadline(turn: Turn) -> datetime | None:
     """When the last of its timers is due, also one that is late; now, if it stands because somebody wants it so."""
     job = turn.job
-    if job.is_paused or job.held:
+    if job.is_paused or job.held or job.postponed:
         return turn.now
     return max((at for node in job.nodes.values() if (at := _deadline(turn, node))), default=None)
 

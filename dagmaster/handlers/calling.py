@@ -30,6 +30,7 @@ from dagmaster.handlers.contract import (
 )
 from dagmaster.handlers.current import working_on
 from dagmaster.handlers.registry import Handler
+from dagmaster.model.retry import WRONG_CALL
 from dagmaster.tracing import record
 
 CAUSES_SHOWN = 3
@@ -41,6 +42,8 @@ JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1  # of orjson
 
 # An even number of backslashes before it: otherwise the text speaks of \u0000 and holds none.
+# The modules that call handlers.
+CALLERS = ("dagmaster.handlers.calling", "dagmaster.worker.processes.attempt", "dagmaster.python.")
 NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 RESULT_KEYS = {"type", *(one.name for one in fields(HandlerResult))}
@@ -202,7 +205,19 @@ def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
             )
         case _:
             ctx.logger.error("handler %s failed", ctx.handler, exc_info=error)
+            if _is_wrong_call(error):
+                types = (*types, WRONG_CALL)
             return HandlerResult(False, error_message=clean_text(_described(error)), error_types=types)
+
+
+def _is_wrong_call(error: BaseException) -> bool:
+    """Whether the arguments did not fit: such an error is raised in the frame of the caller, which is ours."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if not isinstance(error, TypeError) or innermost is None:
+        return False
+    return str(innermost.tb_frame.f_globals.get("__name__", "")).startswith(CALLERS)
 
 
 def error_types(error: BaseException) -> tuple[str, ...]:

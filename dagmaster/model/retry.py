@@ -21,6 +21,10 @@ from pydantic import (
 
 OUT_OF_MEMORY = "MemoryError"
 TIMED_OUT = ("TimeoutError", "OSError", "Exception")
+# A call that does not fit its handler's signature: `TypeError` from the call itself, not from inside of the handler.
+WRONG_CALL = "dagmaster.handlers.WrongCall"
+# No later attempt does better: the definition or the code must be changed first.
+NOT_RETRIED = ("dagmaster.errors.ExpressionFailed", "NameError", WRONG_CALL)
 # What a handler raises to be run again.
 ASKED_FOR = "dagmaster.handlers.contract.Retry"
 
@@ -54,10 +58,10 @@ class OnOom(BaseModel):
 
 
 class RetryPolicy(BaseModel):
-    """`max_attempts` counts retries: 3 means that a node may run four times (ruling C-20).
+    """`max_attempts` counts retries: 3 means that a node may run four times (ruling C-20); `retries` is the plain word.
 
     With `on`, only these errors are retried; those of `never` are not, whatever `on` says. A name stands for the
-    class and all that is derived from it.
+    class and all that is derived from it. Errors of expressions and of calling are only retried if `on` names them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -96,6 +100,15 @@ class RetryPolicy(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _plain_word(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "retries" not in given:
+            return given
+        if "max_attempts" in given:
+            raise ValueError("'retries' and 'max_attempts' mean the same: give one of them")
+        return {"max_attempts" if key == "retries" else key: value for key, value in given.items()}
+
+    @model_validator(mode="before")
+    @classmethod
     def _let_max_follow(cls, given: Any) -> Any:
         """A first pause above the default limit raises it; written down, it would be taken for a limit that was set."""
         if not isinstance(given, dict) or "max_delay_seconds" in given:
@@ -128,11 +141,13 @@ def retry_delay(policy: RetryPolicy, retry: int, rng: Random) -> timedelta:
 
 
 def find_rule_against(policy: RetryPolicy, error_types: Sequence[str]) -> str | None:
-    """The rule that forbids another attempt after such an error, as it is written: `never: ValueError`."""
+    """The rule that forbids another attempt: as it is written, `never: ValueError`, or `by default: NameError`."""
     refused = next((name for name in error_types if name in policy.never), None)
     if refused is not None:
         return f"never: {refused}"
     is_wanted = any(name in policy.on for name in error_types) or ASKED_FOR in error_types
+    if not is_wanted and any(name in NOT_RETRIED for name in error_types):
+        return f"by default: {error_types[0]}"
     if not policy.on or is_wanted or find_queue_after(policy, error_types) is not None:
         return None
     return f"on: {', '.join(policy.on)}"

@@ -9,8 +9,10 @@ from dagmaster.model.conditions import Condition, compile_condition
 from dagmaster.model.expressions import ExpressionSyntax, Reference, Template, compile_template, walk_strings
 from dagmaster.model.problems import Path, Problem, Severity, did_you_mean
 from dagmaster.model.workflow import (
+    Aggregation,
     ApprovalNode,
     ConditionalNode,
+    FanInNode,
     FanOutNode,
     Node,
     TaskNode,
@@ -22,6 +24,15 @@ from dagmaster.model.workflow import (
 IsBefore = Callable[[str, str], bool]
 
 _NODE_FIELDS: Final = ("output", "status")
+_METHODS: Final = ("items", "keys", "values", "get")
+_GATHERED: Final = {
+    Aggregation.COLLECT: ("results",),
+    Aggregation.CONCAT: ("results",),
+    Aggregation.SUM: ("total",),
+    Aggregation.FIRST: ("result",),
+    Aggregation.LAST: ("result",),
+    Aggregation.MERGE: ("result",),
+}
 _FAN_OUT_FIELDS: Final = ("item", "index", "total")
 _JOB_FIELDS: Final = ("status", "error", "failed_node")
 
@@ -167,7 +178,7 @@ def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore) -> str | Non
         case "inputs":
             return _fault_of_input(reference, workflow)
         case "nodes":
-            return _fault_of_node(reference, place, workflow, is_before)
+            return _fault_of_node(reference, place, workflow, is_before) or _fault_of_key(use, workflow)
         case "env" if not reference.path:
             return "env cannot be read as a whole: name a variable, such as env.HOME"
         case "item" | "index" | "fan_out" if not place.has_item:
@@ -208,3 +219,26 @@ def _fault_of_node(reference: Reference, place: _Place, workflow: Workflow, is_b
     if not is_before(name, place.node_id):
         return f"{reference} is not known here: node {name!r} does not lead to node {place.node_id!r}"
     return None
+
+
+def _fault_of_key(use: _Use, workflow: Workflow) -> str | None:
+    """Of an output whose keys are known before anything runs; what has a default may be missing."""
+    node_id, field, *keys = use.reference.path
+    if field != "output" or not keys or use.is_guarded:
+        return None
+    known = _keys_of(workflow.nodes[str(node_id)])
+    if known is None or keys[0] in known or keys[0] in _METHODS:
+        return None
+    return f"{use.reference} is unknown: the output of {node_id!r} has {', '.join(known)}"
+
+
+def _keys_of(node: Node) -> tuple[str, ...] | None:
+    match node:
+        case FanInNode():
+            return (*_GATHERED[node.aggregation], "count", "failed")
+        case FanOutNode():
+            return ("fan_out_count", "child_node_ids", "child_node_ids_truncated")
+        case ConditionalNode():
+            return ("condition_result", "taken", "taken_branch", "skipped_branches")
+        case _:
+            return None

@@ -8,7 +8,8 @@ from dagmaster.model.retry import RetryPolicy
 REFUSED = ("ConnectionRefusedError", "ConnectionError", "OSError", "Exception")
 WRONG = ("ValueError", "Exception")
 EXHAUSTED = ("MemoryError", "Exception")
-ERRORS: Sequence[tuple[str, ...]] = (REFUSED, WRONG, EXHAUSTED)
+MISNAMED = ("NameError", "Exception")
+ERRORS: Sequence[tuple[str, ...]] = (REFUSED, WRONG, EXHAUSTED, MISNAMED)
 
 LATE = ("TimeoutError", "OSError", "Exception")
 UNRESOLVED = ("ExpressionFailed", "Exception")
@@ -19,8 +20,10 @@ def forgives(policy: RetryPolicy, error: Sequence[str], *, is_asked_for: bool = 
     named = set(error)
     if named & set(policy.never):
         return False
-    if not policy.on or is_asked_for:
+    if is_asked_for:
         return True
+    if not policy.on:
+        return not named & {"NameError", "ExpressionFailed"}
     return bool(named & set(policy.on)) or moves(policy, error)
 
 

@@ -78,6 +78,8 @@ class Timeline:
         if plan is not None and _was_reported(failure):
             asked = plan.retry_after_seconds is not None
             return not plan.permanent and forgives(self._policy(node_id), plan.error, is_asked_for=asked)
+        if _was_reported(failure):  # By the job that it called.
+            return forgives(self._policy(node_id), ())
         is_late = "timeout" in (failure.event_data or {})
         return forgives(self._policy(node_id), LATE if is_late else UNRESOLVED)
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import enum
+import inspect
 import logging
 import signal
 import sys
@@ -23,6 +24,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Permanent, Retry, call, encode_output
+from dagmaster.model.retry import WRONG_CALL
 
 LIMIT = 1_000_000
 
@@ -490,3 +492,22 @@ async def test_failures_of_handlers_are_logged_as_errors(caplog):
     with caplog.at_level(logging.ERROR):
         await run(raising(ValueError("x"))[0])
     assert [record.getMessage() for record in caplog.records] == ["handler h failed"]
+
+
+async def test_a_call_whose_arguments_do_not_fit_is_told_apart_from_a_type_error_inside() -> None:
+    def needs_more(ctx, other):
+        return {}
+
+    async def needs_nothing():
+        return {}
+
+    for function in (needs_more, needs_nothing):  # As a decorator leaves them that hides what it wraps.
+        function.__signature__ = inspect.signature(lambda ctx: None)
+
+    def wrong_inside(ctx):
+        return len(5)
+
+    for function in (needs_more, needs_nothing):
+        assert WRONG_CALL in (await run(function)).error_types
+    inside = await run(wrong_inside)
+    assert inside.error_types[0] == "TypeError" and WRONG_CALL not in inside.error_types

@@ -90,8 +90,9 @@ def test_a_source_that_is_no_list_fails_before_anything_is_made(source: Any, kin
     assert not [node_id for node_id in bench.store.nodes if "__" in node_id]
 
 
-def test_a_source_that_is_no_list_is_tried_again():
-    bench = fanned(items={"no": "list"}, retry=RetryPolicy(max_attempts=1, initial_delay_seconds=10))
+def test_a_source_that_is_no_list_is_tried_again_if_the_policy_names_it():
+    policy = RetryPolicy(max_attempts=1, initial_delay_seconds=10, on=["ExpressionFailed"])
+    bench = fanned(items={"no": "list"}, retry=policy)
     assert bench.events("f") == ["ready", "failed", "retrying"]
     bench.wait(10)
     assert bench.events("f")[3:] == ["failed"]
@@ -234,7 +235,7 @@ def test_a_child_that_waits_for_its_retry_leaves_its_place_to_another():
 
 def test_a_child_whose_parameters_fail_leaves_its_place_to_another():
     """Otherwise the rest would stand still until its retry is due."""
-    slow = RetryPolicy(max_attempts=1, initial_delay_seconds=60)
+    slow = RetryPolicy(max_attempts=1, initial_delay_seconds=60, on=["ExpressionFailed"])
     child = {"params": {"x": "{{ item.x }}"}, "retry": slow}
     bench = fanned(items=({"x": 0}, {}, {"x": 2}), max_parallel=1, child=child)
     bench.complete("f__0")

@@ -8,7 +8,7 @@ import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
 
 from dagmaster.engine.turn import Rules
-from dagmaster.model.retry import Backoff, RetryPolicy
+from dagmaster.model.retry import WRONG_CALL, Backoff, RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 
 
@@ -129,7 +129,7 @@ def test_a_permanent_error_is_not_tried_again():
 
 def test_an_expression_that_fails_is_a_failed_attempt():
     """SM-N-05, RT-10: READY to FAILED, with retry."""
-    policy = RetryPolicy(max_attempts=1, initial_delay_seconds=5)
+    policy = RetryPolicy(max_attempts=1, initial_delay_seconds=5, on=["ExpressionFailed"])
     bench = Bench(
         a=task(params={"x": "{{ nodes.b.output.missing }}"}, retry=policy, any_of=("b",)), b=task(), end=end("a")
     )
@@ -144,7 +144,7 @@ def test_an_expression_that_fails_is_a_failed_attempt():
 
 def test_a_condition_that_fails_is_tried_again_and_then_fails_the_job():
     """D-10."""
-    policy = RetryPolicy(max_attempts=1, initial_delay_seconds=5)
+    policy = RetryPolicy(max_attempts=1, initial_delay_seconds=5, on=["ExpressionFailed"])
     route = choose("inputs.object.missing", is_1=("a",), default=("b",)).model_copy(update={"retry": policy})
     bench = Bench({"object": {}}, route=route, a=task(), b=task(), end=end("a", "b")).start()
     assert bench.events("route") == ["ready", "failed", "retrying"]
@@ -332,14 +332,44 @@ def test_what_took_too_long_is_a_timeout_error(rules: dict[str, Any], is_retried
     assert (bench.status is JobStatus.RUNNING) is is_retried
 
 
-@pytest.mark.parametrize(("never", "retries"), [("ValueError", 2), ("ExpressionFailed", 0)])
-def test_an_expression_that_fails_has_a_class_too(never: str, retries: int):
-    policy = RetryPolicy(max_attempts=2, initial_delay_seconds=0, never=[never])
+@pytest.mark.parametrize(
+    ("rules", "retries"),
+    [
+        ({}, 0),
+        ({"on": ["ValueError"]}, 0),
+        ({"on": ["ExpressionFailed"]}, 2),
+        ({"on": ["Exception"], "never": ["ExpressionFailed"]}, 0),
+    ],
+)
+def test_an_expression_that_fails_is_tried_again_only_if_the_policy_names_it(rules: dict[str, Any], retries: int):
+    """C-69: a typo took 38 seconds to be told."""
+    policy = RetryPolicy(max_attempts=2, initial_delay_seconds=0, **rules)
     bench = Bench({"object": {}}, a=task(params={"x": "{{ inputs.object.missing }}"}, retry=policy), end=end("a"))
     bench.start()
     assert bench.data("a", "node_failed")["error_type"] == "ExpressionFailed"
     assert bench.events("a").count("retrying") == retries
     assert bench.status is JobStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("error_types", "is_retried"),
+    [
+        (("NameError", "Exception"), False),
+        (("UnboundLocalError", "NameError", "Exception"), False),
+        (("TypeError", "Exception", WRONG_CALL), False),
+        (("TypeError", "Exception"), True),
+        (("ZeroDivisionError", "ArithmeticError", "Exception"), True),
+    ],
+)
+def test_errors_of_calling_are_not_retried_unless_the_policy_names_them(error_types: tuple[str, ...], is_retried: bool):
+    bench = ruled()
+    bench.fail("a", error_types=error_types)
+    assert (bench.status is JobStatus.RUNNING) is is_retried
+    if not is_retried:
+        assert bench.data("a", "node_failed")["retry_rule"] == f"by default: {error_types[0]}"
+    named = ruled(on=[error_types[0]])
+    named.fail("a", error_types=error_types)
+    assert named.status is JobStatus.RUNNING
 
 
 # Out of memory

@@ -7,6 +7,7 @@ import pytest
 from dagmaster.authoring.preparing import queues_of, tasks_of
 from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
 from dagmaster.model.compile import compile_graph
+from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.retry import OnOom, RetryPolicy
 from dagmaster.model.workflow import FanOutNode, TaskNode, Workflow
 
@@ -118,3 +119,64 @@ def test_a_template_brings_its_rules_along() -> None:
     node = workflow.nodes["f"]
     assert isinstance(node, FanOutNode) and node.task.retry is not None
     assert (node.task.retry.never, node.task.retry.on_oom) == (("ValueError",), OnOom(queue="heavy"))
+
+
+@pytest.mark.parametrize(
+    "written", ["retries: 2", "retry: {retries: 2}", "retry: {max_attempts: 2}", "retry: {retries: 2, backoff: fixed}"]
+)
+def test_the_number_of_retries_has_a_plain_word(written: str) -> None:
+    node = parse(f"a: {{handler: h, {written}}}\n").nodes["a"]
+    assert isinstance(node, TaskNode) and node.retry is not None
+    assert node.retry.max_attempts == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("retry: {retries: 2, max_attempts: 3}", "'retries' and 'max_attempts' mean the same: give one of them"),
+        ("retries: 2, retry: {backoff: fixed}", "node 'a' has 'retry' and 'retries': write the number into 'retry'"),
+        ("retries: many", "should be a valid integer"),
+    ],
+)
+def test_the_number_of_retries_is_given_once(written: str, message: str) -> None:
+    assert any(message in problem for problem in problems(f"a: {{handler: h, {written}}}"))
+
+
+def test_retries_of_other_nodes_are_written_alike() -> None:
+    nodes = """
+        f: {type: fan_out, source: "{{ inputs.l }}", retries: 1, task: {handler: h, retries: 4}, next: g}
+        g: {type: fan_in, retries: 0}
+    """
+    found = parse(nodes).nodes
+    fan = found["f"]
+    assert isinstance(fan, FanOutNode) and fan.retry is not None and fan.task.retry is not None
+    assert (fan.retry.max_attempts, fan.task.retry.max_attempts) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("use", "is_known"),
+    [
+        ("nodes.g.output.failed", True),
+        ("nodes.g.output.results", True),
+        ("nodes.g.output.total", False),
+        ("nodes.f.output.fan_out_count", True),
+        ("nodes.f.output.results", False),
+        ("nodes.g.output.total | default(0)", True),
+        ("nodes.g.output", True),
+    ],
+)
+def test_keys_of_outputs_whose_shape_is_known_are_checked_when_the_file_is_read(use: str, is_known: bool) -> None:
+    nodes = f"""
+        f: {{type: fan_out, source: "{{{{ inputs.l }}}}", task: {{handler: h}}, next: g}}
+        g: {{type: fan_in, next: a}}
+        a: {{handler: h, params: {{x: "{{{{ {use} }}}}"}}}}
+    """
+    text = f"workflow_id: w\nadditional_inputs: true\nnodes:\n{indent(dedent(nodes), '  ')}"
+    workflow, found = read_workflow(text, queues=QUEUES)
+    told = [*map(str, found)]
+    if workflow is not None:
+        try:
+            compile_graph(workflow)
+        except InvalidWorkflow as error:
+            told.append(str(error))
+    assert any("is unknown: the output of" in problem for problem in told) is not is_known
