@@ -131,6 +131,22 @@ class AttemptOfNode(AttemptReply):
     log_bytes: int | None
 
 
+class LogLine(Reply):
+    """The first line is number 1."""
+
+    number: int
+    text: str
+
+
+class LogMatches(Reply):
+    """`total` lines hold the text, of `log_lines` in all; `lines` are the first of them."""
+
+    attempt: int
+    lines: list[LogLine]
+    total: int
+    log_lines: int
+
+
 class LoggedNode(Reply):
     """A node that a worker has or had; `attempt` is its newest."""
 

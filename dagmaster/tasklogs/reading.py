@@ -10,6 +10,7 @@ from dagmaster.tasklogs.contract import READ_BYTES, TaskLogs
 
 LOOK_SECONDS: Final = 0.3
 BLOCK_BYTES: Final = 64 * 1024
+MAX_LINE_CHARS: Final = 2000
 NOT_BEGUN: Final = frozenset({NodeStatus.PENDING, NodeStatus.READY, NodeStatus.DISPATCHED})
 
 
@@ -60,6 +61,23 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Match:
+    """A line of a log; the first is number 1."""
+
+    number: int
+    text: str
+
+
+@dataclass(slots=True)
+class Matches:
+    """`total` lines hold the text, of `log_lines` in all; `lines` are the first of them."""
+
+    lines: list[Match]
+    total: int
+    log_lines: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLog:
     """The logs of a node's attempts."""
 
@@ -105,6 +123,28 @@ class NodeLog:
         while offset < end and (piece := await self._block(attempt, offset, min(offset + READ_BYTES, end))):
             yield piece
             offset += len(piece)
+
+    async def search(self, attempt: int, text: str, limit: int) -> "Matches":
+        """The first lines that hold the text, whatever its case, and how many there are in all."""
+        wanted, found, number = text.lower(), Matches([], 0, 0), 0
+        async for line in self._lines(attempt):
+            number += 1
+            if wanted in line.lower():
+                found.total += 1
+                if len(found.lines) < limit:
+                    found.lines.append(Match(number, line[:MAX_LINE_CHARS]))
+        found.log_lines = number
+        return found
+
+    async def _lines(self, attempt: int) -> AsyncIterator[str]:
+        rest = b""
+        async for piece in self.pieces(attempt, 0, await self.size(attempt) or 0):
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                yield line.decode(errors="replace")
+            await asyncio.sleep(0)  # A log of megabytes must not keep the server from answering others.
+        if rest:
+            yield rest.decode(errors="replace")
 
     async def follow(self, attempt: int, offset: int, look: Look, *, goes_on: bool = True) -> AsyncIterator[bytes]:
         """Until the attempt has ended; if it `goes_on`, with the attempts after it until the node has."""

@@ -110,6 +110,9 @@ def test_of_a_huge_log_the_end_is_shown_and_the_rest_is_offered(site: Site, page
     expect(page.locator(LINES)).to_have_count(5000)
     expect(page.locator(LINES).last).to_contain_text("the last word")
     expect(page.locator(".log-note")).to_contain_text("Only the last 5,000 lines")
+    page.get_by_label("Find in the log").fill("line 4321")
+    expect(page.locator(".log-earlier summary")).to_contain_text("1 more line before those that are shown")
+    expect(page.locator(".log-earlier li")).to_contain_text("line 4321")
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.path().read_text().count("\n") == 12_001

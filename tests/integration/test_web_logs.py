@@ -81,6 +81,22 @@ async def test_the_log_is_read_whole_behind_an_offset_and_from_its_end(dsn: str)
         assert "not both" in (await on.it.get(f"{on.path}/logs?tail=1&offset=1", status=422))["error"]["message"]
 
 
+async def test_a_text_is_found_in_the_whole_log_with_the_numbers_of_its_lines(dsn: str) -> None:
+    async with stage(dsn) as on:
+        await on.start()
+        await on.write("Needle one\n" + "hay ä\n" * 200_000 + "the last needle")
+        found = await on.it.get(f"{on.path}/logs/search?text=NEEDLE")
+        assert [(line["number"], line["text"]) for line in found["lines"]] == [
+            (1, "Needle one"),
+            (200_002, "the last needle"),
+        ]
+        assert (found["total"], found["log_lines"], found["attempt"]) == (2, 200_002, 1)
+        some = await on.it.get(f"{on.path}/logs/search?text=%C3%A4&limit=3")
+        assert (len(some["lines"]), some["total"]) == (3, 200_000)
+        assert (await on.it.get(f"{on.path}/logs/search?text=nowhere"))["total"] == 0
+        await on.it.get(f"{on.path}/logs/search?text=x&attempt=7", status=404)
+
+
 async def test_each_attempt_has_its_own_log_and_the_newest_is_shown(dsn: str) -> None:
     async with stage(dsn) as on:
         await on.start()

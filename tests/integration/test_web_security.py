@@ -49,6 +49,7 @@ DECIDED: dict[str, Any] = {
     "GET /api/v1/jobs/{job_id}/nodes/{node_id}/checkpoints": OWN,
     "GET /api/v1/jobs/{job_id}/logs": OWN,
     "GET /api/v1/jobs/{job_id}/nodes/{node_id}/logs": OWN,
+    "GET /api/v1/jobs/{job_id}/nodes/{node_id}/logs/search": OWN,
     "GET /api/v1/jobs/{job_id}/nodes/{node_id}/attempts": OWN,
     "GET /api/v1/jobs/{job_id}/timeline": OWN,
     "GET /api/v1/jobs/{job_id}/nodes/{node_id}/timeline": OWN,

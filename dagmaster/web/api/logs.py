@@ -12,7 +12,7 @@ from psycopg_pool import PoolClosed
 from dagmaster.errors import Invalid, NotFound
 from dagmaster.model.redact import redact
 from dagmaster.schemas.common import Page
-from dagmaster.schemas.timeline import AttemptOfNode, LoggedNode
+from dagmaster.schemas.timeline import AttemptOfNode, LoggedNode, LogLine, LogMatches
 from dagmaster.store import viewing
 from dagmaster.store.connect import LOST, Pool
 from dagmaster.tasklogs import LogUnavailable
@@ -27,6 +27,7 @@ router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["nodes"])
 TEXT: Any = {200: {"content": {"text/plain": {}}, "description": "The log as it was written."}}
 MAX_ATTEMPT = 2**31 - 1
 MAX_LINES = 1_000_000
+MAX_MATCHES = 1000
 
 
 @router.get("/logs", responses=documented(404), dependencies=[READERS_OF_OWN])
@@ -72,6 +73,32 @@ async def read_log(
         "Cache-Control": "no-store",
     }
     return StreamingResponse(_pieces(node, found, wanted, look), media_type="text/plain", headers=headers)
+
+
+@router.get("/nodes/{node_id}/logs/search", responses=documented(404), dependencies=[READERS_OF_OWN])
+async def search_log(
+    job: Job,
+    node_id: str,
+    conn: Conn,
+    services: Given,
+    text: Annotated[str, Query(min_length=1, max_length=1000, description="Upper and lower case are the same.")],
+    attempt: Annotated[int | None, Query(ge=1, le=MAX_ATTEMPT, description="The first is 1; else the newest.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_MATCHES, description="So many lines at most; all are counted.")] = 100,
+) -> LogMatches:
+    """The lines of an attempt's log that hold a text, with their numbers."""
+    node = NodeLog(services.task_logs, job["job_id"], node_id)
+    state = NodeState.of(await viewing.node_standing(conn, job["job_id"], node_id))
+    found = await node.find(Wanted(attempt), state)
+    if found is None:
+        place = await viewing.find_log_place(conn, node.task_id(attempt or state.newest_begun))
+        raise NotFound(why_none(node, Wanted(attempt), state, place))
+    matches = await node.search(found.attempt, text, limit)
+    return LogMatches(
+        attempt=found.attempt,
+        lines=[LogLine(number=line.number, text=line.text) for line in matches.lines],
+        total=matches.total,
+        log_lines=matches.log_lines,
+    )
 
 
 def _pieces(node: NodeLog, found: Found, wanted: Wanted, look: "Looking") -> AsyncIterator[bytes]:

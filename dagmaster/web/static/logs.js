@@ -226,6 +226,47 @@ function count() {
   part(".log-count").textContent = !found.text ? "" : !total ? "not found" : found.at < 0 ? `${total} ${total === 1 ? "line" : "lines"}` : `${found.at + 1} of ${total}`;
 }
 
+// Only the last lines are here; the server looks through the others.
+const PAUSE = 300; // milliseconds without another letter
+const MOST = 200; // lines that are listed
+let asking = null;
+
+function lookEarlier() {
+  clearTimeout(asking?.timer);
+  asking?.abort.abort();
+  const text = field.value;
+  part(".log-earlier").hidden = true;
+  if (!text || !(log.isCut || log.dropped)) return;
+  const abort = new AbortController();
+  asking = { abort, timer: setTimeout(() => askEarlier(text, abort), PAUSE) };
+}
+
+async function askEarlier(text, abort) {
+  const query = new URLSearchParams({ text, attempt: log.attempt, limit: MOST });
+  let said;
+  try {
+    const answer = await fetch(`${known().url}/search?${query}`, { signal: abort.signal });
+    if (!answer.ok) return;
+    said = await answer.json();
+  } catch {
+    return; // Another text is looked for, or the server is away, which the page says.
+  }
+  if (abort.signal.aborted) return;
+  const shownFrom = said.log_lines - box.childElementCount;
+  const earlier = said.lines.filter((line) => line.number <= shownFrom);
+  const details = part(".log-earlier");
+  details.hidden = !earlier.length;
+  const isAll = said.lines.length === said.total;
+  details.querySelector("summary").textContent = `Found ${isAll ? "" : "at least "}${earlier.length.toLocaleString("en")} more ${earlier.length === 1 ? "line" : "lines"} before those that are shown`;
+  details.querySelector("ol").replaceChildren(...earlier.map(({ number, text: words }) => {
+    const item = document.createElement("li");
+    const place = document.createElement("b");
+    place.textContent = number.toLocaleString("en");
+    item.append(place, words.replace(ANSI, ""));
+    return item;
+  }));
+}
+
 function step(by) {
   const total = found.places.length;
   if (!total) return;
@@ -254,6 +295,7 @@ part("[data-log-wrap]").addEventListener("click", (event) => {
 field.addEventListener("input", () => {
   found.at = -1;
   look();
+  lookEarlier();
   if (found.places.length) step(-1);
 });
 field.addEventListener("keydown", (event) => {
