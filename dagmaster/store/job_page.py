@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dagmaster.model.added import OUTSIDE
+from dagmaster.model.outcome import Outcome
 from dagmaster.store.connect import Connection
 from dagmaster.store.looking import literal
 from dagmaster.store.statements import fetch, run
@@ -31,6 +32,11 @@ class NodeFilter:
     order: Sequence[str] = ()
     outcomes: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_everywhere(self) -> bool:
+        """Who looks for what failed means the children of fan-outs too."""
+        return self.parent is None and self.status == Outcome.FAILED
+
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
@@ -46,6 +52,7 @@ async def find_nodes(conn: Connection, job_id: int, wanted: NodeFilter, *, limit
     values = {
         "job_id": job_id,
         "parent": wanted.parent,
+        "is_everywhere": wanted.is_everywhere,
         "status": wanted.status,
         "fitting": [name for name, outcome in wanted.outcomes.items() if outcome == wanted.status],
         "other": list(wanted.outcomes),

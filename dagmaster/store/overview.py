@@ -47,7 +47,10 @@ class Trouble:
 
 
 async def overview_counts(conn: Connection, *, hours: int = HOURS) -> Row:
-    """`completed` and `failed` are of jobs that ended after `since`; `has_jobs` is false before the first of all."""
+    """`failed` is of the last hours, `completed` of jobs that ended after `since`: where very many end, that is later.
+
+    `has_jobs` is false before the first of all.
+    """
     [row] = await fetch(conn, "overview_counts", {"hours": hours, "scan": SCAN_ENDED})
     return row
 

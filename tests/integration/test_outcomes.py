@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from fleet import graph, retry, task
+from fleet import graph, retry, rows, task
 from web import Web, web
 
 from dagmaster.cli.watching import look, with_outcomes
@@ -14,6 +14,7 @@ from dagmaster.handlers.contract import HandlerContext
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode
 from dagmaster.store.connect import opened
+from dagmaster.store.job_page import failed_nodes
 from dagmaster.store.jobs import get_job, list_nodes
 from dagmaster.store.standing import Histories, standing_of
 from dagmaster.web.ui.gantt import gantt_of
@@ -177,3 +178,24 @@ async def test_a_fan_out_lasts_until_its_last_child_has_ended(it: Web) -> None:
     assert row.bars[-1].started_at is not None
     assert row.strip is not None
     assert row.strip.since == row.bars[-1].started_at
+
+
+async def test_tolerated_failures_are_told_in_lists_and_all_of_them_are_found(it: Web) -> None:
+    job_id = await submitted(it, "completed_with_failures")
+    listed = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
+    assert "1 failure tolerated" in listed
+    page = await it.get(f"/ui/jobs/{job_id}")
+    assert "1 failure tolerated" in page
+    assert "a bad item" in page.partition('id="tolerated"')[2].partition("</section>")[0]
+    assert 'id="node-spread__1"' in await it.get(f"/ui/jobs/{job_id}?status=failed")
+
+
+async def test_failed_children_come_in_the_order_of_their_items(it: Web) -> None:
+    job_id = await submitted(it, "completed_with_failures")
+    add = """INSERT INTO dagapp.dag_node_states (job_id, node_id, parent_node_id, fan_out_index, status, completed_at)
+             VALUES (%s, 'spread__' || %s, 'spread', %s, 'failed', now() - interval '1 second' * %s)"""
+    for index in (107, 27, 127):
+        await rows(it.dsn, add, job_id, index, index, index)
+    async with opened(it.dsn, application="test") as conn:
+        found = await failed_nodes(conn, job_id, limit=10)
+    assert [row["node_id"] for row in found] == ["spread__1", "spread__27", "spread__107", "spread__127"]

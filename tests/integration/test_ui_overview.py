@@ -111,11 +111,32 @@ async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
     assert listed == [str(jobs[2]), str(jobs[1])]
 
 
+async def test_a_failure_is_told_for_a_day_however_many_jobs_have_ended_since(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "SCAN_ENDED", 2)
+    await past.job("failed", minutes=600, error="disk full")
+    for minutes in (3, 2, 1):
+        await past.job("completed", minutes=minutes)
+    assert (await past.asked(overview_counts))["failed"] == 1
+    assert [row["error"] for row in (await past.trouble()).failures] == ["disk full"]
+    async with web(past.dsn) as one:
+        tile = (await one.get("/ui/")).partition('id="tile-failed"')[2].partition("</a>")[0]
+    assert "in the last 24 h" in tile
+
+
+async def test_failures_of_a_day_are_found_by_an_index_of_their_own(past: Past) -> None:
+    async with opened(past.dsn, application="test") as conn:
+        await conn.execute("SET enable_seqscan = off")
+        plan = await (await conn.execute(b"EXPLAIN " + SQL["overview_failures"].text, [24, 500])).fetchall()
+    assert "ix_dag_jobs_failed" in "\n".join(str(row["QUERY PLAN"]) for row in plan)
+
+
 async def test_counts_are_read_by_index(past: Past) -> None:
     statement = SQL["overview_counts"].text
     async with opened(past.dsn, application="test") as conn:
         await conn.execute("SET enable_seqscan = off")
-        plan = await (await conn.execute(b"EXPLAIN " + statement, [10_000, 24])).fetchall()
+        plan = await (await conn.execute(b"EXPLAIN " + statement, [24, 10_000])).fetchall()
     said = "\n".join(str(row["QUERY PLAN"]) for row in plan)
     assert "Index Cond: (completed_at >=" in said
 
@@ -235,7 +256,14 @@ async def test_versions_know_how_often_they_ran(dsn: str) -> None:
 
 def a_run(status: str = "completed", seconds: float | None = 1.0, number: int = 1) -> dict[str, Any]:
     ended = None if seconds is None else NOW + timedelta(seconds=seconds)
-    return {"job_id": number, "status": status, "created_at": NOW, "started_at": NOW, "completed_at": ended}
+    return {
+        "job_id": number,
+        "status": status,
+        "created_at": NOW,
+        "idle_seconds": 0.0,
+        "started_at": NOW,
+        "completed_at": ended,
+    }
 
 
 @pytest.mark.parametrize(("most", "top"), [(0, 2), (1, 2), (3, 4), (10, 10), (11, 20), (81, 100), (4000, 4000)])

@@ -11,6 +11,7 @@ FROM (
     FROM dagapp.dag_node_states
     LEFT JOIN unnest(:order::text[]) WITH ORDINALITY AS given(name, place) ON name = node_id
     WHERE job_id = :job_id AND CASE
+            WHEN :is_everywhere::boolean THEN true
             WHEN :parent::text IS NULL OR definition IS NULL THEN parent_node_id IS NOT DISTINCT FROM :parent
             ELSE node_id ^@ (:parent || '.') OR node_id ^@ (:parent || '__') END
         AND (
@@ -36,7 +37,7 @@ ORDER BY n.fan_out_index, coalesce(n.dispatched_at, n.started_at) NULLS LAST, n.
 -- Some that have failed, the first that did so first; those that the definition allows to fail are among them.
 SELECT node_id, parent_node_id, error_message, completed_at FROM dagapp.dag_node_states
 WHERE job_id = :job_id AND status = 'failed' AND (ended_by IS NULL OR ended_by NOT IN ('revoked', 'cancelled'))
-ORDER BY completed_at, node_id LIMIT :limit;
+ORDER BY CASE WHEN fan_out_index IS NULL THEN completed_at END, parent_node_id, fan_out_index, node_id LIMIT :limit;
 
 -- page_waiting_nodes --
 -- Of these nodes, those that wait for somebody outside.

@@ -1,15 +1,19 @@
 -- overview_counts --
--- What is open, and how the newest jobs of the last hours ended: `since` is where counting stopped. Here and below
--- `now()`, not `clock_timestamp()`: what changes from row to row keeps PostgreSQL from using an index.
-SELECT live.*, ended.*, live.pending + live.running > 0 OR EXISTS (SELECT FROM dagapp.dag_jobs) AS has_jobs
+-- What is open, how many jobs failed in the last hours, by the index of those, and how many of the newest completed:
+-- `since` is where counting those stopped. Here and below `now()`, not `clock_timestamp()`: what changes from row to row
+-- keeps PostgreSQL from using an index.
+SELECT live.pending, live.running, live.paused, failed.failed, ended.completed, ended.since,
+    live.pending + live.running > 0 OR EXISTS (SELECT FROM dagapp.dag_jobs) AS has_jobs
 FROM (
     SELECT count(*) FILTER (WHERE status = 'pending')::int AS pending,
         count(*) FILTER (WHERE status = 'running')::int AS running,
         count(*) FILTER (WHERE paused_at IS NOT NULL)::int AS paused
     FROM dagapp.dag_jobs WHERE status IN ('pending', 'running')
 ) live, (
+    SELECT count(*)::int AS failed FROM dagapp.dag_jobs
+    WHERE status = 'failed' AND completed_at >= now() - make_interval(hours => :hours::int)
+) failed, (
     SELECT count(*) FILTER (WHERE status = 'completed')::int AS completed,
-        count(*) FILTER (WHERE status = 'failed')::int AS failed,
         CASE WHEN count(*) < :scan::int THEN now() - make_interval(hours => :hours::int) ELSE min(completed_at) END
             AS since
     FROM (
@@ -20,13 +24,11 @@ FROM (
 ) ended;
 
 -- overview_failures --
--- The jobs that failed lately, the newest first.
+-- The jobs that failed lately, the newest first, however many others have ended since.
 SELECT job_id, workflow_id, created_at, completed_at, left(error_message, 500) AS error
-FROM (
-    SELECT * FROM dagapp.dag_jobs WHERE completed_at >= now() - make_interval(hours => :hours::int)
-    ORDER BY completed_at DESC LIMIT :scan::int
-) ended
-WHERE status = 'failed' ORDER BY completed_at DESC LIMIT :failed;
+FROM dagapp.dag_jobs
+WHERE status = 'failed' AND completed_at >= now() - make_interval(hours => :hours::int)
+ORDER BY completed_at DESC LIMIT :failed;
 
 -- overview_recovered --
 -- Those of these workflows whose newest job that has ended was created after this time, and completed.

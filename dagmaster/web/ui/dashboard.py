@@ -139,6 +139,7 @@ async def _needs(page: Page, conn: Conn, counts: Row) -> list[Need]:
 
 def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
     lately = f"in the last {_span(counts['since'])}"
+    all_failed = jobs_path(status="failed", period=f"{ENDED}{HOURS}h")
     waiting = sum(one["depth"] for one in queues)
     oldest = max((one["oldest_wait_seconds"] or 0.0 for one in queues if one["depth"]), default=0.0)
     paused = f"{counts['paused']} paused" if counts["paused"] else "jobs at work"
@@ -146,7 +147,7 @@ def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
     return [
         Tile("running", "Running", counts["running"], "loader", "/ui/jobs?status=running", paused, "running"),
         Tile("pending", "Pending", counts["pending"], "clock", "/ui/jobs?status=pending", "not begun yet"),
-        Tile("failed", "Failed", counts["failed"], "x-octagon", _ended("failed", counts), lately, "failed"),
+        Tile("failed", "Failed", counts["failed"], "x-octagon", all_failed, f"in the last {HOURS} h", "failed"),
         Tile(
             "completed",
             "Completed",

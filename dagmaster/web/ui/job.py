@@ -164,7 +164,7 @@ async def _head(looked: Looked) -> JobHead:
         done=done,
         known=known,
         estimate=await looked.page.services.histories.estimate(conn, looked.standing),
-        causes=await _causes(looked) if job["status"] in (JobStatus.FAILED, JobStatus.RUNNING) else (),
+        causes=await _causes(looked) if job["status"] != JobStatus.CANCELLED else (),
         why=await why_job(conn, looked.page, job["job_id"]) if is_explained else None,
         waiting=Waiting()
         if job["status"] in JOB_TERMINAL
