@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute
 
 from dagmaster.web import errors
 from dagmaster.web.access import Keyring, check_decisions
+from dagmaster.web.admission import Admission
 from dagmaster.web.api import (
     adding,
     aliases,
@@ -109,6 +110,7 @@ def create_app(services: Services) -> FastAPI:
     app.router.routes.extend(_routes())
     describe_access(app, ROUTERS)
     pages.install(app, services)
+    app.add_middleware(Admission)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
         _allow_origins(app, services.settings.cors_origins)

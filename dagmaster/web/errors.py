@@ -83,9 +83,9 @@ async def _known(request: Request, error: Exception) -> Response:
     status = status_of(error)
     if not isinstance(error, DagmasterError):
         log.warning("%s %s: %s", request.method, request.url.path, redact_text(str(error)).partition("\n")[0])
-        return _answer(request, status, "unavailable" if status == 503 else "invalid_value", SAID_INSTEAD[status])
+        return answer(request, status, "unavailable" if status == 503 else "invalid_value", SAID_INSTEAD[status])
     details = [{"message": str(problem)} for problem in getattr(error, "problems", ())]
-    return _answer(request, status, code_of(error), str(error), details)
+    return answer(request, status, code_of(error), str(error), details)
 
 
 def code_of(error: DagmasterError) -> str:
@@ -101,12 +101,12 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
         for problem in error.errors()
     ]
     named = "; ".join(f"{one['field']}: {one['message']}" for one in details)
-    return _answer(request, 422, "invalid_request", named, details)
+    return answer(request, 422, "invalid_request", named, details)
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = _answer(request, error.status_code, CODES.get(error.status_code, "http_error"), str(error.detail))
+    said = answer(request, error.status_code, CODES.get(error.status_code, "http_error"), str(error.detail))
     said.headers.update(error.headers or {})
     return said
 
@@ -116,12 +116,12 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     request_id = known_id("request_id")
     told = f"an unexpected error; the server's log tells more (request {request_id})"
-    said = _answer(request, 500, "internal_error", told)
+    said = answer(request, 500, "internal_error", told)
     said.headers["X-Request-ID"] = request_id or ""
     return said
 
 
-def _answer(request: Request, status: int, code: str, message: str, details: Sequence[dict[str, Any]] = ()) -> Response:
+def answer(request: Request, status: int, code: str, message: str, details: Sequence[dict[str, Any]] = ()) -> Response:
     """A page for people, a body for programs."""
     if is_page(request):
         return failure_page(request, status, message)

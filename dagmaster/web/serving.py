@@ -11,6 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from dagmaster.errors import Misconfigured
+from dagmaster.web.protocol import ImpatientProtocol
 
 GRACE_SECONDS = 5
 
@@ -74,7 +75,7 @@ async def served(app: Starlette, listener: socket.socket) -> AsyncIterator[None]
     """Answering as long as the block runs; streams are told to end."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=ImpatientProtocol,
         ws="websockets-sansio",
         lifespan="off",
         log_config=None,

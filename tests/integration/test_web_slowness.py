@@ -1,0 +1,84 @@
+"""Nobody holds a connection by saying nothing, and nobody's body is read before their key."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+from fleet import single
+from web import web
+
+from dagmaster.model.access import Role
+from dagmaster.web import admission, protocol
+
+SHORT = 0.2
+HEAD = "POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the server closes."""
+    async with asyncio.timeout(20):
+        return await reader.read()
+
+
+@pytest.mark.parametrize("said", ["", "GET /livez HTTP/1.1\r\nHost: 127", "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+async def test_who_does_not_come_to_the_point_is_shown_out(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", SHORT)
+    async with web(dsn) as it, it.real_server() as url, connected(url) as (reader, writer):
+        writer.write(said.encode())
+        assert await answer(reader) == b""
+
+
+async def test_a_second_request_has_its_own_time(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", SHORT)
+    async with web(dsn) as it, it.real_server() as url, connected(url) as (reader, writer):
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"}"), 20)
+        await asyncio.sleep(2 * SHORT)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200" in await asyncio.wait_for(reader.readuntil(b"}"), 20)
+        writer.write(b"GET /livez HTTP/1.1\r\n")
+        assert await answer(reader) == b""
+
+
+@pytest.mark.parametrize("limit", ["CHUNK_SECONDS", "WHOLE_BODY_SECONDS"])
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(admission, limit, SHORT)
+    async with web(dsn, single()) as it, it.real_server() as url, connected(url) as (reader, writer):
+        writer.write(HEAD.format(length=100).encode() + b'\r\n{"workflow_id"')
+        said = await answer(reader)
+    assert said.startswith(b"HTTP/1.1 408")
+    assert b'"code":"timeout"' in said
+
+
+@pytest.mark.parametrize("key", [None, "dm_forged", "viewer"])
+async def test_a_key_is_checked_before_the_body_is_read(dsn: str, key: str | None) -> None:
+    async with web(dsn, single()) as it, it.real_server() as url, connected(url) as (reader, writer):
+        viewer = (await it.key("somebody", Role.VIEWER))["Authorization"]
+        authorization = viewer if key == "viewer" else f"Bearer {key}"
+        said = f"Authorization: {authorization}\r\n" if key else ""
+        writer.write(f"{HEAD.format(length=4_000_000)}{said}\r\n".encode())  # It never comes.
+        found = await answer(reader)
+    assert found.startswith(b"HTTP/1.1 403" if key == "viewer" else b"HTTP/1.1 401")
+
+
+async def test_nonsense_without_a_key_is_refused_for_the_key(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        await it.key("me", Role.ADMIN)
+        said = await it.client.post("/api/v1/jobs", content=b"{nonsense", headers={"content-type": "application/json"})
+        assert said.status_code == 401
+        assert said.headers["WWW-Authenticate"] == "Bearer"
