@@ -177,7 +177,7 @@ def find(name: str) -> Workflow:
 
 
 def test_what_is_called_is_pinned_with_its_caller() -> None:
-    graph = prepare(find("top"), load_settings(), Registry(), find)
+    graph = prepare(find("top"), load_settings(), {}, find)
     by_name = {one.workflow.workflow_id: one.workflow.content_hash for one in graph.called}
     assert set(by_name) == {"leaf", "middle"}
     specs = [graph.nodes[name].child_job for name in ("a", "b")]
@@ -185,20 +185,20 @@ def test_what_is_called_is_pinned_with_its_caller() -> None:
 
 
 def test_a_change_of_what_is_called_changes_the_hash_of_its_caller() -> None:
-    before = prepare(find("middle"), load_settings(), Registry(), find)
+    before = prepare(find("middle"), load_settings(), {}, find)
     other = parse_workflow("workflow_id: leaf\nnodes:\n  a: {handler: other}", queues=RULES)
-    after = prepare(find("middle"), load_settings(), Registry(), lambda name: other)
+    after = prepare(find("middle"), load_settings(), {}, lambda name: other)
     assert before.workflow.content_hash != after.workflow.content_hash
 
 
 def test_workflows_that_call_each_other_are_refused() -> None:
     with pytest.raises(Invalid, match="in a circle: round -> about -> round"):
-        prepare(find("round"), load_settings(), Registry(), find)
+        prepare(find("round"), load_settings(), {}, find)
 
 
 def test_a_call_of_what_is_not_known_is_refused() -> None:
     workflow = parse("  a: {type: workflow, workflow: nowhere}")
     with pytest.raises(Invalid, match="node 'a' of workflow 'w' calls 'nowhere': no workflow is named"):
-        prepare(workflow, load_settings(), Registry(), find)
+        prepare(workflow, load_settings(), {}, find)
     with pytest.raises(Invalid, match="no other workflows are known here"):
         prepare(workflow, load_settings(), Registry())
