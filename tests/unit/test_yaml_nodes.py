@@ -7,7 +7,6 @@ import pytest
 from dagmaster.authoring.preparing import prepare
 from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
 from dagmaster.errors import Invalid, UnknownWorkflow
-from dagmaster.handlers import Registry
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.last import Phase
 from dagmaster.model.problems import Problem
@@ -201,4 +200,4 @@ def test_a_call_of_what_is_not_known_is_refused() -> None:
     with pytest.raises(Invalid, match="node 'a' of workflow 'w' calls 'nowhere': no workflow is named"):
         prepare(workflow, load_settings(), {}, find)
     with pytest.raises(Invalid, match="no other workflows are known here"):
-        prepare(workflow, load_settings(), Registry())
+        prepare(workflow, load_settings(), {})
