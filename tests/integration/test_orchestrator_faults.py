@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -10,8 +11,10 @@ import pytest
 from fleet import NEVER, Fleet, chain, fan, fleet, graph, retry, rows, single, task
 
 from dagmaster.handlers import HandlerContext
-from dagmaster.orchestrator import definitions, orchestrator
+from dagmaster.orchestrator import chores, definitions, orchestrator, sight
+from dagmaster.store.connect import opened
 from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.instances import register_worker, this_instance
 from dagmaster.store.jobs import NewJob
 
 # psycopg's pipelines complain, out of reach, when their connection is lost under them.
@@ -317,24 +320,27 @@ async def test_jobs_submitted_while_the_connection_is_away_are_found(dsn: str) -
             await running.completed(await running.submit(graph({"a": task("echo", "END")}, start="a")), seconds=15)
 
 
-async def test_healthy_workers_keep_their_tasks_while_nobody_can_beat(dsn: str) -> None:
-    """A lock on the workers' table, held for longer than a lease."""
-    lease, goes_on = 0.8, asyncio.Event()
-
-    async def wait(ctx: HandlerContext) -> dict[str, int]:
-        await goes_on.wait()
-        return {"attempt": ctx.retry_count}
-
-    async with fleet(dsn, wait=wait) as running:
-        await running.orchestrator(worker_lost_after_seconds=lease, heartbeat_seconds=0.1)
-        await running.worker(heartbeat_interval_seconds=0.1, lease_seconds=lease)
-        job_id = await running.submit(single("wait", retry=retry(3)))
-        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_running")
-        for _ in range(2):
-            async with await psycopg.AsyncConnection.connect(dsn) as foreign:
-                await foreign.execute("LOCK TABLE dagapp.dag_workers IN ACCESS EXCLUSIVE MODE")
-                await asyncio.sleep(2 * lease)
-            await asyncio.sleep(lease / 4)
-        goes_on.set()
-        await running.completed(job_id)
-        assert (await running.nodes(job_id))["work"]["output"] == {"attempt": 0}
+async def test_who_could_not_see_for_a_while_gives_up_nobody_for_a_lease(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL stood still, or the workers' table was locked: nobody could beat, and nobody could look."""
+    now = 1000.0
+    monkeypatch.setattr(sight, "monotonic", lambda: now)
+    old = "UPDATE dagapp.dag_workers SET last_heartbeat = clock_timestamp() - interval '1 minute'"
+    status = "SELECT status FROM dagapp.dag_workers"
+    async with fleet(dsn) as running, opened(dsn, application="test") as conn:
+        role = await running.orchestrator(worker_lost_after_seconds=NEVER)
+        await register_worker(conn, this_instance(), queues=["q"], concurrency=1)
+        rescue = chores.Rescue(role.it, replace(role.intervals, worker_lost_after_seconds=10.0), role.notifier)
+        await rescue.run_once(conn)
+        await running.rows(old)
+        now += 8  # The look before was too long ago.
+        await rescue.run_once(conn)
+        assert await running.value(status) == "active"
+        for _ in range(3):
+            now += 3
+            await rescue.run_once(conn)
+        assert await running.value(status) == "active"
+        now += 3  # It has had a whole lease.
+        await rescue.run_once(conn)
+        assert await running.value(status) == "lost"
