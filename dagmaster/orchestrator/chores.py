@@ -23,9 +23,11 @@ from dagmaster.store.instances import (
     beat_orchestrator,
     bury_dead,
     forget_instances,
+    hand_over_jobs,
     is_orchestrated,
     register_orchestrator,
     rescue_tasks,
+    stall_orchestrator,
     take_over_jobs,
 )
 from dagmaster.store.jobs import call_off_orphans
@@ -154,23 +156,42 @@ def chores_of(
 
 
 async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
-    """Say that this instance lives, unless its loop stands still: then its jobs are better off elsewhere."""
-    last = orchestrator.stats.last_cycle_at
-    now = orchestrator.clock.now()
-    stalled = last is not None and (now - last).total_seconds() > intervals.orphan_threshold_seconds
-    if stalled:
-        log.warning("the loop has not moved since %s; not beating", last)
+    """Say that this instance lives, unless it gets nothing done: then its jobs are better off elsewhere."""
+    orchestrator.reach_database(2 * min(intervals.heartbeat_seconds, TELL_SECONDS) + RETRY_SECONDS)
+    if is_stalled(orchestrator, intervals):
+        await give_up_jobs(conn, orchestrator, intervals)
         return
     asked = monotonic()
     database_now = await beat_orchestrator(conn, orchestrator.me, len(orchestrator.jobs), orchestrator.summary())
     if database_now is None:
         await register_orchestrator(conn, orchestrator.me)
         orchestrator.forget_all()
+        await adopt(conn, orchestrator, intervals)
         return
     orchestrator.clock.adjust(database_now, asked, monotonic())
     if orchestrator.beaten(database_now) > intervals.orphan_threshold_seconds:
         log.warning("this orchestrator was away for too long; reading its jobs anew")
         orchestrator.forget_all()
+
+
+def is_stalled(orchestrator: Orchestrator, intervals: Intervals) -> bool:
+    """It tries in vain, or its loop does not come round any more."""
+    threshold, last = intervals.orphan_threshold_seconds, orchestrator.stats.last_cycle_at
+    is_late = last is not None and (orchestrator.clock.now() - last).total_seconds() > threshold
+    return is_late or orchestrator.seconds_without_progress > threshold
+
+
+async def give_up_jobs(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
+    """Others take them; it registers again when it gets through a cycle."""
+    log.error(
+        "this orchestrator has made no progress for %.0f s and gives its jobs up: %s",
+        orchestrator.seconds_without_progress,
+        orchestrator.stats.last_error or "its loop stands still",
+    )
+    await stall_orchestrator(conn, orchestrator.me, orchestrator.summary())
+    orchestrator.forget_all()
+    if await hand_over_jobs(conn, orchestrator.me, threshold_seconds=intervals.orphan_threshold_seconds):
+        await conn.execute(f"NOTIFY {MAIL}")
 
 
 class Rescue:
@@ -209,6 +230,8 @@ class Adoption:
 
 async def adopt(conn: Connection, orchestrator: Orchestrator, threshold_seconds: float) -> None:
     """Take over jobs that have no living owner."""
+    if is_stalled(orchestrator, intervals):
+        return
     while True:
         taken = await take_over_jobs(
             conn,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
@@ -93,6 +94,8 @@ class Orchestrator:
         self._too_large: dict[int, str] = {}  # jobs that were in a batch which could not be written, and why
         self._mail_waits = True
         self._last_beat: datetime | None = None
+        self._tries_since: float | None = None
+        self._reached_since = self._reached_at = monotonic()
         self._wake = asyncio.Event()
 
     # What others in this process may ask of it.
@@ -120,9 +123,31 @@ class Orchestrator:
         last, self._last_beat = self._last_beat, at
         return (at - last).total_seconds() if last is not None else 0.0
 
+    @property
+    def seconds_without_progress(self) -> float:
+        """For how long it has tried to do what there is to do, and has not got through a single cycle.
+
+        Time in which the database was out of reach does not count: then nobody else could do better.
+        """
+        if self._tries_since is None:
+            return 0.0
+        return max(monotonic() - max(self._tries_since, self._reached_since), 0.0)
+
+    def reach_database(self, patience_seconds: float) -> None:
+        """The heartbeat has its connection; for longer than this it was never without."""
+        now = monotonic()
+        if now - self._reached_at > patience_seconds:
+            self._reached_since = now
+        self._reached_at = now
+
     def summary(self) -> dict[str, Any]:
         """What other instances and people may know of this one."""
-        return {**asdict(self.stats), "current_cycle_id": self.stats.cycles, **self.memory.summary()}
+        return {
+            **asdict(self.stats),
+            "current_cycle_id": self.stats.cycles,
+            "no_progress_seconds": round(self.seconds_without_progress, 1),
+            **self.memory.summary(),
+        }
 
     def open_queue(self, queue: str) -> None:
         """There is room in it again: jobs that hold tasks for it back may let them go."""
@@ -176,6 +201,8 @@ class Orchestrator:
         self.stats.cycles += 1
         self.stats.last_cycle_at = now = self.clock.now()
         self.memory.begin_cycle(now)
+        if self._tries_since is None:
+            self._tries_since = monotonic()
         reports, rest = self._collect(now)
         posts = [*reports, *rest]
         left = by_job(posts)
@@ -197,6 +224,7 @@ class Orchestrator:
             raise
         finally:
             self.memory.end_cycle(had_work=bool(posts))
+        self._tries_since = None
         return bool(posts)
 
     def _collect(self, now: datetime) -> tuple[list[Post], list[Post]]:

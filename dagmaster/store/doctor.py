@@ -265,6 +265,13 @@ CHECKS = (
         "find_silent_workers",
     ),
     Check(
+        "stalled_orchestrators",
+        "orchestrators that make no progress",
+        "They have work and get none of it done: see `last_error` and their logs. Their jobs go to others.",
+        PROBLEM,
+        "find_stalled_orchestrators",
+    ),
+    Check(
         "misplaced_events",
         "events outside the partitions of their days",
         "They came before their partition was made, and retention cannot drop them. --repair moves those of today on.",

@@ -51,6 +51,18 @@ async def stop_orchestrator(conn: Connection, me: Instance, stats: Mapping[str, 
     await run(conn, "stop_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
 
 
+async def stall_orchestrator(conn: Connection, me: Instance, stats: Mapping[str, Any]) -> None:
+    await run(conn, "stall_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
+
+
+async def stalled_orchestrators(
+    conn: Connection, *, progress_seconds: float, orphan_seconds: float
+) -> list[dict[str, Any]]:
+    """Those that are there and have got nothing done for so long."""
+    values = {"progress_seconds": progress_seconds, "orphan_seconds": orphan_seconds}
+    return await fetch(conn, "stalled_orchestrators", values)
+
+
 async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[int]:
     values = {"instance_id": me.instance_id, "threshold_seconds": threshold_seconds, "limit": limit}
     return [row["job_id"] for row in await fetch(conn, "take_over_jobs", values)]

@@ -10,6 +10,7 @@ from dagmaster.authoring.preparing import queues_of
 from dagmaster.errors import NotFound
 from dagmaster.store.connect import AWAY, Connection
 from dagmaster.store.health import health_check
+from dagmaster.store.instances import stalled_orchestrators
 from dagmaster.store.revision import HEAD, current_revision
 from dagmaster.store.schedules import schedule_counts
 from dagmaster.store.viewing import missing_partitions, view_queues
@@ -17,6 +18,8 @@ from dagmaster.web.services import Services
 
 # Whoever asks whether all is well does not want to wait for the answer.
 REACH_SECONDS = 2.0
+# For so long an orchestrator may try in vain before it is said aloud.
+NO_PROGRESS_SECONDS = 30.0
 
 
 class Health(StrEnum):
@@ -92,7 +95,18 @@ async def _schema(conn: Connection, _: Services) -> Verdict:
 
 
 async def _orchestrators(conn: Connection, services: Services) -> Verdict:
-    return _someone((await _signs(conn, services))["active_orchestrators"], "orchestrator")
+    active = (await _signs(conn, services))["active_orchestrators"]
+    stalled = await stalled_orchestrators(
+        conn,
+        progress_seconds=NO_PROGRESS_SECONDS,
+        orphan_seconds=services.settings.orphan_threshold_seconds,
+    )
+    if not stalled:
+        return _someone(active, "orchestrator")
+    at_work = active - sum(row["status"] == "running" for row in stalled)
+    names = ", ".join(f"{row['orchestrator_id']} on {row['hostname']}" for row in stalled)
+    health = Health.DEGRADED if at_work > 0 else Health.UNHEALTHY
+    return Verdict(health, f"no progress is made by {names}", {"active": at_work, "stalled": stalled})
 
 
 async def _workers(conn: Connection, services: Services) -> Verdict:

@@ -132,6 +132,11 @@ BREAKS: dict[str, tuple[Base, str]] = {
         "INSERT INTO dag_workers (worker_id, hostname, pid, host_key, status, queues, concurrency, last_heartbeat) "
         f"VALUES ('w', 'h', 1, 'k', 'active', '{{{{q}}}}', 1, {LONG_AGO})",
     ),
+    "stalled_orchestrators": (
+        live,
+        "INSERT INTO dag_orchestrators (orchestrator_id, hostname, pid, host_key, status, stats) "
+        "VALUES ('o', 'h', 1, 'k', 'stalled', '{{\"no_progress_seconds\": 130}}')",
+    ),
     "misplaced_events": (
         live,
         "INSERT INTO dag_job_events (job_id, created_at, event_type, event_status, source_app) "

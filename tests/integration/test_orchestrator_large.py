@@ -7,14 +7,17 @@ from typing import Any
 
 import psycopg
 import pytest
+from fleet import OrchestratorRole, chain, child, fan, fleet, graph, single, task, wait_until
 
 from dagmaster.engine.turn import Rules
 from dagmaster.engine.values import StoredValue
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.orchestrator import orchestrator as orchestrators
 from dagmaster.store.batch import Batch
+from dagmaster.store.connect import opened
+from dagmaster.store.doctor import examine
+from dagmaster.store.instances import stalled_orchestrators
 from dagmaster.store.jobs import NewJob
-from tests.integration.fleet import OrchestratorRole, chain, child, fan, fleet, graph, single, task, wait_until
 
 SMALL = Rules(inline_bytes=1_000, max_turn_bytes=20_000, max_fan_in_bytes=200_000, max_result_bytes=200_000)
 LARGE = 5_000
@@ -214,3 +217,28 @@ async def test_a_job_that_is_too_large_to_be_written_can_be_cancelled(dsn: str, 
         await running.cancel(job_id)
         [row] = await running.ended(job_id)
         assert row["status"] == "cancelled"
+
+
+async def test_an_orchestrator_that_gets_nothing_done_says_so_and_gives_its_jobs_up(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    commit = orchestrators.commit
+    async with fleet(dsn) as running:
+        first = await running.orchestrator(orphan_threshold_seconds=1.5)
+
+        async def fail_the_first(conn: Any, batch: Batch) -> None:
+            if batch.owner_id == first.id:
+                raise psycopg.OperationalError("server closed the connection unexpectedly")
+            await commit(conn, batch)
+
+        monkeypatch.setattr(orchestrators, "commit", fail_the_first)
+        job_id = await running.submit(single())
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE status = 'stalled'")
+        async with opened(dsn, application="test") as conn:
+            [finding] = [one for one in await examine(conn, again_seconds=0) if one.name == "stalled_orchestrators"]
+            [stalled] = await stalled_orchestrators(conn, progress_seconds=30, orphan_seconds=30)
+        assert finding.examples[0]["orchestrator_id"] == stalled["orchestrator_id"] == first.id
+        assert "has made no progress" in caplog.text
+        await running.orchestrator(orphan_threshold_seconds=1.5)
+        await running.worker()
+        await running.completed(job_id)

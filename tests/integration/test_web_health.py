@@ -65,3 +65,15 @@ async def test_a_task_that_has_no_queue_makes_the_whole_unhealthy(dsn: str, tmp_
         [queues] = [check for check in said["checks"] if check["name"] == "queues"]
         assert (said["status"], queues["status"]) == ("unhealthy", "unhealthy")
         assert "lost.yaml" in queues["details"]["problems"][0]
+
+
+async def test_health_names_an_orchestrator_that_makes_no_progress(dsn: str) -> None:
+    async with web(dsn) as it:
+        await rows(
+            dsn,
+            """INSERT INTO dagapp.dag_orchestrators (orchestrator_id, hostname, pid, host_key, status, stats)
+               VALUES ('7', 'somewhere', 1, 'k', 'running', '{"no_progress_seconds": 90, "last_error": "too much"}')""",
+        )
+        said = await it.get("/health/orchestrators", 503)
+        assert said["status"] == "unhealthy"
+        assert "7 on somewhere" in said["message"]

@@ -239,6 +239,14 @@ FROM dagapp.dag_workers w
 WHERE w.status = 'active' AND w.last_heartbeat <= clock_timestamp() - make_interval(secs => :worker_lost_seconds)
 ORDER BY w.last_heartbeat LIMIT :limit;
 
+-- find_stalled_orchestrators --
+SELECT orchestrator_id AS key, orchestrator_id, hostname, pid, status,
+    (stats ->> 'no_progress_seconds')::float AS seconds, stats ->> 'last_error' AS last_error
+FROM dagapp.dag_orchestrators
+WHERE heartbeat_at > clock_timestamp() - make_interval(secs => :orphan_seconds)
+    AND (status = 'stalled' OR (status = 'running' AND (stats ->> 'no_progress_seconds')::float > 30))
+ORDER BY orchestrator_id LIMIT :limit;
+
 -- find_misplaced_events --
 SELECT e.event_id::text AS key, e.event_id, e.job_id, e.created_at, e.event_type
 FROM dagapp.dag_job_events_default e

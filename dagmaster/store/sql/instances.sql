@@ -14,6 +14,22 @@ RETURNING clock_timestamp() AS now;
 -- Gone, on purpose.
 UPDATE dagapp.dag_orchestrators SET status = 'stopped', jobs_owned = 0, stats = :stats::jsonb WHERE orchestrator_id = :instance_id;
 
+-- stall_orchestrator --
+-- It gets nothing done, and is given nothing more until it does.
+UPDATE dagapp.dag_orchestrators
+SET status = 'stalled', heartbeat_at = clock_timestamp(), jobs_owned = 0, stats = :stats::jsonb
+WHERE orchestrator_id = :instance_id;
+
+-- stalled_orchestrators --
+-- Those that are there and get nothing done.
+SELECT orchestrator_id, hostname, pid, status, (stats ->> 'no_progress_seconds')::float AS seconds,
+    stats ->> 'last_error' AS last_error
+FROM dagapp.dag_orchestrators
+WHERE heartbeat_at > clock_timestamp() - make_interval(secs => :orphan_seconds)
+    AND status IN ('running', 'stalled')
+    AND (status = 'stalled' OR (stats ->> 'no_progress_seconds')::float > :progress_seconds::float)
+ORDER BY orchestrator_id;
+
 -- list_orchestrators --
 SELECT orchestrator_id, hostname, pid, host_key, status, started_at, heartbeat_at, jobs_owned, stats
 FROM dagapp.dag_orchestrators ORDER BY started_at DESC LIMIT 100;
