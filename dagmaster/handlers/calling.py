@@ -247,7 +247,7 @@ def _message(error: BaseException) -> str:
         return ""
 
 
-def encode_output(output: Any, max_bytes: int) -> bytes:
+def encode_output(output: Any, max_bytes: int, what: str = "the output") -> bytes:
     """JSON that PostgreSQL accepts; raises `TooLong`, and `Permanent` for what cannot be JSON.
 
     Sets become sorted lists, bytes base64, timedeltas seconds, Decimals exact numbers, NaN null.
@@ -260,7 +260,7 @@ def encode_output(output: Any, max_bytes: int) -> bytes:
         encoded = NUL.sub(rb"\1\\ufffd", encoded)
     if len(encoded) > max_bytes:
         raise TooLong(
-            f"the output is {len(encoded):,} bytes, the limit is {max_bytes:,}; "
+            f"{what} is {len(encoded):,} bytes, the limit is {max_bytes:,}; "
             "store large results as files or tables and return where they are"
         )
     return encoded

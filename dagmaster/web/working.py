@@ -255,6 +255,7 @@ async def save(conn: Connection, services: Services, worker_id: str, body: Worke
     """The id of the checkpoint. Raises TaskOver."""
     await _check_held(conn, worker_id, body.task_id)
     limit = _max_output_bytes(services)
+    encoded([body.data, body.artifacts], limit)
     fields = {
         "phase_name": clean_text(body.phase),
         "state_data": orjson.loads(encoded(body.data, limit)),

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dagmaster.queues.contract import TaskReport
 from dagmaster.worker.spool import Spool
 
+# A transaction of more would hold up the reports that come after it, and cost as much memory again and again.
+MAX_BYTES = 16 * 1024 * 1024
+
 
 class Outbox:
     """In the order of their coming. With a spool they outlive the process."""
@@ -17,8 +20,15 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._reports)
 
-    def all(self) -> list[TaskReport]:
-        return list(self._reports)
+    def first(self, max_bytes: int = MAX_BYTES) -> list[TaskReport]:
+        """As many as may go at once: at least one, if there is any."""
+        chosen: list[TaskReport] = []
+        for report in self._reports:
+            max_bytes -= len(report.output or b"")
+            if chosen and max_bytes < 0:
+                break
+            chosen.append(report)
+        return chosen
 
     def task_ids(self) -> Iterable[str]:
         return (report.task_id for report in self._reports)

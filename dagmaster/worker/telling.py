@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-import orjson
-
 from dagmaster.errors import TaskOver
 from dagmaster.handlers.calling import encode_output
 from dagmaster.handlers.contract import Checkpoint, Progress
@@ -63,8 +61,13 @@ class Teller:
         return partial(self._keep, task_id)
 
     def _keep(self, task_id: str, checkpoint: Checkpoint) -> Future[None]:
-        data = encode_output(checkpoint.data, self._max_bytes)
-        artifacts = orjson.dumps([dict(one) for one in checkpoint.artifacts]) if checkpoint.artifacts else None
+        what = f"the data of the checkpoint {checkpoint.phase}"
+        data = encode_output(checkpoint.data, self._max_bytes, what)
+        artifacts = None
+        if checkpoint.artifacts:
+            left = max(self._max_bytes - len(data), 0)
+            what = f"the list of artifacts of the checkpoint {checkpoint.phase}, with its data,"
+            artifacts = encode_output([dict(one) for one in checkpoint.artifacts], left, what)
         return self._store(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts))
 
     def add_sink(self, task_id: str) -> Callable[[Sequence[bytes]], Future[None]]:

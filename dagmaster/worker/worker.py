@@ -267,7 +267,7 @@ class Worker:
         """The loop: one transaction reports what ended and claims what comes next. It ends when all has ended."""
         claims = not self._transport.waits
         while not (stop.is_set() and self._is_done()):
-            reports = self._outbox.all()
+            reports = self._outbox.first()
             wanted = self.free_slots if claims and self._more_waits else 0
             if reports or wanted:
                 await self._trade(link, reports, wanted)
@@ -451,9 +451,10 @@ class Worker:
             async with asyncio.timeout(CLEANUP_SECONDS), self._transport.open(self.worker_id) as link:
                 await self._speaker.save_all(link)
                 unknown = await link.forgotten(self._known()) if was_asked else []
-                reports = self._outbox.all()
-                if reports or unknown:
-                    await link.exchange([*reports, *map(_given_back, unknown)], 0)
+                if unknown:
+                    await link.exchange([_given_back(message) for message in unknown], 0)
+                while reports := self._outbox.first():
+                    await link.exchange(reports, 0)
                     self._outbox.remove_first(reports)
                 if not dies_with:  # Otherwise its lease runs out, and they are lost.
                     await link.leave(self.standing())

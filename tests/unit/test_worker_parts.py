@@ -11,12 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from dagmaster.handlers.calling import TooLong
 from dagmaster.handlers.contract import Checkpoint, HandlerContext
-from dagmaster.queues.contract import TaskMessage
+from dagmaster.queues.contract import TaskMessage, TaskReport
 from dagmaster.tasklogs.contract import LogUnavailable
 from dagmaster.tasklogs.files import FileLogs
 from dagmaster.worker.execute import _wait_for_thread
 from dagmaster.worker.logbook import Logbook
+from dagmaster.worker.outbox import Outbox
 from dagmaster.worker.slots import Slots
 from dagmaster.worker.telling import Teller
 
@@ -155,3 +157,23 @@ async def test_a_thread_that_fails_after_its_task_was_cancelled_leaves_no_error_
     del thread, waiting
     gc.collect()
     assert unheard == []
+
+
+def test_large_reports_go_out_one_after_the_other() -> None:
+    outbox = Outbox()
+    for number, size in enumerate((3, 3, 9, 1)):
+        outbox.add(TaskReport(f"t{number}", 1, "n", "completed", b"x" * size))
+    sent = []
+    while reports := outbox.first(max_bytes=6):
+        sent.append([report.task_id for report in reports])
+        outbox.remove_first(reports)
+    assert sent == [["t0", "t1"], ["t2"], ["t3"]]
+
+
+async def test_a_checkpoint_over_the_limit_is_refused_with_its_artifacts_counted() -> None:
+    keep = Teller(100).checkpoint_sink("t")
+    keep(Checkpoint("half", {"n": "x" * 50}))
+    with pytest.raises(TooLong, match="the data of the checkpoint half is 159 bytes, the limit is 100"):
+        keep(Checkpoint("half", {"n": "x" * 151}))
+    with pytest.raises(TooLong, match="artifacts of the checkpoint half"):
+        keep(Checkpoint("half", {"n": "x" * 50}, artifacts=[{"path": "y" * 60}]))
