@@ -158,7 +158,7 @@ def chores_of(
 async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Say that this instance lives, unless it gets nothing done: then its jobs are better off elsewhere."""
     orchestrator.reach_database(2 * min(intervals.heartbeat_seconds, TELL_SECONDS) + RETRY_SECONDS)
-    if is_stalled(orchestrator, intervals):
+    if is_stalled(orchestrator, intervals.orphan_threshold_seconds):
         await give_up_jobs(conn, orchestrator, intervals)
         return
     asked = monotonic()
@@ -166,7 +166,7 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
     if database_now is None:
         await register_orchestrator(conn, orchestrator.me)
         orchestrator.forget_all()
-        await adopt(conn, orchestrator, intervals)
+        await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
         return
     orchestrator.clock.adjust(database_now, asked, monotonic())
     if orchestrator.beaten(database_now) > intervals.orphan_threshold_seconds:
@@ -174,11 +174,11 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
         orchestrator.forget_all()
 
 
-def is_stalled(orchestrator: Orchestrator, intervals: Intervals) -> bool:
+def is_stalled(orchestrator: Orchestrator, threshold_seconds: float) -> bool:
     """It tries in vain, or its loop does not come round any more."""
-    threshold, last = intervals.orphan_threshold_seconds, orchestrator.stats.last_cycle_at
-    is_late = last is not None and (orchestrator.clock.now() - last).total_seconds() > threshold
-    return is_late or orchestrator.seconds_without_progress > threshold
+    last = orchestrator.stats.last_cycle_at
+    is_late = last is not None and (orchestrator.clock.now() - last).total_seconds() > threshold_seconds
+    return is_late or orchestrator.seconds_without_progress > threshold_seconds
 
 
 async def give_up_jobs(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
@@ -230,7 +230,7 @@ class Adoption:
 
 async def adopt(conn: Connection, orchestrator: Orchestrator, threshold_seconds: float) -> None:
     """Take over jobs that have no living owner."""
-    if is_stalled(orchestrator, intervals):
+    if is_stalled(orchestrator, threshold_seconds):
         return
     while True:
         taken = await take_over_jobs(

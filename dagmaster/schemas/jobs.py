@@ -75,7 +75,10 @@ class NodeReply(Reply):
     started_at: Time | None
     completed_at: Time | None
     duration_seconds: float | None
-    output: Any = None
+    output: Any = Field(
+        default=None, description="in lists only while it is small, and the outputs together; the node shows it whole"
+    )
+    output_bytes: int | None = Field(default=None, description="of the output as JSON")
 
 
 class NodeCounts(Reply):
@@ -112,6 +115,7 @@ class JobReply(JobSummary):
     updated_at: Time
     summary: NodeCounts
     nodes: list[NodeReply]
+    nodes_has_more: bool = Field(default=False, description="more nodes follow: ask with a larger `offset`")
 
 
 class JobCreated(Reply):

@@ -91,15 +91,12 @@ def _statement(values: Mapping[str, Any], *, calls_workers: bool) -> Statement:
     parts = tuple(part for rows, part in PARTS.items() if values[rows] is not None)
     checks = tuple(f"check_{part}" for part in CHECKED if part in parts)
     calls = ("call_workers",) if calls_workers else ()
-    variant = {"job_rows": "job_rows_of_parts"} if values["has_parts"] else {}
-    named = tuple((part, variant.get(part, part)) for part in ("held", *parts))
-    return compose(named, ("check_held", *checks, *calls))
+    return compose(("held", *parts), ("check_held", *checks, *calls))
 
 
 def _values(batch: Batch) -> dict[str, Any]:
     turns = [turn for turn, _ in batch.turns]
     jobs = [_job_row(turn) for turn in turns if turn.job_touched]
-    has_parts = any("result_parts" in row for row in jobs)
     nodes = [_node_row(turn.job, node) for turn in turns for node in turn.touched.values()]
     tasks = [(turn.job, dispatch) for turn in turns for dispatch in turn.dispatches.values()]
     return {
@@ -108,8 +105,7 @@ def _values(batch: Batch) -> dict[str, Any]:
         "fences": encode_rows([{"job_id": turn.job.job_id, "owner_epoch": epoch} for turn, epoch in batch.turns]),
         "jobs": encode_rows(jobs),
         "job_count": len(jobs),
-        "has_parts": has_parts,
-        "nodes": encode_rows(nodes) or ("[]" if has_parts else None),
+        "nodes": encode_rows(nodes) or ("[]" if jobs else None),  # The results of jobs look for their parts there.
         "node_count": len(nodes),
         "new_nodes": encode_rows(
             [_new_node_row(turn.job, node, turn) for turn in turns for node in turn.created.values()]

@@ -1,5 +1,6 @@
 """Jobs: submitted in one transaction, loaded into their owner's memory, shown to people."""
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,6 +27,8 @@ MAX_NAME_LENGTH = 128
 MAX_ID, ID_DIGITS = 2**63 - 1, 19
 # Larger values are not read into an owner's memory.
 INLINE_BYTES = 64 * 1024
+# Of the outputs in one answer, together.
+MAX_SHOWN_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,9 +357,30 @@ async def get_job(conn: Connection, job_id: int) -> dict[str, Any]:
     return row
 
 
-async def get_whole_job(conn: Connection, job_id: int, *, with_children: bool = False) -> dict[str, Any]:
-    """The job with the `counts` of its nodes and its `nodes`, in one round trip: this is what clients poll."""
-    cursor = await run(conn, "show_whole_job", {"job_id": job_id, "with_children": with_children})
+async def get_job_head(conn: Connection, job_id: int) -> dict[str, Any]:
+    """Without its inputs and its result, which may be large."""
+    row = await (await run(conn, "show_job_head", {"job_id": job_id})).fetchone()
+    if row is None:
+        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
+    return row
+
+
+async def get_whole_job(
+    conn: Connection, job_id: int, *, with_children: bool = False, limit: int = 5000, offset: int = 0
+) -> dict[str, Any]:
+    """The job with a page of its `nodes`, in one round trip: this is what clients poll.
+
+    `input_params` and `result_data` are JSON. Outputs that are large, each or together, are left out.
+    """
+    values = {
+        "job_id": job_id,
+        "with_children": with_children,
+        "limit": limit,
+        "offset": offset,
+        "inline_bytes": INLINE_BYTES,
+        "max_bytes": MAX_SHOWN_BYTES,
+    }
+    cursor = await run(conn, "show_whole_job", values)
     row = await cursor.fetchone()
     if row is None:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
@@ -373,8 +397,16 @@ async def returned_by(conn: Connection, job: Mapping[str, Any]) -> Any:
         returns = orjson.loads(returns)
     if returns is None:
         return None
+    return await asyncio.to_thread(_returned, returns, job)
+
+
+def _returned(returns: Any, job: Mapping[str, Any]) -> Any:
+    """What the job was given and gives may be JSON, and large."""
+    inputs, result = (
+        orjson.loads(value) if isinstance(value, str) else value for value in (job["input_params"], job["result_data"])
+    )
     try:
-        return returned_value(returns, job["result_data"] or {}, job["input_params"])
+        return returned_value(returns, result or {}, inputs)
     except ExpressionFailed:  # Of a node that was skipped, or that was allowed to fail.
         return None
 
@@ -420,8 +452,11 @@ async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[int
     return [row["job_id"] for row in await fetch(conn, "find_job_ids", {"lows": lows, "highs": highs, "limit": limit})]
 
 
-async def list_nodes(conn: Connection, job_id: int, *, with_children: bool = False) -> list[dict[str, Any]]:
-    values = {"job_id": job_id, "with_children": with_children}
+async def list_nodes(
+    conn: Connection, job_id: int, *, with_children: bool = False, inline_bytes: int | None = INLINE_BYTES
+) -> list[dict[str, Any]]:
+    """Outputs over `inline_bytes` are left out."""
+    values = {"job_id": job_id, "with_children": with_children, "inline_bytes": inline_bytes}
     return await fetch(conn, "show_nodes", values)
 
 

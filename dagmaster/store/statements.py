@@ -47,9 +47,9 @@ SQL = {name: _number(code) for name, code in _CODE.items()}
 
 
 @cache
-def compose(parts: tuple[tuple[str, str], ...], checks: tuple[str, ...]) -> Statement:
-    """One statement of several: the parts as CTEs, each by its name in it and its own; the checks as its result."""
-    ctes = ",\n".join(f"{name} AS (\n{_CODE[part]}\n)" for name, part in parts)
+def compose(parts: tuple[str, ...], checks: tuple[str, ...]) -> Statement:
+    """One statement of several: the parts as CTEs of their names, the checks as its result."""
+    ctes = ",\n".join(f"{name} AS (\n{_CODE[name]}\n)" for name in parts)
     return _number(f"WITH {ctes}\nSELECT {', '.join(f'({_CODE[name]})' for name in checks)}")
 
 

@@ -10,7 +10,7 @@ from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownNode, Unkno
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.instances import want_worker
-from dagmaster.store.jobs import get_job
+from dagmaster.store.jobs import get_job_head
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.signals import MAIL
 from dagmaster.store.statements import run
@@ -50,7 +50,7 @@ async def request_retry(
     conn: Connection, job_id: int, node_id: str | None, *, actor: str | None, threshold_seconds: float
 ) -> Row:
     """A failed job is reopened; in a running one a node's back-off is cut short. None stands for all that failed."""
-    job = await get_job(conn, job_id)
+    job = await get_job_head(conn, job_id)
     if node_id is not None:
         await _check_node(conn, job, node_id)
     if job["status"] == JobStatus.FAILED:
@@ -88,7 +88,7 @@ async def _reopen(
     values = {"job_id": job_id, "node_id": node_id, "data": data, "threshold_seconds": threshold_seconds}
     if await (await run(conn, "reopen_job", values)).fetchone() is not None:
         return
-    job = await get_job(conn, job_id)
+    job = await get_job_head(conn, job_id)
     if "removal" in job["metadata"]:
         raise Conflict(f"job {job_id} is old and is just being removed")
     if job["owner_id"] is not None:
@@ -97,7 +97,7 @@ async def _reopen(
 
 
 async def _live_job(conn: Connection, job_id: int, wish: str) -> Row:
-    job = await get_job(conn, job_id)
+    job = await get_job_head(conn, job_id)
     if job["status"] in JOB_TERMINAL:
         raise JobEnded(f"job {job_id} is {job['status']} and cannot be {wish}")
     return job
@@ -112,7 +112,7 @@ async def until(conn: Connection, job_id: int, holds: Callable[[Row], bool], *, 
     """The job when it is as asked for, or as it is when that took too long."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
-        job = await get_job(conn, job_id)
+        job = await get_job_head(conn, job_id)
         if holds(job) or asyncio.get_running_loop().time() > deadline:
             return job
         await asyncio.sleep(LOOK_SECONDS)

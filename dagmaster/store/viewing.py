@@ -10,6 +10,7 @@ import orjson
 from dagmaster.errors import Invalid, UnknownNode
 from dagmaster.model.states import EVENT_ALIASES, EndedBy, NodeStatus
 from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.jobs import INLINE_BYTES, MAX_SHOWN_BYTES
 from dagmaster.store.statements import fetch, run
 
 ENDED_STATES = ("completed", "failed")
@@ -81,7 +82,15 @@ async def view_job_nodes(
     offset: int = 0,
 ) -> list[Row]:
     """The job's own nodes, or the children of the fan-out `parent`."""
-    values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
+    values = {
+        "job_id": job_id,
+        "parent": parent,
+        "status": _status(status),
+        "limit": limit,
+        "offset": offset,
+        "inline_bytes": INLINE_BYTES,
+        "max_bytes": MAX_SHOWN_BYTES,
+    }
     return await fetch(conn, "view_job_nodes", values)
 
 

@@ -64,7 +64,7 @@ class Record:
 
 
 async def read_record(conn: Connection, job_id: int) -> Record:
-    rows = await list_nodes(conn, job_id, with_children=True)
+    rows = await list_nodes(conn, job_id, with_children=True, inline_bytes=None)
     timeline: list[Event] = []
     while page := await list_events(conn, job_id, after=timeline[-1]["event_id"] if timeline else 0, limit=PAGE):
         timeline += page

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute, APIWebSocketRoute
 from dagmaster.errors import Forbidden, Unauthorized, UnknownJob
 from dagmaster.model.access import Role
 from dagmaster.store.connect import AWAY, Connection, Pool
-from dagmaster.store.jobs import get_job
+from dagmaster.store.jobs import get_job_head
 from dagmaster.store.keys import Key, any_keys, find_key, find_key_by_id
 from dagmaster.store.secrets import SESSIONS, TASK_TOKENS, get_secret
 from dagmaster.web.services import Conn, Given, Services
@@ -227,7 +227,7 @@ Admitted = Annotated[Caller, Depends(caller_from_state)]
 
 async def visible_job(job_id: str, caller: Admitted, conn: Conn) -> dict[str, Any]:
     """The job of the path."""
-    job = await get_job(conn, as_job_id(job_id))
+    job = await get_job_head(conn, as_job_id(job_id))
     check_visible(job, caller)
     return job
 

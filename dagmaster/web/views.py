@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
 from dagmaster.model.outcome import NO_CHILDREN, Children, count_outcomes, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.standing import JobStanding
@@ -18,16 +20,18 @@ def job_summary(row: Row) -> JobSummary:
     return JobSummary(**_job_fields(row))
 
 
-def job_reply(row: Row, known: NodesOfJob, value: Any = None) -> JobReply:
+def job_reply(row: Row, known: NodesOfJob, value: Any = None, *, has_more: bool = False) -> JobReply:
     """Of a row of `get_whole_job`, with what a workflow function has returned."""
     shown = _job_fields(row)
-    for name in ("input_params", "result_data", "callback_url"):
-        shown[name] = redact(row[name])
+    for name in ("input_params", "result_data"):
+        shown[name] = redact(orjson.loads(row[name])) if row[name] is not None else None
+    shown["callback_url"] = redact(row["callback_url"])
     shown["metadata"] = redact({key: value for key, value in row["metadata"].items() if key != "removal"})
     shown["nodes"] = [
         node_reply(row["job_id"], node, known.children.get(node["node_id"])) for node in row["nodes"] or ()
     ]
-    return JobReply(**shown, value=redact(value), summary=counts_reply(known.counts))
+    summary = counts_reply(known.counts)
+    return JobReply(**shown, value=redact(value), summary=summary, nodes_has_more=has_more)
 
 
 def _job_fields(row: Row) -> dict[str, Any]:

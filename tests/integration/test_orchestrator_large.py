@@ -63,9 +63,9 @@ async def test_a_large_output_is_read_when_an_expression_needs_it_and_not_kept(d
         assert max(map(len, held_values(owner))) < SMALL.inline_bytes
         await running.cancel(job_id)
         await running.ended(job_id)
-    nodes = await running.nodes(job_id)
-    assert nodes["look"]["output"] == {"size": LARGE}
-    assert len(nodes["make"]["output"]["text"]) == LARGE
+        nodes = await running.nodes(job_id)
+        assert nodes["look"]["output"] == {"size": LARGE}
+        assert len(nodes["make"]["output"]["text"]) == LARGE
 
 
 async def test_a_fan_out_over_a_large_list_gives_each_child_its_item_across_a_take_over(dsn: str):
@@ -111,8 +111,8 @@ async def test_a_fan_in_over_the_limit_fails_its_job_with_a_sentence(dsn: str):
         assert "a fan-in may gather 195.3 KiB (max_fan_in_bytes)" in row["error_message"]
         assert "let each task return where its data is" in row["error_message"]
         assert owner.it.stats.errors == 0
-    children = [node for name, node in (await running.nodes(job_id)).items() if name.startswith("spread__")]
-    assert {len(node["output"]["text"]) for node in children} == {30_000}
+        children = [node for name, node in (await running.nodes(job_id)).items() if name.startswith("spread__")]
+        assert {len(node["output"]["text"]) for node in children} == {30_000}
 
 
 async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
@@ -151,7 +151,7 @@ async def test_large_submissions_while_nobody_is_there_are_begun_by_parts_beside
         await running.worker()
         await running.completed(neighbour, *jobs)
         assert owner.it.stats.errors == 0
-    assert (await running.nodes(jobs[7]))["look"]["output"] == {"size": 15_000}
+        assert (await running.nodes(jobs[7]))["look"]["output"] == {"size": 15_000}
 
 
 async def test_a_result_over_the_limit_leaves_the_largest_outputs_with_their_nodes(dsn: str):
@@ -169,7 +169,7 @@ async def test_a_result_over_the_limit_leaves_the_largest_outputs_with_their_nod
         assert row["result_data"]["_provenance"]["left_out"] == ["a"]
         [warning] = await running.events(job_id, "job_warning")
         assert warning["event_data"]["left_out"] == ["a"]
-    assert len((await running.nodes(job_id))["a"]["output"]["text"]) == 150_000
+        assert len((await running.nodes(job_id))["a"]["output"]["text"]) == 150_000
 
 
 ERRORS = {

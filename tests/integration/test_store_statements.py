@@ -37,17 +37,13 @@ def plain(dsn: str) -> Any:
 
 def is_part(name: str) -> bool:
     """A part of a batch speaks of the other parts and is nothing without them."""
-    return name.startswith("check_") or name in ("held", "job_rows_of_parts", *batch.PARTS.values())
+    return name.startswith("check_") or name in ("held", *batch.PARTS.values())
 
 
 def every_statement() -> dict[str, statements.Statement]:
     checks = tuple(name for name in SQL if name.startswith("check_"))
-    parts = ("held", *batch.PARTS.values())
-    plain = statements.compose(tuple((part, part) for part in parts), checks)
-    variant = {"job_rows": "job_rows_of_parts"}
-    large = statements.compose(tuple((part, variant.get(part, part)) for part in parts), checks)
-    batches = {"a whole batch": plain, "a batch with large results": large}
-    return {name: one for name, one in SQL.items() if not is_part(name)} | batches
+    whole_batch = statements.compose(("held", *batch.PARTS.values()), checks)
+    return {name: one for name, one in SQL.items() if not is_part(name)} | {"a whole batch": whole_batch}
 
 
 def test_every_statement_fits_the_schema(plain: psycopg.Connection[Any]) -> None:

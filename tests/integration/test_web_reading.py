@@ -1,10 +1,14 @@
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from fleet import child, fan, graph, retry, single, task
 from web import Web, web
 
+from dagmaster.handlers import HandlerContext
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
+from dagmaster.web import answers
 
 
 def forked() -> Any:
@@ -215,3 +219,50 @@ async def test_an_asset_cannot_be_submitted_yet_and_is_not_taken_for_a_job(dsn: 
         assert "platform_id" in refused["error"]["message"]
         made = await it.post("/api/dag/submit", {"workflow_id": "single"}, 201)
         assert (await it.get(f"/api/dag/jobs/{made['job_id']}"))["job_id"] == made["job_id"]
+
+
+async def swell(ctx: HandlerContext) -> dict[str, Any]:
+    return {"text": "x" * ctx.params["x"]}
+
+
+async def test_lists_leave_large_outputs_to_the_node_that_has_them(dsn: str) -> None:
+    async with web(dsn, fan(handler="swell"), runs=True, functions={"swell": swell}) as it:
+        path = f"/api/v1/jobs/{await ran(it, 'fan', {'items': [10, 100_000]})}"
+        for nodes in (
+            (await it.get(path, params={"children": True}))["nodes"],
+            (await it.get(f"{path}/nodes", params={"parent": "spread"}))["items"],
+        ):
+            sizes = {node["node_id"]: (node["output"] is not None, node["output_bytes"]) for node in nodes}
+            assert sizes["spread__0"] == (True, 21)
+            assert sizes["spread__1"] == (False, 100_011)
+        whole = await it.get(f"{path}/nodes/spread__1")
+        assert len(whole["output"]["text"]) == 100_000
+
+
+async def test_the_nodes_of_a_job_come_in_pages(dsn: str) -> None:
+    async with web(dsn, fan(), runs=True) as it:
+        path = f"/api/v1/jobs/{await ran(it, 'fan', {'items': [1, 2, 3]})}"
+        first = await it.get(path, params={"children": True, "limit": 4})
+        second = await it.get(path, params={"children": True, "limit": 4, "offset": 4})
+        assert (len(first["nodes"]), first["nodes_has_more"]) == (4, True)
+        assert (len(second["nodes"]), second["nodes_has_more"]) == (3, False)
+        assert len({node["node_id"] for node in first["nodes"] + second["nodes"]}) == 7
+
+
+async def test_a_large_result_is_made_beside_the_event_loop_and_sent_in_pieces(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    pieces = answers._pieces
+
+    async def counted(content: bytes) -> AsyncIterator[bytes]:
+        async for piece in pieces(content):
+            sizes.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(answers, "_pieces", counted)
+    async with web(dsn, single("swell", params={"x": 3_000_000}), runs=True, functions={"swell": swell}) as it:
+        shown = await it.get(f"/api/v1/jobs/{await ran(it, 'single')}")
+        assert len(shown["result_data"]["work"]["text"]) == 3_000_000
+    assert len(sizes) > 10
+    assert max(sizes) <= answers.PIECE_BYTES

@@ -28,42 +28,17 @@ SELECT dagapp.expect('nodes', :node_count, (SELECT count(*) FROM node_rows));
 SELECT pg_notify('dagmaster_tasks', '');
 
 -- job_rows --
--- How far the jobs are. Lets go of those that have ended.
+-- How far the jobs are. Lets go of those that have ended. The large parts of their results are copied, not sent.
 UPDATE dagapp.dag_jobs j
 SET status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
-    result_data = r.result_data, paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
-    idle_seconds = j.idle_seconds + CASE
-        WHEN r.reopened THEN greatest(extract(epoch FROM clock_timestamp() - j.completed_at), 0)
-        WHEN j.paused_at IS NOT NULL AND r.paused_at IS NULL AND j.started_at IS NOT NULL
-            THEN greatest(extract(epoch FROM r.resumed_at - j.paused_at), 0)
-        ELSE 0 END,
-    signals = r.signals, failed_node = r.failed_node, version = j.version + 1,
-    owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
-FROM json_to_recordset(:jobs::json) AS r(
-    job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
-    error_message text, result_data jsonb, paused_at timestamptz, paused_by text, resumed_at timestamptz,
-    reopened boolean, signals jsonb, failed_node text
-)
-WHERE j.ctid = (
-        SELECT k.ctid FROM dagapp.dag_jobs k
-        WHERE k.job_id = r.job_id AND k.version = r.version
-            AND (k.status::text IN ('pending', 'running') OR (r.reopened AND k.status = 'failed'))
-    )
-    AND (SELECT count(*) FROM held) > 0 -- First the locks, then the change.
-RETURNING 1;
-
--- job_rows_of_parts --
--- The same, where some results are put together from large outputs: those are copied, not sent.
-UPDATE dagapp.dag_jobs j
-SET status = r.status, started_at = r.started_at, completed_at = r.completed_at, error_message = r.error_message,
-    result_data = coalesce(r.result_data || (
+    result_data = CASE WHEN r.result_parts IS NULL THEN r.result_data ELSE r.result_data || (
         SELECT jsonb_object_agg(p.name, coalesce(
             (SELECT m.output::jsonb FROM dagapp.dag_mailbox m WHERE m.mail_id = p.mail_id),
             (SELECT w.output FROM node_rows w WHERE w.job_id = r.job_id AND w.node_id = p.node_id),
             (SELECT n.output FROM dagapp.dag_node_states n WHERE n.job_id = r.job_id AND n.node_id = p.node_id)
         ))
         FROM jsonb_to_recordset(r.result_parts) AS p(name text, mail_id bigint, node_id text)
-    ), r.result_data),
+    ) END,
     paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
     idle_seconds = j.idle_seconds + CASE
         WHEN r.reopened THEN greatest(extract(epoch FROM clock_timestamp() - j.completed_at), 0)

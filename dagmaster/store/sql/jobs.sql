@@ -130,24 +130,44 @@ SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, i
     updated_at, version
 FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
+-- show_job_head --
+-- One job without what it was given and what it gives, which may be large.
+SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, error_message, failed_node, metadata,
+    submitted_by, correlation_id, idempotency_key, callback_url, asset_id, trace_parent, parent_job_id, parent_node_id,
+    parent_task_id, schedule_id, scheduled_for, paused_at, paused_by, resumed_at, idle_seconds, owner_id, owner_epoch,
+    created_at, started_at, completed_at, updated_at, version
+FROM dagapp.dag_jobs WHERE job_id = :job_id;
+
 -- show_whole_job --
--- One job with its nodes, for those who look often.
-SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.input_params,
-    j.input_bytes, j.result_data, j.error_message, j.failed_node, j.metadata, j.submitted_by, j.correlation_id,
-    j.idempotency_key, j.request_hash, j.callback_url, j.asset_id, j.trace_parent, j.parent_job_id, j.parent_node_id,
-    j.parent_task_id, j.schedule_id, j.scheduled_for, j.signals, j.paused_at, j.paused_by, j.resumed_at, j.idle_seconds, j.owner_id,
-    j.owner_epoch, j.owner_heartbeat_at, j.created_at, j.started_at, j.completed_at, j.updated_at, j.version,
+-- One job with a page of its nodes, for those who look often. Outputs are shown as far as they are small, each and all
+-- together. What the job was given and gives may be large: it comes as text, to be read elsewhere than in a loop.
+SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.error_message,
+    j.submitted_by, j.correlation_id, j.owner_id, j.paused_at, j.paused_by, j.parent_job_id, j.parent_node_id,
+    j.created_at, j.started_at, j.completed_at, j.updated_at, j.metadata, j.idempotency_key, j.callback_url, j.asset_id,
+    j.failed_node, j.idle_seconds, j.input_params::text AS input_params, j.result_data::text AS result_data,
     (
         SELECT json_agg(o) FROM (
-            SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,
-                n.output, n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before,
-                n.created_at, n.dispatched_at, n.started_at, n.completed_at, n.ended_by
-            FROM dagapp.dag_node_states n
-            LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
-                ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
-            WHERE n.job_id = j.job_id AND (:with_children OR n.parent_node_id IS NULL)
-            ORDER BY coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at, n.fan_out_index NULLS FIRST,
-                n.node_id
+            SELECT node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index,
+                CASE WHEN output_bytes <= :inline_bytes AND shown_bytes <= :max_bytes THEN output END AS output,
+                output_bytes, error_message, last_error, not_before, created_at, dispatched_at, started_at,
+                completed_at, ended_by
+            FROM (
+                SELECT *, sum(output_bytes) FILTER (WHERE output_bytes <= :inline_bytes)
+                    OVER (ROWS UNBOUNDED PRECEDING) AS shown_bytes
+                FROM (
+                    SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id,
+                        n.fan_out_index, n.output, coalesce(n.output_bytes, pg_column_size(n.output)) AS output_bytes,
+                        n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before,
+                        n.created_at, n.dispatched_at, n.started_at, n.completed_at, n.ended_by
+                    FROM dagapp.dag_node_states n
+                    LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears its node's error.
+                        ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
+                    WHERE n.job_id = j.job_id AND (:with_children OR n.parent_node_id IS NULL)
+                    ORDER BY coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at,
+                        n.fan_out_index NULLS FIRST, n.node_id
+                    LIMIT :limit OFFSET :offset
+                ) p
+            ) w
         ) o
     ) AS nodes
 FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
@@ -172,9 +192,11 @@ JOIN dagapp.dag_jobs j ON j.job_id BETWEEN r.low AND r.high
 ORDER BY j.job_id DESC LIMIT :limit;
 
 -- show_nodes --
--- A job's own nodes, and its fan-out children when they are asked for.
-SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index, n.output,
-    n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before, n.created_at,
+-- A job's own nodes, and its fan-out children when they are asked for; without large outputs, if a size is given.
+SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,
+    CASE WHEN :inline_bytes::bigint IS NULL OR coalesce(n.output_bytes, pg_column_size(n.output)) <= :inline_bytes
+        THEN n.output END AS output,
+    coalesce(n.output_bytes, pg_column_size(n.output)) AS output_bytes, n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before, n.created_at,
     n.dispatched_at, n.started_at, n.completed_at, n.ended_by
 FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.

@@ -73,8 +73,15 @@ LIMIT :limit OFFSET :offset;
 
 -- view_job_nodes --
 -- A job's own nodes in the order in which they began, or the children of one fan-out in the order of its items.
+-- Outputs are shown as far as they are small, each and all together.
+SELECT job_id, node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index,
+    CASE WHEN output_bytes <= :inline_bytes AND shown_bytes <= :max_bytes THEN output END AS output, output_bytes,
+    error_message, last_error, not_before, created_at, dispatched_at, started_at, completed_at, ended_by
+FROM (
+SELECT *, sum(output_bytes) FILTER (WHERE output_bytes <= :inline_bytes) OVER (ROWS UNBOUNDED PRECEDING) AS shown_bytes
+FROM (
 SELECT n.job_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id, n.fan_out_index,
-    n.output, n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before, n.created_at,
+    n.output, coalesce(n.output_bytes, pg_column_size(n.output)) AS output_bytes, n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before, n.created_at,
     n.dispatched_at, n.started_at, n.completed_at, n.ended_by
 FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
@@ -82,7 +89,9 @@ LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the
 WHERE n.job_id = :job_id AND n.parent_node_id IS NOT DISTINCT FROM :parent::text
     AND (:status::text IS NULL OR CASE WHEN n.ended_by = 'cancelled' THEN 'cancelled' ELSE n.status::text END = :status)
 ORDER BY n.fan_out_index, coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at, n.node_id
-LIMIT :limit OFFSET :offset;
+LIMIT :limit OFFSET :offset
+) page
+) weighed;
 
 -- view_node --
 -- One node, whole.
@@ -90,7 +99,8 @@ SELECT n.job_id, n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n
     n.fan_out_index, n.fan_out_item_key, n.queue, n.definition, n.result_of, n.input_params, n.output, n.output_bytes,
     n.error_message, n.ended_by, n.checkpoint_phase, n.checkpoint_data, n.checkpoint_saved_at, n.not_before,
     n.created_at, n.dispatched_at, n.started_at, n.completed_at, n.updated_at, n.version,
-    coalesce(n.error_message, r.error_message) AS last_error
+    coalesce(n.error_message, r.error_message) AS last_error,
+    coalesce(pg_column_size(n.input_params), 0) + coalesce(pg_column_size(n.checkpoint_data), 0) AS held_bytes
 FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r
     ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from dagmaster.errors import Invalid
-from dagmaster.schemas.jobs import JobCreated, SubmitJob
+from dagmaster.schemas.jobs import JobCreated, JobReply, SubmitJob
 from dagmaster.schemas.system import PlatformSubmit
 from dagmaster.web.access import READERS_OF_OWN, SUBMITTERS, Admitted
 from dagmaster.web.api import jobs, nodes, timeline
@@ -36,11 +36,11 @@ def _add(path: str, function: Any, name: str, **options: Any) -> None:
     router.add_api_route(path, function, name=name, **options)
 
 
-_add("/api/v1/status/job/{job_id}", jobs.get_job, "status_job", **SHOWN)
+_add("/api/v1/status/job/{job_id}", jobs.get_job, "status_job", response_model=JobReply, **SHOWN)
 _add("/api/v1/status/job/{job_id}/nodes", nodes.list_job_nodes, "status_job_nodes", **SHOWN)
 _add("/api/v1/status/job/{job_id}/events", timeline.get_timeline, "status_job_events", **SHOWN)
 _add("/api/dag/submit", submit, "dag_submit", methods=["POST"], **CREATED)
-_add("/api/dag/jobs/{job_id}", jobs.get_job, "dag_job", **SHOWN)
+_add("/api/dag/jobs/{job_id}", jobs.get_job, "dag_job", response_model=JobReply, **SHOWN)
 _add("/api/dag/jobs/{job_id}/nodes", nodes.list_job_nodes, "dag_job_nodes", **SHOWN)
 _add(
     "/api/dag/jobs/{job_id}/cancel",

@@ -20,6 +20,7 @@ from dagmaster.web.access import (
     as_job_id,
     check_visible,
 )
+from dagmaster.web.answers import answer
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
 from dagmaster.web.services import Conn, Given, Services
@@ -28,6 +29,8 @@ from dagmaster.web.submission import submit_job, warnings_for
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
 WAIT_SECONDS = 3.0
+MAX_NODES = 5000
+NODE_BYTES = 500  # of a node without its output, more or less
 STEERED: Any = {200: {"model": JobSteered}, 202: {"model": JobSteered}, **documented(404, 409)}
 
 
@@ -44,7 +47,7 @@ async def create_job(body: SubmitJob, caller: Admitted, services: Given, conn: C
     response.headers["Location"] = f"/api/v1/jobs/{submitted.job_id}"
     response.status_code = 201 if submitted.is_new else 200
     if not submitted.is_new:
-        return JobCreated(**await job_store.get_job(conn, submitted.job_id), is_new=False)
+        return JobCreated(**await job_store.get_job_head(conn, submitted.job_id), is_new=False)
     return JobCreated(
         job_id=str(submitted.job_id),
         workflow_id=workflow.workflow_id,
@@ -83,19 +86,28 @@ async def list_jobs(
     return cut([views.job_summary(row) for row in rows], limit, offset)
 
 
-@router.get("/{job_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
+@router.get("/{job_id}", response_model=JobReply, responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_job(
     job_id: str,
     caller: Admitted,
     services: Given,
     conn: Conn,
     children: Annotated[bool, Query(description="The children of fan-outs too.")] = False,
-) -> JobReply:
-    """One job with its inputs, its result and its nodes."""
-    job = await job_store.get_whole_job(conn, as_job_id(job_id), with_children=children)
+    limit: Annotated[int, Query(ge=1, le=MAX_NODES, description="How many nodes at most.")] = MAX_NODES,
+    offset: Offset = 0,
+) -> JobReply | Response:
+    """One job with its inputs, its result and its nodes.
+
+    Outputs are shown while each has at most 64 KiB and all together 1 MiB; beyond that, each node shows its own.
+    """
+    job = await job_store.get_whole_job(conn, as_job_id(job_id), with_children=children, limit=limit + 1, offset=offset)
     check_visible(job, caller)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]]
-    return views.job_reply(job, known, await job_store.returned_by(conn, job))
+    nodes = job["nodes"] or []
+    job["nodes"] = nodes[:limit]
+    size = len(job["input_params"]) + len(job["result_data"] or "") + len(nodes) * NODE_BYTES
+    value = await job_store.returned_by(conn, job)
+    return await answer(lambda: views.job_reply(job, known, value, has_more=len(nodes) > limit), size)
 
 
 @router.post("/{job_id}/cancel", responses=STEERED, dependencies=[SUBMITTERS])

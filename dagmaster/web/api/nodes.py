@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from dagmaster.model.outcome import Children
 from dagmaster.model.redact import redact
@@ -13,6 +13,7 @@ from dagmaster.schemas.timeline import AttemptReply, CheckpointReply
 from dagmaster.store import viewing
 from dagmaster.web import views
 from dagmaster.web.access import READERS, READERS_OF_OWN, Job, as_job_id
+from dagmaster.web.answers import answer
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
 from dagmaster.web.services import Conn, Given
@@ -94,14 +95,24 @@ async def list_job_nodes(
     return cut(shown, limit, offset)
 
 
-@router.get("/jobs/{job_id}/nodes/{node_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_node(job: Job, node_id: str, services: Given, conn: Conn) -> NodeDetail:
+@router.get(
+    "/jobs/{job_id}/nodes/{node_id}",
+    response_model=NodeDetail,
+    responses=documented(404),
+    dependencies=[READERS_OF_OWN],
+)
+async def get_node(job: Job, node_id: str, services: Given, conn: Conn) -> NodeDetail | Response:
     """One node with what it was given, what became of it, and every attempt at it."""
     row = await viewing.get_node(conn, job["job_id"], node_id)
     attempts = await viewing.view_attempts(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
+    size = (row["output_bytes"] or 0) + row["held_bytes"]
+    return await answer(lambda: _detail(row, known.get(node_id), attempts), size)
+
+
+def _detail(row: dict[str, Any], children: Children | None, attempts: list[dict[str, Any]]) -> NodeDetail:
     return NodeDetail(
-        **_fields(row, known.get(node_id)),
+        **_fields(row, children),
         params=redact(row["input_params"]),
         checkpoint_phase=row["checkpoint_phase"],
         checkpoint_data=redact(row["checkpoint_data"]),

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from dagmaster.errors import DagmasterError, Forbidden, Invalid, NotFound, Unauthorized, Unavailable
 from dagmaster.model.access import Role
-from dagmaster.store.jobs import get_job
+from dagmaster.store.jobs import get_job_head
 from dagmaster.web.access import (
     EVERYBODY,
     READERS_OF_OWN,
@@ -155,7 +155,7 @@ async def _introduced(socket: WebSocket) -> Caller:
 async def _job(socket: WebSocket, job_id: str, caller: Caller) -> Row:
     services = await services_of(socket)
     async with services.pool.connection() as conn:
-        job = await get_job(conn, as_job_id(job_id))
+        job = await get_job_head(conn, as_job_id(job_id))
     check_visible(job, caller)
     return job
 

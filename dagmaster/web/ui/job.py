@@ -1,5 +1,6 @@
 """One job: how far it is, why it stands still or failed, its nodes, when they ran, what happened, what it gave."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,7 +16,7 @@ from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store import job_page
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import EventFilter, NodeFilter
-from dagmaster.store.jobs import returned_by
+from dagmaster.store.jobs import get_job, returned_by
 from dagmaster.store.standing import Standing, standing_of
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.services import Conn
@@ -224,8 +225,10 @@ async def _timeline(looked: Looked) -> dict[str, Any]:
 
 async def _data(looked: Looked) -> dict[str, Any]:
     kept = {key: value for key, value in looked.job["metadata"].items() if key != "removal"}
-    inputs, result = shown(looked.job["input_params"]), shown(by_node(looked.job["result_data"], await _order(looked)))
-    returned = await returned_by(looked.conn, looked.job)
+    job = await get_job(looked.conn, looked.job["job_id"])
+    inputs = await asyncio.to_thread(shown, job["input_params"])
+    result = await asyncio.to_thread(shown, by_node(job["result_data"], await _order(looked)))
+    returned = await returned_by(looked.conn, job)
     shapes = shapes_of({"inputs": inputs.value, "result": result.value})
     value = None if returned is None else shown(returned)
     return {"inputs": inputs, "value": value, "result": result, "metadata": shown(kept), "shapes": shapes}

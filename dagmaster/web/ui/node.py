@@ -116,7 +116,8 @@ async def show_node(job: Job, node_id: str, page: Shown, conn: Conn) -> Response
     attempts = await _attempts(conn, page.services, job, row)
     is_open = row["status"] not in NODE_TERMINAL
     is_explained = is_open and await is_quickly_explained(conn, job["job_id"])
-    params, output = shown(row["input_params"]), shown(row["output"])
+    params = await asyncio.to_thread(shown, row["input_params"])
+    output = await asyncio.to_thread(shown, row["output"])
     checkpoints = await view_checkpoints(conn, job["job_id"], node_id, limit=MAX_CHECKPOINTS)
     return page.render(
         "node.html",
