@@ -34,6 +34,7 @@ def rules_of(settings: Settings) -> Rules:
         dispatch_timeout_seconds=settings.dispatch_timeout_seconds,
         timeout_grace_seconds=settings.timeout_grace_seconds,
         zombie_after_seconds=settings.zombie_after_seconds,
+        default_job_timeout_seconds=settings.default_job_timeout_seconds,
         max_worker_deaths=settings.max_worker_deaths,
         max_fan_out=settings.max_fan_out,
         max_turn_bytes=settings.max_batch_bytes,

@@ -26,7 +26,15 @@ from dagmaster.model.checks import MAX_NODES
 from dagmaster.model.inputs import WrongType, fit
 from dagmaster.model.problems import InvalidWorkflow, Problem, find_close
 from dagmaster.model.scopes import find_undeclared_inputs
-from dagmaster.model.workflow import MAX_RETENTION_DAYS, InputFormat, InputSpec, InputType, Node, Workflow
+from dagmaster.model.workflow import (
+    MAX_RETENTION_DAYS,
+    MAX_WAIT_SECONDS,
+    InputFormat,
+    InputSpec,
+    InputType,
+    Node,
+    Workflow,
+)
 
 __all__ = ["QueueRules", "load_workflow", "parse_workflow", "read_file", "read_workflow"]
 
@@ -141,6 +149,7 @@ def _read_head(fields: Fields, document: Located, notes: Notes) -> dict[str, Any
         "is_active": read_flag(fields.get("is_active"), "'is_active'", notes, default=True),
         "globals": read_mapping(fields.get("globals"), ("globals",), "'globals'", notes),
         "retention_days": _read_retention(fields.get("retention_days"), notes),
+        "timeout_seconds": _read_timeout(fields.get("timeout_seconds"), notes),
         "on_failure": read_names(fields.get("on_failure"), ("on_failure",), "'on_failure'", notes),
         "finally": read_names(fields.get("finally"), ("finally",), "'finally'", notes),
         "schedule": read_schedule(fields.get("schedule"), notes),
@@ -168,6 +177,17 @@ def _read_retention(located: Located | None, notes: Notes) -> float | None:
         case int() | float() as days if not isinstance(days, bool) and 0 < days <= MAX_RETENTION_DAYS:
             return float(days)
     notes.report(f"'retention_days' must be a number above 0 and up to {MAX_RETENTION_DAYS}", located.mark)
+    return None
+
+
+def _read_timeout(located: Located | None, notes: Notes) -> float | None:
+    """How long a job may run."""
+    if located is None or located.value is None:
+        return None
+    match located.value:
+        case int() | float() as seconds if not isinstance(seconds, bool) and 0 < seconds <= MAX_WAIT_SECONDS:
+            return float(seconds)
+    notes.report(f"'timeout_seconds' must be a number above 0 and up to {MAX_WAIT_SECONDS}", located.mark)
     return None
 
 

@@ -172,6 +172,11 @@ def _ahead(outlook: Outlook) -> dict[str, Any]:
     }
 
 
+def _deadline(job: Mapping[str, Any]) -> str:
+    at = job.get("deadline_at")
+    return at_local_time(at) if at is not None and job["completed_at"] is None else ""
+
+
 def _print_job(screen: Console, job: Mapping[str, Any], outlook: Outlook) -> None:
     facts = {
         "job": str(job["job_id"]),
@@ -181,6 +186,7 @@ def _print_job(screen: Console, job: Mapping[str, Any], outlook: Outlook) -> Non
         "error": escape(job["error_message"] or ""),
         "submitted": at_local_time(job["created_at"]),
         "paused": _paused(job),
+        "deadline": _deadline(job),
         "by": escape(job["submitted_by"] or ""),
         "correlation": escape(job["correlation_id"] or ""),
         "key": escape(job["idempotency_key"] or ""),

@@ -1,15 +1,17 @@
 """How a job ends: completed, failed or cancelled, once."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import orjson
 
 from dagmaster.engine.edges import skip
-from dagmaster.engine.messages import Cancel
+from dagmaster.engine.messages import Cancel, TimerKind
 from dagmaster.engine.state import JobState, NodeState, failed_nodes
 from dagmaster.engine.turn import MAX_ERROR_LENGTH, Turn
 from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
+from dagmaster.model.graph import NodeType
 from dagmaster.model.last import Phase
 from dagmaster.model.states import (
     JOB_CANCELLED,
@@ -23,6 +25,7 @@ from dagmaster.model.states import (
     NodeStatus,
 )
 
+WAITING_TYPES = (NodeType.WAIT, NodeType.APPROVAL, NodeType.WORKFLOW)
 # Why what comes now changes nothing.
 ENDED = "the job has ended"
 # What the row of a node says that was under way.
@@ -56,7 +59,29 @@ def complete_if_done(turn: Turn) -> None:
 
 def start_job(turn: Turn, first_node: str | None) -> None:
     turn.job.started_at = turn.now
+    set_deadline(turn)
     turn.move_job(JOB_STARTED, first_node=first_node)
+
+
+def set_deadline(turn: Turn) -> None:
+    """As its workflow says. The default is for jobs that work: none that may rightly wait for days has it."""
+    job, seconds = turn.job, turn.job.graph.workflow.timeout_seconds
+    if seconds is None and not any(spec.type in WAITING_TYPES for spec in job.graph.nodes.values()):
+        seconds = turn.rules.default_job_timeout_seconds
+    job.deadline_at = turn.now + timedelta(seconds=seconds) if seconds is not None else None
+    if job.deadline_at is not None:
+        turn.arm(TimerKind.DEADLINE, job.deadline_at)
+
+
+def end_late(turn: Turn) -> None:
+    """Its time is over. The chains that run last have no limit, and a pause has moved the deadline."""
+    job = turn.job
+    if job.deadline_at is None or job.is_paused or turn.now < job.deadline_at or job.error is not None:
+        return
+    if job.last_open and not job.main_open:
+        return
+    began = job.started_at or job.created_at
+    fail_job(turn, f"Timeout: the job did not end within {(job.deadline_at - began).total_seconds():g} s")
 
 
 def fail_job(turn: Turn, error: str, failed_node: str | None = None) -> None:

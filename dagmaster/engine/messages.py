@@ -16,6 +16,7 @@ class TimerKind(StrEnum):
     TIMEOUT = "timeout"
     ZOMBIE = "zombie"
     WAKE = "wake"
+    DEADLINE = "deadline"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A paused job starts nothing: its ready nodes stay ready, its waiting tasks keep their place and are not taken."""
 
-from dagmaster.engine.messages import Pause, Unpause
+from dagmaster.engine.messages import Pause, TimerKind, Unpause
 from dagmaster.engine.running import is_backing_off, start, take_up
 from dagmaster.engine.turn import Turn
 from dagmaster.model.states import EventStatus, JobStatus, NodeStatus
@@ -23,6 +23,9 @@ def unpause(turn: Turn, message: Unpause) -> None:
     if job.paused_at is None:
         return
     seconds = round((turn.now - job.paused_at).total_seconds(), 3)
+    if job.deadline_at is not None:
+        job.deadline_at += turn.now - job.paused_at
+        turn.arm(TimerKind.DEADLINE, job.deadline_at)
     job.paused_at = job.paused_by = None
     job.resumed_at = job.last_progress_at = turn.now
     turn.job_touched, turn.holds_tasks = True, False

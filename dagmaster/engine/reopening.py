@@ -5,6 +5,7 @@ from datetime import timedelta
 from graphlib import TopologicalSorter
 
 from dagmaster.engine.edges import is_dead, is_ready, make_ready, skip
+from dagmaster.engine.ending import set_deadline
 from dagmaster.engine.failing import policy_of, retry
 from dagmaster.engine.messages import Message, RetryByHand, TimerKind
 from dagmaster.engine.running import is_backing_off
@@ -43,6 +44,7 @@ def _reopen(turn: Turn, message: RetryByHand) -> None:
     turn.reopened = True
     failed = [node.node_id for node in job.nodes.values() if node.status is NodeStatus.FAILED]
     turn.move_job(JOB_REOPENED, actor=message.actor, wanted=message.node_id, failed_nodes=failed[:100])
+    set_deadline(turn)
     turn.arm(TimerKind.ZOMBIE, turn.now + timedelta(seconds=turn.rules.zombie_after_seconds))
     own = [job.nodes[node_id] for node_id in (*job.graph.nodes, *_added(job))]
     for node in own:

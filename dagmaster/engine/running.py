@@ -242,6 +242,8 @@ def resume(turn: Turn) -> None:
     """Start the job, or go on where it stood when another owner had it."""
     job = turn.job
     turn.arm(TimerKind.ZOMBIE, (job.last_progress_at or turn.now) + timedelta(seconds=turn.rules.zombie_after_seconds))
+    if job.deadline_at is not None:
+        turn.arm(TimerKind.DEADLINE, job.deadline_at)
     if job.status is JobStatus.PENDING:
         if not job.is_paused:
             start(turn)

@@ -116,6 +116,7 @@ class JobState:
     error: str | None = None
     failed_node: str | None = None  # with which it failed, or is failing
     result: JobResult | None = None
+    deadline_at: datetime | None = None  # when it is failed if it has not ended
     last_progress_at: datetime | None = None
     spared_for: datetime | None = None  # the deadline for whose timer it was not given up; only in memory
     version: int = 0

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from dagmaster.engine.ending import give_up
+from dagmaster.engine.ending import end_late, give_up
 from dagmaster.engine.failing import fail_attempt
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.engine.running import dispatch_deadline, dispatch_timeout, timeout
@@ -19,6 +19,9 @@ def fire(turn: Turn, timer: TimerDue) -> None:
     """A timer of an attempt that is over does nothing: timers are never cancelled, only outlived."""
     if timer.kind is TimerKind.ZOMBIE:
         end_zombie(turn)
+        return
+    if timer.kind is TimerKind.DEADLINE:
+        end_late(turn)
         return
     node = turn.job.nodes.get(timer.node_id)
     if node is None or node.attempt != timer.attempt:

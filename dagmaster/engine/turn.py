@@ -39,6 +39,7 @@ class Rules:
     dispatch_timeout_seconds: float | None = None
     timeout_grace_seconds: float = 5.0
     zombie_after_seconds: float = 86_400.0
+    default_job_timeout_seconds: float | None = None
     max_worker_deaths: int | None = None
     max_fan_out: int = 1_000_000
     slice_size: int = 2_000

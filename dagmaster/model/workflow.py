@@ -232,13 +232,14 @@ Node = Annotated[
 
 
 # Fields that came after the first definitions were pinned.
-_LATER_FIELDS = ("retention_days", "schedule", "on_failure", "finally_", "returns")
+_LATER_FIELDS = ("retention_days", "timeout_seconds", "schedule", "on_failure", "finally_", "returns")
 
 
 class Workflow(Frozen):
     """`on_failure` and `finally` name the first nodes of chains that run when the rest has ended.
 
-    `returns` is what a workflow in Python gives back, with expressions in the places of results.
+    `returns` is what a workflow in Python gives back, with expressions in the places of results. `timeout_seconds` is
+    how long a job of it may run.
     """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -252,6 +253,7 @@ class Workflow(Frozen):
     is_active: bool = True
     globals: Mapping[str, Any] = {}
     retention_days: float | None = Field(default=None, gt=0, le=MAX_RETENTION_DAYS)
+    timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_WAIT_SECONDS)
     schedule: Schedule | None = None
     on_failure: tuple[str, ...] = ()
     finally_: tuple[str, ...] = Field(default=(), alias="finally")

@@ -182,6 +182,7 @@ def workflow(
     version: int = 1,
     description: str | None = None,
     retention_days: float | None = None,
+    timeout_seconds: float | None = None,
     schedule: str | timedelta | Mapping[str, Any] | None = None,
     timezone: str | None = None,
     catchup: str | None = None,
@@ -197,6 +198,7 @@ def workflow(
     version: int = 1,
     description: str | None = None,
     retention_days: float | None = None,
+    timeout_seconds: float | None = None,
     schedule: str | timedelta | Mapping[str, Any] | None = None,
     timezone: str | None = None,
     catchup: str | None = None,
@@ -219,6 +221,7 @@ def workflow(
             "version": version,
             "description": (inspect.getdoc(function) or "") if description is None else description,
             "retention_days": retention_days,
+            "timeout_seconds": timeout_seconds,
             "schedule": schedule_of(schedule, timezone, catchup),
         }
         last = {"on_failure": _tasks(on_failure), "finally": _tasks(finally_)}

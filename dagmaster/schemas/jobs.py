@@ -103,6 +103,7 @@ class JobReply(JobSummary):
 
     workflow_hash: str
     failed_node: str | None = Field(default=None, description="the node with which it failed")
+    deadline_at: Time | None = Field(default=None, description="when it is failed if it has not ended")
     input_params: Json
     result_data: Json | None
     value: Any = Field(default=None, description="What the function of a workflow in Python has returned.")

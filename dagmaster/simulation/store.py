@@ -58,6 +58,7 @@ class JobRow(NamedTuple):
     completed_at: datetime | None = None
     error: str | None = None
     failed_node: str | None = None
+    deadline_at: datetime | None = None
     result: bytes | None = None
     version: int = 0
     paused_at: datetime | None = None
@@ -150,7 +151,7 @@ class Store:
         job.status = self.job.status
         job.started_at = self.job.started_at
         job.version = self.job.version
-        job.error, job.failed_node = self.job.error, self.job.failed_node
+        job.error, job.failed_node, job.deadline_at = self.job.error, self.job.failed_node, self.job.deadline_at
         job.signals = list(self.job.signals)
         job.paused_at, job.paused_by, job.resumed_at = self.job.paused_at, self.job.paused_by, self.job.resumed_at
         if job.status is JobStatus.PENDING:
@@ -248,6 +249,7 @@ class Store:
             completed_at=job.completed_at,
             error=job.error,
             failed_node=job.failed_node,
+            deadline_at=job.deadline_at,
             result=self._result(turn, job.result) if job.result is not None else None,
             version=job.version + 1,
             paused_at=job.paused_at,

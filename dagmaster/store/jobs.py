@@ -281,7 +281,7 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
     job.trace_parent = row["trace_parent"]
     job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
     job.version = row["version"]
-    job.error, job.failed_node = row["error_message"], row["failed_node"]
+    job.error, job.failed_node, job.deadline_at = row["error_message"], row["failed_node"], row["deadline_at"]
     job.signals = orjson.loads(row["signals"]) if row["signals"] is not None else []
     return job
 

@@ -147,6 +147,7 @@ class DagJob(Base, table=True):
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     # The node with which it failed; the chains that run last may fail others afterwards.
     failed_node: str | None = Field(default=None, max_length=64)
+    deadline_at: datetime | None = _time(nullable=True)
     job_metadata: dict[str, Any] = Field(
         sa_column=Column("metadata", JSONB, nullable=False, server_default=text("'{}'::jsonb"))
     )

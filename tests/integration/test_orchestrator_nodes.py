@@ -78,7 +78,7 @@ async def test_the_trace_of_an_echo_is_exactly_this(anywhere: Fleet) -> None:
     assert events["node_dispatched"]["event_data"] == {"queue": "q", "handler": "echo"}
     assert events["node_started"]["source_app"] == "worker"
     assert events["node_started"]["event_data"]["worker_id"] == anywhere.roles[1].id
-    assert events["node_completed"]["event_data"] == {"output_keys": ["echoed_params"]}
+    assert events["node_completed"]["event_data"] == {"output_keys": ["echoed_params"], "ended_by": "result"}
     assert events["node_completed"]["duration_ms"] is not None
     [done] = await anywhere.events(job["job_id"], "job_completed")
     assert done["event_data"]["node_count"] == 3
@@ -159,7 +159,7 @@ async def test_any_of_fires_once_on_the_first_that_completes(running: Fleet) -> 
 async def test_a_fan_in_gathers_in_each_of_its_ways(anywhere: Fleet) -> None:
     expected = {
         "collect": {"results": [{"n": n, "list": [n, n], "flag": True} for n in (5, 6, 7)], "count": 3, "failed": 0},
-        "concat": {"results": [5, 5, 6, 6, 7, 7], "count": 6, "failed": 0},
+        "concat": {"results": [5, 5, 5, True, 6, 6, 6, True, 7, 7, 7, True], "count": 12, "failed": 0},
         "sum": {"total": 18, "count": 3, "failed": 0},
         "first": {"result": {"n": 5, "list": [5, 5], "flag": True}, "count": 3, "failed": 0},
         "last": {"result": {"n": 7, "list": [7, 7], "flag": True}, "count": 3, "failed": 0},
@@ -197,12 +197,14 @@ async def test_a_fan_out_over_another_nodes_output_and_a_fan_out_after_a_fan_in(
         "spread": FanOutNode(
             source="{{ nodes.list.output.echoed_params.items }}", task=child("number"), next=("gather",)
         ),
-        "gather": FanInNode(aggregation="concat", next=("again",)),
-        "again": FanOutNode(source="{{ nodes.gather.output.results }}", task=child("number"), next=("sum",)),
+        "gather": FanInNode(next=("again",)),
+        "again": FanOutNode(
+            source="{{ nodes.gather.output.results | map(attribute='n') | list }}", task=child("number"), next=("sum",)
+        ),
         "sum": FanInNode(aggregation="sum", source_node="again", next=("END",)),
     }
     job = await running.run(graph(nodes, start="list"))
-    assert job["result_data"]["sum"] == {"total": 12, "count": 6, "failed": 0}
+    assert job["result_data"]["sum"] == {"total": 6, "count": 3, "failed": 0}
 
 
 async def test_a_wide_fan_out_is_made_in_slices_and_each_child_runs_once(anywhere: Fleet) -> None:

@@ -9,6 +9,7 @@ from owning import owner
 
 from dagmaster.engine.messages import Resume, RetryByHand, TaskFailed
 from dagmaster.handlers import HandlerContext, Retry
+from dagmaster.model.compile import compile_graph
 from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
 from dagmaster.queues.contract import TaskReport
 from dagmaster.store.connect import opened
@@ -86,6 +87,7 @@ async def test_a_rule_ends_the_retries_and_is_told(dsn: str) -> None:
             "worker_id": None,
             "error_type": "ConnectionRefusedError",
             "retry_rule": "never: OSError",
+            "ended_by": "failure",
         }
         [result] = await rows(dsn, "SELECT error_type FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
         assert result["error_type"] == "ConnectionRefusedError"
@@ -162,3 +164,14 @@ async def test_what_needs_more_memory_is_done_by_a_bigger_worker(dsn: str) -> No
         assert (job["status"], job["error_message"]) == ("completed", None)
         assert job["result_data"]["gather"]["results"] == [{"item": 1}, {"item": 2}]
         await running.is_clean()
+
+
+async def test_a_job_ends_by_the_deadline_of_its_workflow(dsn: str) -> None:
+    """Also when nobody takes its task; the time is in its row from the beginning."""
+    limited = single("echo", queue="nobody")
+    limited = compile_graph(limited.workflow.model_copy(update={"timeout_seconds": 0.3}))
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        [job] = await running.ended(await running.submit(limited))
+        assert (job["status"], job["error_message"]) == ("failed", "Timeout: the job did not end within 0.3 s")
+        assert (job["deadline_at"] - job["started_at"]).total_seconds() == 0.3

@@ -79,14 +79,14 @@ WHERE submitted_by = :submitted_by AND idempotency_key = :idempotency_key;
 -- These jobs as their owner needs them in memory.
 WITH named AS MATERIALIZED (
     SELECT job_id, owner_id, workflow_hash, status, priority, input_params, input_bytes, correlation_id, owner_epoch,
-        created_at, started_at, version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node,
+        created_at, started_at, version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node, deadline_at,
         signals
     FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids)
 )
 SELECT job_id, workflow_hash, status, priority, correlation_id, owner_epoch, created_at, started_at,
     CASE WHEN coalesce(input_bytes, pg_column_size(input_params)) <= :inline_bytes THEN input_params END AS input_params,
     coalesce(input_bytes, pg_column_size(input_params)) AS input_bytes,
-    version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node, signals
+    version, trace_parent, paused_at, paused_by, resumed_at, error_message, failed_node, deadline_at, signals
 FROM named WHERE owner_id = :owner_id AND status IN ('pending', 'running', 'failed'); -- A failed one is reopened.
 
 -- load_nodes --
@@ -124,7 +124,7 @@ SELECT definition -> 'returns' AS returns FROM dagapp.dag_workflows WHERE workfl
 -- show_job --
 -- One job, whole.
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
-    error_message, failed_node, metadata, submitted_by, correlation_id, idempotency_key, request_hash, callback_url,
+    error_message, failed_node, deadline_at, metadata, submitted_by, correlation_id, idempotency_key, request_hash, callback_url,
     asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for, signals,
     paused_at, paused_by, resumed_at, idle_seconds, owner_id, owner_epoch, owner_heartbeat_at, created_at, started_at, completed_at,
     updated_at, version
@@ -144,7 +144,7 @@ FROM dagapp.dag_jobs WHERE job_id = :job_id;
 SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.error_message,
     j.submitted_by, j.correlation_id, j.owner_id, j.paused_at, j.paused_by, j.parent_job_id, j.parent_node_id,
     j.created_at, j.started_at, j.completed_at, j.updated_at, j.metadata, j.idempotency_key, j.callback_url, j.asset_id,
-    j.failed_node, j.idle_seconds, j.input_params::text AS input_params, j.result_data::text AS result_data,
+    j.failed_node, j.deadline_at, j.idle_seconds, j.input_params::text AS input_params, j.result_data::text AS result_data,
     (
         SELECT json_agg(o) FROM (
             SELECT node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index,
