@@ -6,6 +6,7 @@ been cancelled since, and nothing may start after that.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from time import monotonic
 
@@ -17,28 +18,33 @@ FRESH_SECONDS = 0.5
 SAY_AFTER_SECONDS = 10.0
 # An answer so much quicker than was allowed shows that the way has become shorter.
 SHORTER = 4
+ANSWERS = 3
 
 
 class Freshness:
-    """How long an answer may take. Where every answer takes longer, it may take twice as long the next time: a worker
-    that is far away works, only more slowly. It never takes more than half a lease.
+    """How long an answer may take: half a second, or twice as long as even the quickest of the last few answers took.
+    So a worker that is far away works, only more slowly, and one that was stopped once is not taken for far away. It
+    never takes more than half a lease.
     """
 
     def __init__(self, lease_seconds: float) -> None:
         self._most = max(FRESH_SECONDS, lease_seconds / 2)
+        self._took: deque[float] = deque(maxlen=ANSWERS)
         self.limit_seconds = FRESH_SECONDS
 
     def holds(self, asked: float) -> bool:
         """Whether what was asked for at that time may be acted upon now."""
         seconds = monotonic() - asked
         if seconds < self.limit_seconds / SHORTER:
-            self.limit_seconds = max(FRESH_SECONDS, self.limit_seconds / 2)
+            self._took.clear()
+            self.limit_seconds = FRESH_SECONDS
         return seconds <= self.limit_seconds
 
     def learn(self, asked: float) -> None:
         """From a question that is answered at once: how long it takes is how far it is."""
-        if monotonic() - asked > self.limit_seconds:
-            self.limit_seconds = min(self.limit_seconds * 2, self._most)
+        self._took.append(monotonic() - asked)
+        if len(self._took) == ANSWERS:
+            self.limit_seconds = max(FRESH_SECONDS, min(2 * min(self._took), self._most))
 
 
 class Doubts:

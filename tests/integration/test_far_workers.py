@@ -93,12 +93,13 @@ def test_an_answer_may_take_longer_where_every_answer_does_but_never_half_a_leas
     monkeypatch.setattr(doubts, "FRESH_SECONDS", 0.5)
     fresh = Freshness(lease_seconds=6.0)
     assert fresh.holds(now - 0.5)
-    assert not fresh.holds(now - 0.6)
-    fresh.learn(now - 0.6)
-    assert fresh.holds(now - 0.6)
-    for _ in range(10):
+    for seconds in (0.6, 20.0, 0.1, 0.6, 0.7):  # Somewhere between it was near.
+        fresh.learn(now - seconds)
+        assert not fresh.holds(now - 0.6)
+    fresh.learn(now - 0.8)
+    assert (fresh.holds(now - 1.1), fresh.holds(now - 1.3)) == (True, False)
+    for _ in range(3):
         fresh.learn(now - 60)
     assert (fresh.holds(now - 3.0), fresh.holds(now - 3.1)) == (True, False)
-    for _ in range(10):
-        assert fresh.holds(now)  # It is near again,
+    assert fresh.holds(now)  # It is near again,
     assert not fresh.holds(now - 0.6)  # and what takes long is out of date again.
