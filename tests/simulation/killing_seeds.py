@@ -67,4 +67,8 @@ KILLING = {
     "time_out_at_once": 7,
     "wait_for_what_had_ended_before": 3,
     "wake_up_too_early": 44,
+    "take_what_a_handler_says_for_what_the_engine_does": 110,
+    "give_up_a_job_in_the_moment_in_which_it_should_wake": 269,
+    "drop_what_is_no_list_when_outputs_are_concatenated": 10,
+    "try_again_what_can_never_succeed": 0,
 }

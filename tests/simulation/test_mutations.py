@@ -28,6 +28,7 @@ from dagmaster.engine import (
 from dagmaster.engine import decide as deciding
 from dagmaster.engine.messages import Pause, TaskLost, Unpause
 from dagmaster.engine.scope import item_scope
+from dagmaster.model import retry
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NODE_COMPLETED, NODE_IN_FLIGHT, NODE_TERMINAL, NodeStatus
 from dagmaster.simulation import owners, store
@@ -532,6 +533,43 @@ def settle_no_child_for_what_was_added_behind_it(patch: pytest.MonkeyPatch) -> N
         return () if node.is_child else state.targets_of(node)
 
     patch.setattr(edges, "targets_of", targets_of)
+
+
+@bug
+def take_what_a_handler_says_for_what_the_engine_does(patch: pytest.MonkeyPatch) -> None:
+    """As it was: whether a node was revoked stood at the beginning of its error."""
+
+    def is_revoked(node: state.NodeState) -> bool:
+        return (node.error or "").startswith(("withdrawn: ", "stopped because "))
+
+    for module in (state, reports, reopening):
+        patch.setattr(module, "is_revoked", is_revoked)
+
+
+@bug
+def give_up_a_job_in_the_moment_in_which_it_should_wake(patch: pytest.MonkeyPatch) -> None:
+    """As it was: only timers that are ahead counted, not one that is due at the same instant."""
+
+    def latest(turn: turn.Turn) -> Any:
+        deadlines = (timers._deadline(turn, node) for node in turn.job.nodes.values())
+        return max((at for at in deadlines if at is not None and at > turn.now), default=None)
+
+    patch.setattr(timers, "_latest_deadline", latest)
+
+
+@bug
+def drop_what_is_no_list_when_outputs_are_concatenated(patch: pytest.MonkeyPatch) -> None:
+    def flatten(output: Any) -> Any:
+        lists = [value for value in output.values() if isinstance(value, list)] if isinstance(output, dict) else []
+        return [item for items in lists for item in items] if lists else fan_flatten(output)
+
+    fan_flatten = fan._flatten
+    patch.setattr(fan, "_flatten", flatten)
+
+
+@bug
+def try_again_what_can_never_succeed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retry, "NOT_RETRIED", ())
 
 
 def find(seeds: Iterable[int]) -> int | None:
