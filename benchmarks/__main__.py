@@ -1,4 +1,4 @@
-"""`python -m benchmarks [w1 w2 w3 w4 w5 w6 w7 idle floor]`: measure, print the table, fail if a bar is missed."""
+"""`python -m benchmarks [w1 w2 w3 w4 w5 w6 w7 w8 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
 import asyncio
@@ -10,7 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks import floor, idle, w1_latency, w2_chain, w3_fan, w4_throughput, w5_api, w6_adding, w7_task_chain
+from benchmarks import (
+    floor,
+    idle,
+    w1_latency,
+    w2_chain,
+    w3_fan,
+    w4_throughput,
+    w5_api,
+    w6_adding,
+    w7_task_chain,
+    w8_large,
+)
 from benchmarks.figures import Figure
 from benchmarks.place import Place, embedded_place
 from benchmarks.report import missed, table, to_json, write_into
@@ -24,10 +35,11 @@ WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
     "w5": w5_api.measure,
     "w6": w6_adding.measure,
     "w7": w7_task_chain.measure,
+    "w8": w8_large.measure,
     "idle": idle.measure,
     "floor": floor.measure,
 }
-BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "idle")
+BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "idle")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,5 +1,7 @@
 """What the measured workers can do besides the basic handlers."""
 
+import random
+
 from dagmaster import Context, handler
 from dagmaster.model.added import AddedNode
 from dagmaster.model.slices import encode_slices
@@ -13,3 +15,9 @@ async def add(ctx: Context) -> None:
     ]
     gate = AddedNode(f"{ctx.node_id}.all", type="gate", after=tuple(node.node_id for node in nodes))
     await ctx.add(encode_slices([*nodes, gate]))
+
+
+@handler("bench.swell")
+async def swell(ctx: Context) -> dict[str, str]:
+    """An output of this many bytes, which no compression makes small."""
+    return {"text": random.randbytes(ctx.params["size"] // 2).hex()}

@@ -16,6 +16,9 @@ class Scale:
     warm_up_jobs: int
     idle_nodes: int
     idle_seconds: float
+    large_outputs: tuple[int, int]  # how many, of how many bytes
+    large_mail: tuple[int, int]
+    large_submissions: tuple[int, int]
 
 
 FULL = Scale(
@@ -28,6 +31,9 @@ FULL = Scale(
     warm_up_jobs=50,
     idle_nodes=10_000,
     idle_seconds=20.0,
+    large_outputs=(80, 15_000_000),
+    large_mail=(1_100, 600_000),
+    large_submissions=(300, 3_900_000),
 )
 QUICK = Scale(
     repetitions=2,
@@ -39,4 +45,7 @@ QUICK = Scale(
     warm_up_jobs=10,
     idle_nodes=1_000,
     idle_seconds=2.0,
+    large_outputs=(8, 2_000_000),
+    large_mail=(50, 100_000),
+    large_submissions=(20, 400_000),
 )

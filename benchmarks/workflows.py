@@ -44,6 +44,19 @@ def adding() -> Graph:
     return compile_graph(Workflow(workflow_id="adding", name="adding", inputs=inputs, nodes=nodes))
 
 
+def swelling() -> Graph:
+    """START -> fan-out of outputs of the sizes in the input -> fan-in that collects -> END."""
+    child = ChildTask(handler="bench.swell", queue=QUEUE, params={"size": "{{ item }}"})
+    nodes: dict[str, Node] = {
+        "START": StartNode(next=("spread",)),
+        "spread": FanOutNode(source="{{ inputs.items }}", task=child, next=("gather",)),
+        "gather": FanInNode(next=("END",)),
+        "END": EndNode(),
+    }
+    inputs = {"items": InputSpec(type=InputType.ARRAY)}
+    return compile_graph(Workflow(workflow_id="swelling", name="swelling", inputs=inputs, nodes=nodes))
+
+
 def fan(queue: str = QUEUE) -> Graph:
     """START -> fan-out over the input's items -> fan-in that collects -> END."""
     child = ChildTask(handler="echo", queue=queue, params={"item": "{{ item }}"})
