@@ -42,6 +42,7 @@ from dagmaster.web.api import (
     workers,
     workflows,
 )
+from dagmaster.web.compression import Compressed
 from dagmaster.web.document import describe_access
 from dagmaster.web.errors import documented
 from dagmaster.web.limits import BodyLimit
@@ -110,6 +111,7 @@ def create_app(services: Services) -> FastAPI:
     app.router.routes.extend(_routes())
     describe_access(app, ROUTERS)
     pages.install(app, services)
+    app.add_middleware(Compressed)
     app.add_middleware(Admission)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:

@@ -316,3 +316,13 @@ async def test_pages_say_when_the_database_is_away_and_lead_back(dsn: str) -> No
         assert answer.status_code == 503
         assert "The database cannot be reached" in answer.text and 'href="/ui/"' in answer.text
         assert answer.headers["Content-Security-Policy"] == HEADERS["Content-Security-Policy"]
+
+
+async def test_files_are_kept_by_browsers_and_come_compressed(dsn: str) -> None:
+    async with web(dsn) as it:
+        answer = await it.client.get("/ui/static/app.css", headers={"Accept-Encoding": "gzip"})
+        assert (answer.headers["Cache-Control"], answer.headers["Content-Encoding"]) == ("no-cache", "gzip")
+        known = {"If-None-Match": answer.headers["ETag"], "Accept-Encoding": "gzip"}
+        assert (await it.client.get("/ui/static/app.css", headers=known)).status_code == 304
+        vendored = await it.client.get("/ui/static/vendor/d3.min.js")
+        assert vendored.headers["Cache-Control"] == "public, max-age=86400"

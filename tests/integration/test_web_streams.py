@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from dagmaster.model.access import Role
 from dagmaster.web import streams
 from dagmaster.web.api import streams as api_streams
+from dagmaster.web.api.streams import DIGEST_SECONDS
 
 
 async def listen(url: str, job_id: str, query: str = "", **headers: str) -> list[dict[str, Any]]:
@@ -205,3 +207,21 @@ async def test_whose_key_is_revoked_watches_no_longer(dsn: str, monkeypatch: pyt
 
 async def timeline_with(it: Web, job_id: str, key: dict[str, str]) -> list[dict[str, Any]]:
     return list((await it.get(f"/api/v1/jobs/{job_id}/timeline?limit=1000", headers=key))["events"])
+
+
+async def test_who_watches_by_digests_gets_few_messages_however_much_happens(dsn: str) -> None:
+    async with web(dsn, fan("collect"), runs=True) as it, it.real_server() as url:
+        items = {"items": list(range(60))}
+        made = await it.post("/api/v1/jobs", {"workflow_id": "fan", "input_params": items}, 201)
+        began = monotonic()
+        digests, code = await watch(url, f"/ws/jobs/{made['job_id']}?digest=1")
+        took = monotonic() - began
+        whole = await timeline(it, made["job_id"])
+    assert code == 1000
+    assert len(whole) > 200
+    assert sum(one["events"] for one in digests) == len(whole)
+    assert len(digests) <= 2 + took / DIGEST_SECONDS
+    assert digests[-1]["event_id"] == whole[-1]["event_id"]
+    told = {entry["node_id"]: entry["event_type"] for one in digests for entry in one["nodes"]}
+    assert told["spread"] == "node_completed"
+    assert not [name for name in told if "__" in name]

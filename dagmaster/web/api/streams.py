@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from fastapi.responses import StreamingResponse
 
 from dagmaster.errors import DagmasterError, Forbidden, Invalid, NotFound, Unauthorized, Unavailable
 from dagmaster.model.access import Role
+from dagmaster.model.states import NODE_MOVES
+from dagmaster.model.workflow import CHILD_SEPARATOR
 from dagmaster.store.jobs import get_job_head
 from dagmaster.web.access import (
     EVERYBODY,
@@ -35,6 +38,9 @@ router = APIRouter(tags=["timeline"])
 HEARTBEAT_SECONDS = 15.0
 CHECK_SECONDS = 5.0
 FIRST_MESSAGE_SECONDS = 10.0
+DIGEST_SECONDS = 0.4
+NODE_EVENTS = frozenset(move.event for move in NODE_MOVES)
+MOST_NODES = 200  # of one digest; who gets that many looks at the whole graph
 WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER})
 SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each of the timeline."}}
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
@@ -107,13 +113,20 @@ async def _events(
 
 @router.websocket("/ws/jobs/{job_id}", dependencies=[EVERYBODY])
 async def watch_job(socket: WebSocket, job_id: str) -> None:
-    """The same entries as messages. The key comes in a header or as the first message, `{"key": "dm_..."}`."""
+    """The same entries as messages. The key comes in a header or as the first message, `{"key": "dm_..."}`.
+
+    With `digest=1` there are at most a few messages a second, however much happens: see `_digests`.
+    """
     await socket.accept()
     try:
         caller = await _admitted(socket)
         job = await _job(socket, job_id, caller)
         after = _event_id(socket.query_params.get("after", "0"))
-        await _send(socket, _events(socket, caller, job, after, 1.0))
+        if socket.query_params.get("digest") == "1":
+            messages = _digests(_events(socket, caller, job, after, DIGEST_SECONDS))
+        else:
+            messages = _entries(_events(socket, caller, job, after, 1.0))
+        await _send(socket, messages)
         # Who watches on after a restart must not take it for the end of the job.
         await socket.close(SERVICE_RESTART if socket.app.state.is_stopping else NORMAL_CLOSURE)
     except DagmasterError as error:
@@ -160,16 +173,58 @@ async def _job(socket: WebSocket, job_id: str, caller: Caller) -> Row:
     return job
 
 
-async def _send(socket: WebSocket, watched: AsyncGenerator[Row | None, None]) -> None:
+async def _entries(watched: AsyncGenerator[Row | None, None]) -> AsyncGenerator[str | None, None]:
+    async with aclosing(watched) as events:
+        async for event in events:
+            yield None if event is None else entry_of(event).model_dump_json()
+
+
+async def _digests(watched: AsyncGenerator[Row | None, None]) -> AsyncGenerator[str | None, None]:
+    """`{"event_id", "events", "nodes"}`: the last event, how many there were, and the newest move of each of the job's
+    own nodes. Of the children of fan-outs only the number is told: the graph counts them."""
+    digest, sent_at = Digest(), 0.0
+    async with aclosing(watched) as events:
+        async for event in events:
+            if event is not None:
+                digest.take(event)
+            is_due = digest.events and monotonic() - sent_at >= DIGEST_SECONDS
+            yield digest.text() if is_due else None
+            if is_due:
+                digest, sent_at = Digest(), monotonic()
+    if digest.events:
+        yield digest.text()
+
+
+@dataclass(slots=True)
+class Digest:
+    event_id: int = 0
+    events: int = 0
+    nodes: dict[str, Row] = field(default_factory=dict)
+
+    def take(self, event: Row) -> None:
+        self.event_id = max(self.event_id, event["event_id"])
+        self.events += 1
+        node_id = event["node_id"]
+        is_own = node_id is not None and CHILD_SEPARATOR not in node_id and "." not in node_id
+        if is_own and event["event_type"] in NODE_EVENTS:
+            self.nodes[node_id] = event
+
+    def text(self) -> str:
+        newest = list(self.nodes.values())[-MOST_NODES:]
+        nodes = [orjson.Fragment(entry_of(event).model_dump_json()) for event in newest]
+        return orjson.dumps({"event_id": str(self.event_id), "events": self.events, "nodes": nodes}).decode()
+
+
+async def _send(socket: WebSocket, messages: AsyncGenerator[str | None, None]) -> None:
     """Until the job has ended or nobody listens any more."""
     gone = asyncio.create_task(_until_gone(socket))
     try:
-        async with aclosing(watched) as events:
-            async for event in events:
+        async with aclosing(messages) as texts:
+            async for text in texts:
                 if gone.done():
                     raise WebSocketDisconnect(1006)
-                if event is not None:
-                    await socket.send_text(entry_of(event).model_dump_json())
+                if text is not None:
+                    await socket.send_text(text)
     finally:
         gone.cancel()
         with suppress(asyncio.CancelledError):

@@ -1,5 +1,6 @@
-// Follow a job: its events change single nodes at once; counts and edges come with the whole graph, at most once a second.
-const GAP = 1000;
+// Follow a job: digests of its events change single nodes at once; counts and edges come with the whole graph, which is
+// asked for when the page was refreshed, so that both say the same, and else now and then.
+const GAP = 3000;
 const MAX_WAIT = 8000;
 const AGAIN = 5000; // how often a job that has ended is looked at, in case somebody has it tried again
 const STATUS_OF = {
@@ -9,14 +10,17 @@ const STATUS_OF = {
 
 export class Follower {
   constructor(jobId, after, { onNode, fetchGraph, isOver }) {
-    Object.assign(this, { jobId, after, onNode, fetchGraph, isOver, wait: 500, timer: null, fetched: Date.now(), cost: 0, looked: 0, isOld: false });
+    Object.assign(this, { jobId, after, onNode, fetchGraph, isOver, wait: 500, timer: null, fetched: Date.now(), cost: 0, looked: 0, isOld: false, busy: false });
     if (!isOver()) this.#connect();
-    document.addEventListener("dm:refreshed", () => this.#lookAgain());
+    document.addEventListener("dm:refreshed", () => {
+      this.#lookAgain();
+      if (this.isOld) this.#fetch();
+    });
     document.addEventListener("visibilitychange", () => !document.hidden && this.isOld && this.#fetchSoon());
   }
 
   #connect() {
-    const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/jobs/${this.jobId}?after=${this.after}`);
+    const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/jobs/${this.jobId}?digest=1&after=${this.after}`);
     this.socket = socket;
     socket.onmessage = (message) => {
       this.wait = 500;
@@ -24,6 +28,7 @@ export class Follower {
     };
     socket.onclose = (event) => {
       this.socket = null;
+      if (event.code === 1000 && this.isOld) this.#fetch();
       if (event.code === 1000 || event.code >= 4000) return; // It has ended, or it is not for us.
       setTimeout(() => this.#catchUp(), this.wait);
       this.wait = Math.min(this.wait * 2, MAX_WAIT);
@@ -35,10 +40,13 @@ export class Follower {
     if (!this.socket) this.#connect();
   }
 
-  #hear(entry) {
-    this.after = entry.event_id;
-    const status = entry.data?.ended_by === "cancelled" ? "cancelled" : STATUS_OF[entry.event_type];
-    if (status) this.onNode(entry.node_id, status, entry);
+  #hear({ event_id: last, nodes }) {
+    this.after = last;
+    this.isOld = true;
+    for (const entry of nodes) {
+      const status = entry.data?.ended_by === "cancelled" ? "cancelled" : STATUS_OF[entry.event_type];
+      if (status) this.onNode(entry.node_id, status, entry);
+    }
     this.#fetchSoon();
   }
 
@@ -52,12 +60,17 @@ export class Follower {
 
   // A page that nobody sees asks for nothing.
   async #fetch() {
+    if (this.busy) return;
     this.isOld = document.hidden;
     if (this.isOld) return;
+    clearTimeout(this.timer);
+    Object.assign(this, { timer: null, busy: true });
     const begun = Date.now();
     await this.fetchGraph();
     this.fetched = Date.now();
     this.cost = this.fetched - begun;
+    this.busy = false;
+    if (this.isOld) this.#fetchSoon(); // Something has happened meanwhile.
   }
 
   #lookAgain() {
