@@ -1,7 +1,7 @@
 """The task in which the running code was called, for what is called deep inside of a handler."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from dagmaster.handlers.contract import HandlerContext
@@ -20,4 +20,5 @@ def working_on(ctx: HandlerContext) -> Iterator[None]:
     try:
         yield
     finally:
-        _current.reset(token)
+        with suppress(ValueError):  # A coroutine that is dropped is closed in another context, which ends with it.
+            _current.reset(token)
