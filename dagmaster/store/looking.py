@@ -60,6 +60,12 @@ async def find_jobs(conn: Connection, wanted: JobFilter, *, limit: int, offset: 
     return await fetch(conn, "find_jobs", values)
 
 
+async def waiting_of_jobs(conn: Connection, job_ids: Sequence[int]) -> dict[int, Row]:
+    """Of those that wait for somebody's decision or signal, and for nothing else: `waits_for`, `node_id`, `signal`."""
+    rows = await fetch(conn, "waiting_of_jobs", {"job_ids": list(job_ids)}) if job_ids else []
+    return {row["job_id"]: row for row in rows}
+
+
 async def has_more_nodes(conn: Connection, job_id: int, than: int) -> bool:
     row = await (await run(conn, "has_more_nodes", {"job_id": job_id, "than": than})).fetchone()
     return row is not None and bool(row["has_more"])

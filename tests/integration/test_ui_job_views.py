@@ -162,6 +162,16 @@ async def test_viewers_have_no_buttons_that_change_something(it: Web) -> None:
         assert "data-action" not in await it.get(f"/ui/jobs/{job_id}{path}", headers=viewer)
 
 
+async def test_a_job_that_waits_for_a_decision_says_so_instead_of_running(it: Web) -> None:
+    job_id = await run(it, "asks")
+    asked = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
+    await it.fleet.until(asked, lambda: [job_id])
+    listed = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
+    assert "needs approval" in listed
+    assert "is-running" not in listed
+    assert "needs approval" in (await it.get(f"/ui/jobs/{job_id}?tab=data")).partition('id="job-head"')[2]
+
+
 async def test_only_approvers_are_offered_to_decide(it: Web) -> None:
     ann, bob = await it.key("ann"), await it.key("bob")
     job_id = await run(it, "asks", ann)

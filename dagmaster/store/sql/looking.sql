@@ -47,3 +47,24 @@ FROM (
     FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) GROUP BY 1, 2, 3, 4
 ) c
 LEFT JOIN dagapp.dag_node_states n ON n.job_id = c.job_id AND n.node_id = c.parent_node_id;
+
+-- waiting_of_jobs --
+-- Of these jobs, those of which a node waits for somebody outside: for what, and whether anything else is under way.
+SELECT DISTINCT ON (j.job_id) j.job_id, n.node_id, w.type AS waits_for, w.signal
+FROM dagapp.dag_jobs j
+CROSS JOIN LATERAL (
+    SELECT key AS node_id, CASE WHEN value ->> 'type' = 'approval' THEN 'approval' ELSE 'signal' END AS type,
+        value ->> 'signal' AS signal
+    FROM dagapp.dag_workflows d CROSS JOIN jsonb_each(d.definition -> 'nodes')
+    WHERE d.workflow_hash = j.workflow_hash
+        AND (value ->> 'type' = 'approval' OR (value ->> 'type' = 'wait' AND value ->> 'signal' IS NOT NULL))
+) w
+CROSS JOIN LATERAL (
+    SELECT node_id, started_at FROM dagapp.dag_node_states
+    WHERE job_id = j.job_id AND node_id = w.node_id AND status = 'running'
+    OFFSET 0
+) n
+WHERE j.job_id = ANY(:job_ids) AND j.status = 'running'
+    AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_running t WHERE t.job_id = j.job_id)
+    AND NOT EXISTS (SELECT FROM dagapp.dag_tasks_waiting t WHERE t.job_id = j.job_id)
+ORDER BY j.job_id, n.started_at;

@@ -17,6 +17,7 @@ from dagmaster.store import job_page
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import EventFilter, NodeFilter
 from dagmaster.store.jobs import get_job, returned_by
+from dagmaster.store.looking import waiting_of_jobs
 from dagmaster.store.standing import Standing, standing_of
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.services import Conn
@@ -137,7 +138,11 @@ async def show_job(
         job,
         await definition_of(conn, job),
         standing,
-        job_line(job, {status: number for status, number in counts.items() if number}),
+        job_line(
+            job,
+            {status: number for status, number in counts.items() if number},
+            (await waiting_of_jobs(conn, [job["job_id"]])).get(job["job_id"]),
+        ),
         mark,
         offset,
         nodes,

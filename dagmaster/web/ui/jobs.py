@@ -11,7 +11,7 @@ from pydantic import AwareDatetime
 
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.store.looking import JobFilter, NodeCounts, find_jobs
+from dagmaster.store.looking import JobFilter, NodeCounts, find_jobs, waiting_of_jobs
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.asked import ENDED, PERIOD_NAMES, FromAddress
@@ -41,6 +41,7 @@ class JobLine:
     seconds: float | None
     counts: Mapping[str, int]
     idle_seconds: float = 0.0
+    waits_for: str | None = None
 
     @property
     def running_since(self) -> datetime | None:
@@ -60,7 +61,7 @@ class JobLine:
         return self.status in JOB_TERMINAL
 
 
-def job_line(row: Mapping[str, Any], counts: Mapping[str, int]) -> JobLine:
+def job_line(row: Mapping[str, Any], counts: Mapping[str, int], waiting: Mapping[str, Any] | None = None) -> JobLine:
     return JobLine(
         job_id=str(row["job_id"]),
         workflow_id=row["workflow_id"],
@@ -76,6 +77,7 @@ def job_line(row: Mapping[str, Any], counts: Mapping[str, int]) -> JobLine:
         seconds=run_seconds(row),
         counts=counts,
         idle_seconds=row["idle_seconds"],
+        waits_for=_waits_for(waiting) if waiting else None,
     )
 
 
@@ -84,7 +86,13 @@ async def job_lines(
 ) -> list[JobLine]:
     rows = await find_jobs(conn, wanted, limit=limit, offset=offset)
     known = await node_counts.of(conn, rows)
-    return [job_line(row, known[row["job_id"]].counts) for row in rows]
+    waiting = await waiting_of_jobs(conn, [row["job_id"] for row in rows if row["status"] == JobStatus.RUNNING])
+    return [job_line(row, known[row["job_id"]].counts, waiting.get(row["job_id"])) for row in rows]
+
+
+def _waits_for(waiting: Mapping[str, Any]) -> str:
+    """In a few words."""
+    return "needs approval" if waiting["waits_for"] == "approval" else f"awaits signal {waiting['signal']}"
 
 
 @router.get("/jobs", dependencies=[READERS_OF_OWN])
