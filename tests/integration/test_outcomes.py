@@ -199,3 +199,10 @@ async def test_failed_children_come_in_the_order_of_their_items(it: Web) -> None
     async with opened(it.dsn, application="test") as conn:
         found = await failed_nodes(conn, job_id, limit=10)
     assert [row["node_id"] for row in found] == ["spread__1", "spread__27", "spread__107", "spread__127"]
+
+
+async def test_the_page_of_a_fan_out_shows_its_items(it: Web) -> None:
+    job_id = await submitted(it, "completed")
+    page = await it.get(f"/ui/jobs/{job_id}/nodes/spread")
+    assert f'hx-get="/ui/jobs/{job_id}/nodes/spread/items"' in page
+    assert "hx-get" not in await it.get(f"/ui/jobs/{job_id}/nodes/after")

@@ -146,6 +146,7 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> N
     node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
     task = added or node.get("task") or node  # The `task` of one that was added is its number.
     children = children_of_rows([{**one, "may_fail": bool(node.get("allow_failure"))} for one in counts])
+    ended = [one for one in (row["completed_at"], children.last_ended_at) if one is not None]
     return NodeHead(
         node_id=row["node_id"],
         status=row["status"],
@@ -162,7 +163,7 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> N
         not_before=row["not_before"] if row["status"] == NodeStatus.READY else None,
         created_at=row["created_at"],
         started_at=row["started_at"],
-        completed_at=row["completed_at"],
+        completed_at=None if children.open else max(ended, default=None),
         queued=_queued(row),
         ran=node_seconds(row, children),
         error=redact(row["last_error"]),
