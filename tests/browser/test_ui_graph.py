@@ -322,3 +322,15 @@ def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -
         page.locator(".gnode.is-selected").get_by_role("button").first.click()
     expect(page.locator("#panel-why")).to_contain_text("no worker consumes this queue")
     assert page.evaluate("document.querySelector('#panel-why').isSame")
+
+
+def test_the_chosen_node_is_in_the_address(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    card(page, "choose").locator(".gnode-main").click()
+    expect(page.locator(".graph-panel h2")).to_have_text("choose")
+    assert page.url.endswith("#node=choose")
+    page.reload()
+    expect(page.locator(".graph-panel h2")).to_have_text("choose")
+    page.keyboard.press("Escape")
+    expect(page.locator(".graph-panel")).to_be_hidden()
+    assert "#" not in page.url

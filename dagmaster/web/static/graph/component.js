@@ -38,6 +38,7 @@ async function start(container) {
   try {
     const view = await load();
     installBar(container, view);
+    view.selectNamed();
     requestAnimationFrame(() => { container.dataset.ms = Math.round(performance.now()); }); // How long people waited, from their click on.
     if (jobId) follow(jobId, () => graph, load);
   } catch (error) {

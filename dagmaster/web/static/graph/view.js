@@ -11,6 +11,7 @@ const ZOOM = [0.02, 2.5];
 const READABLE = 0.46;
 const LEAST_HEIGHT = 280;
 const BARS = 110; // what the frame needs besides the nodes
+const CHOSEN = "#node="; // in the address, so that it can be passed on
 const URGENT = ["failed", "waiting", "running"];
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -89,12 +90,20 @@ export class View {
     this.active = id;
     this.highlight(id);
     this.panel.open(this.model.nodes.get(id), part);
+    history.replaceState(history.state, "", `${CHOSEN}${encodeURIComponent(id)}`);
     this.#measure(); // The panel has taken room.
     this.reveal(id);
   }
 
+  // What the address names.
+  selectNamed() {
+    const id = location.hash.startsWith(CHOSEN) ? decodeURIComponent(location.hash.slice(CHOSEN.length)) : null;
+    if (this.model.nodes.has(id)) this.select(id, "panel");
+  }
+
   #unselect(id) {
     this.selected = null;
+    history.replaceState(history.state, "", location.pathname + location.search);
     this.highlight(null);
     this.focus(id);
   }
