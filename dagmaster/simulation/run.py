@@ -97,12 +97,13 @@ def _weather(rng: Random) -> Weather:
     likely = rng.choice((0.0, 0.3, 0.3, 0.6, 1.0))
     return Weather(
         faults=frozenset(fault for fault in Fault if rng.random() < likely),
-        steps=rng.choice((0, 150, 300, 500)),
+        steps=rng.choice((0, 200, 400, 700)),
         steps_after_end=rng.choice((0, 30)),
         slice_size=rng.choice((2, 3, 2_000)),
         dispatch_timeout_seconds=rng.choice((None, None, 30.0)),
         zombie_after_seconds=100.0 if rng.random() < 0.1 else PATIENCE_SECONDS,
         local_workers=rng.random() < 0.6,
-        inline_bytes=rng.choice((0, 24, 65_536, 65_536)),
-        max_turn_bytes=rng.choice((1, 100, 16_777_216, 16_777_216)),
+        # Where nearly every value is too large to be kept, a job needs many more steps, and meets fewer faults in them.
+        inline_bytes=rng.choice((0, 24, *(65_536,) * 6)),
+        max_turn_bytes=rng.choice((1, 100, *(16_777_216,) * 6)),
     )

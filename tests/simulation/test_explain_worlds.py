@@ -50,7 +50,8 @@ class Moment:
     def standing(self) -> list[str]:
         """Some nodes; those that have begun before those that wait for others."""
         world = self.world()
-        rows = [] if is_being_paused(world) else [row for row in world.ground.store.nodes.values() if stands_still(row)]
+        rows = [row for row in world.ground.store.nodes.values() if stands_still(row) and not is_outrun(world, row)]
+        rows = [] if is_being_paused(world) else rows
         self.luck.shuffle(rows)
         rows.sort(key=lambda row: row.status is NodeStatus.PENDING)
         return [row.node_id for row in rows[:NODES_PER_MOMENT]]
@@ -60,6 +61,15 @@ def is_being_paused(world: World) -> bool:
     """Another reason is on its way, and nobody can see it yet."""
     mail = any(isinstance(message, Pause) for message in world.ground.store.mailbox.values())
     return mail or any(owner.decided and owner.decided.turn.holds_tasks for owner in world.owners)
+
+
+def is_outrun(world: World, row: NodeRow) -> bool:
+    """A place is free, and a sibling that waits too will take it: which one cannot be seen before it has."""
+    places = max_parallel(world.ground.case, row.parent) if row.parent else None
+    if row.parent is None or places is None or len(in_flight(world, row.node_id)) >= places:
+        return False
+    siblings = [one for one in world.ground.store.nodes.values() if one.parent == row.parent]
+    return any(one.status is NodeStatus.READY and one.node_id != row.node_id for one in siblings)
 
 
 def stands_still(row: NodeRow) -> bool:
