@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dagmaster.errors import DagmasterError
 from dagmaster.web.access import decision
-from dagmaster.web.errors import answer, code_of, status_of
+from dagmaster.web.errors import answer, answer_to
 from dagmaster.web.sessions import SAFE_METHODS
 
 CHUNK_SECONDS: Final = 30.0
@@ -46,7 +46,7 @@ class Admission:
 
 class _Body:
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.refusal: DagmasterError | None = None
+        self.refusal: Exception | None = None
         self._scope, self._receive = scope, receive
         self._began: float | None = None
         self._is_whole = False
@@ -59,7 +59,7 @@ class _Body:
                 await self._admit()
                 self._began = monotonic()
             return await self._next(self._began)
-        except DagmasterError as error:
+        except Exception as error:  # The database may be away too; what reads the body would call it a wrong body.
             self.refusal = error
             raise
 
@@ -79,8 +79,11 @@ class _Body:
         return message
 
 
-async def _refuse(error: DagmasterError, scope: Scope, receive: Receive, send: Send) -> None:
-    status, code = (408, "timeout") if isinstance(error, BodyTooSlow) else (status_of(error), code_of(error))
-    said = answer(Request(scope), status, code, str(error))
+async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    request = Request(scope)
+    if isinstance(error, BodyTooSlow):
+        said = answer(request, 408, "timeout", str(error))
+    else:
+        said = await answer_to(request, error)
     said.headers["Connection"] = "close"  # What is left of the body is not waited for.
     await said(scope, receive, send)

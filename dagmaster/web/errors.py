@@ -79,6 +79,11 @@ def status_of(error: Exception) -> int:
     return 500
 
 
+async def answer_to(request: Request, error: Exception) -> Response:
+    """As if a route had raised it."""
+    return await (_unexpected if status_of(error) == 500 else _known)(request, error)
+
+
 async def _known(request: Request, error: Exception) -> Response:
     status = status_of(error)
     if not isinstance(error, DagmasterError):

@@ -146,7 +146,7 @@ def test_a_process_that_dies_by_itself_or_leaves_an_error_behind_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, complaint: str
 ) -> None:
     monkeypatch.setattr(processes, "DAGMASTER", sys.executable)
-    process = Process(("-c", f"import faulthandler, os, signal, sys; {act}"), os.environ, tmp_path, 0)
+    process = Process(("-c", f"import faulthandler, os, signal, sys; {act}"), os.environ, tmp_path, 0, is_real=True)
     process.wait()
     with pytest.raises(AssertionError, match=complaint):
         assert_nobody_crashed([process])
@@ -154,8 +154,8 @@ def test_a_process_that_dies_by_itself_or_leaves_an_error_behind_is_seen(
 
 def test_who_was_killed_or_ended_in_order_did_not_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "DAGMASTER", sys.executable)
-    sleeper = Process(("-c", "import time; time.sleep(60)"), os.environ, tmp_path, 0)
-    loser = Process(("-c", "raise SystemExit(3)"), os.environ, tmp_path, 1)
+    sleeper = Process(("-c", "import time; time.sleep(60)"), os.environ, tmp_path, 0, is_real=True)
+    loser = Process(("-c", "raise SystemExit(3)"), os.environ, tmp_path, 1, is_real=True)
     sleeper.kill()
     loser.wait()
     assert_nobody_crashed([sleeper, loser])

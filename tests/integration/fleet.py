@@ -237,28 +237,34 @@ class Fleet:
     dsn: str
     roles: list[Role] = field(default_factory=list)
     known: Registry = field(default_factory=handlers)
+    is_open: bool = False  # Only then somebody will close what it keeps.
     _conn: Connection | None = None
     _is_asking: bool = False
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
         """The fleet's own connection, and another for who asks while it is in use."""
-        if self._is_asking:
+        if self._is_asking or not self.is_open:
             async with opened(self.dsn, application="test") as conn:
                 yield conn
             return
         self._is_asking = True
         try:
             if self._conn is None or _is_lost(self._conn):
-                await self.close()
+                await self._disconnect()
                 self._conn = await connect(self.dsn, application="test")
             yield self._conn
         finally:
             self._is_asking = False
 
     async def close(self) -> None:
+        self.is_open = False
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
         if self._conn is not None:
             await self._conn.close()
+            self._conn = None
 
     async def orchestrator(
         self, *, rules: Rules | None = None, poll: float = POLL, listens: bool = True, **intervals: float
@@ -382,7 +388,7 @@ async def wait_until(holds: Callable[[], bool], seconds: float = SOON) -> None:
 @asynccontextmanager
 async def fleet(dsn: str, **functions: Callable[..., Any]) -> AsyncIterator[Fleet]:
     """An empty fleet whose workers know these handlers; workers stop first."""
-    running = Fleet(dsn, known=handlers(**functions))
+    running = Fleet(dsn, known=handlers(**functions), is_open=True)
     try:
         yield running
     finally:

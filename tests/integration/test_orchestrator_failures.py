@@ -360,7 +360,7 @@ async def test_a_retry_of_a_child_uses_its_stored_params(dsn: str) -> None:
 
 
 async def test_a_node_of_the_engine_is_retried_too(dsn: str) -> None:
-    again = retry(2, 0.02, backoff="fixed")
+    again = retry(2, 0.02, backoff="fixed", on=("ExpressionFailed",))
     nodes = {
         "first": task("echo", "spread"),
         "spread": FanOutNode(source="{{ nodes.first.output }}", task=child(), next=("gather",), retry=again),

@@ -342,7 +342,7 @@ def test_the_command_line_checks_inputs_as_the_function_is_annotated(tmp_path: P
     file.write_text(DATED)
     refused = call("run", f"{file}:dated-one", "-i", "day=soon")
     assert refused.code == 2
-    assert "wrong arguments of dated: day: Input should be a valid date" in refused.err
+    assert "input 'day' must be a date such as 2026-01-31" in refused.err
     done = call("run", f"{file}:dated", "-i", "day=2026-05-05", "--json")
     assert done.json["result"]["year"] == {"result": 2026} and "value" not in done.json
 

@@ -112,8 +112,8 @@ def test_a_server_that_starts_is_waited_for_and_one_that_is_not_there_is_an_erro
     monkeypatch.setattr(databases, "sleep", lambda _: None)
     monkeypatch.setattr(databases, "PGconn", SimpleNamespace(ping=lambda dsn: ping))
     if ping is databases.Ping.REJECT:
-        databases._check_in_spite_of_start("dsn", writable=False)
+        databases._prepare_in_spite_of_start("dsn", writable=False, is_migrated=False)
         assert len(asked) == 3
     else:
         with pytest.raises(DatabaseUnavailable):
-            databases._check_in_spite_of_start("dsn", writable=False)
+            databases._prepare_in_spite_of_start("dsn", writable=False, is_migrated=False)

@@ -226,7 +226,7 @@ async def test_waiting_for_a_node_in_vain_says_why(make: Make) -> None:
 def test_leases_are_not_fooled(make: Make) -> None:
     """Days pass; nobody is given up, for hearts beat by another clock."""
     daily = GREET.replace("3600", "86400")
-    job = make(daily, {"name": "Ada"}, zombie_after_seconds=1e9)
+    job = make(daily, {"name": "Ada"}, zombie_after_seconds=1e9, default_job_timeout_seconds=1e9)
     for attempt in (1, 2, 3):
         job.fail("greet", attempt=attempt)
     job.skip_time(days=3).run()
