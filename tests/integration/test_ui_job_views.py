@@ -172,6 +172,16 @@ async def test_a_job_that_waits_for_a_decision_says_so_instead_of_running(it: We
     assert "needs approval" in (await it.get(f"/ui/jobs/{job_id}?tab=data")).partition('id="job-head"')[2]
 
 
+async def test_a_job_says_by_when_it_has_to_end(it: Web) -> None:
+    job_id = await run(it, "asks")
+    asked = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
+    await it.fleet.until(asked, lambda: [job_id])  # From then on its owner writes nothing.
+    assert "if it has not ended" not in await it.get(f"/ui/jobs/{job_id}?tab=data")
+    await rows(it.dsn, "UPDATE dagapp.dag_jobs SET deadline_at = now() + interval '23.5 hours' WHERE job_id = %s", job_id)
+    page = await it.get(f"/ui/jobs/{job_id}?tab=data")
+    assert re.search(r"<dt>Fails</dt><dd><time[^>]*>in 23 h</time> if it has not ended", page)
+
+
 async def test_only_approvers_are_offered_to_decide(it: Web) -> None:
     ann, bob = await it.key("ann"), await it.key("bob")
     job_id = await run(it, "asks", ann)

@@ -124,18 +124,18 @@ SELECT definition -> 'returns' AS returns FROM dagapp.dag_workflows WHERE workfl
 -- show_job --
 -- One job, whole.
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
-    error_message, failed_node, deadline_at, metadata, submitted_by, correlation_id, idempotency_key, request_hash, callback_url,
-    asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for, signals,
-    paused_at, paused_by, resumed_at, idle_seconds, owner_id, owner_epoch, owner_heartbeat_at, created_at, started_at, completed_at,
-    updated_at, version
+    error_message, failed_node, deadline_at, metadata, submitted_by, correlation_id, idempotency_key, request_hash,
+    callback_url, asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for, signals,
+    paused_at, paused_by, resumed_at, idle_seconds, owner_id, owner_epoch, owner_heartbeat_at, created_at, started_at,
+    completed_at, updated_at, version
 FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
 -- show_job_head --
 -- One job without what it was given and what it gives, which may be large.
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, error_message, failed_node, metadata,
     submitted_by, correlation_id, idempotency_key, callback_url, asset_id, trace_parent, parent_job_id, parent_node_id,
-    parent_task_id, schedule_id, scheduled_for, paused_at, paused_by, resumed_at, idle_seconds, owner_id, owner_epoch,
-    created_at, started_at, completed_at, updated_at, version
+    parent_task_id, schedule_id, scheduled_for, paused_at, paused_by, resumed_at, idle_seconds, deadline_at, owner_id,
+    owner_epoch, created_at, started_at, completed_at, updated_at, version
 FROM dagapp.dag_jobs WHERE job_id = :job_id;
 
 -- show_whole_job --

@@ -65,6 +65,7 @@ class JobHead:
     line: JobLine
     version: int
     scheduled_for: datetime | None
+    deadline_at: datetime | None
     parent_job_id: str | None
     parent_node_id: str | None
     priority: int
@@ -161,6 +162,7 @@ async def _head(looked: Looked) -> JobHead:
         line=line,
         version=job["workflow_version"],
         scheduled_for=job["scheduled_for"],
+        deadline_at=job["deadline_at"],
         parent_job_id=str(job["parent_job_id"]) if job["parent_job_id"] else None,
         parent_node_id=job["parent_node_id"],
         priority=job["priority"],
