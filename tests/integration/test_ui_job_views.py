@@ -177,7 +177,9 @@ async def test_a_job_says_by_when_it_has_to_end(it: Web) -> None:
     asked = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
     await it.fleet.until(asked, lambda: [job_id])  # From then on its owner writes nothing.
     assert "if it has not ended" not in await it.get(f"/ui/jobs/{job_id}?tab=data")
-    await rows(it.dsn, "UPDATE dagapp.dag_jobs SET deadline_at = now() + interval '23.5 hours' WHERE job_id = %s", job_id)
+    await rows(
+        it.dsn, "UPDATE dagapp.dag_jobs SET deadline_at = now() + interval '23.5 hours' WHERE job_id = %s", job_id
+    )
     page = await it.get(f"/ui/jobs/{job_id}?tab=data")
     assert re.search(r"<dt>Fails</dt><dd><time[^>]*>in 23 h</time> if it has not ended", page)
 
