@@ -7,12 +7,13 @@ WORKERS ?= 2
 RUNS ?= 5000
 SECONDS ?= 120
 WORLDS ?= 400
+TESTS ?= tests/unit tests/simulation tests/integration
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick browser check bench simulate chaos screenshots vendor format clean
+.PHONY: help demo test test-quick coverage browser check bench simulate chaos screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -20,12 +21,20 @@ help: ## Show this list
 
 demo: $(READY) ## Run the demo workflow on an embedded PostgreSQL, with a live view
 	@$(BIN)/dagmaster run workflows/demo.yaml
+	@echo
+	@echo "The command dagmaster is in $(VENV). Activate it: . $(BIN)/activate"
 
 test: $(READY) browser ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
 	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/simulation $(ARGS)
+
+coverage: $(READY) ## Show which lines and branches the units, the simulation and the integration tests leave out
+	@$(BIN)/coverage erase
+	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal $(TESTS) $(ARGS)
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report
 
 browser: # The pages are tested in a real one.
 	@command -v chromium >/dev/null || { \
@@ -59,7 +68,7 @@ format: $(READY) ## Format the code
 	@$(BIN)/ruff check --fix .
 
 clean: ## Remove the virtual environment, caches and the embedded database
-	@rm -rf $(VENV) .dagmaster .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@rm -rf $(VENV) .dagmaster .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -13,7 +13,8 @@ from benchmarks.floor_statements import NOTIFY, ONE_ROW, SEED_CHAIN, STEP
 from benchmarks.place import Place
 from benchmarks.scale import Scale
 from dagmaster.ids import new_id
-from dagmaster.store.connect import Connection, connect
+from dagmaster.store.connect import Connection, connect, connect_hot
+from dagmaster.store.hot_connection import HotConnection
 
 PARAMS = '{"message": "hello"}'
 OUTPUT = '{"echoed_params": {"message": "hello"}}'
@@ -23,7 +24,7 @@ OUTPUT = '{"echoed_params": {"message": "hello"}}'
 class Floor:
     """Hot connections, as the product has them, and a second process that listens."""
 
-    conn: Connection
+    conn: HotConnection
     notifying: Connection
     listener: asyncio.subprocess.Process
     rounds: list[float] = field(default_factory=list)
@@ -35,7 +36,7 @@ class Floor:
         job_id = await self._seed(count)
         for number in range(count):
             began = perf_counter()
-            await self.conn.execute(STEP, _step(job_id, number))
+            await self.conn.fetch_prepared(STEP, _step(job_id, number))
             await self.notifying.execute(NOTIFY)
             self.rounds.append(await self._heard() - began)
 
@@ -44,13 +45,13 @@ class Floor:
         job_id = await self._seed(steps)
         began = perf_counter()
         for number in range(steps):
-            await self.conn.execute(STEP, _step(job_id, number))
+            await self.conn.fetch_prepared(STEP, _step(job_id, number))
         self.chains.append(perf_counter() - began)
 
     async def measure_one_row(self, count: int) -> None:
         for _ in range(count):
             began = perf_counter()
-            await self.conn.execute(ONE_ROW, [1])
+            await self.conn.fetch_prepared(ONE_ROW, [1])
             self.one_row.append(perf_counter() - began)
 
     async def _seed(self, steps: int) -> int:
@@ -98,7 +99,7 @@ async def open_floor(dsn: str) -> AsyncIterator[Floor]:
     try:
         await listener.stdout.readline()
         async with (
-            await connect(dsn, application="floor", hot=True) as conn,
+            await connect_hot(dsn, application="floor") as conn,
             await connect(dsn, application="floor notifier", durable=False) as notifying,
         ):
             floor = Floor(conn, notifying, listener)

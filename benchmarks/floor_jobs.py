@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.floor_statements import ADVANCE, ARRIVED, BEGIN, CLAIM, COUNT_EVENTS, END, REPORT, SUBMIT
 from dagmaster.ids import new_id
-from dagmaster.store.connect import Connection, connect, encode_rows
+from dagmaster.store.connect import Connection, connect, connect_hot, encode_rows
 
 INPUTS = {"message": "hello"}
 OUTPUT = {"echoed_params": INPUTS}
@@ -24,7 +24,7 @@ Task = tuple[int, int]  # of which job, which step
 
 async def run_alone(dsn: str, jobs: int, batch: int, *, connections: int) -> float:
     """One process; with several connections each writes its share of the jobs. Seconds."""
-    conns = [await connect(dsn, application="floor", hot=True) for _ in range(connections)]
+    conns = [await connect_hot(dsn, application="floor") for _ in range(connections)]
     try:
         shares = [range(jobs)[number::connections] for number in range(connections)]
         began = perf_counter()
@@ -56,7 +56,7 @@ async def run_split(dsn: str, jobs: int, batch: int) -> float:
     )
     assert worker.stdout is not None
     await worker.stdout.readline()
-    async with await connect(dsn, application="floor", hot=True) as conn:
+    async with await connect_hot(dsn, application="floor") as conn:
         began = perf_counter()
         await _orchestrate(conn, [new_id() for _ in range(jobs)], batch)
         seconds = perf_counter() - began
@@ -81,7 +81,7 @@ async def _orchestrate(conn: Connection, job_ids: Sequence[int], batch: int) -> 
 
 async def _work(dsn: str, tasks: int, batch: int) -> None:
     """One transaction reports the last batch and claims the next."""
-    async with await connect(dsn, application="floor worker", hot=True) as conn:
+    async with await connect_hot(dsn, application="floor worker") as conn:
         print("ready", flush=True)
         held: list[str] = []
         while tasks:

@@ -19,7 +19,7 @@ SELECT $1, 'n' || n, 'pending' FROM generate_series(0, $2) AS n
 """
 
 # One step of a chain: its result is kept, it ends, the next one runs, four lines go into the timeline.
-STEP: LiteralString = """
+STEP = b"""
 WITH ended AS (
     UPDATE dagapp.dag_node_states
     SET status = 'completed', output = $7::jsonb, completed_at = now(), version = version + 1
@@ -55,7 +55,7 @@ VALUES
 STEP_EVENTS = 4
 
 # The emptiest commit that is worth the name, for comparison.
-ONE_ROW: LiteralString = "INSERT INTO dagapp.dag_mailbox (job_id, kind) VALUES ($1, 'floor')"
+ONE_ROW = b"INSERT INTO dagapp.dag_mailbox (job_id, kind) VALUES ($1, 'floor')"
 
 LISTEN: LiteralString = "LISTEN dagmaster_floor"
 NOTIFY: LiteralString = "NOTIFY dagmaster_floor"

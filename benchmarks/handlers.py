@@ -4,7 +4,7 @@ import random
 
 from dagmaster import Context, handler
 from dagmaster.model.added import AddedNode
-from dagmaster.model.slices import encode_slices
+from dagmaster.model.dynamic_nodes import encode_slices
 
 
 @handler("bench.add")

@@ -13,12 +13,12 @@ from pathlib import Path
 from benchmarks import handlers
 from benchmarks.workflows import QUEUE, chain
 from dagmaster.authoring.catalog import Catalog
+from dagmaster.cli.api_server import Door, serving
 from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
-from dagmaster.cli.serving import Door, serving
 from dagmaster.fleet import fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.settings import Settings, load_settings
-from dagmaster.web.serving import bind, url_of
+from dagmaster.web.server import bind, url_of
 
 
 async def play(role: str, dsn: str, concurrency: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dagmaster.model.graph import Graph
 from dagmaster.store import jobs
-from dagmaster.store.connect import Connection, connect
+from dagmaster.store.connect import Connection, connect_hot
 
 OWNER_IS_ALIVE_SECONDS = 120.0
 GIVE_UP_SECONDS = 300.0
@@ -55,5 +55,5 @@ class Submitter:
 
 @asynccontextmanager
 async def open_submitter(dsn: str) -> AsyncIterator[Submitter]:
-    async with await connect(dsn, application="bench", hot=True) as conn:
+    async with await connect_hot(dsn, application="bench") as conn:
         yield Submitter(conn)

@@ -19,7 +19,7 @@ from benchmarks.w4_throughput import JOBS_PER_SUBMISSION, STEPS
 from benchmarks.workflows import CHAIN_INPUTS, chain
 
 CLIENTS = 50
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 SETTLE_SECONDS = 1.5
 
 
@@ -68,7 +68,7 @@ async def _until_ended(user: Submitter, job_ids: list[int]) -> float:
             return perf_counter()
         if perf_counter() > deadline:
             raise TimeoutError(f"{left['jobs']} jobs were not done in {GIVE_UP_SECONDS:g} s")
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 @asynccontextmanager

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     )
     from dagmaster.model.states import JobStatus, NodeStatus
     from dagmaster.python import sync
-    from dagmaster.python.applying import apply, create_task
+    from dagmaster.python.apply_items import apply, create_task
     from dagmaster.python.context import OrchContext, get_current_context
     from dagmaster.python.graphs import Group, Task
+    from dagmaster.python.job_runner import run_job_test
     from dagmaster.python.jobs import (
         add_task_to_job,
         cancel_job,
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
         retry_failed_tasks,
         worker_heartbeat,
     )
-    from dagmaster.python.mapping import map, reduce
+    from dagmaster.python.map_reduce import map, reduce
     from dagmaster.python.outcome import JobFailed
     from dagmaster.python.records import JobInfo, TaskInfo, TaskState, WorkerInfo, WorkerState
-    from dagmaster.python.running import run_job_test
     from dagmaster.python.sync import apply_sync
     from dagmaster.python.system import get_logs_dir, health_check
     from dagmaster.python.tasks import call, current_task, task
@@ -98,10 +98,10 @@ __all__ = [
 # Where the names are that are not those of handlers.
 HOMES = {
     **dict.fromkeys(("AsyncClient", "Client"), "dagmaster.client"),
-    **dict.fromkeys(("apply", "create_task"), "dagmaster.python.applying"),
+    **dict.fromkeys(("apply", "create_task"), "dagmaster.python.apply_items"),
     **dict.fromkeys(("OrchContext", "get_current_context"), "dagmaster.python.context"),
     **dict.fromkeys(("Group", "Task"), "dagmaster.python.graphs"),
-    **dict.fromkeys(("map", "reduce"), "dagmaster.python.mapping"),
+    **dict.fromkeys(("map", "reduce"), "dagmaster.python.map_reduce"),
     **dict.fromkeys(("add_task_to_job", "cancel_job", "create_job", "get_job", "get_task"), "dagmaster.python.jobs"),
     **dict.fromkeys(("list_jobs", "retry_failed_tasks", "list_workers", "register_worker"), "dagmaster.python.jobs"),
     **dict.fromkeys(("deregister_worker", "worker_heartbeat"), "dagmaster.python.jobs"),
@@ -109,7 +109,7 @@ HOMES = {
     **dict.fromkeys(("call", "current_task", "task"), "dagmaster.python.tasks"),
     **dict.fromkeys(("job", "workflow"), "dagmaster.python.workflows"),
     "JobFailed": "dagmaster.python.outcome",
-    "run_job_test": "dagmaster.python.running",
+    "run_job_test": "dagmaster.python.job_runner",
     **dict.fromkeys(("JobStatus", "NodeStatus"), "dagmaster.model.states"),
     **dict.fromkeys(("JobInfo", "TaskInfo", "TaskState", "WorkerInfo", "WorkerState"), "dagmaster.python.records"),
     **dict.fromkeys(("get_logs_dir", "health_check"), "dagmaster.python.system"),

@@ -112,6 +112,10 @@ class DatabaseUnavailable(Unavailable):
     """The database cannot be reached."""
 
 
+class TooManyConnections(DatabaseUnavailable):
+    """The database has no connection left."""
+
+
 class SchemaMissing(Unavailable):
     """The database has no dagmaster schema, or an old one; run `dagmaster migrate`."""
 

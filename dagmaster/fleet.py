@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from math import inf
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.errors import Misconfigured
 from dagmaster.handlers import Registry
 from dagmaster.model.retry import RetryPolicy
@@ -17,14 +18,14 @@ from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.process import run_orchestrator
 from dagmaster.orchestrator.retention import RetentionOptions
 from dagmaster.orchestrator.watch import WatchOptions
-from dagmaster.outbound import policy_of
 from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
-from dagmaster.store.sealing import open_sealer
-from dagmaster.store.signals import MAIL, TASKS, Notifier
-from dagmaster.tasklogs.opening import open_task_logs
-from dagmaster.tasklogs.removing import remover
+from dagmaster.store.notifications import MAIL, TASKS, Notifier
+from dagmaster.store.sealer import open_sealer
+from dagmaster.tasklogs.factory import open_task_logs
+from dagmaster.tasklogs.remover import remover
+from dagmaster.url_policy import policy_of
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.worker import Worker
 
@@ -178,7 +179,7 @@ async def _with_sealed_env(dsn: str, rules: Rules, settings: Settings) -> Rules:
     secret = [name for name in settings.secret_env if name in rules.env]
     if not secret:
         return rules
-    async with opened(dsn, application="dagmaster orchestrator") as conn:
+    async with opened(dsn, application="dagmaster orchestrator", busy_seconds=inf) as conn:
         sealer = await open_sealer(conn, settings.chosen_secret())
     for name in secret:
         if len(rules.env[name]) < MIN_LENGTH:

@@ -13,7 +13,7 @@ import orjson
 from dagmaster.model.redact import redact_text
 
 CALLERS = (
-    "dagmaster/handlers/calling.py",
+    "dagmaster/handlers/invocation.py",
     "dagmaster/worker/processes/attempt.py",
     "concurrent/futures/thread.py",
 )

@@ -18,7 +18,7 @@ from dagmaster.authoring.fields import (
     read_text,
 )
 from dagmaster.authoring.positions import Located, Mark
-from dagmaster.authoring.steps import WAITS_FOR, read_approval, read_call, read_wait
+from dagmaster.authoring.wait_nodes import WAITS_FOR, read_approval, read_call, read_wait
 from dagmaster.model.problems import Path, Problem, did_you_mean, find_close
 from dagmaster.model.retry import OnOom, RetryPolicy
 from dagmaster.model.workflow import (

@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dagmaster.authoring.dialects import Draft
 from dagmaster.authoring.templates import rename_links
 from dagmaster.model.checks import find_problems
+from dagmaster.model.contracts import Contracts
 from dagmaster.model.edges import find_inbound, find_targets
+from dagmaster.model.params import find_param_problems
 from dagmaster.model.problems import Problem
 from dagmaster.model.workflow import ChildTask, EndNode, FanOutNode, Node, StartNode, TaskNode, Workflow
 from dagmaster.settings import Settings
@@ -24,16 +26,19 @@ log = logging.getLogger(__name__)
 class QueueRules:
     """`handler_queues` maps the known handlers to the queue they are registered with; None if they are not known.
 
-    `is_open`: workers elsewhere may have others, so that an unknown one is only worth a warning.
+    `is_open`: workers elsewhere may have others, so that an unknown one is only worth a warning. `contracts` with
+    schemas are what literal parameters are checked against.
     """
 
     handler_queues: Mapping[str, str | None] | None = None
     default_queue: str | None = None
     is_open: bool = False
+    contracts: Contracts = field(default_factory=dict)
 
     def find_problems(self, workflow: Workflow, more_handlers: Collection[str] = (), **options: Any) -> list[Problem]:
         known = None if self.handler_queues is None else {*self.handler_queues, *more_handlers}
         found = find_problems(workflow, known_handlers=known, **options)
+        found += find_param_problems(workflow, self.contracts)
         return [replace(one, severity="warning") if self.is_open and one.is_about_handler else one for one in found]
 
     def find_queue(self, task: ChildTask) -> str | None:
@@ -50,7 +55,7 @@ def own_queue(settings: Settings) -> str:
     """The same for all that runs in one process or on one data folder: there it need not be set."""
     if settings.worker_queue:
         return settings.worker_queue
-    log.info("no default queue is set (DAGMASTER_WORKER_QUEUE): tasks that name none go to %r", DEFAULT_QUEUE)
+    log.info("tasks that name no queue go to %r; DAGMASTER_WORKER_QUEUE changes that", DEFAULT_QUEUE)
     return DEFAULT_QUEUE
 
 

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.authoring.preparing import prepare
+from dagmaster.authoring.preparation import prepare
 from dagmaster.errors import Conflict, DagmasterError
 from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph

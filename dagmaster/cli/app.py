@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -40,6 +40,7 @@ SHARED = {
     "--log-level": True,
     "--debug": False,
 }
+HELP = ["-h", "--help"]
 TASK_THREADS = "dagmaster-task"
 
 
@@ -64,13 +65,13 @@ COMMANDS: Mapping[str, Outline] = {
     "timeline": Outline("timeline", LOOK, "Show everything that happened to a job."),
     "logs": Outline("logs", LOOK, "Show what a task has printed and logged."),
     "explain": Outline("explain", LOOK, "Say why a job, or a node of it, does not run."),
-    "cancel": Outline("steering", LOOK, "Cancel a job."),
-    "pause": Outline("steering", LOOK, "Start nothing more of a job; what runs may end."),
-    "resume": Outline("steering", LOOK, "Go on with a job that was paused."),
-    "retry": Outline("steering", LOOK, "Try again what has failed in a job."),
-    "signal": Outline("steps", LOOK, "Wake the nodes of a job that wait for a signal."),
-    "approve": Outline("steps", LOOK, "Approve what a node of a job asks for."),
-    "reject": Outline("steps", LOOK, "Reject what a node of a job asks for; the node fails for good."),
+    "cancel": Outline("job_control", LOOK, "Cancel a job."),
+    "pause": Outline("job_control", LOOK, "Start nothing more of a job; what runs may end."),
+    "resume": Outline("job_control", LOOK, "Go on with a job that was paused."),
+    "retry": Outline("job_control", LOOK, "Try again what has failed in a job."),
+    "signal": Outline("signals", LOOK, "Wake the nodes of a job that wait for a signal."),
+    "approve": Outline("signals", LOOK, "Approve what a node of a job asks for."),
+    "reject": Outline("signals", LOOK, "Reject what a node of a job asks for; the node fails for good."),
     "dev": Outline("roles", SERVE, "Run everything in one process until Ctrl-C."),
     "orchestrator": Outline("roles", SERVE, "Run an orchestrator until it is stopped."),
     "api": Outline("roles", SERVE, "Serve the HTTP API until it is stopped."),
@@ -110,9 +111,17 @@ class LazyGroup(TyperGroup):
         """What Typer does not know how to show comes out of it, and is shown here."""
         given = sys.argv[1:] if kwargs.get("args") is None else kwargs["args"]
         try:
+            if len(given) > 1 and given[0] in COMMANDS and given[-1] in HELP:
+                return _show_help(given)
             return super().main(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - people see messages, not tracebacks
             sys.exit(fail(error, debug="--debug" in given))
+
+
+def _show_help(given: Sequence[str]) -> Any:
+    """Of a command, past the root: Typer reads the root's options with pydantic, half of the time that help takes."""
+    name, *rest = given
+    return load_command(name).main(args=rest, prog_name=f"dagmaster {name}", help_option_names=HELP)
 
 
 def load_command(name: str) -> Any:
@@ -146,7 +155,7 @@ app = typer.Typer(
     help="Durable workflows on PostgreSQL.\n\nFor a start: dagmaster init, then dagmaster dev",
     epilog="The options above may stand anywhere. Settings come from the environment (DAGMASTER_...), .env and "
     "dagmaster.toml. Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 a fault in dagmaster.",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP},
     pretty_exceptions_enable=False,
     add_completion=False,
 )

@@ -4,14 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
 from dagmaster.cli.progress import JobView, Outlook, Show
-from dagmaster.engine.facts import Explanation
-from dagmaster.settings import Settings
-from dagmaster.tasklogs.reading import Wanted
+
+if TYPE_CHECKING:  # Who asks for help does not wait for them.
+    from dagmaster.explain.facts import Explanation
+    from dagmaster.settings import Settings
+    from dagmaster.tasklogs.reader import LogSelection
 
 Row = Mapping[str, Any]
 
@@ -106,7 +108,7 @@ class Backend(Protocol):
     def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
         """Nodes that may have a log: what failed first, then what runs."""
 
-    def logs(self, job_id: int, node: str, wanted: Wanted, each: Callable[[str], None]) -> None:
+    def logs(self, job_id: int, node: str, wanted: "LogSelection", each: Callable[[str], None]) -> None:
         """Piece by piece; raises NotFound when there is none."""
 
     def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered: ...
@@ -122,7 +124,7 @@ class Backend(Protocol):
 
     def decide(self, job_id: int, node: str, *, approved: bool, comment: str | None, actor: str | None) -> Decided: ...
 
-    def explain(self, job_id: int, node: str | None) -> Explanation: ...
+    def explain(self, job_id: int, node: str | None) -> "Explanation": ...
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         """Orchestrators and workers."""
@@ -155,7 +157,7 @@ class Backend(Protocol):
         """And the problems of files that were not loaded."""
 
 
-def backend_of(ctx: typer.Context, settings: Settings) -> Backend:
+def backend_of(ctx: typer.Context, settings: "Settings") -> Backend:
     """Until the command has ended. Only the one that is used is imported: psycopg, or httpx."""
     module = "remote" if settings.url else "local"
     made: Backend = ctx.with_resource(import_module(f"dagmaster.cli.{module}").opened(settings))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.authoring.preparing import Find
+from dagmaster.authoring.preparation import Find
 from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.cli.failures import tell
 from dagmaster.errors import UnknownWorkflow
@@ -35,7 +35,7 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
     if not settings.workflows_dir.is_dir():
         raise UnknownWorkflow(
             f"{name!r} is not a workflow file, and there is no folder {str(settings.workflows_dir)!r} to look for "
-            "a workflow of this id; set DAGMASTER_WORKFLOWS_DIR"
+            "a workflow of this id; set DAGMASTER_WORKFLOWS_DIR, or load a workflow in Python with --handlers FILE.py"
         )
     catalog = Catalog(settings.workflows_dir, queues=rules)
     if name not in catalog.workflows:

@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import DONE, JOB_FAILED
-from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_record, as_records, console, dump, print_json
 from dagmaster.cli.sessions import ask

@@ -37,7 +37,7 @@ def explain(
         print_json(asdict(found))
         return
     screen = console()
-    screen.print(escape(found.sentence), soft_wrap=True)
+    screen.print(escape(found.sentence))
     _print_standing(screen, found.data.get("stands", []))
     screen.print()
     for name, value in found.data.items():
@@ -53,7 +53,7 @@ def _print_standing(screen: Console, stands: list[dict[str, Any]]) -> None:
     """A line for each node that stands still by itself, or for children that do so together."""
     for one in stands[:SHOWN_NODES]:
         more = f" [dim](and {count_of(one['count'] - 1, 'other')} of {escape(one['node_id'])})[/]"
-        screen.print(f"  {escape(one['sentence'])}{more if one['count'] > 1 else ''}", soft_wrap=True)
+        screen.print(f"  {escape(one['sentence'])}{more if one['count'] > 1 else ''}")
     if len(stands) > SHOWN_NODES:
         screen.print(f"  [dim]and {count_of(len(stands) - SHOWN_NODES, 'more reason')}: see --json[/]")
 

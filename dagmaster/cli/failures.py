@@ -1,7 +1,9 @@
 """What people see of an error, and the exit code of the process: nowhere else."""
 
 import re
+import shutil
 import sys
+import textwrap
 import traceback
 
 from dagmaster.errors import DagmasterError
@@ -39,5 +41,12 @@ def describe(error: DagmasterError) -> list[str]:
 
 def tell(*lines: str) -> None:
     for line in lines:
-        sys.stderr.write(line.rstrip() + "\n")
+        sys.stderr.write((_fitted(line) if sys.stderr.isatty() else line).rstrip() + "\n")
     sys.stderr.flush()
+
+
+def _fitted(text: str) -> str:
+    """Broken between words, as a terminal does not. Commands and paths stay whole."""
+    width = shutil.get_terminal_size().columns
+    lines = [textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.splitlines()]
+    return "\n".join("\n".join(parts) for parts in lines)

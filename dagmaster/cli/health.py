@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dagmaster.settings import Settings
-from dagmaster.web.serving import bind, served
+from dagmaster.web.server import bind, served
 from dagmaster.worker.health import health_app
 from dagmaster.worker.worker import Worker
 

@@ -42,7 +42,7 @@ def init(
     if name != Path():
         typer.echo(f"  cd {name}")
     typer.echo("  dagmaster dev          # then open http://127.0.0.1:8080/ui/")
-    typer.echo("  dagmaster run words    # or run one of the workflows here")
+    typer.echo("  dagmaster run words    # or run one workflow in this terminal")
 
 
 def write_project(folder: Path) -> None:

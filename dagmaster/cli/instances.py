@@ -6,10 +6,10 @@ import typer
 from rich.markup import escape
 
 from dagmaster.cli.backend import Row, backend_of
+from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_records, between, console, in_seconds, print_json
+from dagmaster.cli.output import as_records, between, console, count_of, in_seconds, print_json
 from dagmaster.errors import Invalid
 
 app = typer.Typer(add_completion=False)
@@ -48,7 +48,7 @@ def workers(
         return
     listing = Listing(("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT"), note="WORK", folds=("HOST",))
     for one in orchestrators:
-        work = f"{one['jobs_owned']} jobs"
+        work = count_of(one["jobs_owned"], "job")
         listing.add("orchestrator", *_common(one, "orchestrator_id", "heartbeat_at"), note=work)
     for one in found:
         work = _work_of(one)

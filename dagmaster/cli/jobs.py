@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from dagmaster.cli.backend import Row, Whole, backend_of
+from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.job_reference import find_job
-from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import Form, JobReference, JsonOutput, ListForm, TextForm, begin
 from dagmaster.cli.output import (
+    SYMBOLS,
     as_record,
     as_records,
     at_local_time,
@@ -50,8 +51,9 @@ def jobs(
 ) -> None:
     """List the newest jobs.
 
-    In a pipe the columns are plain and nothing is cut. FORM is plain, json or
-    jsonl.
+    `completed ✗3` means that three of its nodes failed and the workflow allows
+    it. In a pipe the columns are plain and nothing is cut. FORM is plain, json
+    or jsonl.
 
     \b
     For example:
@@ -69,17 +71,28 @@ def jobs(
     if not rows:
         tell("no jobs")
         return
+    screen = plain_console() if form is ListForm.PLAIN else console()
     listing = Listing(("JOB", "WORKFLOW", "STATUS", "SUBMITTED", "TIME"), note="ERROR", folds=("WORKFLOW",))
     for row in rows:
+        tolerated = row["tolerated_failures"]
         listing.add(
             str(row["job_id"]),
             escape(row["workflow_id"]),
-            with_symbol(row["status"]),
+            _with_tolerated(tolerated) if tolerated and screen.is_terminal else with_symbol(row["status"]),
             at_local_time(row["created_at"]),
             in_seconds(_seconds(row)),
-            note=escape(first_line(row["error_message"] or "")),
+            # For programs a status is one word.
+            note=count_of(tolerated, "tolerated failure")
+            if tolerated and not screen.is_terminal
+            else escape(first_line(row["error_message"] or "")),
         )
-    listing.print(plain_console() if form is ListForm.PLAIN else console())
+    listing.print(screen)
+
+
+def _with_tolerated(failures: int) -> str:
+    """Short, so that a row has room in 80 columns."""
+    failed, _ = SYMBOLS[JobStatus.FAILED]
+    return with_symbol(Outcome.COMPLETED_WITH_FAILURES, f"{JobStatus.COMPLETED} {failed}{failures:,}")
 
 
 @app.command()

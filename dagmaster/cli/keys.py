@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_record, at_local_time, console, print_json
 from dagmaster.cli.sessions import ask

@@ -7,10 +7,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from dagmaster.authoring.implicit import default_queue, own_queue
-from dagmaster.authoring.preparing import prepare, queues_of, tasks_of
+from dagmaster.authoring.contracts import check_params, known_contracts, open_rules
+from dagmaster.authoring.implicit import own_queue
+from dagmaster.authoring.preparation import prepare, queues_of, tasks_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli import scheduling
+from dagmaster.cli import local_schedules
 from dagmaster.cli.backend import Decided, Listed, Order, Range, Receipt, Row, Steered, Whole
 from dagmaster.cli.definitions import (
     find_called,
@@ -21,39 +22,39 @@ from dagmaster.cli.definitions import (
     with_module_of,
 )
 from dagmaster.cli.inputs import gather_inputs
+from dagmaster.cli.job_watch import follow, outlook_of, steps_of, with_outcomes
 from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.sessions import ask_at, existing_database, session
-from dagmaster.cli.watching import follow, outlook_of, steps_of, with_outcomes
-from dagmaster.engine.facts import Explanation
 from dagmaster.errors import NotFound
-from dagmaster.model.contracts import Contracts, queues_by_handler
+from dagmaster.explain.facts import Explanation
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import Workflow
-from dagmaster.outbound import check_url, policy_of
 from dagmaster.settings import Settings
-from dagmaster.store import steering, steps, viewing
-from dagmaster.store.caching import clear_results
+from dagmaster.store import job_control, signals, viewing
 from dagmaster.store.connect import Connection
 from dagmaster.store.databases import database
+from dagmaster.store.estimates import Histories, standing_of
 from dagmaster.store.events import list_events
-from dagmaster.store.explaining import explain_job, explain_node
+from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.handlers import list_contracts, view_handlers
 from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_workers
 from dagmaster.store.jobs import NewJob, Submitted, find_job_ids, get_job, list_jobs, list_nodes, returned_by
 from dagmaster.store.jobs import submit as store_job
+from dagmaster.store.looking import NodeCounts
 from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.schedules import list_schedules
-from dagmaster.store.standing import Histories, standing_of
+from dagmaster.store.task_cache import clear_results
 from dagmaster.store.tasks import queue_depths, unserved
 from dagmaster.tasklogs import open_task_logs
-from dagmaster.tasklogs.reading import NodeLog, NodeState, Wanted, why_none
+from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState, why_none
 from dagmaster.tracing import current_trace_parent, describe, span
+from dagmaster.url_policy import check_url, policy_of
 
 T = TypeVar("T")
 
 PAGE = 1000
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 STEER_SECONDS = 10.0
 
 
@@ -77,40 +78,44 @@ class Local:
 
     def submit(self, order: Order, show: Callable[[Receipt], Show | None]) -> JobView | None:
         with database(self.settings) as dsn:
-            job = self._new_job(order, asyncio.run(_contracts(dsn)))
+            job, warnings = self._new_job(order, dsn)
             with span("submit_job", workflow_id=job.graph.workflow.workflow_id) as traced:
-                receipt = asyncio.run(self._submit(dsn, replace(job, trace_parent=current_trace_parent())))
+                receipt = asyncio.run(self._submit(dsn, replace(job, trace_parent=current_trace_parent()), warnings))
                 describe(traced, job_id=receipt.job_id)
             shown = show(receipt)
             if shown is None:
                 return None
             return asyncio.run(follow(dsn, receipt.job_id, steps_of(job.graph), shown))
 
-    def _new_job(self, order: Order, registered: Contracts) -> NewJob:
+    def _new_job(self, order: Order, dsn: str) -> tuple[NewJob, list[str]]:
+        """And what a worker may refuse of it."""
         settings = self.settings
-        handlers = with_module_of(order.workflow, order.handlers)
-        # What workers have registered counts before what is loaded here: so the job is the same from everywhere.
-        contracts = {**load_registry(settings, handlers).contracts(), **registered}
-        rules = QueueRules(queues_by_handler(contracts), default_queue(settings), is_open=True)
+        registry = load_registry(settings, with_module_of(order.workflow, order.handlers))
+        contracts = ask_at(dsn, lambda conn: known_contracts(conn, registry))
+        rules = open_rules(contracts, settings)
         definition = find_workflow(order.workflow, settings, rules)
         if (url := order.options.get("callback_url")) is not None:
             check_url(url, policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http))
-        return NewJob(
-            prepare(definition, settings, contracts, find_called(order.workflow, settings, rules)),
-            gather_inputs(definition, order.pairs, *order.documents),
-            secret_key=settings.chosen_secret(),
-            **order.options,
-        )
+        graph = prepare(definition, settings, contracts, find_called(order.workflow, settings, rules))
+        inputs = gather_inputs(definition, order.pairs, *order.documents)
+        refused = ask_at(dsn, lambda conn: check_params(conn, graph, contracts, settings))
+        job = NewJob(graph, inputs, secret_key=settings.chosen_secret(), **order.options)
+        return job, [problem.message for problem in refused]
 
-    async def _submit(self, dsn: str, job: NewJob) -> Receipt:
+    async def _submit(self, dsn: str, job: NewJob, refused: list[str]) -> Receipt:
         threshold = self.settings.orphan_threshold_seconds
         async with session(dsn) as conn:
             submitted: Submitted = await store_job(conn, job, threshold_seconds=threshold)
-            warnings = await _warnings(conn, job.graph.workflow, threshold) if submitted.is_new else []
+            warnings = [*refused, *await _warnings(conn, job.graph.workflow, threshold)] if submitted.is_new else []
         return Receipt(submitted.job_id, submitted.is_new, warnings)
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]:
-        return self._ask(lambda conn: list_jobs(conn, status=status, workflow_id=workflow_id, limit=limit))
+        async def look(conn: Connection) -> Sequence[Row]:
+            rows = await list_jobs(conn, status=status, workflow_id=workflow_id, limit=limit)
+            tolerated = await NodeCounts().tolerated(conn, rows)
+            return [{**row, "tolerated_failures": tolerated.get(row["job_id"], 0)} for row in rows]
+
+        return self._ask(look)
 
     def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
         return self._ask(lambda conn: find_job_ids(conn, prefix, limit=limit))
@@ -143,7 +148,7 @@ class Local:
                     after = events[-1]["event_id"]
                 if has_ended or not follow:
                     return
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
         self._ask(read)
 
@@ -154,7 +159,7 @@ class Local:
 
         return self._ask(look)
 
-    def logs(self, job_id: int, node: str, wanted: Wanted, each: Callable[[str], None]) -> None:
+    def logs(self, job_id: int, node: str, wanted: LogSelection, each: Callable[[str], None]) -> None:
         log = NodeLog(open_task_logs(self.settings), job_id, node)
         decode = getincrementaldecoder("utf-8")("replace").decode
 
@@ -179,34 +184,34 @@ class Local:
     def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered:
         return self._steer(
             job_id,
-            lambda conn: steering.request_cancel(conn, job_id, actor=actor, reason=reason),
+            lambda conn: job_control.request_cancel(conn, job_id, actor=actor, reason=reason),
             lambda _, now: now["status"] in JOB_TERMINAL,
         )
 
     def pause(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered:
         return self._steer(
             job_id,
-            lambda conn: steering.request_pause(conn, job_id, actor=actor, reason=reason),
+            lambda conn: job_control.request_pause(conn, job_id, actor=actor, reason=reason),
             lambda _, now: now["paused_at"] is not None,
         )
 
     def resume(self, job_id: int, *, actor: str | None) -> Steered:
         return self._steer(
             job_id,
-            lambda conn: steering.request_resume(conn, job_id, actor=actor),
+            lambda conn: job_control.request_resume(conn, job_id, actor=actor),
             lambda _, now: now["paused_at"] is None,
         )
 
     def signal(self, job_id: int, name: str, data: Any, *, actor: str | None) -> str:
-        job = self._ask(lambda conn: steps.send_signal(conn, job_id, name, data=data, actor=actor))
+        job = self._ask(lambda conn: signals.send_signal(conn, job_id, name, data=data, actor=actor))
         return str(job["status"])
 
     def decide(self, job_id: int, node: str, *, approved: bool, comment: str | None, actor: str | None) -> Decided:
         async def do(conn: Connection) -> Decided:
-            await steps.request_decision(conn, job_id, node, approved=approved, actor=actor, comment=comment)
+            await signals.request_decision(conn, job_id, node, approved=approved, actor=actor, comment=comment)
             is_there = await is_orchestrated(conn, threshold_seconds=self.settings.orphan_threshold_seconds)
             seconds = STEER_SECONDS if is_there else 0
-            status = await steps.until_decided(conn, job_id, node, approved=approved, seconds=seconds)
+            status = await signals.until_decided(conn, job_id, node, approved=approved, seconds=seconds)
             return Decided(status, status is not NodeStatus.RUNNING)
 
         return self._ask(do)
@@ -225,7 +230,7 @@ class Local:
         threshold = self.settings.orphan_threshold_seconds
 
         async def request(conn: Connection) -> dict[str, Any]:
-            return await steering.request_retry(conn, job_id, node, actor=actor, threshold_seconds=threshold)
+            return await job_control.request_retry(conn, job_id, node, actor=actor, threshold_seconds=threshold)
 
         def holds(was: Row, now: Row) -> bool:
             """It may have failed again by the time it is looked at."""
@@ -244,7 +249,7 @@ class Local:
         async def do(conn: Connection) -> Steered:
             was = now = await request(conn)
             if await is_orchestrated(conn, threshold_seconds=self.settings.orphan_threshold_seconds):
-                now = await steering.until(conn, job_id, lambda now: holds(was, now), seconds=STEER_SECONDS)
+                now = await job_control.until(conn, job_id, lambda now: holds(was, now), seconds=STEER_SECONDS)
             return Steered(now["status"], holds(was, now))
 
         return self._ask(do)
@@ -256,7 +261,7 @@ class Local:
         return self._ask(look)
 
     def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
-        return self._ask(lambda conn: steering.steer_worker(conn, worker_id, command, actor=actor))
+        return self._ask(lambda conn: job_control.steer_worker(conn, worker_id, command, actor=actor))
 
     def handlers(self) -> Sequence[Row]:
         seconds = self.settings.worker_lost_after_seconds
@@ -269,16 +274,16 @@ class Local:
         return self._ask(list_schedules)
 
     def steer_schedule(self, schedule_id: str, command: str, *, actor: str | None) -> Row:
-        return scheduling.steer(self.settings, schedule_id, command, actor)
+        return local_schedules.steer(self.settings, schedule_id, command, actor)
 
     def trigger_schedule(self, schedule_id: str, *, actor: str | None) -> Row:
-        return scheduling.start_now(self.settings, schedule_id, actor)
+        return local_schedules.start_now(self.settings, schedule_id, actor)
 
     def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
-        return scheduling.sync(self.settings, handlers, prune=prune, actor=actor)
+        return local_schedules.sync(self.settings, handlers, prune=prune, actor=actor)
 
     def backfill(self, schedule_id: str, wanted: Range, *, actor: str | None) -> Row:
-        return scheduling.fill(self.settings, schedule_id, wanted, actor)
+        return local_schedules.fill(self.settings, schedule_id, wanted, actor)
 
     def clear_cache(self, handler: str | None, *, actor: str | None) -> int:
         return self._ask(lambda conn: clear_results(conn, handler, actor=actor, source_app="cli"))
@@ -289,11 +294,6 @@ class Local:
         catalog = load_catalog(self.settings, QueueRules(known, own_queue(self.settings)))
         found = [_listed(catalog.workflows[name], catalog.sources[name]) for name in sorted(catalog.workflows)]
         return found, [problem_record(problem) for problems in catalog.problems.values() for problem in problems]
-
-
-async def _contracts(dsn: str) -> Contracts:
-    async with session(dsn) as conn:
-        return await list_contracts(conn)
 
 
 async def _warnings(conn: Connection, workflow: Workflow, threshold_seconds: float) -> list[str]:

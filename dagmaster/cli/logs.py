@@ -11,7 +11,7 @@ from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import JobReference, begin
 from dagmaster.errors import NotFound
 from dagmaster.model.states import ENDED_WITH_JOB, NodeStatus
-from dagmaster.tasklogs.reading import Wanted
+from dagmaster.tasklogs.reader import LogSelection
 
 SHOWN_NODES = 20
 MANY = 1000
@@ -42,7 +42,9 @@ def logs(
     backend = backend_of(ctx, begin(ctx))
     job_id = find_job(backend, job)
     node = node_id or _choose(backend, job_id)
-    backend.logs(job_id, node, Wanted(attempt, tail=tail, follow=follow), lambda piece: typer.echo(piece, nl=False))
+    backend.logs(
+        job_id, node, LogSelection(attempt, tail=tail, follow=follow), lambda piece: typer.echo(piece, nl=False)
+    )
 
 
 def _choose(backend: Backend, job_id: int) -> str:

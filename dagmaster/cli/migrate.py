@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dagmaster.cli.listing import Listing
+from dagmaster.cli.columns import Listing
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import console, print_json
 from dagmaster.cli.sessions import check_named

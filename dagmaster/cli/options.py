@@ -2,14 +2,17 @@
 
 import os
 from enum import StrEnum
-from typing import Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dagmaster import tracing
 from dagmaster.cli.app import Shared
 from dagmaster.logs import set_up_logs
-from dagmaster.settings import Settings, load_settings
+
+if TYPE_CHECKING:  # Pydantic is loaded when a command begins, not to show its help.
+    from dagmaster.settings import Settings
 
 
 class ListForm(StrEnum):
@@ -29,14 +32,19 @@ Form = Annotated[
 ]
 Inputs = Annotated[
     list[str] | None,
-    typer.Option("-i", "--input", metavar="NAME=VALUE", help="One input; again for each. Not a text? Then JSON."),
+    typer.Option(
+        "-i",
+        "--input",
+        metavar="NAME=VALUE",
+        help="One input; may be repeated. Parsed as JSON unless a string is expected.",
+    ),
 ]
 InputsJson = Annotated[
     str | None, typer.Option("--inputs", metavar="JSON|@FILE", help="All inputs as a JSON object; @- reads stdin.")
 ]
 Handlers = Annotated[
     list[str] | None,
-    typer.Option("--handlers", metavar="MODULE|FILE.py", help="Where handlers are defined; again for more."),
+    typer.Option("--handlers", metavar="MODULE|FILE.py", help="Where handlers are defined; may be repeated."),
 ]
 JobReference = Annotated[
     str, typer.Argument(metavar="JOB", help="The job's id or its first digits, `last`, or `last:WORKFLOW`.")
@@ -46,7 +54,7 @@ Port = Annotated[int | None, typer.Option(help="The port to serve on; 0 takes an
 Concurrency = Annotated[int | None, typer.Option(help="How many tasks run at once.", min=1)]
 
 
-def settings_of(shared: Shared) -> Settings:
+def settings_of(shared: Shared) -> "Settings":
     given: dict[str, Any] = {
         "data_dir": shared.data_dir,
         "database_url": shared.database_url,
@@ -57,10 +65,11 @@ def settings_of(shared: Shared) -> Settings:
     chosen = {name: value for name, value in given.items() if value is not None}
     if "url" not in chosen and ("data_dir" in chosen or "database_url" in chosen):
         chosen["url"] = None  # Whoever names a database means it.
-    return load_settings(**chosen)
+    settings: Settings = import_module("dagmaster.settings").load_settings(**chosen)
+    return settings
 
 
-def begin(ctx: typer.Context, *, quiet: bool = True, traced: bool = False) -> Settings:
+def begin(ctx: typer.Context, *, quiet: bool = True, traced: bool = False) -> "Settings":
     """The settings, with the logs set up. `quiet` is for commands that show something: they log only what is wrong.
 
     What serves is traced, and so is what submits jobs; to look at something the tracing library is not loaded.

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from textwrap import indent
+from textwrap import TextWrapper, indent
 from typing import Any
 
 import orjson
@@ -91,7 +91,11 @@ def by_node(outputs: Mapping[str, Any] | None, order: Sequence[str]) -> dict[str
 
 def print_for_reading(screen: Console, value: Any) -> None:
     """JSON in few lines: what fits on one is not spread over many, and long lists are cut."""
-    screen.print(JSONHighlighter()(_laid_out(_shortened(value), screen.width)), soft_wrap=True)
+    screen.print(JSONHighlighter()(for_reading(value, screen.width)), soft_wrap=True)
+
+
+def for_reading(value: Any, width: int) -> str:
+    return _laid_out(_shortened(value), width)
 
 
 def _laid_out(value: Any, width: int, used: int = 0) -> str:
@@ -153,6 +157,12 @@ def first_line(text: str) -> str:
 
 def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def print_fact(name: str, text: str) -> None:
+    """A name and its value; a long one goes on below where it began."""
+    wrapper = TextWrapper(console().width, f"{name:<12}", " " * 12, break_long_words=False, break_on_hyphens=False)
+    typer.echo(wrapper.fill(text))
 
 
 def listed(names: Sequence[str], shown: int = 12) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_records, at_local_time, console, count_of, print_json
 from dagmaster.cli.sessions import ask
@@ -17,7 +17,7 @@ from dagmaster.errors import Misconfigured
 from dagmaster.store.archive import Archive
 from dagmaster.store.connect import Connection
 from dagmaster.store.retention import Limits, Removed, note_removal, preview, read_limits, remove_old
-from dagmaster.tasklogs.removing import remover
+from dagmaster.tasklogs.remover import remover
 
 app = typer.Typer(add_completion=False)
 

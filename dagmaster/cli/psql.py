@@ -9,7 +9,7 @@ import psycopg
 import typer
 from rich.markup import escape
 
-from dagmaster.cli.listing import Listing
+from dagmaster.cli.columns import Listing
 from dagmaster.cli.options import begin
 from dagmaster.cli.output import console
 from dagmaster.cli.sessions import existing_database
@@ -17,6 +17,8 @@ from dagmaster.errors import Invalid, Misconfigured
 from dagmaster.store.embedded import find_program
 from dagmaster.store.tables import SCHEMA
 
+# What fits on the screen is printed without a pager, as git does.
+SHORT_PAGER = "FRX"
 SEARCH_PATH = f"-c search_path={SCHEMA},public"
 
 app = typer.Typer(add_completion=False)
@@ -43,8 +45,10 @@ def psql(
     with existing_database(begin(ctx)) as dsn:
         program = find_program("psql") or shutil.which("psql")
         if program is not None:
-            env = {**os.environ, "PGOPTIONS": f"{SEARCH_PATH} {os.environ.get('PGOPTIONS', '')}"}
-            raise typer.Exit(subprocess.run([str(program), "-d", dsn, *given], env=env, check=False).returncode)
+            options = f"{SEARCH_PATH} {os.environ.get('PGOPTIONS', '')}"
+            env = {"LESS": SHORT_PAGER, **os.environ, "PGOPTIONS": options}
+            called = [str(program), "-d", dsn, "-P", "expanded=auto", *given]
+            raise typer.Exit(subprocess.run(called, env=env, check=False).returncode)
         if command is None:
             raise Misconfigured("psql is not installed; install it, or run one statement with -c")
         run_statement(dsn, command)

@@ -13,8 +13,8 @@ from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
-from dagmaster.engine.facts import Explanation, Kind
 from dagmaster.errors import Invalid, Unavailable
+from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputType
 from dagmaster.schemas.jobs import JobReply, JobSteered, NodeReply
@@ -22,11 +22,11 @@ from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.timeline import GraphNode, TimelineEntry
 from dagmaster.schemas.workflows import WorkflowReply
 from dagmaster.settings import Settings
-from dagmaster.tasklogs.reading import Wanted
+from dagmaster.tasklogs.reader import LogSelection
 from dagmaster.tracing import describe, span
 
 PAGE = 1000
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 RECONNECT_SECONDS = 1.0
 FRAME = ("start", "end")
 
@@ -69,7 +69,7 @@ class Remote:
             show(view)
             if view.has_ended:
                 return view
-            time.sleep(max(LOOK_SECONDS, SHARE_OF_TIME * (perf_counter() - began)))
+            time.sleep(max(POLL_SECONDS, SHARE_OF_TIME * (perf_counter() - began)))
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]:
         found: list[Row] = []
@@ -102,7 +102,7 @@ class Remote:
                 after = event.event_id
             if has_ended:
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _page(self, job_id: int, node: str | None, types: Sequence[str], after: str | None) -> Iterator[TimelineEntry]:
         """All that there are by now, behind `after`."""
@@ -116,7 +116,7 @@ class Remote:
     def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
         return [_row(node) for node in self.client.logged(job_id, limit=limit).items]
 
-    def logs(self, job_id: int, node: str, wanted: Wanted, each: Callable[[str], None]) -> None:
+    def logs(self, job_id: int, node: str, wanted: LogSelection, each: Callable[[str], None]) -> None:
         for piece in self.client.logs(job_id, node, attempt=wanted.attempt, tail=wanted.tail, follow=wanted.follow):
             each(piece)
 

@@ -12,21 +12,21 @@ import typer
 
 from dagmaster import __version__
 from dagmaster.authoring.implicit import default_queue, own_queue
-from dagmaster.authoring.preparing import queues_of
+from dagmaster.authoring.preparation import queues_of
 from dagmaster.authoring.yaml import QueueRules
+from dagmaster.cli.api_listener import Door, open_door, serving, sync_schedules
+from dagmaster.cli.autoreload import Reloader, start_again
 from dagmaster.cli.definitions import load_catalog, load_registry
-from dagmaster.cli.door import Door, open_door, serving, sync_schedules
-from dagmaster.cli.far import is_far, work_far
 from dagmaster.cli.health import answering, open_health
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
-from dagmaster.cli.output import count_of, listed
-from dagmaster.cli.reloading import Reloader, start_again
+from dagmaster.cli.output import count_of, listed, print_fact
+from dagmaster.cli.remote_worker import is_far, work_far
 from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
 from dagmaster.fleet import background, fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
 from dagmaster.store.databases import database
-from dagmaster.web.serving import port_of, url_of
+from dagmaster.web.server import port_of, url_of
 from dagmaster.worker.options import WorkerOptions
 
 Queues = Annotated[
@@ -58,7 +58,7 @@ def dev(
 
     An orchestrator, a worker and the HTTP API on the PostgreSQL of the data
     folder. Unfinished jobs resume; others are submitted in the web UI, over
-    HTTP or from a second terminal. Edited files are taken up: workflows at
+    HTTP or from a second terminal. Edited files are reloaded: workflows at
     once, Python by a restart. Jobs keep the definition they were submitted with.
 
     \b
@@ -69,20 +69,22 @@ def dev(
     settings = begin(ctx, quiet=False)
     registry = load_registry(settings, handlers)
     queue = own_queue(settings)
-    catalog = load_catalog(settings, QueueRules(registry.queues(), queue, is_open=True))
+    catalog = load_catalog(
+        settings, QueueRules(registry.queues(), queue, is_open=True, contracts=registry.contracts(in_full=True))
+    )
     named = {name for workflow in catalog.workflows.values() for name in queues_of(workflow)}
     queues = sorted({queue, *settings.worker_queues, *named})
     options = worker_options(settings, queues, concurrency, handlers=handlers)
     listener = open_door(settings, host, port)
     with database(settings, writable=True, guarded=True) as dsn:
         place = settings.data_dir.resolve() if settings.database_dsn() is None else "the configured server"
-        typer.echo(f"dagmaster   {__version__}")
-        typer.echo(f"data        {place}")
-        typer.echo(f"workflows   {listed(sorted(catalog.workflows))} (in {settings.workflows_dir})")
-        typer.echo(f"handlers    {listed(registry.names())}")
-        typer.echo(f"queues      {listed(queues)}")
-        typer.echo(f"api         {url_of(listener)}")
-        typer.echo(f"web         {url_of(listener)}/ui/")
+        print_fact("dagmaster", __version__)
+        print_fact("data", str(place))
+        print_fact("workflows", f"{listed(sorted(catalog.workflows))} (in {settings.workflows_dir})")
+        print_fact("handlers", _handlers_of(registry))
+        print_fact("queues", listed(queues))
+        print_fact("api", url_of(listener))
+        print_fact("web", f"{url_of(listener)}/ui/")
         reloader = Reloader(catalog, [*settings.handlers, *(handlers or ())], queues) if reload else None
         chosen_port = port_of(listener)
         serve(
@@ -97,6 +99,13 @@ def dev(
         )
         if reloader is not None and reloader.needs_restart:
             start_again(chosen_port)
+
+
+def _handlers_of(registry: Registry) -> str:
+    """The user's own; of the built-in ones only how many."""
+    own = [one.name for one in registry if not one.function.__module__.startswith("dagmaster.")]
+    built_in = f"{len(registry.names()) - len(own)} built-in"
+    return f"{listed(sorted(own))}, {built_in}" if own else built_in
 
 
 @app.command()

@@ -8,16 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from dagmaster.authoring.implicit import own_queue
-from dagmaster.authoring.preparing import prepare, queues_of
+from dagmaster.authoring.preparation import prepare, queues_of
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.concluding import conclude, showing
 from dagmaster.cli.definitions import find_called, find_workflow, load_registry, with_module_of
 from dagmaster.cli.failures import INTERRUPTED, TIMED_OUT, tell
 from dagmaster.cli.inputs import gather_inputs
+from dagmaster.cli.job_outcome import conclude, showing
+from dagmaster.cli.job_watch import follow, steps_of
 from dagmaster.cli.options import Concurrency, Form, Handlers, Inputs, InputsJson, JsonOutput, TextForm, begin
 from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.runtime import stop_on_signals
-from dagmaster.cli.watching import follow, steps_of
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Registry
 from dagmaster.model.graph import Graph
@@ -51,11 +51,11 @@ def run(
 ) -> None:
     """Run a workflow in this process and show its result.
 
-    Of a workflow in Python that is what its function returns, of others the
-    outputs by node. A long result is cut; --output json gives all of it.
+    The result is the return value of a workflow in Python, or the outputs of
+    the nodes. A long result is cut; --output json prints all of it.
 
-    PostgreSQL, an orchestrator and a worker are started for it. What Ctrl-C
-    interrupts goes on with the next `dagmaster dev` in the same folder.
+    It starts PostgreSQL, an orchestrator and a worker. After Ctrl-C, the job
+    continues with the next `dagmaster dev` in the same folder.
 
     The exit code is 0 if the job completed, 1 if it failed or was cancelled,
     124 if it has not ended in time, and 130 after Ctrl-C.
@@ -72,7 +72,7 @@ def run(
     handlers = with_module_of(workflow, handlers)
     registry = load_registry(settings, handlers)
     queue = own_queue(settings)
-    rules = QueueRules(registry.queues(), queue)
+    rules = QueueRules(registry.queues(), queue, contracts=registry.own_contracts())
     definition = find_workflow(workflow, settings, rules)
     graph = prepare(definition, settings, registry.contracts(), find_called(workflow, settings, rules))
     job = NewJob(graph, gather_inputs(definition, single_inputs or (), inputs), secret_key=settings.chosen_secret())
@@ -106,8 +106,11 @@ class Runner:
                 view = await self._watch(job_id, job.graph, show, running, stop)
             if view is None:
                 return self._interrupted(job_id, by_user=stop.is_set())
-            hint = f"see it in the web UI: dagmaster dev, then {self._page(job_id)}"
-            return conclude(view, as_json=self.as_json, hint=hint)
+            return conclude(view, as_json=self.as_json, hint=self._hint(job_id))
+
+    def _hint(self, job_id: int) -> str:
+        server = "dagmaster api" if self.settings.database_dsn() else "dagmaster dev"
+        return f"in the web UI, while `{server}` runs:\n  {self._page(job_id)}"
 
     def _page(self, job_id: int) -> str:
         return f"http://{self.settings.api_host}:{self.settings.api_port}/ui/jobs/{job_id}"
@@ -146,5 +149,5 @@ class Runner:
     def _interrupted(self, job_id: int, *, by_user: bool) -> int:
         reason = "stopping" if by_user else "the time is over"
         heir = "another orchestrator" if self.settings.database_dsn() else "`dagmaster dev` in this folder"
-        tell(f"{reason}: job {job_id} has not ended; it goes on with {heir}")
+        tell(f"{reason}: job {job_id} has not ended; it continues with {heir}")
         return INTERRUPTED if by_user else TIMED_OUT

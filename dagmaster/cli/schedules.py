@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 
 from dagmaster.cli.backend import Range, Row, backend_of
+from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
-from dagmaster.cli.listing import Listing
 from dagmaster.cli.options import Handlers, JsonOutput, begin
 from dagmaster.cli.output import as_record, as_records, at_local_time, console, count_of, print_json
 from dagmaster.errors import Invalid

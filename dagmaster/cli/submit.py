@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from dagmaster.cli.backend import Order, Receipt, backend_of
-from dagmaster.cli.concluding import conclude, showing
 from dagmaster.cli.failures import tell
+from dagmaster.cli.job_outcome import conclude, showing
 from dagmaster.cli.options import Form, Handlers, Inputs, InputsJson, JsonOutput, TextForm, begin
 from dagmaster.cli.output import print_json
 from dagmaster.cli.progress import Show

@@ -13,7 +13,7 @@ from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import as_record, console, dump
 from dagmaster.model.states import EventStatus
-from dagmaster.model.wording import describe, event_types
+from dagmaster.model.timeline import describe, event_types
 
 STYLES = {EventStatus.SUCCESS: "green", EventStatus.FAILURE: "red", EventStatus.WARNING: "yellow"}
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from dagmaster.client.errors import ClientError
 from dagmaster.errors import Invalid
-from dagmaster.schemas.caching import CacheCleared
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, QueuesReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
@@ -25,8 +24,9 @@ from dagmaster.schemas.schedules import (
     ScheduleTriggered,
     SyncSchedules,
 )
-from dagmaster.schemas.steps import Decide, DecisionReply, SendSignal, SignalReply
+from dagmaster.schemas.signals import Decide, DecisionReply, SendSignal, SignalReply
 from dagmaster.schemas.system import Explanation
+from dagmaster.schemas.task_cache import CacheCleared
 from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineReply
 from dagmaster.schemas.workers import WorkerWanted
 from dagmaster.schemas.workflows import WorkflowList, WorkflowReply

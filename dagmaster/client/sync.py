@@ -11,18 +11,18 @@ from httpx_sse import connect_sse
 
 from dagmaster.client import calls, plans
 from dagmaster.client.calls import Call
-from dagmaster.client.connecting import connection_options, headers_of, log_timeout
+from dagmaster.client.connection import connection_options, headers_of, log_timeout
 from dagmaster.client.errors import error_of, unreachable
 from dagmaster.client.plans import Listen, Pause, Plan, Send, Stream
 from dagmaster.errors import DagmasterError
-from dagmaster.schemas.caching import CacheCleared
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.schedules import BackfillReply, ScheduleReply, SchedulesSynced, ScheduleTriggered
-from dagmaster.schemas.steps import DecisionReply, SignalReply
+from dagmaster.schemas.signals import DecisionReply, SignalReply
 from dagmaster.schemas.system import Explanation
+from dagmaster.schemas.task_cache import CacheCleared
 from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineEntry, TimelineReply
 from dagmaster.schemas.workers import WorkerWanted
 from dagmaster.schemas.workflows import WorkflowList, WorkflowReply

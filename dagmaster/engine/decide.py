@@ -7,19 +7,22 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import assert_never
 
-from dagmaster.engine.adding import accept_added, refuse_from_outside
-from dagmaster.engine.ending import ENDED, cancel, complete_if_done
-from dagmaster.engine.last import begin_last
+from dagmaster.engine.change_set import ChangeSet, Dispatch, Rules
+from dagmaster.engine.dynamic_nodes import accept_added, refuse_from_outside
+from dagmaster.engine.finalizers import start_finalizers
+from dagmaster.engine.job_end import ENDED, cancel, complete_if_done
+from dagmaster.engine.manual_retry import can_reopen, retry_manually
 from dagmaster.engine.messages import (
+    ApprovalDecision,
     Cancel,
-    Decision,
+    Continue,
     Expand,
-    GoOn,
+    Load,
+    ManualRetry,
     Message,
     Pause,
     QueueOpened,
     Resume,
-    RetryByHand,
     SignalSent,
     TaskCheckpoint,
     TaskCompleted,
@@ -28,10 +31,9 @@ from dagmaster.engine.messages import (
     TasksAdded,
     TaskStarted,
     TimerDue,
-    Unpause,
 )
-from dagmaster.engine.pausing import pause, unpause
-from dagmaster.engine.reopening import can_reopen, retry_by_hand
+from dagmaster.engine.node_start import expand, go_on, resume, run_ready
+from dagmaster.engine.pause import pause, unpause
 from dagmaster.engine.reports import (
     accept_checkpoint,
     accept_completed,
@@ -42,35 +44,33 @@ from dagmaster.engine.reports import (
     ignore,
 )
 from dagmaster.engine.results import pass_results
-from dagmaster.engine.running import expand, go_on, resume, run_ready
 from dagmaster.engine.state import JobState
 from dagmaster.engine.timers import fire
-from dagmaster.engine.turn import Dispatch, Rules, Turn
 from dagmaster.engine.values import LoadedValues
-from dagmaster.engine.waking import accept_decision, accept_signal, ignore_signal
+from dagmaster.engine.wake_ups import accept_decision, accept_signal, ignore_signal
 from dagmaster.model.states import JobStatus
 
 
 def decide(
     job: JobState, messages: Iterable[Message], now: datetime, rules: Rules, loaded: LoadedValues | None = None
-) -> Turn:
-    """Move the job, in memory, by each message in turn; the turn says what must be written.
+) -> ChangeSet:
+    """Apply each message to the job in memory; the change set says what must be written.
 
     `loaded` are the `values_wanted`. A node whose values are not there is postponed, and a message follows.
     """
-    turn = Turn(job, now, rules, loaded=loaded or LoadedValues())
+    changes = ChangeSet(job, now, rules, loaded=loaded or LoadedValues())
     for message in _in_order(job, messages):
-        if turn.is_over and not can_reopen(turn, message):
-            _turn_down(turn, message)
+        if changes.is_over and not can_reopen(changes, message):
+            _turn_down(changes, message)
             continue
-        _apply(turn, message)
-        _go_on(turn)
-        while begin_last(turn):
-            _go_on(turn)
-        complete_if_done(turn)
+        _apply(changes, message)
+        _go_on(changes)
+        while start_finalizers(changes):
+            _go_on(changes)
+        complete_if_done(changes)
     if job.postponed:
-        turn.follow_ups.append(GoOn())
-    return turn
+        changes.follow_ups.append(Continue())
+    return changes
 
 
 def _in_order(job: JobState, messages: Iterable[Message]) -> Iterable[Message]:
@@ -80,72 +80,74 @@ def _in_order(job: JobState, messages: Iterable[Message]) -> Iterable[Message]:
     return sorted(messages, key=lambda message: not isinstance(message, Cancel))
 
 
-def _turn_down(turn: Turn, message: Message) -> None:
+def _turn_down(changes: ChangeSet, message: Message) -> None:
     """It changes nothing any more. What was promised to be heard is at least a line in the timeline."""
     match message:
         case TaskCompleted() | TaskFailed() | TaskLost():
-            ignore(turn, message, ENDED)
+            ignore(changes, message, ENDED)
         case SignalSent():
-            ignore_signal(turn, message)
+            ignore_signal(changes, message)
         case TasksAdded(node_id=None):
-            refuse_from_outside(turn, ENDED, message.actor)
+            refuse_from_outside(changes, ENDED, message.actor)
         case _:
             pass
 
 
-def _go_on(turn: Turn) -> None:
-    run_ready(turn)
-    while turn.given:
-        pass_results(turn)
-        run_ready(turn)
+def _go_on(changes: ChangeSet) -> None:
+    run_ready(changes)
+    while changes.given:
+        pass_results(changes)
+        run_ready(changes)
 
 
-def _apply(turn: Turn, message: Message) -> None:
+def _apply(changes: ChangeSet, message: Message) -> None:
     match message:
-        case Resume():
-            resume(turn)
-        case GoOn():
-            go_on(turn)
+        case Load():
+            resume(changes)
+        case Continue():
+            go_on(changes)
         case Expand():
-            expand(turn, turn.job.nodes[message.node_id])
+            expand(changes, changes.job.nodes[message.node_id])
         case TaskStarted():
-            accept_started(turn, message)
+            accept_started(changes, message)
         case TaskCompleted():
-            accept_completed(turn, message)
+            accept_completed(changes, message)
         case TaskFailed():
-            accept_failed(turn, message)
+            accept_failed(changes, message)
         case TaskLost():
-            accept_lost(turn, message)
+            accept_lost(changes, message)
         case TaskCheckpoint():
-            accept_checkpoint(turn, message)
+            accept_checkpoint(changes, message)
         case TimerDue():
-            fire(turn, message)
+            fire(changes, message)
         case QueueOpened():
-            turn.ready.extend(turn.job.nodes[node_id] for node_id in turn.job.held.pop(message.queue, ()))
+            changes.ready.extend(changes.job.nodes[node_id] for node_id in changes.job.held.pop(message.queue, ()))
         case _:
-            _obey(turn, message)
+            _obey(changes, message)
 
 
-def _obey(turn: Turn, order: Cancel | Pause | Unpause | RetryByHand | TasksAdded | SignalSent | Decision) -> None:
+def _obey(
+    changes: ChangeSet, order: Cancel | Pause | Resume | ManualRetry | TasksAdded | SignalSent | ApprovalDecision
+) -> None:
     match order:
         case TasksAdded():
-            accept_added(turn, order)
+            accept_added(changes, order)
         case SignalSent():
-            accept_signal(turn, order)
-        case Decision():
-            accept_decision(turn, order)
+            accept_signal(changes, order)
+        case ApprovalDecision():
+            accept_decision(changes, order)
         case Cancel():
-            cancel(turn, order)
+            cancel(changes, order)
         case Pause():
-            pause(turn, order)
-        case Unpause():
-            unpause(turn, order)
-        case RetryByHand():
-            retry_by_hand(turn, order)
+            pause(changes, order)
+        case Resume():
+            unpause(changes, order)
+        case ManualRetry():
+            retry_manually(changes, order)
         case _:
             assert_never(order)
 
 
-def claim_here(turn: Turn, dispatch: Dispatch, worker_id: str) -> None:
+def claim_here(changes: ChangeSet, dispatch: Dispatch, worker_id: str) -> None:
     """A worker in the owner's process takes the task in the very transaction that dispatches it."""
-    begin(turn, dispatch.node, worker_id)
+    begin(changes, dispatch.node, worker_id)

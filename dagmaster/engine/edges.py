@@ -7,27 +7,27 @@ which edges live; joins, `any_of`, optional steps and nested branches need no fu
 from collections import deque
 from typing import Any
 
+from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.state import NodeState, count_edge, is_live, is_settled, targets_of
-from dagmaster.engine.turn import Turn
 from dagmaster.model.states import NODE_READY, NODE_SKIPPED, NodeStatus
 
 # A node may wait for very many, and its line in the timeline must stay readable.
 SHOWN_SOURCES = 100
 
 
-def pass_on(turn: Turn, ended: NodeState) -> None:
+def pass_on(changes: ChangeSet, ended: NodeState) -> None:
     """What follows from the end of a node. The last child to end decides the edges that leave its fan-out."""
     if ended.is_child:
-        parent = turn.job.nodes[ended.parent or ""]
-        if is_settled(turn.job, parent):
-            settle(turn, parent)
+        parent = changes.job.nodes[ended.parent or ""]
+        if is_settled(changes.job, parent):
+            settle(changes, parent)
         if not ended.followers:
             return
-    if is_settled(turn.job, ended):
-        settle(turn, ended)
+    if is_settled(changes.job, ended):
+        settle(changes, ended)
 
 
-def settle(turn: Turn, ended: NodeState) -> None:
+def settle(changes: ChangeSet, ended: NodeState) -> None:
     """Decide the edges out of a node that ended, and of every node that is skipped because of it."""
     settled = deque([ended])
     has_broken_off = ended.status is NodeStatus.FAILED and not ended.spec.allow_failure
@@ -35,14 +35,14 @@ def settle(turn: Turn, ended: NodeState) -> None:
     while settled:
         source = settled.popleft()
         for target_id in targets_of(source):
-            target = turn.job.nodes[target_id]
+            target = changes.job.nodes[target_id]
             count_edge(target, source, live=is_live(source, target_id))
             if target.status is not NodeStatus.PENDING:
                 continue
             if is_ready(target):
-                make_ready(turn, target)
+                make_ready(changes, target)
             elif is_dead(target):
-                skip(turn, target, reason)
+                skip(changes, target, reason)
                 settled.append(target)
 
 
@@ -62,13 +62,13 @@ def is_dead(node: NodeState) -> bool:
     return node.live == 0
 
 
-def make_ready(turn: Turn, node: NodeState) -> None:
+def make_ready(changes: ChangeSet, node: NodeState) -> None:
     sources = (*node.spec.all_of, *node.spec.any_of)
     more: dict[str, Any] = {"more": len(sources) - SHOWN_SOURCES} if len(sources) > SHOWN_SOURCES else {}
-    turn.move_node(node, NODE_READY, dependencies=list(sources[:SHOWN_SOURCES]), **more)
-    turn.ready.append(node)
+    changes.move_node(node, NODE_READY, dependencies=list(sources[:SHOWN_SOURCES]), **more)
+    changes.ready.append(node)
 
 
-def skip(turn: Turn, node: NodeState, reason: str) -> None:
-    node.completed_at = turn.now
-    turn.move_node(node, NODE_SKIPPED, reason=reason)
+def skip(changes: ChangeSet, node: NodeState, reason: str) -> None:
+    node.completed_at = changes.now
+    changes.move_node(node, NODE_SKIPPED, reason=reason)

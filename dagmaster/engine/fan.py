@@ -5,11 +5,11 @@ from typing import Any
 
 import orjson
 
+from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.messages import Expand
 from dagmaster.engine.needs import count_failed, count_gathered, gathered, is_from_stored
 from dagmaster.engine.scope import at_hand, encode, item_scope, scope_of
 from dagmaster.engine.state import FanState, JobState, NodeState, child_id
-from dagmaster.engine.turn import Turn
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import FanInSpec, FanOutSpec
 from dagmaster.model.sealed import holds_sealed
@@ -22,61 +22,61 @@ MAX_KEY_LENGTH = 128
 KEY_NAMES = ("key", "id", "name")
 
 
-def resolve_items(turn: Turn, node: NodeState) -> list[Any]:
+def resolve_items(changes: ChangeSet, node: NodeState) -> list[Any]:
     """The list to fan out over; the same each time, because inputs and outputs never change."""
     spec = _fan_out(node)
-    items = spec.source.resolve(scope_of(turn))
+    items = spec.source.resolve(scope_of(changes))
     if isinstance(items, tuple | range):
         items = list(items)
     if not isinstance(items, list):
         raise ExpressionFailed(f"the source of a fan-out must be a list, this is {type(items).__name__}")
-    if len(items) > turn.rules.max_fan_out:
-        raise ExpressionFailed(f"a fan-out of {len(items)} items is over the limit of {turn.rules.max_fan_out}")
+    if len(items) > changes.rules.max_fan_out:
+        raise ExpressionFailed(f"a fan-out of {len(items)} items is over the limit of {changes.rules.max_fan_out}")
     return items
 
 
-def open_fan(turn: Turn, node: NodeState, items: list[Any]) -> None:
-    turn.job.fans[node.node_id] = FanState(total=len(items))
-    _hold(turn, node, items)
+def open_fan(changes: ChangeSet, node: NodeState, items: list[Any]) -> None:
+    changes.job.fans[node.node_id] = FanState(total=len(items))
+    _hold(changes, node, items)
     node.output = orjson.dumps({"fan_out_count": len(items)})
 
 
-def _hold(turn: Turn, node: NodeState, items: list[Any]) -> list[Any]:
-    """For as long as there are children to be made; a list that is not kept in memory only for this turn."""
-    fan = turn.job.fans[node.node_id]
+def _hold(changes: ChangeSet, node: NodeState, items: list[Any]) -> list[Any]:
+    """For as long as there are children to be made; a list that is not kept in memory only for this change set."""
+    fan = changes.job.fans[node.node_id]
     fan.items = items
-    if is_from_stored(turn.job, _fan_out(node).source.references):
-        turn.large_fans.append(fan)
+    if is_from_stored(changes.job, _fan_out(node).source.references):
+        changes.large_fans.append(fan)
     return items
 
 
-def expand_slice(turn: Turn, node: NodeState) -> bool:
+def expand_slice(changes: ChangeSet, node: NodeState) -> bool:
     """Make the next slice of children; True when all are made."""
-    fan = turn.job.fans[node.node_id]
+    fan = changes.job.fans[node.node_id]
     if fan.items is None:
-        _hold(turn, node, resolve_items(turn, node))
+        _hold(changes, node, resolve_items(changes, node))
     spec = _fan_out(node)
-    stop = min(fan.created + turn.rules.slice_size, fan.total)
+    stop = min(fan.created + changes.rules.slice_size, fan.total)
     for index in range(fan.created, stop):
-        _add_child(turn, node, index, spec.child.retry.max_attempts)
+        _add_child(changes, node, index, spec.child.retry.max_attempts)
     if fan.created < fan.total:
-        turn.follow_ups.append(Expand(node.node_id))
+        changes.follow_ups.append(Expand(node.node_id))
         return False
     return True
 
 
-def _add_child(turn: Turn, node: NodeState, index: int, max_retries: int) -> None:
-    job = turn.job
+def _add_child(changes: ChangeSet, node: NodeState, index: int, max_retries: int) -> None:
+    job = changes.job
     child = NodeState(child_id(node.node_id, index), node.spec, max_retries, parent=node.node_id, index=index)
     items = job.fans[node.node_id].items
     child.item_key = _key_of(items[index]) if items is not None else None
-    job.nodes[child.node_id] = turn.created[child.node_id] = child
+    job.nodes[child.node_id] = changes.created[child.node_id] = child
     job.open += 1
     fan = job.fans[node.node_id]
     fan.open += 1
     fan.created += 1
-    turn.move_node(child, NODE_READY, dependencies=[node.node_id])
-    turn.ready.append(child)
+    changes.move_node(child, NODE_READY, dependencies=[node.node_id])
+    changes.ready.append(child)
 
 
 def _key_of(item: Any) -> str | None:
@@ -88,15 +88,15 @@ def _key_of(item: Any) -> str | None:
     return str(item)[:MAX_KEY_LENGTH]
 
 
-def child_params(turn: Turn, child: NodeState) -> Any:
+def child_params(changes: ChangeSet, child: NodeState) -> Any:
     """Its parameters, with the item of the list that is its own."""
     assert child.parent is not None and child.index is not None
-    fan = turn.job.fans[child.parent]
+    fan = changes.job.fans[child.parent]
     items = fan.items
     if items is None:
-        parent = turn.job.nodes[child.parent]
-        items = _hold(turn, parent, resolve_items(turn, parent))
-    return child.task.params.resolve(item_scope(turn, items[child.index], child.index, fan.total))
+        parent = changes.job.nodes[child.parent]
+        items = _hold(changes, parent, resolve_items(changes, parent))
+    return child.task.params.resolve(item_scope(changes, items[child.index], child.index, fan.total))
 
 
 def has_slot(job: JobState, child: NodeState) -> bool:
@@ -119,12 +119,12 @@ def _fan_out(node: NodeState) -> FanOutSpec:
     return node.spec.fan_out
 
 
-def aggregate(turn: Turn, spec: FanInSpec) -> bytes:
+def aggregate(changes: ChangeSet, spec: FanInSpec) -> bytes:
     """The children's outputs as one, in the order of the list (ruling C-24)."""
-    children = gathered(turn.job, spec)
-    outputs = [b"null" if child.output is None else at_hand(turn, child) for child in children]
-    count = count_gathered(turn.job, spec)
-    failed = count_failed(turn.job, spec)
+    children = gathered(changes.job, spec)
+    outputs = [b"null" if child.output is None else at_hand(changes, child) for child in children]
+    count = count_gathered(changes.job, spec)
+    failed = count_failed(changes.job, spec)
     match spec.aggregation:
         case Aggregation.COLLECT:
             return b'{"results":[%b],"count":%d,"failed":%d}' % (b",".join(outputs), count, failed)

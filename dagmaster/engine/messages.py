@@ -20,7 +20,7 @@ class TimerKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class Load:
     """The job came into this owner's memory: start it, or go on where it stood."""
 
 
@@ -32,7 +32,7 @@ class Expand:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class Continue:
     """Run the nodes that were postponed: their values are at hand now, or a new batch has room for them."""
 
 
@@ -130,7 +130,7 @@ class SignalSent:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ApprovalDecision:
     """Somebody approves or rejects what an approval node asks for; `task_id` is of the attempt that asked."""
 
     node_id: str
@@ -156,12 +156,12 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpause:
+class Resume:
     actor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RetryByHand:
+class ManualRetry:
     """An operator wants it tried again: this node, or with None all that failed."""
 
     node_id: str | None = None
@@ -177,9 +177,9 @@ class QueueOpened:
 
 Report = TaskCompleted | TaskFailed | TaskLost
 Message = (
-    Resume
+    Load
     | Expand
-    | GoOn
+    | Continue
     | TaskStarted
     | TaskCompleted
     | TaskFailed
@@ -188,10 +188,10 @@ Message = (
     | TasksAdded
     | TimerDue
     | SignalSent
-    | Decision
+    | ApprovalDecision
     | Cancel
     | Pause
-    | Unpause
-    | RetryByHand
+    | Resume
+    | ManualRetry
     | QueueOpened
 )

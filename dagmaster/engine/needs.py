@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
+from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.messages import Expand, Message
 from dagmaster.engine.state import JobState, NodeState, is_executed
-from dagmaster.engine.turn import Rules, Turn
 from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue, size_of, spell_size
 from dagmaster.errors import ValuesTooLarge
 from dagmaster.model.added import references
@@ -20,29 +20,29 @@ class NotAtHand(Exception):
     """The node has to wait: for values that only the database holds, or for the next batch."""
 
 
-def require(turn: Turn, node: NodeState) -> None:
+def require(changes: ChangeSet, node: NodeState) -> None:
     """Raise NotAtHand, or ValuesTooLarge, before anything of the node is evaluated."""
-    if turn.bytes >= turn.rules.max_turn_bytes:
+    if changes.bytes >= changes.rules.max_turn_bytes:
         raise NotAtHand
     if node.spec.fan_in is not None:
-        _check_fan_in(turn, node.spec.fan_in)
-    needed = needs_of(turn.job, node, turn.loaded)
-    if (total := sum(needed.values())) > turn.rules.max_fan_in_bytes:
+        _check_fan_in(changes, node.spec.fan_in)
+    needed = needs_of(changes.job, node, changes.loaded)
+    if (total := sum(needed.values())) > changes.rules.max_fan_in_bytes:
         raise ValuesTooLarge(
             f"the values that {node.node_id} refers to are {spell_size(total)} together, and the limit is "
-            f"{spell_size(turn.rules.max_fan_in_bytes)} (max_fan_in_bytes); pass on where the data is, not the data, "
-            "or raise the limit"
+            f"{spell_size(changes.rules.max_fan_in_bytes)} (max_fan_in_bytes); pass on where the data is, not "
+            "the data, or raise the limit"
         )
     if needed:
         raise NotAtHand
 
 
-def _check_fan_in(turn: Turn, spec: FanInSpec) -> None:
-    total = sum(size_of(child.output) for child in gathered(turn.job, spec))
-    if total > turn.rules.max_fan_in_bytes:
+def _check_fan_in(changes: ChangeSet, spec: FanInSpec) -> None:
+    total = sum(size_of(child.output) for child in gathered(changes.job, spec))
+    if total > changes.rules.max_fan_in_bytes:
         raise ValuesTooLarge(
             f"the outputs of {spec.fan_out} are {spell_size(total)} together, and a fan-in may gather "
-            f"{spell_size(turn.rules.max_fan_in_bytes)} (max_fan_in_bytes); let each task return where its data is, "
+            f"{spell_size(changes.rules.max_fan_in_bytes)} (max_fan_in_bytes); let each task return where its data is, "
             "not the data, or raise the limit"
         )
 
@@ -77,7 +77,7 @@ def _counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
 
 
 def values_wanted(job: JobState, messages: Iterable[Message], rules: Rules) -> list[str]:
-    """What is to be loaded before the next turn: for the nodes that wait, in order, as much as a turn may hold."""
+    """What is to be loaded before the next change set: for the nodes that wait, in order, as much as one may hold."""
     if not job.has_stored:
         return []
     wanted: dict[str, int] = {}

@@ -2,58 +2,58 @@
 
 from datetime import datetime, timedelta
 
-from dagmaster.engine.failing import fail_attempt
+from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet, Result
+from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.node_start import arm_timeout, complete
 from dagmaster.engine.results import await_result, find_named
-from dagmaster.engine.running import arm_timeout, complete
 from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_revoked
-from dagmaster.engine.turn import MAX_ERROR_LENGTH, Result, Turn
 from dagmaster.engine.values import size_of
-from dagmaster.engine.waking import find_caller
+from dagmaster.engine.wake_ups import find_caller
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_STARTED, EndedBy, EventStatus, NodeStatus, TaskStatus
 
 
-def accept_started(turn: Turn, message: TaskStarted) -> None:
-    node = find_current(turn, message.node_id, message.task_id)
+def accept_started(changes: ChangeSet, message: TaskStarted) -> None:
+    node = find_current(changes, message.node_id, message.task_id)
     if node is not None and node.status is NodeStatus.DISPATCHED:
-        begin(turn, node, message.worker_id)
+        begin(changes, node, message.worker_id)
 
 
-def begin(turn: Turn, node: NodeState, worker_id: str | None) -> None:
-    node.started_at = turn.now
-    turn.move_node(node, NODE_STARTED, source_app="worker", worker_id=worker_id)
-    arm_timeout(turn, node)
+def begin(changes: ChangeSet, node: NodeState, worker_id: str | None) -> None:
+    node.started_at = changes.now
+    changes.move_node(node, NODE_STARTED, source_app="worker", worker_id=worker_id)
+    arm_timeout(changes, node)
 
 
-def accept_completed(turn: Turn, message: TaskCompleted) -> None:
-    node = _open(turn, message)
+def accept_completed(changes: ChangeSet, message: TaskCompleted) -> None:
+    node = _open(changes, message)
     if node is None:
         return
-    turn.results.setdefault(message.task_id, _result(turn, message))
+    changes.results.setdefault(message.task_id, _result(changes, message))
     if is_executed(node):
-        turn.close_task(node)
+        changes.close_task(node)
     if isinstance(message.output, bytes) and (other := find_named(message.output)) is not None:
-        await_result(turn, node, other, message.duration_ms)
+        await_result(changes, node, other, message.duration_ms)
         return
-    complete(turn, node, message.output, message.duration_ms, _measure(turn, node, message))
+    complete(changes, node, message.output, message.duration_ms, _measure(changes, node, message))
 
 
-def _measure(turn: Turn, node: NodeState, message: TaskCompleted | TaskFailed) -> datetime:
+def _measure(changes: ChangeSet, node: NodeState, message: TaskCompleted | TaskFailed) -> datetime:
     """When it ended; when it began follows from how long its worker says it took. A batch may be written much later."""
-    ended_at = min(message.at, turn.now)
+    ended_at = min(message.at, changes.now)
     if message.duration_ms is not None and node.dispatched_at is not None:
         node.started_at = max(ended_at - timedelta(milliseconds=message.duration_ms), node.dispatched_at)
     return max(ended_at, node.started_at or ended_at)
 
 
-def accept_failed(turn: Turn, message: TaskFailed) -> None:
-    node = _open(turn, message)
+def accept_failed(changes: ChangeSet, message: TaskFailed) -> None:
+    node = _open(changes, message)
     if node is None:
         return
-    turn.results.setdefault(message.task_id, _result(turn, message))
+    changes.results.setdefault(message.task_id, _result(changes, message))
     node.times_lost = 0
     fail_attempt(
-        turn,
+        changes,
         node,
         message.error,
         permanent=message.permanent,
@@ -64,12 +64,12 @@ def accept_failed(turn: Turn, message: TaskFailed) -> None:
         worker_id=message.worker_id,
     )
     if node.status is NodeStatus.FAILED:
-        node.completed_at = _measure(turn, node, message)
+        node.completed_at = _measure(changes, node, message)
 
 
-def accept_lost(turn: Turn, message: TaskLost) -> None:
+def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
     """Another worker gets it at once; the attempt counts, unless the worker gave it back."""
-    node = find_current(turn, message.node_id, message.task_id)
+    node = find_current(changes, message.node_id, message.task_id)
     if node is None or not _is_under_way(node):
         return
     if message.given_back:
@@ -78,12 +78,12 @@ def accept_lost(turn: Turn, message: TaskLost) -> None:
     else:
         node.times_lost += 1
         error = f"worker {message.worker_id} was lost"
-    limit = turn.rules.max_worker_deaths
+    limit = changes.rules.max_worker_deaths
     is_poison = not message.given_back and limit is not None and node.times_lost >= limit
     if is_poison:
         error = f"{error}: {node.times_lost} workers in a row died while they ran this task, so it is not tried again"
     fail_attempt(
-        turn,
+        changes,
         node,
         error,
         permanent=is_poison,
@@ -94,14 +94,14 @@ def accept_lost(turn: Turn, message: TaskLost) -> None:
     )
 
 
-def accept_checkpoint(turn: Turn, message: TaskCheckpoint) -> None:
-    node = find_current(turn, message.node_id, message.task_id)
+def accept_checkpoint(changes: ChangeSet, message: TaskCheckpoint) -> None:
+    node = find_current(changes, message.node_id, message.task_id)
     if node is None or not _is_under_way(node):
         return
-    turn.bytes += size_of(message.data) if isinstance(message.data, bytes) else 0
+    changes.bytes += size_of(message.data) if isinstance(message.data, bytes) else 0
     node.checkpoint = Checkpoint(message.phase, message.data, message.at)
-    turn.touched[node.node_id] = node
-    turn.note(
+    changes.touched[node.node_id] = node
+    changes.note(
         "node_checkpoint",
         EventStatus.INFO,
         node,
@@ -113,42 +113,42 @@ def accept_checkpoint(turn: Turn, message: TaskCheckpoint) -> None:
     )
 
 
-def ignore(turn: Turn, message: Report, reason: str) -> None:
+def ignore(changes: ChangeSet, message: Report, reason: str) -> None:
     """Keep what was reported, say so in the timeline, change nothing (ruling D-03)."""
-    if isinstance(message, TaskLost) or not _existed(turn, message):
+    if isinstance(message, TaskLost) or not _existed(changes, message):
         return
-    turn.results.setdefault(message.task_id, _result(turn, message))
-    turn.note(
+    changes.results.setdefault(message.task_id, _result(changes, message))
+    changes.note(
         "result_ignored",
         EventStatus.WARNING,
-        turn.job.nodes.get(message.node_id),
+        changes.job.nodes.get(message.node_id),
         reason=reason,
         reported_task_id=message.task_id,
         worker_id=message.worker_id,
     )
 
 
-def _existed(turn: Turn, message: Report) -> bool:
+def _existed(changes: ChangeSet, message: Report) -> bool:
     """Whether there was such an attempt. Nothing else is kept: it would take the place of a result that is to come."""
-    node = turn.job.nodes.get(message.node_id)
+    node = changes.job.nodes.get(message.node_id)
     prefix, _, attempt = message.task_id.rpartition("_")
-    if node is None or not is_executed(node) or prefix != f"{turn.job.job_id}_{node.node_id}":
+    if node is None or not is_executed(node) or prefix != f"{changes.job.job_id}_{node.node_id}":
         return False
     return attempt.isdecimal() and int(attempt) <= node.attempt
 
 
-def _open(turn: Turn, message: TaskCompleted | TaskFailed) -> NodeState | None:
+def _open(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState | None:
     """The node that waits for this report, running; a report for a dispatched one proves that it ran (ruling C-10)."""
-    node = find_current(turn, message.node_id, message.task_id) or find_caller(turn, message)
+    node = find_current(changes, message.node_id, message.task_id) or find_caller(changes, message)
     if node is None:
-        ignore(turn, message, "the attempt was superseded")
+        ignore(changes, message, "the attempt was superseded")
         return None
     if not _is_under_way(node):
         if node.status is NodeStatus.FAILED and not _is_known(node, message):
-            ignore(turn, message, "the attempt was revoked" if is_revoked(node) else "the attempt was given up")
+            ignore(changes, message, "the attempt was revoked" if is_revoked(node) else "the attempt was given up")
         return None  # Otherwise it is the same report again: the first one counted.
     if node.status is NodeStatus.DISPATCHED:
-        begin(turn, node, message.worker_id)
+        begin(changes, node, message.worker_id)
     return node
 
 
@@ -170,18 +170,18 @@ def _is_under_way(node: NodeState) -> bool:
     return node.status in NODE_IN_FLIGHT and node.result_of is None
 
 
-def find_current(turn: Turn, node_id: str, task_id: str) -> NodeState | None:
-    node = turn.job.nodes.get(node_id)
-    if node is None or not is_executed(node) or task_id != turn.job.task_id(node):
+def find_current(changes: ChangeSet, node_id: str, task_id: str) -> NodeState | None:
+    node = changes.job.nodes.get(node_id)
+    if node is None or not is_executed(node) or task_id != changes.job.task_id(node):
         return None
     return node
 
 
-def _result(turn: Turn, message: TaskCompleted | TaskFailed) -> Result:
+def _result(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> Result:
     completed = isinstance(message, TaskCompleted)
     return Result(
         message.task_id,
-        turn.job.job_id,
+        changes.job.job_id,
         message.node_id,
         TaskStatus.COMPLETED if completed else TaskStatus.FAILED,
         message.worker_id,

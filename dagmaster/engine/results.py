@@ -5,10 +5,10 @@ from types import MappingProxyType
 
 import orjson
 
-from dagmaster.engine.failing import fail_attempt, fail_with
-from dagmaster.engine.running import complete
+from dagmaster.engine.change_set import ChangeSet
+from dagmaster.engine.failures import fail_attempt, fail_with
+from dagmaster.engine.node_start import complete
 from dagmaster.engine.state import JobState, NodeState, is_settled
-from dagmaster.engine.turn import Turn
 from dagmaster.engine.values import StoredValue, Value
 from dagmaster.model.added import RESULT_OF
 from dagmaster.model.states import NODE_SUCCESSFUL, NodeStatus
@@ -30,27 +30,27 @@ def find_named(output: bytes) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def await_result(turn: Turn, node: NodeState, name: str, duration_ms: int | None) -> None:
+def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: int | None) -> None:
     """It has done its part, and stays running without worker and timeout until the other node has completed."""
-    job, other = turn.job, turn.job.nodes.get(name)
+    job, other = changes.job, changes.job.nodes.get(name)
     if other is None or not other.is_added:
-        _refuse(turn, node, f"it gives the result of {name!r}, which is no node that was added to this job")
+        _refuse(changes, node, f"it gives the result of {name!r}, which is no node that was added to this job")
     elif waits_for(job, name, node.node_id):
-        _refuse(turn, node, f"it gives the result of {name}, which waits for it")
+        _refuse(changes, node, f"it gives the result of {name}, which waits for it")
     elif other.status is NodeStatus.COMPLETED:
-        complete(turn, node, _passed_on(turn, other), duration_ms)
+        complete(changes, node, _passed_on(changes, other), duration_ms)
     elif other.status is NodeStatus.SKIPPED:
-        _refuse(turn, node, f"it gives the result of {name}, which was skipped")
+        _refuse(changes, node, f"it gives the result of {name}, which was skipped")
     elif other.status is NodeStatus.FAILED:
-        fail_with(turn, node, other)
+        fail_with(changes, node, other)
     else:
         node.result_of = name
         job.awaited.setdefault(name, []).append(node.node_id)
-        if node.node_id not in turn.created:
-            turn.touched[node.node_id] = node
+        if node.node_id not in changes.created:
+            changes.touched[node.node_id] = node
 
 
-def _passed_on(turn: Turn, other: NodeState) -> Value | None:
+def _passed_on(changes: ChangeSet, other: NodeState) -> Value | None:
     """A large output is copied from where it is, and never loaded for it."""
     output = other.output
     if isinstance(output, StoredValue) and output.mail_id is None and output.node_id is None:
@@ -58,26 +58,26 @@ def _passed_on(turn: Turn, other: NodeState) -> Value | None:
     return output
 
 
-def _refuse(turn: Turn, node: NodeState, error: str) -> None:
-    fail_attempt(turn, node, error, permanent=True, error_types=REFUSED)
+def _refuse(changes: ChangeSet, node: NodeState, error: str) -> None:
+    fail_attempt(changes, node, error, permanent=True, error_types=REFUSED)
 
 
-def pass_results(turn: Turn) -> None:
+def pass_results(changes: ChangeSet) -> None:
     """What has ended gives its output to those that wait for it, and they to theirs."""
-    while turn.given and not turn.is_over:
-        other = turn.given.popleft()
+    while changes.given and not changes.is_over:
+        other = changes.given.popleft()
         if other.status not in NODE_SUCCESSFUL:
-            continue  # Reopened in the same turn.
-        for node_id in turn.job.awaited.pop(other.node_id, ()):
-            node = turn.job.nodes[node_id]
+            continue  # Reopened in the same change set.
+        for node_id in changes.job.awaited.pop(other.node_id, ()):
+            node = changes.job.nodes[node_id]
             if node.result_of != other.node_id:
                 continue
             node.result_of = None
             if other.status is NodeStatus.COMPLETED:
-                complete(turn, node, _passed_on(turn, other))
+                complete(changes, node, _passed_on(changes, other))
             else:
-                _refuse(turn, node, f"it gives the result of {other.node_id}, which was skipped")
-    turn.given.clear()
+                _refuse(changes, node, f"it gives the result of {other.node_id}, which was skipped")
+    changes.given.clear()
 
 
 def waits_for(job: JobState, node_id: str, wanted: str, planned: Mapping[str, Sequence[str]] = NOTHING) -> bool:

@@ -1,12 +1,12 @@
-"""What an expression may see of a job. Outputs are decoded when one asks for them, once per turn."""
+"""What an expression may see of a job. Outputs are decoded when an expression needs them, once per change set."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
+from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.state import JobState, NodeState
-from dagmaster.engine.turn import Turn
 from dagmaster.engine.values import StoredValue
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.added import fill_in, references
@@ -16,8 +16,8 @@ from dagmaster.model.states import NodeStatus
 class _NodeView(Mapping[str, Any]):
     __slots__ = ("_decoded", "_node_id", "_turn")
 
-    def __init__(self, turn: Turn, node_id: str) -> None:
-        self._turn, self._node_id = turn, node_id
+    def __init__(self, changes: ChangeSet, node_id: str) -> None:
+        self._turn, self._node_id = changes, node_id
         self._decoded: tuple[bytes, Any] | None = None
 
     def __getitem__(self, key: str) -> Any:
@@ -50,8 +50,8 @@ class _NodeView(Mapping[str, Any]):
 class _NodesView(Mapping[str, _NodeView]):
     __slots__ = ("_job", "_turn", "_views")
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn, self._job = turn, turn.job
+    def __init__(self, changes: ChangeSet) -> None:
+        self._turn, self._job = changes, changes.job
         self._views: dict[str, _NodeView] = {}
 
     def __getitem__(self, node_id: str) -> _NodeView:
@@ -95,35 +95,35 @@ class _JobView(Mapping[str, Any]):
         return 3
 
 
-def scope_of(turn: Turn) -> dict[str, Any]:
-    if turn.scope is None:
-        job = turn.job
-        inputs = turn.loaded.inputs if isinstance(job.inputs, StoredValue) else job.inputs
-        turn.scope = {"inputs": inputs, "nodes": _NodesView(turn), "env": turn.rules.env, "job": _JobView(job)}
-    return turn.scope
+def scope_of(changes: ChangeSet) -> dict[str, Any]:
+    if changes.scope is None:
+        job = changes.job
+        inputs = changes.loaded.inputs if isinstance(job.inputs, StoredValue) else job.inputs
+        changes.scope = {"inputs": inputs, "nodes": _NodesView(changes), "env": changes.rules.env, "job": _JobView(job)}
+    return changes.scope
 
 
-def item_scope(turn: Turn, item: Any, index: int, total: int) -> dict[str, Any]:
+def item_scope(changes: ChangeSet, item: Any, index: int, total: int) -> dict[str, Any]:
     """What a fan-out's child sees besides."""
     fan_out = {"item": item, "index": index, "total": total}
-    return {**scope_of(turn), "item": item, "index": index, "fan_out": fan_out}
+    return {**scope_of(changes), "item": item, "index": index, "fan_out": fan_out}
 
 
-def at_hand(turn: Turn, node: NodeState) -> bytes:
+def at_hand(changes: ChangeSet, node: NodeState) -> bytes:
     """Its output; the engine has asked for those that are not in memory before it looks."""
-    output = turn.output_of(node)
+    output = changes.output_of(node)
     assert isinstance(output, bytes), f"the output of {node.node_id} was not loaded"
     return output
 
 
-def added_params(turn: Turn, node: NodeState) -> Any:
+def added_params(changes: ChangeSet, node: NodeState) -> Any:
     """The parameters of an added node, with the results of others that they name; of a skipped one it is null."""
     raw = node.task.params.raw
-    return fill_in(raw, {name: _result(turn, turn.job.nodes[name]) for name in references(raw)})
+    return fill_in(raw, {name: _result(changes, changes.job.nodes[name]) for name in references(raw)})
 
 
-def _result(turn: Turn, node: NodeState) -> Any:
-    output = orjson.loads(at_hand(turn, node)) if node.output is not None else None
+def _result(changes: ChangeSet, node: NodeState) -> Any:
+    output = orjson.loads(at_hand(changes, node)) if node.output is not None else None
     return output["result"] if isinstance(output, dict) and "result" in output else output
 
 

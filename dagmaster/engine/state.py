@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from dagmaster.engine.values import JobResult, StoredValue, Value
+from dagmaster.model.finalizers import LAST, Phase
 from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
-from dagmaster.model.last import LAST, Phase
 from dagmaster.model.states import (
     ENDED_WITH_JOB,
     JOB_TERMINAL,
@@ -56,7 +56,7 @@ class NodeState:
     completed_at: datetime | None = None
     not_before: datetime | None = None
     queue: str | None = None  # instead of its task's, since an attempt ran out of memory
-    checkpoint: Checkpoint | None = None  # saved in this turn; the rows keep the last one
+    checkpoint: Checkpoint | None = None  # saved in this change set; the rows keep the last one
     version: int = 0
     all_open: int = 0
     any_open: int = 0

@@ -22,7 +22,7 @@ Value = bytes | StoredValue
 
 @dataclass(frozen=True, slots=True)
 class LoadedValues:
-    """What was read for one turn, by node."""
+    """The values that were read for one change set, by node."""
 
     outputs: Mapping[str, bytes] = field(default_factory=dict)
     inputs: Mapping[str, Any] | None = None

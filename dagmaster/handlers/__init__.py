@@ -1,6 +1,5 @@
 """Handlers: what they are given and give back, which there are, and how one is called."""
 
-from dagmaster.handlers.calling import call, encode_output
 from dagmaster.handlers.contract import (
     Checkpoint,
     Context,
@@ -10,7 +9,8 @@ from dagmaster.handlers.contract import (
     Permanent,
     Retry,
 )
-from dagmaster.handlers.loading import load_handlers
+from dagmaster.handlers.invocation import call, encode_output
+from dagmaster.handlers.loader import load_handlers
 from dagmaster.handlers.registry import Handler, Registry, handler, register_handler, registry
 
 __all__ = [

@@ -195,7 +195,7 @@ class HandlerContext:
         return saving
 
     def add(self, slices: Sequence[bytes]) -> Saving:
-        """Add nodes to this task's own job, as `dagmaster.model.slices.encode_slices` writes them.
+        """Add nodes to this task's own job, as `dagmaster.model.dynamic_nodes.encode_slices` writes them.
 
         In a thread or a process it returns when they are stored; in a coroutine, `await` it for that. They are stored
         before it is known how the task ended, and an attempt that is repeated adds the same nodes once.
@@ -212,7 +212,7 @@ class HandlerContext:
     async def apply(self, items: "Applied", job_id: int | None = None) -> "Applied":
         """Add tasks and groups of the Python API to this task's job, or to another one that is named."""
         # Of a layer above, which most handlers do not need.
-        applied: Applied = await import_module("dagmaster.python.applying").apply(items, job_id or self.job_id)
+        applied: Applied = await import_module("dagmaster.python.apply_items").apply(items, job_id or self.job_id)
         return applied
 
     def remaining(self, phases: Sequence[str]) -> Sequence[str]:

@@ -4,14 +4,15 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, get_args, overload
 
 from pydantic import BaseModel, PydanticUserError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from dagmaster.errors import Misconfigured, UnknownHandler
-from dagmaster.model.caching import Cache, Caching, read_caching
+from dagmaster.handlers.schemas import schema_of
+from dagmaster.model.cache_policy import Cache, Caching, read_caching
 from dagmaster.model.contracts import ENTRY_POINT_MARK, Contract, Contracts, by_spelling
 from dagmaster.model.retry import RetryPolicy
 
@@ -85,9 +86,13 @@ class Registry:
         """The queue that each handler is registered with."""
         return {name: handler.queue for name, handler in self.spellings().items()}
 
-    def contracts(self) -> Contracts:
+    def contracts(self, *, in_full: bool = False) -> Contracts:
         """What decides where and how tasks run, by all spellings."""
-        return by_spelling(one.contract(in_full=False) for one in self)
+        return by_spelling(one.contract(in_full=in_full) for one in self)
+
+    def own_contracts(self) -> Contracts:
+        """In full, for tasks that only this process runs."""
+        return {name: replace(one, is_uniform=True) for name, one in self.contracts(in_full=True).items()}
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(list(self._handlers.values()))
@@ -169,9 +174,10 @@ def _check(handler: Handler) -> None:
 
 
 def _schema_of(handler: Handler) -> Mapping[str, Any] | None:
-    describe = handler.params.model_json_schema if handler.params is not None else handler.schema
     try:
-        return describe() if describe is not None else None
+        if handler.params is not None:
+            return schema_of(handler.params)
+        return handler.schema() if handler.schema is not None else None
     except (PydanticInvalidForJsonSchema, PydanticUserError, Misconfigured):
         return None  # A parameter may be of a type that JSON Schema has no word for.
 

@@ -12,6 +12,7 @@ from dagmaster.model.edges import (
     sort_topologically,
 )
 from dagmaster.model.expressions import compile_template
+from dagmaster.model.finalizers import ORDER, Phase, find_heads, find_phases
 from dagmaster.model.graph import (
     ApprovalSpec,
     BranchSpec,
@@ -24,7 +25,6 @@ from dagmaster.model.graph import (
     TaskSpec,
     WaitSpec,
 )
-from dagmaster.model.last import ORDER, Phase, find_heads, find_phases
 from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import (

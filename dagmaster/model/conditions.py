@@ -18,7 +18,7 @@ from dagmaster.model.expressions import (
     to_text,
 )
 from dagmaster.model.references import PATH_PATTERN, parse_path
-from dagmaster.model.sandbox import shorten
+from dagmaster.model.text import shorten
 
 Read = Callable[[Scope, Warn], Any]
 Judge = Callable[[Scope, Warn], tuple[bool, Any]]

@@ -12,7 +12,10 @@ ENTRY_POINT_MARK = ":"
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """`params` is a JSON Schema of what it takes; None where nothing is said of it."""
+    """`params` is a JSON Schema of what it takes; None where nothing is said of it.
+
+    `is_uniform`: every worker that runs the handler at this moment has this contract, and there is one.
+    """
 
     name: str
     queue: str | None = None
@@ -20,6 +23,7 @@ class Contract:
     retry: RetryPolicy | None = None
     params: Mapping[str, Any] | None = None
     documentation: str = ""
+    is_uniform: bool = False
 
 
 Contracts = Mapping[str, Contract]

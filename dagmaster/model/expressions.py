@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from dagmaster.model.operations import join_bounded, to_text
 from dagmaster.model.references import ROOTS, Key, Reference, Scope, look_up, parse_path
-from dagmaster.model.sandbox import ExpressionSyntax, Incomparable, compile_expression, shorten
+from dagmaster.model.sandbox import ExpressionSyntax, Incomparable, compile_expression
+from dagmaster.model.text import shorten
 
 __all__ = [
     "ROOTS",

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from dagmaster.model.conditions import Condition
 from dagmaster.model.expressions import Template
-from dagmaster.model.last import Phase
+from dagmaster.model.finalizers import Phase
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import Aggregation, Workflow
 

@@ -8,7 +8,7 @@ from typing import Literal
 from dagmaster.errors import Invalid
 
 Severity = Literal["error", "warning"]
-About = Literal["handler", "queue"]
+About = Literal["handler", "queue", "params"]
 Path = tuple[str | int, ...]
 
 
@@ -16,7 +16,8 @@ Path = tuple[str | int, ...]
 class Problem:
     """`path` leads to the place in the workflow; file, line and column are known when it was read from a file.
 
-    `about`: a handler that is not known, or a queue that is missing. Both may be there elsewhere, or later.
+    `about`: a handler that is not known, a queue that is missing, or parameters that a handler refuses. All three
+    may be otherwise elsewhere, or later.
     """
 
     message: str

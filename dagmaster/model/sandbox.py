@@ -28,6 +28,7 @@ from dagmaster.model.operations import (
 )
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.references import NOTHING, ROOTS, Key, Reference, Scope, look_up, step
+from dagmaster.model.text import shorten
 
 MAX_DEPTH: Final = 40
 
@@ -88,10 +89,6 @@ def compile_expression(source: str) -> Expression:
     expression = Expression(source)
     _inspect(_parse(source), expression, guarded=False, depth=0)
     return expression
-
-
-def shorten(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 # Parsing

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from dagmaster.orchestrator.sending import send, sign
-from dagmaster.orchestrator.shared import SharedConnection
-from dagmaster.outbound import Policy, Refused, Resolver, look_up, resolve
+from dagmaster.orchestrator.callback_requests import send, sign
+from dagmaster.orchestrator.shared_connection import SharedConnection
 from dagmaster.store.callbacks import Callback, claim_callbacks, close_callback, postpone_callback
 from dagmaster.store.connect import Connection
 from dagmaster.store.secrets import CALLBACK_SIGNING, get_secret
+from dagmaster.url_policy import Policy, Refused, Resolver, look_up, resolve
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ AT_ONCE = 16
 LEASE_SECONDS = 30.0
 FIRST_DELAY_SECONDS = 5.0
 MAX_DELAY_SECONDS = 3600.0
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Callbacks:
                 if not under_way:
                     return
                 done, under_way = await asyncio.wait(
-                    under_way, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    under_way, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )
                 for call in done:
                     call.result()

@@ -10,13 +10,12 @@ import psycopg
 
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
+from dagmaster.orchestrator.lease_judge import Sight
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.retention import Retention, RetentionOptions
-from dagmaster.orchestrator.scheduling import LOOK_SECONDS, Scheduling
-from dagmaster.orchestrator.shared import SharedConnection
-from dagmaster.orchestrator.sight import Sight
+from dagmaster.orchestrator.schedules import POLL_SECONDS, Scheduling
+from dagmaster.orchestrator.shared_connection import SharedConnection
 from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
-from dagmaster.store.care import swollen_tables, vacuum_tables
 from dagmaster.store.connect import LOST, Connection, connect
 from dagmaster.store.events import ensure_partitions
 from dagmaster.store.instances import (
@@ -32,8 +31,9 @@ from dagmaster.store.instances import (
 )
 from dagmaster.store.jobs import call_off_orphans
 from dagmaster.store.mailbox import close_late_mail
-from dagmaster.store.signals import MAIL, Notifier
+from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.tasks import close_stale
+from dagmaster.store.vacuum import swollen_tables, vacuum_tables
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Intervals:
     housekeeping_seconds: float = 3600.0
     callback_seconds: float = 1.0
     retention_seconds: float = 3600.0
-    schedule_seconds: float = LOOK_SECONDS
+    schedule_seconds: float = POLL_SECONDS
     callbacks: CallbackOptions = field(default_factory=CallbackOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     back_pressure_seconds: float = 1.0
@@ -176,16 +176,18 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
 
 def is_stalled(orchestrator: Orchestrator, threshold_seconds: float) -> bool:
     """It tries in vain, or its loop does not come round any more."""
-    last = orchestrator.stats.last_cycle_at
-    is_late = last is not None and (orchestrator.clock.now() - last).total_seconds() > threshold_seconds
-    return is_late or orchestrator.seconds_without_progress > threshold_seconds
+    return _stalled_seconds(orchestrator) > threshold_seconds
+
+
+def _stalled_seconds(orchestrator: Orchestrator) -> float:
+    return max(orchestrator.seconds_since_cycle, orchestrator.seconds_without_progress)
 
 
 async def give_up_jobs(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Others take them; it registers again when it gets through a cycle."""
     log.error(
         "this orchestrator has made no progress for %.0f s and gives its jobs up: %s",
-        orchestrator.seconds_without_progress,
+        _stalled_seconds(orchestrator),
         orchestrator.stats.last_error or "its loop stands still",
     )
     await stall_orchestrator(conn, orchestrator.me, orchestrator.summary())

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
+from dagmaster.engine.change_set import ChangeSet, Dispatch
 from dagmaster.engine.messages import Message, TaskCompleted, TaskFailed, TaskLost
-from dagmaster.engine.turn import Dispatch, Turn
 from dagmaster.model.states import NodeStatus
 from dagmaster.queues.contract import TaskMessage, TaskReport
 
@@ -61,12 +61,12 @@ def mail_of(job_id: int, message: Message | None) -> dict[str, Any]:
     return ids | kind | {"duration_ms": getattr(message, "duration_ms", None)}
 
 
-def task_of(turn: Turn, dispatch: Dispatch) -> TaskMessage:
+def task_of(changes: ChangeSet, dispatch: Dispatch) -> TaskMessage:
     """A dispatch as a worker takes it."""
     spec = dispatch.node.task
     return TaskMessage(
         dispatch.task_id,
-        turn.job.job_id,
+        changes.job.job_id,
         dispatch.node.node_id,
         spec.handler,
         dispatch.node.task_queue,
@@ -74,13 +74,13 @@ def task_of(turn: Turn, dispatch: Dispatch) -> TaskMessage:
         spec.timeout_seconds,
         dispatch.attempt,
         dispatch.at,
-        turn.job.correlation_id,
-        dispatch.trace_parent or turn.job.trace_parent,
+        changes.job.correlation_id,
+        dispatch.trace_parent or changes.job.trace_parent,
     )
 
 
-def queues_called(turn: Turn, local: Collection[str]) -> set[str]:
-    """The queues whose workers have something to take when the turn is written."""
-    if turn.holds_tasks is False:
-        return {node.task_queue for node in turn.job.nodes.values() if node.status is NodeStatus.DISPATCHED}
-    return {task.node.task_queue for task in turn.dispatches.values() if task.task_id not in local}
+def queues_called(changes: ChangeSet, local: Collection[str]) -> set[str]:
+    """The queues whose workers have something to take when the change set is written."""
+    if changes.holds_tasks is False:
+        return {node.task_queue for node in changes.job.nodes.values() if node.status is NodeStatus.DISPATCHED}
+    return {task.node.task_queue for task in changes.dispatches.values() if task.task_id not in local}

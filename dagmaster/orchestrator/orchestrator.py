@@ -13,32 +13,32 @@ from typing import Any
 
 import psycopg
 
+from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import QueueOpened, Resume
+from dagmaster.engine.messages import Load, QueueOpened
 from dagmaster.engine.needs import values_wanted
-from dagmaster.engine.turn import Rules, Turn
 from dagmaster.errors import DagmasterError
 from dagmaster.logs import about
 from dagmaster.orchestrator import tracing
-from dagmaster.orchestrator.calling import place_calls
+from dagmaster.orchestrator.child_jobs import start_children
 from dagmaster.orchestrator.clock import DatabaseClock
 from dagmaster.orchestrator.definitions import Definitions
+from dagmaster.orchestrator.envelopes import Envelope, by_job, from_mail, messages
 from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
-from dagmaster.orchestrator.memory import Memory, Phase
-from dagmaster.orchestrator.owned import OwnedJob, OwnedJobs
-from dagmaster.orchestrator.posts import Post, by_job, from_mail, messages
+from dagmaster.orchestrator.instance_stats import InstanceStats, Phase
+from dagmaster.orchestrator.owned_jobs import OwnedJob, OwnedJobs
 from dagmaster.queues.contract import LocalWorker, TaskMessage, TaskReport
 from dagmaster.store import jobs as job_store
 from dagmaster.store.batch import Batch, OwnershipLost, commit, settle_versions
 from dagmaster.store.connect import LOST, Connection, is_too_large, may_pass, storable
 from dagmaster.store.instances import Instance, this_instance
 from dagmaster.store.mailbox import Arrived, add_mail, read_mail
-from dagmaster.store.signals import MAIL, TASKS, Notifier
+from dagmaster.store.notifications import MAIL, TASKS, Notifier
 
 log = logging.getLogger(__name__)
 
 MAX_MAIL = 2000
-MAX_POSTS = 4000
+MAX_ENVELOPES = 4000
 MAX_EXPANSIONS = 4
 MAX_STRIKES = 3
 
@@ -63,15 +63,15 @@ class _Work:
     """One batch on its way."""
 
     batch: Batch
-    posts: dict[int, list[Post]]
+    envelopes: dict[int, list[Envelope]]
     local: list[TaskMessage] = field(default_factory=list)
     queues: set[str] = field(default_factory=set)
     bytes: int = 0
 
-    def add(self, turn: Turn, epoch: int, posts: Iterable[Post]) -> None:
-        self.batch.turns.append((turn, epoch))
-        self.batch.mail += [post.mail_id for post in posts if post.mail_id is not None]
-        self.bytes += turn.bytes
+    def add(self, changes: ChangeSet, epoch: int, envelopes: Iterable[Envelope]) -> None:
+        self.batch.change_sets.append((changes, epoch))
+        self.batch.mail += [envelope.mail_id for envelope in envelopes if envelope.mail_id is not None]
+        self.bytes += changes.bytes
 
 
 class Orchestrator:
@@ -82,19 +82,20 @@ class Orchestrator:
         self.jobs = OwnedJobs()
         self.definitions = Definitions()
         self.stats = Stats()
-        self.memory = Memory()
+        self.memory = InstanceStats()
         self.local: LocalWorker | None = None
         self._notifier = notifier
         self._poll_interval = timedelta(seconds=poll_interval_seconds)
         self._last_look: datetime | None = None
-        self._inbox: deque[Post] = deque()
-        self._expansions: deque[Post] = deque()
+        self._inbox: deque[Envelope] = deque()
+        self._expansions: deque[Envelope] = deque()
         self._to_load: set[int] = set()
         self._strikes: Counter[int] = Counter()
         self._too_large: dict[int, str] = {}  # jobs that were in a batch which could not be written, and why
         self._mail_waits = True
         self._last_beat: datetime | None = None
         self._tries_since: float | None = None
+        self._cycled_at: float | None = None
         self._reached_since = self._reached_at = monotonic()
         self._wake = asyncio.Event()
 
@@ -114,7 +115,7 @@ class Orchestrator:
         """Take a local worker's report, if the job is in this memory. What is large goes by mail, and stays there."""
         if self.local is None or report.job_id not in self.jobs or len(report.output or b"") > self.rules.inline_bytes:
             return False
-        self._inbox.append(Post(report.job_id, message_of(report, self.local.worker_id, self.clock.now())))
+        self._inbox.append(Envelope(report.job_id, message_of(report, self.local.worker_id, self.clock.now())))
         self._wake.set()
         return True
 
@@ -132,6 +133,15 @@ class Orchestrator:
         if self._tries_since is None:
             return 0.0
         return max(monotonic() - max(self._tries_since, self._reached_since), 0.0)
+
+    @property
+    def seconds_since_cycle(self) -> float:
+        """Since its loop last came round. Neither time without the database counts, nor time in which the whole
+        process was stopped: then there was no heartbeat either.
+        """
+        if self._cycled_at is None:
+            return 0.0
+        return max(monotonic() - max(self._cycled_at, self._reached_since), 0.0)
 
     def reach_database(self, patience_seconds: float) -> None:
         """The heartbeat has its connection; for longer than this it was never without."""
@@ -153,14 +163,14 @@ class Orchestrator:
         """There is room in it again: jobs that hold tasks for it back may let them go."""
         self.rules.closed_queues.discard(queue)
         self._inbox.extend(
-            Post(job_id, QueueOpened(queue))
+            Envelope(job_id, QueueOpened(queue))
             for job_id in self.jobs
             if (job := self.jobs.get(job_id)) is not None and queue in job.state.held
         )
         self._wake.set()
 
     def forget_all(self) -> None:
-        """Memory may be out of date: what is still owned is read anew."""
+        """Memory may be out of date: what is still owned is read again."""
         self._to_load.update(self.jobs)
         for job_id in list(self.jobs):
             self.jobs.drop(job_id)
@@ -168,7 +178,7 @@ class Orchestrator:
 
     async def give_away(self, conn: Connection) -> None:
         """At the end: what was not taken in any more is found in the mailbox by whoever owns the jobs next."""
-        await self._forward(conn, [post for post in self._inbox if post.exists_only_here])
+        await self._forward(conn, [envelope for envelope in self._inbox if envelope.exists_only_here])
         self._inbox.clear()
 
     # The loop.
@@ -200,12 +210,13 @@ class Orchestrator:
         self._wake.clear()
         self.stats.cycles += 1
         self.stats.last_cycle_at = now = self.clock.now()
+        self._cycled_at = monotonic()
         self.memory.begin_cycle(now)
         if self._tries_since is None:
             self._tries_since = monotonic()
         reports, rest = self._collect(now)
-        posts = [*reports, *rest]
-        left = by_job(posts)
+        envelopes = [*reports, *rest]
+        left = by_job(envelopes)
         try:
             # What was reported comes before what has run out: a result in the mailbox is no timeout. And the checkpoint
             # of a local task, or what it added, was mailed before the task ended.
@@ -213,27 +224,27 @@ class Orchestrator:
             if not mail.is_all:
                 self._inbox.extendleft(reversed(reports))
                 reports = []
-            posts = [*from_mail(mail), *reports, *rest]
+            envelopes = [*from_mail(mail), *reports, *rest]
             self.memory.enter(Phase.EVALUATING_JOBS)
-            left = by_job(posts)
-            rows = {post.job_id: post.job for post in posts if post.job is not None}
+            left = by_job(envelopes)
+            rows = {envelope.job_id: envelope.job for envelope in envelopes if envelope.job is not None}
             fresh = await self._load(conn, [job_id for job_id in left if job_id not in self.jobs], rows)
-            await self._advance(conn, left, fresh, now)
+            await self._advance(conn, left, fresh)
         except BaseException:
-            self._rewind(post for posts in left.values() for post in posts)
+            self._rewind(envelope for envelopes in left.values() for envelope in envelopes)
             raise
         finally:
-            self.memory.end_cycle(had_work=bool(posts))
+            self.memory.end_cycle(had_work=bool(envelopes))
         self._tries_since = None
-        return bool(posts)
+        return bool(envelopes)
 
-    def _collect(self, now: datetime) -> tuple[list[Post], list[Post]]:
+    def _collect(self, now: datetime) -> tuple[list[Envelope], list[Envelope]]:
         """What this memory itself has to say: reports of the local worker, and the rest."""
-        reports = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_POSTS))]
-        rest = [Post(job_id, timer) for job_id, timer in self.jobs.due(now)]
+        reports = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_ENVELOPES))]
+        rest = [Envelope(job_id, timer) for job_id, timer in self.jobs.due(now)]
         self._mail_waits = self._mail_waits or bool(rest)
         rest += [self._expansions.popleft() for _ in range(min(len(self._expansions), MAX_EXPANSIONS))]
-        rest += [Post(job_id, Resume()) for job_id in self._to_load]
+        rest += [Envelope(job_id, Load()) for job_id in self._to_load]
         self._to_load.clear()
         return reports, rest
 
@@ -279,73 +290,75 @@ class Orchestrator:
         self.stats.jobs_claimed += len(loaded)
         return {job.state.job_id for job in loaded}
 
-    async def _advance(self, conn: Connection, posts: dict[int, list[Post]], fresh: set[int], now: datetime) -> None:
+    async def _advance(self, conn: Connection, envelopes: dict[int, list[Envelope]], fresh: set[int]) -> None:
         """Decide, write, and only then act on what was decided. What is done is taken out of `posts`."""
-        strays = [post for job_id, its in posts.items() if job_id not in self.jobs for post in its]
-        await self._forward(conn, [post for post in strays if post.exists_only_here])
-        for post in strays:
-            posts.pop(post.job_id, None)
-        work = self._new_work(posts)
-        for job_id in list(posts):
+        strays = [envelope for job_id, its in envelopes.items() if job_id not in self.jobs for envelope in its]
+        await self._forward(conn, [envelope for envelope in strays if envelope.exists_only_here])
+        for envelope in strays:
+            envelopes.pop(envelope.job_id, None)
+        work = self._new_work(envelopes)
+        for job_id in list(envelopes):
             if await self._is_given_up(conn, job_id):
-                del posts[job_id]
+                del envelopes[job_id]
                 continue
             is_suspect = job_id in self._too_large
-            if work.batch.turns and (is_suspect or work.bytes >= self.rules.max_turn_bytes):
+            if work.batch.change_sets and (is_suspect or work.bytes >= self.rules.max_turn_bytes):
                 await self._write(conn, work)
-                work = self._new_work(posts)
+                work = self._new_work(envelopes)
             job = self.jobs.get(job_id)
             if job is None:  # Forgotten while others were written.
-                self._rewind(posts.pop(job_id))
+                self._rewind(envelopes.pop(job_id))
                 continue
-            turn = await self._decide(conn, job, posts, now, is_new=job_id in fresh)
-            if turn is None:
+            changes = await self._decide(conn, job, envelopes, is_new=job_id in fresh)
+            if changes is None:
                 continue
-            work.add(turn, job.epoch, posts[job_id])
+            work.add(changes, job.epoch, envelopes[job_id])
             if is_suspect:
                 await self._write(conn, work)
-                work = self._new_work(posts)
-        if work.batch.turns:
+                work = self._new_work(envelopes)
+        if work.batch.change_sets:
             await self._write(conn, work)
 
-    def _new_work(self, posts: dict[int, list[Post]]) -> _Work:
-        return _Work(Batch(self.me.instance_id, self.local.worker_id if self.local else None), posts)
+    def _new_work(self, envelopes: dict[int, list[Envelope]]) -> _Work:
+        return _Work(Batch(self.me.instance_id, self.local.worker_id if self.local else None), envelopes)
 
     async def _decide(
-        self, conn: Connection, job: OwnedJob, posts: dict[int, list[Post]], now: datetime, *, is_new: bool
-    ) -> Turn | None:
-        """None when the job cannot be processed. What it needs is read for this turn only."""
+        self, conn: Connection, job: OwnedJob, envelopes: dict[int, list[Envelope]], *, is_new: bool
+    ) -> ChangeSet | None:
+        """None when the job cannot be processed. The values it needs are read for this change set only. The decision
+        bears the time at which it is made: the cycle may have waited for its mail.
+        """
         state, job_id = job.state, job.state.job_id
-        told = messages(posts[job_id], is_new=is_new, cancel_first=job_id in self._too_large)
+        told = messages(envelopes[job_id], is_new=is_new, cancel_first=job_id in self._too_large)
         self.memory.processing_job_id = job_id
         try:
             wanted = values_wanted(state, told, self.rules)
             loaded = await job_store.load_values(conn, job_id, wanted) if wanted else None
-            return decide(state, told, now, self.rules, loaded)
+            return decide(state, told, self.clock.now(), self.rules, loaded)
         except LOST as error:
             if not is_too_large(error):
                 raise
-            self._rewind(posts.pop(job_id))
+            self._rewind(envelopes.pop(job_id))
             await self._suspect(conn, [job_id], error)
         except Exception as error:  # One bad job never stops another, whatever is wrong with it.
             log.exception("job %s cannot be processed", job_id, extra={"job_id": job_id})
-            await self._strike(conn, job_id, posts.pop(job_id), error)
+            await self._strike(conn, job_id, envelopes.pop(job_id), error)
         return None
 
-    async def _forward(self, conn: Connection, strays: Iterable[Post]) -> None:
+    async def _forward(self, conn: Connection, strays: Iterable[Envelope]) -> None:
         """Reports of a local worker for jobs that another orchestrator has taken over: it is told by mail."""
-        mail = [mail_of(post.job_id, post.message) for post in strays]
+        mail = [mail_of(envelope.job_id, envelope.message) for envelope in strays]
         if mail:
             await add_mail(conn, mail)
             self._notifier.notify(MAIL)
 
     async def _write(self, conn: Connection, work: _Work) -> None:
         self.memory.enter(Phase.DISPATCHING)
-        spans = tracing.begin_dispatches(turn for turn, _ in work.batch.turns)
+        spans = tracing.begin_dispatches(changes for changes, _ in work.batch.change_sets)
         self._assign_local(work)
-        for turn, _ in work.batch.turns:
-            work.queues |= queues_called(turn, work.batch.local)
-        work.batch.calls_workers = bool(work.queues) and self._notifier.may_ride()
+        for changes, _ in work.batch.change_sets:
+            work.queues |= queues_called(changes, work.batch.local)
+        work.batch.calls_workers = bool(work.queues) and self._notifier.can_piggyback()
         try:
             await commit(conn, work.batch)
         except BaseException as error:  # noqa: BLE001 - whatever it was, memory is no longer what the rows are
@@ -355,10 +368,10 @@ class Orchestrator:
             await self._undo(conn, work, error)
             return
         tracing.end_dispatches(spans)
-        for turn, _ in work.batch.turns:
-            del work.posts[turn.job.job_id]
+        for changes, _ in work.batch.change_sets:
+            del work.envelopes[changes.job.job_id]
         settle_versions(work.batch)
-        self.memory.learn(turn for turn, _ in work.batch.turns)
+        self.memory.record(changes for changes, _ in work.batch.change_sets)
         self._act(work)
         await self._call(conn, work)
 
@@ -366,33 +379,36 @@ class Orchestrator:
         """Tasks for which this process has a free slot are claimed in the transaction that dispatches them."""
         if self.local is None:
             return
-        tasks = [(turn, dispatch) for turn, _ in work.batch.turns for dispatch in turn.dispatches.values()]
+        tasks = [
+            (changes, dispatch) for changes, _ in work.batch.change_sets for dispatch in changes.dispatches.values()
+        ]
         tasks.sort(key=lambda task: (-task[0].job.priority, task[0].job.started_at))
-        for turn, dispatch in tasks:
-            if turn.job.is_paused or dispatch.node.params is None:
+        for changes, dispatch in tasks:
+            # A later attempt is claimed like any other task: with what the earlier ones saved, which is not known here.
+            if changes.job.is_paused or dispatch.node.params is None or dispatch.attempt > 0:
                 continue
             if not self.local.reserve(dispatch.node.task_queue, dispatch.node.task.handler):
                 continue
-            work.local.append(task_of(turn, dispatch))
+            work.local.append(task_of(changes, dispatch))
             work.batch.local.add(dispatch.task_id)
-            claim_here(turn, dispatch, self.local.worker_id)
+            claim_here(changes, dispatch, self.local.worker_id)
 
     def _act(self, work: _Work) -> None:
         """The batch is durable: arm timers, start local tasks, wake the workers, forget what has ended."""
-        for turn, _ in work.batch.turns:
-            job_id = turn.job.job_id
+        for changes, _ in work.batch.change_sets:
+            job_id = changes.job.job_id
             self._strikes.pop(job_id, None)
             self._too_large.pop(job_id, None)
-            self.stats.results_processed += len(turn.results)
-            self.stats.tasks_dispatched += len(turn.dispatches)
-            if turn.is_over:
+            self.stats.results_processed += len(changes.results)
+            self.stats.tasks_dispatched += len(changes.dispatches)
+            if changes.is_over:
                 self.jobs.drop(job_id)
                 self.stats.jobs_ended += 1
-                tracing.trace_ended(turn.job)
+                tracing.trace_ended(changes.job)
                 continue
             if job_id in self.jobs:  # Otherwise it was forgotten meanwhile, and will be read anew.
-                self.jobs.arm(job_id, turn.timers)
-            self._expansions.extend(Post(job_id, message) for message in turn.follow_ups)
+                self.jobs.arm(job_id, changes.timers)
+            self._expansions.extend(Envelope(job_id, message) for message in changes.follow_ups)
         if self.local is not None:
             for message in work.local:
                 self.local.start(message)
@@ -403,11 +419,13 @@ class Orchestrator:
 
     async def _call(self, conn: Connection, work: _Work) -> None:
         """Submit the jobs that nodes have called, and wake the owners of those that were called off."""
-        turns = [turn for turn, _ in work.batch.turns]
-        if any(turn.calls for turn in turns):
-            self._inbox.extend(await place_calls(conn, turns, self.definitions, self.me.instance_id, self.clock.now()))
+        change_sets = [changes for changes, _ in work.batch.change_sets]
+        if any(changes.calls for changes in change_sets):
+            self._inbox.extend(
+                await start_children(conn, change_sets, self.definitions, self.me.instance_id, self.clock.now())
+            )
             self.look()
-        if any(turn.called_off for turn in turns):
+        if any(changes.cancelled_children for changes in change_sets):
             self._notifier.notify(MAIL)
             self.look()
 
@@ -415,34 +433,36 @@ class Orchestrator:
 
     async def _undo(self, conn: Connection, work: _Work, error: BaseException) -> None:
         """Nothing was written, or it is not known: memory is worth nothing, the database is read again."""
-        turns = work.batch.turns
-        for turn, _ in turns:
-            self.jobs.drop(turn.job.job_id)
+        change_sets = work.batch.change_sets
+        for changes, _ in change_sets:
+            self.jobs.drop(changes.job.job_id)
         self._mail_waits = True
         if is_too_large(error):
-            job_ids = [turn.job.job_id for turn, _ in turns]
-            self._rewind(post for job_id in job_ids for post in work.posts.pop(job_id))
+            job_ids = [changes.job.job_id for changes, _ in change_sets]
+            self._rewind(envelope for job_id in job_ids for envelope in work.envelopes.pop(job_id))
             await self._suspect(conn, job_ids, error)
             return
         match error:
             case OwnershipLost():
                 log.warning("%d jobs were taken over by another orchestrator", len(error.job_ids))
                 # All of them: what it lost may have come back to it, under a new epoch.
-                self._rewind(post for turn, _ in turns for post in work.posts.pop(turn.job.job_id))
-            case psycopg.Error() | DagmasterError() if not may_pass(error) and len(turns) > 1:
-                log.warning("a batch of %d jobs failed, trying each alone: %s", len(turns), error)
-                for turn, _ in turns:
-                    await self._alone(conn, turn.job.job_id, work.posts.pop(turn.job.job_id))
+                self._rewind(
+                    envelope for changes, _ in change_sets for envelope in work.envelopes.pop(changes.job.job_id)
+                )
+            case psycopg.Error() | DagmasterError() if not may_pass(error) and len(change_sets) > 1:
+                log.warning("a batch of %d jobs failed, trying each alone: %s", len(change_sets), error)
+                for changes, _ in change_sets:
+                    await self._alone(conn, changes.job.job_id, work.envelopes.pop(changes.job.job_id))
             case psycopg.Error() | DagmasterError() if not may_pass(error):
-                job_id = turns[0][0].job.job_id
-                await self._strike(conn, job_id, work.posts.pop(job_id), error)
+                job_id = change_sets[0][0].job.job_id
+                await self._strike(conn, job_id, work.envelopes.pop(job_id), error)
             case _:
                 raise error
 
-    async def _alone(self, conn: Connection, job_id: int, posts: list[Post]) -> None:
+    async def _alone(self, conn: Connection, job_id: int, envelopes: list[Envelope]) -> None:
         with about(job_id=job_id):
             fresh = await self._load(conn, [job_id])
-            await self._advance(conn, {job_id: posts}, fresh, self.clock.now())
+            await self._advance(conn, {job_id: envelopes}, fresh)
 
     async def _suspect(self, conn: Connection, job_ids: Sequence[int], error: BaseException) -> None:
         """The batch is too large: next time each of its jobs is written alone. One that is too large alone has failed.
@@ -474,7 +494,7 @@ class Orchestrator:
         )
         return True
 
-    async def _strike(self, conn: Connection, job_id: int, posts: list[Post], error: BaseException) -> None:
+    async def _strike(self, conn: Connection, job_id: int, envelopes: list[Envelope], error: BaseException) -> None:
         """Read it anew and try again; give the job up when that does not help."""
         self.jobs.drop(job_id)
         self._strikes[job_id] += 1
@@ -484,7 +504,7 @@ class Orchestrator:
             await self._poisoned(conn, job_id, f"the job cannot be processed: {type(error).__name__}: {error}")
             return
         await job_store.note_error(conn, job_id, f"{type(error).__name__}: {error}", strike=self._strikes[job_id])
-        self._rewind(posts)
+        self._rewind(envelopes)
 
     async def _poisoned(self, conn: Connection, job_id: int, error: str) -> None:
         log.error("job %s is failed: %s", job_id, error, extra={"job_id": job_id})
@@ -492,11 +512,11 @@ class Orchestrator:
         if await job_store.fail_poisoned(conn, self.me.instance_id, job_id, error):
             self.memory.gave_up(job_id, error)
 
-    def _rewind(self, posts: Iterable[Post]) -> None:
+    def _rewind(self, envelopes: Iterable[Envelope]) -> None:
         """These were not taken in: their jobs are read anew, and what exists nowhere else is kept for them."""
-        for post in posts:
-            self.jobs.drop(post.job_id)
-            self._to_load.add(post.job_id)
-            if post.exists_only_here:
-                self._inbox.append(post)
+        for envelope in envelopes:
+            self.jobs.drop(envelope.job_id)
+            self._to_load.add(envelope.job_id)
+            if envelope.exists_only_here:
+                self._inbox.append(envelope)
         self._mail_waits = True

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.chores import Connections, Intervals, adopt, beat, chores_of
 from dagmaster.orchestrator.orchestrator import Orchestrator
-from dagmaster.store.connect import LOST, connect, keep_json
+from dagmaster.store.connect import LOST, connect, connect_hot, keep_json
 from dagmaster.store.events import ensure_partitions
 from dagmaster.store.instances import bury_dead, hand_over_jobs, register_orchestrator, stop_orchestrator
-from dagmaster.store.signals import MAIL, Notifier
+from dagmaster.store.notifications import MAIL, Notifier
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,10 @@ async def run_orchestrator(
         _raise_first([loop, *chores])
         await loop
     finally:
-        await _end([loop, *chores])
-        await connections.close()
+        try:
+            await _end([loop, *chores])
+        finally:  # Also when it is cancelled a second time.
+            await connections.close()
         await leave(dsn, orchestrator, intervals, notifier)
 
 
@@ -103,7 +105,7 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
     delay = 0.1
     while not stop.is_set():
         try:
-            conn = await connect(dsn, application="dagmaster orchestrator", hot=True)
+            conn = await connect_hot(dsn, application="dagmaster orchestrator")
             async with conn:
                 keep_json(conn)
                 orchestrator.look()

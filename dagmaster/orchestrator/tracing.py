@@ -5,19 +5,19 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from dagmaster import tracing
+from dagmaster.engine.change_set import ChangeSet, Dispatch
 from dagmaster.engine.state import JobState
-from dagmaster.engine.turn import Dispatch, Turn
 from dagmaster.model.states import JobStatus
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 
-def begin_dispatches(turns: Iterable[Turn]) -> "list[Span]":
+def begin_dispatches(change_sets: Iterable[ChangeSet]) -> "list[Span]":
     """The tasks are put into their spans, so that whoever executes them goes on there."""
     if not tracing.is_on():
         return []
-    return [_begin(turn.job, dispatch) for turn in turns for dispatch in turn.dispatches.values()]
+    return [_begin(changes.job, dispatch) for changes in change_sets for dispatch in changes.dispatches.values()]
 
 
 def _begin(job: JobState, dispatch: Dispatch) -> "Span":

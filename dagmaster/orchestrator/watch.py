@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
 
-from dagmaster.engine.reasons import stands_without_reason
 from dagmaster.engine.state import JobState
+from dagmaster.explain.reasons import stands_without_reason
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.connect import Connection
 from dagmaster.store.watch import note_orchestrator, open_depths, warn_of_stuck_tasks

@@ -48,7 +48,7 @@ class OrchContext:
     async def apply(self, items: "Applied", job_id: int | None = None) -> "Applied":
         """As the function of this name, to the job of the context unless another one is named."""
         # Its module imports this one.
-        applied: Applied = await import_module("dagmaster.python.applying").apply(items, job_id or self.job_id)
+        applied: Applied = await import_module("dagmaster.python.apply_items").apply(items, job_id or self.job_id)
         return applied
 
     async def __aenter__(self) -> Self:

@@ -10,8 +10,8 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.jobs import get_job
 from dagmaster.store.viewing import view_logged
 from dagmaster.tasklogs.contract import LogUnavailable
-from dagmaster.tasklogs.opening import open_task_logs
-from dagmaster.tasklogs.reading import NodeLog
+from dagmaster.tasklogs.factory import open_task_logs
+from dagmaster.tasklogs.reader import NodeLog
 
 LINES = 40
 

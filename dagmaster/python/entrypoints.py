@@ -10,7 +10,7 @@ from typing import Any
 
 from dagmaster.errors import Invalid, Misconfigured, UnknownHandler
 from dagmaster.handlers import Registry, registry
-from dagmaster.handlers.loading import make_importable
+from dagmaster.handlers.loader import make_importable
 from dagmaster.model.contracts import ENTRY_POINT_MARK
 from dagmaster.python.runners import handler_for
 from dagmaster.python.signatures import module_of

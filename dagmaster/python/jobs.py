@@ -6,26 +6,26 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dagmaster.authoring.implicit import QueueRules, add_ends, default_queue, resolve_queues
-from dagmaster.authoring.preparing import prepare
+from dagmaster.authoring.contracts import known_contracts, open_rules
+from dagmaster.authoring.implicit import add_ends, resolve_queues
+from dagmaster.authoring.preparation import prepare
 from dagmaster.errors import Invalid, UnknownHandler
 from dagmaster.handlers import registry
 from dagmaster.ids import new_id
-from dagmaster.model.contracts import Contracts, queues_by_handler
+from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputSpec, InputType, TaskNode, Workflow
-from dagmaster.python.applying import ACTOR, Callback, apply, create_task
+from dagmaster.python.apply_items import ACTOR, Callback, apply, create_task
 from dagmaster.python.context import session
 from dagmaster.python.graphs import Task
 from dagmaster.python.handles import quoted
 from dagmaster.python.records import JobInfo, TaskInfo, WorkerInfo, WorkerState
 from dagmaster.python.values import encode
 from dagmaster.settings import Settings, load_settings
-from dagmaster.store import instances, jobs, snowflakes, steering
+from dagmaster.store import instances, job_control, jobs, snowflakes
 from dagmaster.store.connect import Connection
-from dagmaster.store.handlers import list_contracts
 from dagmaster.store.snowflakes import ENTRY, SUBMITTED_BY
 
 WITHIN_SECONDS = 5.0
@@ -44,7 +44,7 @@ async def create_job(
     settings = load_settings()
     arguments = encode(task.kwargs)
     async with session() as conn:
-        contracts = {**registry.contracts(), **await list_contracts(conn)}
+        contracts = await known_contracts(conn, registry)
         _check_known(task.handler, contracts)
         job = jobs.NewJob(
             _graph(name, task, settings, contracts),
@@ -91,8 +91,7 @@ def _graph(name: str, task: Task, settings: Settings, contracts: Contracts) -> G
         inputs={"kwargs": InputSpec(type=InputType.OBJECT)},
         nodes=add_ends({ENTRY: node}),
     )
-    rules = QueueRules(queues_by_handler(contracts), default_queue(settings), is_open=True)
-    return prepare(resolve_queues(workflow, rules), settings, contracts)
+    return prepare(resolve_queues(workflow, open_rules(contracts, settings)), settings, contracts)
 
 
 def job_name(name: str) -> str:
@@ -121,8 +120,8 @@ async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
     The job as it is when its owner has done so, or after some seconds without one.
     """
     async with session() as conn:
-        await steering.request_cancel(conn, job_id, actor=ACTOR, reason=reason)
-        row = await steering.until(conn, job_id, lambda job: job["status"] in JOB_TERMINAL, seconds=WITHIN_SECONDS)
+        await job_control.request_cancel(conn, job_id, actor=ACTOR, reason=reason)
+        row = await job_control.until(conn, job_id, lambda job: job["status"] in JOB_TERMINAL, seconds=WITHIN_SECONDS)
         [info] = await _infos(conn, [row])
         return info
 
@@ -131,8 +130,8 @@ async def retry_failed_tasks(job_id: int) -> JobInfo:
     """Let a failed job go on where it failed; what has completed is not run again."""
     async with session() as conn:
         threshold = load_settings().orphan_threshold_seconds
-        await steering.request_retry(conn, job_id, None, actor=ACTOR, threshold_seconds=threshold)
-        row = await steering.until(conn, job_id, lambda job: job["status"] != "failed", seconds=WITHIN_SECONDS)
+        await job_control.request_retry(conn, job_id, None, actor=ACTOR, threshold_seconds=threshold)
+        row = await job_control.until(conn, job_id, lambda job: job["status"] != "failed", seconds=WITHIN_SECONDS)
         [info] = await _infos(conn, [row])
         return info
 

@@ -13,22 +13,22 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from dagmaster.authoring.implicit import QueueRules
-from dagmaster.authoring.preparing import queues_of, tasks_of
+from dagmaster.authoring.preparation import queues_of, tasks_of
 from dagmaster.errors import Conflict
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
-from dagmaster.handlers.loading import need_loaded
+from dagmaster.handlers.loader import need_loaded
 from dagmaster.ids import new_id
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import Workflow
-from dagmaster.python.applying import LOCAL_QUEUE
+from dagmaster.python.apply_items import LOCAL_QUEUE
 from dagmaster.python.background import Background
 from dagmaster.python.ended import outcome_of
 from dagmaster.python.entrypoints import allow_modules
 from dagmaster.python.kept import kept_in
 from dagmaster.python.outcome import JobOutcome
-from dagmaster.python.submitting import NOTHING, Workflows, new_job
+from dagmaster.python.submission import NOTHING, Workflows, new_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.databases import database
@@ -38,7 +38,7 @@ from dagmaster.store.mailbox import add_mail
 from dagmaster.store.tasks import unserved
 
 FIRST_LOOK_SECONDS = 0.002
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 STOP_SECONDS = 3.0
 DOUBT_SECONDS = 2.0
 
@@ -203,7 +203,7 @@ class LocalFleet:
                         raise Conflict(f"the fleet of this process was closed before job {job_id} has ended")
                     await doubt.look(conn)
                     await asyncio.sleep(pause)
-                    pause = min(pause * 1.3, LOOK_SECONDS)
+                    pause = min(pause * 1.3, POLL_SECONDS)
         except (TimeoutError, asyncio.CancelledError):
             # Nobody waits for it any more, and nobody else takes its tasks.
             await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": "local run"}}])

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dagmaster.ids import new_id
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
-from dagmaster.model.slices import encode_slices
+from dagmaster.model.dynamic_nodes import encode_slices
 from dagmaster.python.graphs import Group, Task
 
 

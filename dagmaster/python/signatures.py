@@ -13,15 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, Validation
 
 from dagmaster.errors import Invalid, Misconfigured
 from dagmaster.handlers import Permanent
-from dagmaster.handlers.calling import problems_of
+from dagmaster.handlers.invocation import problems_of
+from dagmaster.handlers.schemas import schema_of
+from dagmaster.model.params import FIRST_PARAMETER
 from dagmaster.python.values import CONFIG, has_models, is_open, revive, shown
 
 Kind = inspect.Parameter
 EMPTY = inspect.Parameter.empty
 MAIN = "__main__"
 RETURN = "return"
-# An argument for the first parameter, from somebody who does not know its name. No parameter can be called so.
-FIRST_PARAMETER = "*first"
 
 
 class Signature:
@@ -107,7 +107,7 @@ class Signature:
 
     def schema(self) -> Mapping[str, Any]:
         """JSON Schema of the parameters, in their order."""
-        return self._model.model_json_schema()
+        return schema_of(self._model)
 
     def check_result(self, value: Any) -> None:
         """Raises Permanent for what is not the dataclass or model that the function says to return.

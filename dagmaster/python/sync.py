@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from dagmaster.errors import Conflict
-from dagmaster.python import applying, jobs
+from dagmaster.python import apply_items, jobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +40,7 @@ def _twin(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
     return blocking
 
 
-apply = apply_sync = _twin(applying.apply)
+apply = apply_sync = _twin(apply_items.apply)
 add_task_to_job = _twin(jobs.add_task_to_job)
 cancel_job = _twin(jobs.cancel_job)
 create_job = _twin(jobs.create_job)

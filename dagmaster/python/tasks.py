@@ -10,7 +10,7 @@ from dagmaster.errors import Conflict, Misconfigured
 from dagmaster.handlers import Handler, HandlerContext, registry
 from dagmaster.handlers.current import find_current_task
 from dagmaster.handlers.registry import NAME_LIMIT, Isolation
-from dagmaster.model.caching import Cache, Caching, read_caching
+from dagmaster.model.cache_policy import Cache, Caching, read_caching
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode, TaskNode
 from dagmaster.python.handles import Draft, Handle, find_draft, wait_for

@@ -17,7 +17,7 @@ from pydantic import (
 
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent, encode_output
-from dagmaster.model.sandbox import shorten
+from dagmaster.model.text import shorten
 
 Place = Callable[[Any], Any]
 

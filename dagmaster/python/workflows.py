@@ -169,7 +169,7 @@ def _local() -> Any:
 
 
 def _submitting() -> Any:
-    return import_module("dagmaster.python.submitting")
+    return import_module("dagmaster.python.submission")
 
 
 @overload

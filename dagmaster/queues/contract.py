@@ -57,7 +57,7 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Registration:
     """What a worker says of itself when it comes: where it runs, and what it takes."""
 
     hostname: str
@@ -77,7 +77,7 @@ class Standing:
     stats: Mapping[str, Any] = field(default_factory=dict)
 
 
-Wanted = Literal["run", "drain", "stop"]
+DesiredState = Literal["run", "drain", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Orders:
     """What is wanted of a worker, and which of its tasks are no longer its to do."""
 
     withdrawn: frozenset[str] = frozenset()
-    wanted: Wanted = "run"
+    wanted: DesiredState = "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Link(Protocol):
     Each call may raise one of the transport's `lost`.
     """
 
-    async def register(self, offer: Offer) -> str:
+    async def register(self, offer: Registration) -> str:
         """Come under a new name, which is returned."""
 
     async def beat(self, standing: Standing) -> bool:
@@ -135,7 +135,7 @@ class Link(Protocol):
         """Returns when it is stored. Raises TaskOver when the attempt is no longer this worker's."""
 
     async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
-        """Nodes for the task's own job (`dagmaster.model.slices`). Returns when they are stored; raises TaskOver."""
+        """Nodes for the task's own job (`model.dynamic_nodes`). Returns when they are stored; raises TaskOver."""
 
     async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         """This checkpoint cannot be taken up; the newest valid one before it, if there is one."""

@@ -10,7 +10,7 @@ import httpx
 import orjson
 
 from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, TooLarge, Unavailable
-from dagmaster.queues.contract import Offer, Orders, Recalled, SavedCheckpoint, Standing, TaskMessage, TaskReport
+from dagmaster.queues.contract import Orders, Recalled, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport
 from dagmaster.queues.httpbodies import (
     Limits,
     batches,
@@ -148,7 +148,7 @@ class HttpLink:
         self._transport = transport
         self._standing = Standing()
 
-    async def register(self, offer: Offer) -> str:
+    async def register(self, offer: Registration) -> str:
         body = {
             "hostname": offer.hostname,
             "pid": offer.pid,

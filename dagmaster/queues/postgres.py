@@ -1,6 +1,5 @@
 """The queue that needs nothing but PostgreSQL."""
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -10,13 +9,14 @@ from psycopg.rows import DictRow
 
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.ids import new_id
-from dagmaster.queues.contract import Offer, Orders, Recalled, SavedCheckpoint, Standing, TaskMessage, TaskReport
-from dagmaster.store import caching, handlers, instances, progress, tasks
-from dagmaster.store.connect import LOST, Connection, connect, keep_json
+from dagmaster.queues.contract import Orders, Recalled, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport
+from dagmaster.store import handlers, instances, progress, task_cache, tasks
+from dagmaster.store.connect import LOST, connect_hot, keep_json
 from dagmaster.store.handler_pool import HandlerPool
+from dagmaster.store.hot_connection import HotConnection
+from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.progress import Told
-from dagmaster.store.sealing import open_sealer
-from dagmaster.store.signals import MAIL, Notifier
+from dagmaster.store.sealer import open_sealer
 
 
 class PostgresTransport:
@@ -38,8 +38,8 @@ class PostgresTransport:
         """When no handler runs any more."""
         await self.handler_pool.close()
 
-    async def _connect(self, *, durable: bool) -> Connection:
-        conn = await connect(self._dsn, application="dagmaster worker", hot=True, durable=durable)
+    async def _connect(self, *, durable: bool) -> HotConnection:
+        conn = await connect_hot(self._dsn, application="dagmaster worker", durable=durable)
         keep_json(conn)
         return conn
 
@@ -49,19 +49,18 @@ class PostgresLink:
 
     def __init__(
         self,
-        durable: Connection,
-        quick: Connection,
+        durable: HotConnection,
+        quick: HotConnection,
         worker_id: str,
         notifier: Notifier,
         secret_key: bytes | None = None,
     ) -> None:
         self._durable, self._quick = durable, quick
         self._secret_key = secret_key
-        self._in_turn = asyncio.Lock()  # A transaction of one must not take in the statement of another.
         self.worker_id = worker_id
         self._notifier = notifier
 
-    async def register(self, offer: Offer) -> str:
+    async def register(self, offer: Registration) -> str:
         me = instances.Instance(str(new_id()), offer.hostname, offer.pid, instances.host_key())
         await instances.register_worker(self._quick, me, offer.queues, offer.concurrency, offer.handlers)
         await handlers.register_contracts(self._quick, me.instance_id, offer.contracts)
@@ -72,26 +71,24 @@ class PostgresLink:
         return await instances.beat_worker(self._quick, self.worker_id, _standing(standing)) is not None
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
-        if not limit:
-            async with self._in_turn:
-                await self._report(reports)
-            return []
-        if not reports:
-            cursor = await tasks.start_claim(self._quick, self.worker_id, limit)
+        if reports:
+            rows = await self._report(reports, limit)
         else:
-            async with self._in_turn, self._durable.pipeline(), self._durable.transaction():
-                await self._report(reports)
-                cursor = await tasks.start_claim(self._durable, self.worker_id, limit)
-        claimed = [message_of(row) for row in await cursor.fetchall()]
-        if claimed:
+            rows = await tasks.claim(self._quick, self.worker_id, limit) if limit else []
+        if rows:
             self._notifier.notify(MAIL, urgent=False)  # That they have started can wait for that they have ended.
-        return claimed
+        return [message_of(row) for row in rows]
 
-    async def _report(self, reports: Sequence[TaskReport]) -> None:
-        aloud = self._notifier.may_ride()
-        await tasks.report(self._durable, self.worker_id, [report_row(report) for report in reports], aloud=aloud)
-        if not aloud:
+    async def _report(self, reports: Sequence[TaskReport], limit: int) -> list[DictRow]:
+        notifies, rows = self._notifier.can_piggyback(), [report_row(report) for report in reports]
+        claimed: list[DictRow] = []
+        if limit:
+            claimed = await tasks.report_and_claim(self._durable, self.worker_id, rows, limit, notifies=notifies)
+        else:
+            await tasks.report(self._durable, self.worker_id, rows, notifies=notifies)
+        if not notifies:
             self._notifier.notify(MAIL)
+        return claimed
 
     async def orders(self, task_ids: Sequence[str]) -> Orders:
         wanted, withdrawn = await tasks.orders(self._quick, self.worker_id, task_ids)
@@ -110,13 +107,11 @@ class PostgresLink:
             "artifacts_completed": orjson.Fragment(checkpoint.artifacts) if checkpoint.artifacts else None,
             "worker_id": self.worker_id,
         }
-        async with self._in_turn:
-            await progress.save_checkpoint(self._durable, task_id, fields)
+        await progress.save_checkpoint(self._durable, task_id, fields, is_claimed=True)
         self._notifier.notify(MAIL)
 
     async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
-        async with self._in_turn:
-            await progress.add_nodes(self._durable, self.worker_id, task_id, slices)
+        await progress.add_nodes(self._durable, self.worker_id, task_id, slices)
         self._notifier.notify(MAIL)
 
     async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
@@ -124,11 +119,11 @@ class PostgresLink:
         return saved_checkpoint(row) if row is not None else None
 
     async def recall(self, task_id: str, version: str) -> Recalled | None:
-        row = await caching.recall_result(self._quick, self.worker_id, task_id, version)
+        row = await task_cache.recall_result(self._quick, self.worker_id, task_id, version)
         return Recalled(row["output"], row["job_id"], row["stored_at"]) if row is not None else None
 
     async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
-        await caching.remember_result(self._quick, self.worker_id, task_id, version, output, seconds)
+        await task_cache.remember_result(self._quick, self.worker_id, task_id, version, output, seconds)
 
     async def open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
         return (await open_sealer(self._quick, self._secret_key)).open(references)

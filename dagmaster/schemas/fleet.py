@@ -22,7 +22,10 @@ class QueuesReply(Reply):
 
 
 class HandlerOfFleet(Reply):
-    """What a worker has registered of a handler. `params` is a JSON Schema; `workers` run it at this moment."""
+    """What a worker has registered of a handler. `params` is a JSON Schema; `workers` run it at this moment.
+
+    `is_uniform`: all of these workers, and there are some, have this very contract. Others have come with older code.
+    """
 
     name: str
     queue: str | None
@@ -31,6 +34,7 @@ class HandlerOfFleet(Reply):
     params: Json | None
     documentation: str
     workers: list[str]
+    is_uniform: bool
     registered_at: Time
 
 

@@ -37,6 +37,9 @@ class JobSummary(Reply):
     status: JobStatus
     priority: int
     error_message: str | None
+    tolerated_failures: int = Field(
+        default=0, description="how many nodes have failed though the job completed; 0 for a job that has not completed"
+    )
     submitted_by: str | None
     correlation_id: str | None
     owner_id: str | None

@@ -14,7 +14,7 @@ PROTOCOL = 1
 MAX_BATCH = 1000
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
-Wanted = Literal["run", "drain", "stop"]
+DesiredState = Literal["run", "drain", "stop"]
 
 
 class HandlerContract(Body):
@@ -66,7 +66,7 @@ class WorkerOrders(Reply):
     """`withdrawn` are those of `running` that are no longer this worker's to do: it stops them and reports nothing."""
 
     withdrawn: list[str]
-    wanted: Wanted
+    wanted: DesiredState
 
 
 class ReportDetails(Body):
@@ -259,4 +259,4 @@ class WorkerWanted(Reply):
     """The worker hears of it with its next heartbeat."""
 
     worker_id: str
-    wanted: Wanted
+    wanted: DesiredState

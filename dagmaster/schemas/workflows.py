@@ -55,9 +55,14 @@ class WorkflowEdge(Reply):
 
 
 class WorkflowReply(WorkflowSummary):
-    """`inputs` is a JSON Schema of what a job may be started with."""
+    """`inputs` is a JSON Schema of what a job may be started with.
+
+    An input that goes to a handler as it is has the description that the handler registered, unless it has one of its
+    own. `warnings` are what a submission would warn of.
+    """
 
     workflow_hash: str
     inputs: Json
     nodes: list[WorkflowNode]
     edges: list[WorkflowEdge]
+    warnings: list[str] = Field(default_factory=list)

@@ -365,6 +365,7 @@ class _Sketch:
         workflow = Workflow(
             workflow_id="simulated",
             name="simulated",
+            timeout_seconds=self._rng.choice((90, 700)) if self._chance(0.04) else None,
             inputs={name: InputSpec(type=kind) for name, kind in self._inputs.items()},
             nodes={node_id: self._node(node_id, draft) for node_id, draft in self._drafts.items()},
             **chains,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from random import Random
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.errors import DagmasterError
 from dagmaster.simulation.cases import Case
 from dagmaster.simulation.store import Store

@@ -2,19 +2,21 @@
 
 import orjson
 
-from dagmaster.engine.turn import Event
+from dagmaster.engine.change_set import Event
 from dagmaster.model.added import RESULT_OF
 from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus, TaskStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR, FanInNode
-from dagmaster.simulation.adding import adder_of
 from dagmaster.simulation.cases import parent_of
+from dagmaster.simulation.dynamic_nodes import adder_of
 from dagmaster.simulation.endings import check_end, open_nodes
 from dagmaster.simulation.graphs import QUEUE
 from dagmaster.simulation.ground import JOB_ID, Ground, require
 from dagmaster.simulation.oracle import foresee
-from dagmaster.simulation.steps import check_step
+from dagmaster.simulation.standing import Shown
 from dagmaster.simulation.store import NodeRow
 from dagmaster.simulation.timeline import Timeline, max_parallel
+from dagmaster.simulation.times import check_times
+from dagmaster.simulation.wait_nodes import check_step
 
 
 class Watch:
@@ -26,6 +28,7 @@ class Watch:
         self._ground = ground
         self._job = ground.store.job
         self._rows: dict[str, NodeRow] = dict(ground.store.nodes)
+        self._shown = Shown(ground)
         self._heard = 0
 
     def look(self) -> None:
@@ -42,6 +45,8 @@ class Watch:
         for row in changed:
             self._check_row(row, moved)
         self._check_tasks()
+        if changed:
+            self._shown.look(changed, is_reopened=self.timeline.is_reopened)
         if changed and not store.is_over:
             self._check_progress()
 
@@ -58,8 +63,20 @@ class Watch:
         require(
             (job.paused_at is not None) is self.timeline.is_paused, "the timeline knows nothing of a pause: {}", job
         )
+        self._check_deadline()
         if job.status in JOB_TERMINAL:
             check_end(self._ground, self.oracle, self.timeline)
+
+    def _check_deadline(self) -> None:
+        said, deadline = self._ground.store.job.deadline_at, self.timeline.deadline
+        same = deadline.is_moving or said == deadline.at
+        require(same, "the job is to end by {}, its deadline is {}", said, deadline.at)
+
+    def check_deadline_is_kept(self) -> None:
+        """Every timer that is due has fired: a job that is late has ended, but for the chains that run last."""
+        is_last = self.oracle.is_failing or (bool(self.oracle.chains) and self.oracle.is_main_over)
+        is_late = self.timeline.deadline.has_passed(self._ground.now) and not is_last and not self._ground.store.is_over
+        require(not is_late, "the job goes on after its deadline at {}", self.timeline.deadline.at)
 
     def _check_row(self, row: NodeRow, moved: set[str | None]) -> None:
         node_id, before = row.node_id, self._rows.get(row.node_id)
@@ -74,6 +91,7 @@ class Watch:
         queue = self.timeline.queue_of(node_id)
         require((row.queue or QUEUE) == queue, "{} belongs on the queue {}: {}", node_id, queue, row)
         self._check_identity(row)
+        check_times(self._ground, row)
         if row.status is NodeStatus.COMPLETED:
             self._check_completed(row)
 

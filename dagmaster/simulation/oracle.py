@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dagmaster.model.added import awaited
-from dagmaster.model.last import Phase
+from dagmaster.model.finalizers import Phase
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import (
     CHILD_SEPARATOR,

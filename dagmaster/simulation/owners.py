@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import Expand, GoOn, Message, QueueOpened, Report, Resume, TaskCompleted, TimerDue
+from dagmaster.engine.messages import Continue, Expand, Load, Message, QueueOpened, Report, TaskCompleted, TimerDue
 from dagmaster.engine.needs import values_wanted
 from dagmaster.engine.state import JobState
-from dagmaster.engine.turn import Turn
 from dagmaster.engine.values import StoredValue, size_of
 from dagmaster.model.added import RESULT_OF
 from dagmaster.simulation.compare import difference
 from dagmaster.simulation.ground import Fault, Ground, Violation
+from dagmaster.simulation.stalls import check_stall
 from dagmaster.simulation.store import OwnershipLost, RowsDiffer, settle_versions
 from dagmaster.simulation.workers import Worker
 
@@ -25,7 +26,7 @@ CLAIMED_HERE = 0.5
 class Decided:
     """A turn that is not written yet. `reports` exist nowhere but in this owner's memory."""
 
-    turn: Turn
+    changes: ChangeSet
     epoch: int
     mail: list[int]
     reports: list[Message]
@@ -44,7 +45,7 @@ class Owner:
         self._ground = ground
         self._timers: list[tuple[datetime, int, TimerDue]] = []
         self._armed = 0
-        self._expansions: list[Expand | GoOn] = []
+        self._expansions: list[Expand | Continue] = []
         self._inbox: list[Message] = []
         if self.local is not None:
             ground.store.active_workers.add(self.local.name)
@@ -85,9 +86,9 @@ class Owner:
         messages: list[Message] = []
         if self.state is None:
             self._load()
-            messages.append(Resume())
+            messages.append(Load())
         mail = list(self._some_mail()) if self.owns else []
-        messages += [message for _, message in mail if not isinstance(message, Resume)]
+        messages += [message for _, message in mail if not isinstance(message, Load)]
         # What a local task has added was mailed before the task ended, and must be taken in before.
         is_all = not self.owns or len(mail) == len(self._ground.store.mailbox)
         kept: list[Message] = [] if is_all else [message for message in self._inbox if isinstance(message, Report)]
@@ -99,9 +100,9 @@ class Owner:
         assert self.state is not None
         wanted = values_wanted(self.state, messages, self._ground.rules)
         loaded = self._ground.store.load_values(wanted)
-        turn = decide(self.state, messages, self._ground.now, self._ground.rules, loaded)
+        changes = decide(self.state, messages, self._ground.now, self._ground.rules, loaded)
         reports = [message for message in reports if isinstance(message, Report)]
-        self.decided = Decided(turn, self.epoch, [mail_id for mail_id, _ in mail], reports, self._ground.step)
+        self.decided = Decided(changes, self.epoch, [mail_id for mail_id, _ in mail], reports, self._ground.step)
         return True
 
     def _forward(self) -> bool:
@@ -148,33 +149,33 @@ class Owner:
             self._ground.note(f"{self.name} cannot write and forgets")
             self._forget(keep=decided.reports)
             return True
-        local = self._claim_here(decided.turn)
+        local = self._claim_here(decided.changes)
         if self._write(decided, local):
             self._act(decided, local)
         return True
 
-    def _claim_here(self, turn: Turn) -> dict[str, str]:
+    def _claim_here(self, changes: ChangeSet) -> dict[str, str]:
         """The tasks that the local worker takes in the transaction that dispatches them."""
         claimed: dict[str, str] = {}
-        for dispatch in () if turn.job.is_paused else turn.dispatches.values():
+        for dispatch in () if changes.job.is_paused else changes.dispatches.values():
             if self.local is None or dispatch.node.params is None or self._ground.rng.random() >= CLAIMED_HERE:
                 continue
-            claim_here(turn, dispatch, self.local.name)
+            claim_here(changes, dispatch, self.local.name)
             claimed[dispatch.task_id] = self.local.name
         return claimed
 
     def _write(self, decided: Decided, local: dict[str, str]) -> bool:
         try:
-            self._ground.store.commit(decided.turn, self.name, decided.epoch, decided.mail, local)
+            self._ground.store.commit(decided.changes, self.name, decided.epoch, decided.mail, local)
         except OwnershipLost:
             self._ground.note(f"{self.name} is refused: the job is not its own any more")
             self._forget(keep=decided.reports)
             return False
         except RowsDiffer as error:
             raise Violation(f"a write by the job's owner was refused: {error}") from error
-        self._ground.note(f"{self.name} writes {_moves(decided.turn)}")
+        self._ground.note(f"{self.name} writes {_moves(decided.changes)}")
         self._ground.decided_at = decided.step
-        self._ground.postponed = frozenset(decided.turn.job.postponed)
+        self._ground.postponed = frozenset(decided.changes.job.postponed)
         return True
 
     def _act(self, decided: Decided, local: dict[str, str]) -> None:
@@ -182,14 +183,14 @@ class Owner:
             self._ground.note(f"{self.name} does not learn that it was written and forgets")
             self._forget(keep=decided.reports)
             return
-        turn = decided.turn
-        settle_versions(turn)
-        for timer in turn.timers:
+        changes = decided.changes
+        settle_versions(changes)
+        for timer in changes.timers:
             self._armed += 1
             due = TimerDue(timer.kind, timer.node_id, timer.attempt)
             heapq.heappush(self._timers, (timer.at, self._armed, due))
-        self._expansions += [message for message in turn.follow_ups if isinstance(message, Expand | GoOn)]
-        for call in turn.calls.values():
+        self._expansions += [message for message in changes.follow_ups if isinstance(message, Expand | Continue)]
+        for call in changes.calls.values():
             self._ground.store.call(call)
         if self.local is not None:
             for task_id in local:
@@ -197,7 +198,7 @@ class Owner:
                 if self._ground.strikes(Fault.HANG):
                     self.local.hung.add(task_id)
         self._compare()
-        if turn.is_over:
+        if changes.is_over:
             self.state = None
 
     def _compare(self) -> None:
@@ -206,6 +207,7 @@ class Owner:
             return
         if found := difference(self.state, self._ground.store.load(self._ground.rng)):
             raise Violation(f"memory and rows differ: {found}")
+        check_stall(self._ground, self.state)
 
     def _forget(self, *, keep: list[Message]) -> None:
         """Memory is worth nothing; what exists only here is kept where it may still count."""
@@ -227,6 +229,6 @@ def _brief(message: Message) -> str:
     return f"{name}({task})" if task else name
 
 
-def _moves(turn: Turn) -> str:
-    moves = [f"{event.node_id or 'job'}:{event.event_type.partition('_')[2]}" for event in turn.events]
+def _moves(changes: ChangeSet) -> str:
+    moves = [f"{event.node_id or 'job'}:{event.event_type.partition('_')[2]}" for event in changes.events]
     return " ".join(moves) or "nothing"

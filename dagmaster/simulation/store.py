@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from dagmaster.engine.added import read_definition
+from dagmaster.engine.added_node import read_definition
+from dagmaster.engine.change_set import Call, ChangeSet, Event, Result
 from dagmaster.engine.messages import (
+    Load,
+    ManualRetry,
     Message,
-    Resume,
-    RetryByHand,
     SignalSent,
     TaskCompleted,
     TaskFailed,
@@ -25,7 +26,6 @@ from dagmaster.engine.messages import (
     TaskStarted,
 )
 from dagmaster.engine.state import JobState, NodeState, kept_output, new_job, restore
-from dagmaster.engine.turn import Call, Event, Result, Turn
 from dagmaster.engine.values import INPUTS, JobResult, LoadedValues, StoredValue, Value
 from dagmaster.errors import Conflict
 from dagmaster.model.graph import Graph
@@ -127,7 +127,7 @@ class Store:
         self.sent: list[Message] = []
         self.active_workers: set[str] = set()
         self.children: dict[str, str] = {}
-        self.add_mail(Resume())
+        self.add_mail(Load())
 
     @property
     def is_over(self) -> bool:
@@ -138,7 +138,7 @@ class Store:
     def take_over(self, owner_id: str) -> None:
         self.job = self.job._replace(owner_id=owner_id, owner_epoch=self.job.owner_epoch + 1)
 
-    def reopen(self, owner_id: str, message: RetryByHand) -> None:
+    def reopen(self, owner_id: str, message: ManualRetry) -> None:
         """Give a failed job to an owner, and tell it what is wanted."""
         self.take_over(owner_id)
         self.add_mail(message)
@@ -186,36 +186,38 @@ class Store:
             return message.output
         return self.nodes[value.node_id or node_id].output
 
-    def commit(self, turn: Turn, owner_id: str, epoch: int, mail: Iterable[int], local: Mapping[str, str]) -> None:
+    def commit(
+        self, changes: ChangeSet, owner_id: str, epoch: int, mail: Iterable[int], local: Mapping[str, str]
+    ) -> None:
         """All of it or nothing; `local` are the tasks that a worker in the owner's process takes at once."""
         self.fence(owner_id, epoch)
-        job = self._new_job_row(turn)
-        nodes = {node.node_id: self._new_node_row(turn, node) for node in turn.touched.values()}
-        created = {node.node_id: self._row(turn, node, node.version) for node in turn.created.values()}
+        job = self._new_job_row(changes)
+        nodes = {node.node_id: self._new_node_row(changes, node) for node in changes.touched.values()}
+        created = {node.node_id: self._row(changes, node, node.version) for node in changes.created.values()}
         if clash := [node_id for node_id in created if node_id in self.nodes]:
             raise RowsDiffer(f"these nodes exist already: {clash}")
-        if clash := [task_id for task_id in turn.dispatches if task_id in self.waiting or task_id in self.running]:
+        if clash := [task_id for task_id in changes.dispatches if task_id in self.waiting or task_id in self.running]:
             raise RowsDiffer(f"these tasks are on a queue already: {clash}")
         self.job = job
         self.nodes.update(nodes)
         self.nodes.update(created)
-        for task_id, result in turn.results.items():
+        for task_id, result in changes.results.items():
             output = self._read(result.output, result.node_id)
             self.results.setdefault(task_id, replace(result, output=output))
-        for task_id in turn.closed_waiting:
+        for task_id in changes.closed_waiting:
             self.waiting.pop(task_id, None)
-        for task_id in turn.closed_running:
+        for task_id in changes.closed_running:
             self.running.pop(task_id, None)
-        if turn.holds_tasks is not None:
-            self.waiting = {task_id: row._replace(held=turn.holds_tasks) for task_id, row in self.waiting.items()}
-        for task_id, dispatch in turn.dispatches.items():
-            held = turn.job.is_paused
+        if changes.holds_tasks is not None:
+            self.waiting = {task_id: row._replace(held=changes.holds_tasks) for task_id, row in self.waiting.items()}
+        for task_id, dispatch in changes.dispatches.items():
+            held = changes.job.is_paused
             node = dispatch.node
             row = TaskRow(task_id, node.node_id, dispatch.attempt, local.get(task_id), held, node.task_queue)
             (self.waiting if row.worker_id is None else self.running)[task_id] = row
-        for task_id in turn.called_off:
-            self._call_off(task_id, turn.now)
-        self.events += turn.events
+        for task_id in changes.cancelled_children:
+            self._call_off(task_id, changes.now)
+        self.events += changes.events
         for mail_id in mail:
             self.mailbox.pop(mail_id, None)
 
@@ -235,11 +237,11 @@ class Store:
         if self.job.owner_id != owner_id or self.job.owner_epoch != epoch:
             raise OwnershipLost
 
-    def _new_job_row(self, turn: Turn) -> JobRow:
-        job = turn.job
-        if not turn.job_touched:
+    def _new_job_row(self, changes: ChangeSet) -> JobRow:
+        job = changes.job
+        if not changes.job_touched:
             return self.job
-        may_change = not self.is_over or (turn.reopened and self.job.status is JobStatus.FAILED)
+        may_change = not self.is_over or (changes.reopened and self.job.status is JobStatus.FAILED)
         if job.version != self.job.version or not may_change:
             raise RowsDiffer(f"the job is {self.job.status} in version {self.job.version}, not {job.version}")
         return self.job._replace(
@@ -250,7 +252,7 @@ class Store:
             error=job.error,
             failed_node=job.failed_node,
             deadline_at=job.deadline_at,
-            result=self._result(turn, job.result) if job.result is not None else None,
+            result=self._result(changes, job.result) if job.result is not None else None,
             version=job.version + 1,
             paused_at=job.paused_at,
             paused_by=job.paused_by,
@@ -258,23 +260,23 @@ class Store:
             signals=tuple(job.signals),
         )
 
-    def _result(self, turn: Turn, result: JobResult) -> bytes:
+    def _result(self, changes: ChangeSet, result: JobResult) -> bytes:
         """Put together from its parts, some of which are written with it."""
         parts = {}
         for name, part in result.parts.items():
-            node = turn.touched.get(part.node_id or "")
+            node = changes.touched.get(part.node_id or "")
             parts[name] = self._read(node.output if node is not None else part, name)
         whole = orjson.loads(result.data) | {name: orjson.loads(part or b"null") for name, part in parts.items()}
         return orjson.dumps(whole)
 
-    def _row(self, turn: Turn, node: NodeState, version: int) -> NodeRow:
-        return _node_row(turn.job, node, version, self._read(node.output, node.node_id))
+    def _row(self, changes: ChangeSet, node: NodeState, version: int) -> NodeRow:
+        return _node_row(changes.job, node, version, self._read(node.output, node.node_id))
 
-    def _new_node_row(self, turn: Turn, node: NodeState) -> NodeRow:
+    def _new_node_row(self, changes: ChangeSet, node: NodeState) -> NodeRow:
         old = self.nodes.get(node.node_id)
         if old is None or old.version != node.version:
             raise RowsDiffer(f"node {node.node_id} is {old}, not of version {node.version}")
-        row = self._row(turn, node, node.version + 1)
+        row = self._row(changes, node, node.version + 1)
         return row._replace(
             params=old.params if row.params is None else row.params,
             queue=row.queue or old.queue,
@@ -333,12 +335,12 @@ class Store:
         self.mailbox.clear()
 
 
-def settle_versions(turn: Turn) -> None:
+def settle_versions(changes: ChangeSet) -> None:
     """The commit succeeded: memory now is what the rows are."""
-    turn.job.version += turn.job_touched
-    for node in turn.touched.values():
+    changes.job.version += changes.job_touched
+    for node in changes.touched.values():
         node.version += 1
-    turn.release()
+    changes.release()
 
 
 def _node_row(job: JobState, node: NodeState, version: int, output: bytes | None) -> NodeRow:

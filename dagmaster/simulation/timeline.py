@@ -3,9 +3,9 @@
 from collections import Counter
 from datetime import datetime
 
+from dagmaster.engine.change_set import Event
 from dagmaster.engine.messages import TaskLost
-from dagmaster.engine.turn import Event
-from dagmaster.model.last import Phase
+from dagmaster.model.finalizers import Phase
 from dagmaster.model.retry import Backoff, RetryPolicy
 from dagmaster.model.states import (
     ENDED_WITH_JOB,
@@ -19,17 +19,20 @@ from dagmaster.model.states import (
 )
 from dagmaster.model.workflow import ApprovalNode, ChildTask, FanOutNode, TaskNode, WaitNode, WorkflowNode
 from dagmaster.simulation.cases import Case, parent_of, policy_of
-from dagmaster.simulation.forging import FORGER
-from dagmaster.simulation.forgiving import LATE, UNRESOLVED, forgives, moves
+from dagmaster.simulation.deadlines import Deadline
+from dagmaster.simulation.forged_reports import FORGER
 from dagmaster.simulation.graphs import HEAVY, QUEUE
 from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, Ground, require
 from dagmaster.simulation.leaves import may_fail
 from dagmaster.simulation.oracle import Oracle
+from dagmaster.simulation.retry_oracle import LATE, UNRESOLVED, forgives, moves
+from dagmaster.simulation.times import check_duration
 
 NODE_MOVE = {move.event: move for move in NODE_MOVES}
 JOB_MOVE = {move.event: move for move in JOB_MOVES}
 LEFT = (EndedBy.LOST, EndedBy.GIVEN_BACK)
 SKIPPED_WITH = {"job_failed": JobStatus.FAILED, "job_cancelled": JobStatus.CANCELLED}
+CLOSED_WITH = {EndedBy.REVOKED: JobStatus.FAILED, EndedBy.CANCELLED: JobStatus.CANCELLED}
 
 
 class Timeline:
@@ -42,8 +45,11 @@ class Timeline:
         self.timeouts = 0
         self.is_paused = False
         self.is_reopened = False
+        self._has_begun = False  # in this very transaction
         self.revived: set[str] = set()
         self.closing: JobStatus | None = None
+        self.deadline = Deadline(ground.case.blueprint.workflow, ground.rules)
+        self.was_late: bool | None = None  # when it began to fail
         self._gifts: Counter[str] = Counter()
         self._fresh_from: Counter[str] = Counter()
         self._by_hand: set[str] = set()
@@ -59,7 +65,7 @@ class Timeline:
     def begin(self) -> None:
         """What comes next was written in one transaction."""
         self.revived.clear()
-        self.is_reopened = False
+        self.is_reopened = self._has_begun = False
 
     def allowed(self, node_id: str) -> int:
         """How often it may be tried again: as its policy says, from the last time on that someone wanted it by hand."""
@@ -107,14 +113,19 @@ class Timeline:
         return node_id
 
     def _follow_job(self, event: Event) -> None:
+        self.deadline.follow(event)
         match event.event_type:
+            case "job_started":
+                self._has_begun = True
+            case "job_cancelled":
+                require(not self._has_begun, "the job was begun only to be cancelled")
             case "job_paused" | "job_resumed":
                 self.is_paused = event.event_type == "job_paused"
                 waiting = [node_id for node_id, status in self.status.items() if status is NodeStatus.DISPATCHED]
                 self._since.update(dict.fromkeys(waiting, event.created_at))
             case "job_reopened":
                 self.is_reopened = True
-                self._oracle.is_failing = False
+                self._oracle.is_failing, self.was_late = False, None
                 failed = [node_id for node_id, status in self.status.items() if status is NodeStatus.FAILED]
                 self._by_hand = {node_id for node_id in failed if self._is_tried_by_hand(node_id)}
             case _:
@@ -151,7 +162,10 @@ class Timeline:
             case "node_started":
                 self._since[node_id] = event.created_at
             case "node_failed":
+                check_duration(self._ground, event)
                 self._check_failed(node_id, event)
+            case "node_completed":
+                check_duration(self._ground, event)
             case "node_retrying":
                 self._check_retrying(node_id, event)
             case "node_reopened":
@@ -184,12 +198,20 @@ class Timeline:
             require(is_idle, "{} is passed by although the job has failed, or may", node_id)
             return
         require(reason in SKIPPED_WITH, "{} is skipped for the reason {}", node_id, reason)
-        if reason == "job_failed" and self._oracle.chains and node_id not in self._oracle.chains:
-            is_given_up = self._ground.rules.zombie_after_seconds < PATIENCE_SECONDS
-            require(self._oracle.is_failing or is_given_up, "{} is closed although nothing has failed", node_id)
-            self._oracle.is_failing = True
-            return
-        self.closing = SKIPPED_WITH[reason]
+        self._close(node_id, SKIPPED_WITH[reason], event)
+
+    def _close(self, node_id: str, status: JobStatus, event: Event) -> None:
+        """It ends with its job, now or, where something runs last, soon."""
+        if status is JobStatus.FAILED:
+            if self.was_late is None:
+                self.was_late = self.deadline.has_passed(event.created_at)
+            if self._oracle.chains and node_id not in self._oracle.chains:
+                is_given_up = self._ground.rules.zombie_after_seconds < PATIENCE_SECONDS
+                is_given_up = is_given_up or self.was_late
+                require(self._oracle.is_failing or is_given_up, "{} is closed although nothing has failed", node_id)
+                self._oracle.is_failing = True
+                return
+        self.closing = status
 
     def _check_reopened(self, node_id: str) -> None:
         """Only what was skipped because of a failure waits anew."""
@@ -240,11 +262,16 @@ class Timeline:
         if plan and _was_reported(event) and moves(self._policy(node_id), plan.error):
             self._moved.add(node_id)
         self._note_failure(node_id, event)
-        if (kind := (event.event_data or {}).get("timeout")) is None:
+        if ended_by(event) in CLOSED_WITH:
+            self._close(node_id, CLOSED_WITH[ended_by(event)], event)
+        kind = (event.event_data or {}).get("timeout")
+        is_late = ended_by(event) is EndedBy.TIMEOUT
+        require(is_late is (kind is not None), "{} is ended by {}, timed out: {}", node_id, ended_by(event), kind)
+        if kind is None:
             return
         self.timeouts += 1
         waited = (event.created_at - self._since[node_id]).total_seconds()
-        limit = _timeout(self._ground.case, node_id)
+        limit = timeout_of(self._ground.case, node_id)
         if kind == "dispatch":
             limit = self._ground.rules.dispatch_timeout_seconds or max(limit, 1800)
         require(waited >= limit, "{} timed out ({}) after {} s of {} s", node_id, kind, waited, limit)
@@ -316,7 +343,7 @@ def max_parallel(case: Case, fan_out: str) -> int | None:
     return node.max_parallel if isinstance(node, FanOutNode) else None
 
 
-def _timeout(case: Case, node_id: str) -> float:
+def timeout_of(case: Case, node_id: str) -> float:
     added = case.added.get(node_id)
     node = case.blueprint.workflow.nodes.get(node_id)
     if isinstance(node, WaitNode | ApprovalNode | WorkflowNode):

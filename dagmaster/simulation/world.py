@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from dagmaster.engine.messages import Cancel, Pause, RetryByHand, Unpause
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
+from dagmaster.engine.messages import Cancel, ManualRetry, Pause, Resume
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.simulation.cases import Case
 from dagmaster.simulation.endings import check_rest
-from dagmaster.simulation.forging import forge
+from dagmaster.simulation.forged_reports import forge
 from dagmaster.simulation.graphs import QUEUE
 from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
 from dagmaster.simulation.invariants import Watch
 from dagmaster.simulation.owners import Owner
-from dagmaster.simulation.steps import Outside
 from dagmaster.simulation.store import NodeRow, Store
+from dagmaster.simulation.wait_nodes import Outside
 from dagmaster.simulation.workers import Remote, Worker, add_slice, endable, execute
 
 MAX_CALM_STEPS = 3_000
@@ -34,6 +34,7 @@ class Weather:
     steps_after_end: int = 30
     inline_bytes: int = 65_536
     max_turn_bytes: int = 16_777_216
+    job_timeout_seconds: float | None = None
 
 
 Step = Callable[[], bool]
@@ -46,6 +47,7 @@ class World:
         rules = Rules(
             dispatch_timeout_seconds=weather.dispatch_timeout_seconds,
             zombie_after_seconds=weather.zombie_after_seconds,
+            default_job_timeout_seconds=weather.job_timeout_seconds,
             slice_size=weather.slice_size,
             inline_bytes=weather.inline_bytes,
             max_turn_bytes=weather.max_turn_bytes,
@@ -146,7 +148,7 @@ class World:
         if not self.ground.strikes(Fault.OWNER_DEATH):
             return False
         dead = self.owners.pop(self.ground.rng.randrange(len(self.owners)))
-        self.ground.note(f"{dead.name} dies{' with a turn unwritten' if dead.decided else ''}")
+        self.ground.note(f"{dead.name} dies{' with a changes unwritten' if dead.decided else ''}")
         if dead.local is not None:
             self.ground.store.active_workers.discard(dead.local.name)
         self._appoint()
@@ -210,10 +212,10 @@ class World:
 
     def _unpause(self) -> bool:
         store = self.ground.store
-        asked = any(isinstance(message, Unpause) for message in store.mailbox.values())
+        asked = any(isinstance(message, Resume) for message in store.mailbox.values())
         if store.is_over or asked or store.job.paused_at is None:
             return False
-        store.add_mail(Unpause("someone"))
+        store.add_mail(Resume("someone"))
         self.ground.note("someone lets the job go on")
         return True
 
@@ -222,9 +224,9 @@ class World:
         store, rng = self.ground.store, self.ground.rng
         between = [row.node_id for row in store.nodes.values() if _is_between_attempts(row)]
         if not store.is_over and between and self.ground.strikes(Fault.BY_HAND):
-            store.add_mail(RetryByHand(rng.choice(between), "someone"))
+            store.add_mail(ManualRetry(rng.choice(between), "someone"))
         elif _has_failed(store) and self.ground.strikes(Fault.BY_HAND):
-            store.reopen(rng.choice(self.owners).name, RetryByHand(None, "someone"))
+            store.reopen(rng.choice(self.owners).name, ManualRetry(None, "someone"))
         else:
             return False
         self.ground.note("someone wants it tried again")
@@ -275,6 +277,7 @@ class World:
             self._unpause,
             lambda: owners[0].commit() or owners[1].commit(),
             lambda: owners[0].decide() or owners[1].decide(),
+            self._check_deadline,
             self.remote.rescue,
             self.remote.watch,
             self._watch_locally,
@@ -290,6 +293,11 @@ class World:
             self._close_mail,
             self._sleep,
         ]
+
+    def _check_deadline(self) -> bool:
+        """Nobody has anything to decide on: what is due has been done."""
+        self.watch.check_deadline_is_kept()
+        return False
 
     def _watch_locally(self) -> bool:
         locals_ = [owner.local for owner in self.owners if owner.local]

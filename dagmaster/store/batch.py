@@ -1,4 +1,4 @@
-"""Write what a batch of turns changed, in one fenced transaction."""
+"""Write a batch of change sets in one fenced transaction."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,13 +7,13 @@ from typing import Any
 import orjson
 import psycopg
 
+from dagmaster.engine.change_set import ChangeSet, Dispatch, Event, Result
 from dagmaster.engine.state import Checkpoint, JobState, NodeState
-from dagmaster.engine.turn import Dispatch, Event, Result, Turn
 from dagmaster.engine.values import StoredValue, Value, size_of
 from dagmaster.errors import Conflict
 from dagmaster.model.added import AddedGroup
 from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.statements import Statement, compose, run_statement
+from dagmaster.store.statements import Statement, compose, fetch_statement
 
 OWNERSHIP_LOST = "DM001"
 ROWS_DIFFER = "DM002"
@@ -37,7 +37,7 @@ class Batch:
 
     owner_id: str
     worker_id: str | None = None
-    turns: list[tuple[Turn, int]] = field(default_factory=list)
+    change_sets: list[tuple[ChangeSet, int]] = field(default_factory=list)
     mail: list[int] = field(default_factory=list)
     local: set[str] = field(default_factory=set)
     calls_workers: bool = False
@@ -47,7 +47,7 @@ async def commit(conn: Connection, batch: Batch) -> None:
     """All of it or nothing."""
     try:
         values = _values(batch)
-        await run_statement(conn, _statement(values, calls_workers=batch.calls_workers), values)
+        await fetch_statement(conn, _statement(values, calls_workers=batch.calls_workers), values)
     except psycopg.Error as error:
         if error.sqlstate == OWNERSHIP_LOST:
             detail = error.diag.message_detail or ""
@@ -59,11 +59,11 @@ async def commit(conn: Connection, batch: Batch) -> None:
 
 def settle_versions(batch: Batch) -> None:
     """The commit succeeded: memory now is what the rows are."""
-    for turn, _ in batch.turns:
-        turn.job.version += turn.job_touched
-        for node in turn.touched.values():
+    for changes, _ in batch.change_sets:
+        changes.job.version += changes.job_touched
+        for node in changes.touched.values():
             node.version += 1
-        turn.release()
+        changes.release()
 
 
 # Each part of a batch, by the rows that it writes.
@@ -77,7 +77,7 @@ PARTS = {
     "waiting": "waiting",
     "running": "running",
     "holds": "hold_rows",
-    "called_off": "called_off",
+    "cancelled_children": "cancelled_children",
     "groups": "group_rows",
     "dependencies": "dependency_rows",
     "events": "event_rows",
@@ -95,37 +95,47 @@ def _statement(values: Mapping[str, Any], *, calls_workers: bool) -> Statement:
 
 
 def _values(batch: Batch) -> dict[str, Any]:
-    turns = [turn for turn, _ in batch.turns]
-    jobs = [_job_row(turn) for turn in turns if turn.job_touched]
-    nodes = [_node_row(turn.job, node) for turn in turns for node in turn.touched.values()]
-    tasks = [(turn.job, dispatch) for turn in turns for dispatch in turn.dispatches.values()]
+    change_sets = [changes for changes, _ in batch.change_sets]
+    jobs = [_job_row(changes) for changes in change_sets if changes.job_touched]
+    nodes = [_node_row(changes.job, node) for changes in change_sets for node in changes.touched.values()]
+    tasks = [(changes.job, dispatch) for changes in change_sets for dispatch in changes.dispatches.values()]
     return {
         "owner_id": batch.owner_id,
         "worker_id": batch.worker_id,
-        "fences": encode_rows([{"job_id": turn.job.job_id, "owner_epoch": epoch} for turn, epoch in batch.turns]),
+        "fences": encode_rows(
+            [{"job_id": changes.job.job_id, "owner_epoch": epoch} for changes, epoch in batch.change_sets]
+        ),
         "jobs": encode_rows(jobs),
         "job_count": len(jobs),
         "nodes": encode_rows(nodes) or ("[]" if jobs else None),  # The results of jobs look for their parts there.
         "node_count": len(nodes),
         "new_nodes": encode_rows(
-            [_new_node_row(turn.job, node, turn) for turn in turns for node in turn.created.values()]
+            [_new_node_row(changes.job, node, changes) for changes in change_sets for node in changes.created.values()]
         ),
-        "results": encode_rows([_result_row(result) for turn in turns for result in turn.results.values()]),
-        "closed_waiting": encode_rows([task_id for turn in turns for task_id in turn.closed_waiting]),
-        "closed_running": encode_rows([task_id for turn in turns for task_id in turn.closed_running]),
+        "results": encode_rows([_result_row(result) for changes in change_sets for result in changes.results.values()]),
+        "closed_waiting": encode_rows([task_id for changes in change_sets for task_id in changes.closed_waiting]),
+        "closed_running": encode_rows([task_id for changes in change_sets for task_id in changes.closed_running]),
         "holds": encode_rows(
-            [{"job_id": turn.job.job_id, "held": turn.holds_tasks} for turn in turns if turn.holds_tasks is not None]
+            [
+                {"job_id": changes.job.job_id, "held": changes.holds_tasks}
+                for changes in change_sets
+                if changes.holds_tasks is not None
+            ]
         ),
         "waiting": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id not in batch.local]),
         "running": encode_rows([_task_row(job, task) for job, task in tasks if task.task_id in batch.local]),
-        "groups": encode_rows([_group_row(turn, group) for turn in turns for group in turn.groups]),
+        "groups": encode_rows([_group_row(changes, group) for changes in change_sets for group in changes.groups]),
         "dependencies": encode_rows(
-            [{"job_id": turn.job.job_id, **asdict(one)} for turn in turns for one in turn.dependencies]
+            [{"job_id": changes.job.job_id, **asdict(one)} for changes in change_sets for one in changes.dependencies]
         ),
-        "called_off": encode_rows(
-            [{"job_id": turn.job.job_id, "task_id": task_id} for turn in turns for task_id in turn.called_off]
+        "cancelled_children": encode_rows(
+            [
+                {"job_id": changes.job.job_id, "task_id": task_id}
+                for changes in change_sets
+                for task_id in changes.cancelled_children
+            ]
         ),
-        "events": encode_rows([_event_row(event) for turn in turns for event in turn.events]),
+        "events": encode_rows([_event_row(event) for changes in change_sets for event in changes.events]),
         "mail": encode_rows(batch.mail),
     }
 
@@ -172,8 +182,8 @@ def _event_row(event: Event) -> dict[str, Any]:
     return row
 
 
-def _job_row(turn: Turn) -> dict[str, Any]:
-    job = turn.job
+def _job_row(changes: ChangeSet) -> dict[str, Any]:
+    job = changes.job
     row = {
         "job_id": job.job_id,
         "version": job.version,
@@ -187,7 +197,7 @@ def _job_row(turn: Turn) -> dict[str, Any]:
         "paused_at": job.paused_at,
         "paused_by": job.paused_by,
         "resumed_at": job.resumed_at,
-        "reopened": turn.reopened,
+        "reopened": changes.reopened,
         "signals": job.signals or None,
     }
     if job.result is not None and job.result.parts:
@@ -233,17 +243,17 @@ def _checkpoint_columns(checkpoint: Checkpoint) -> dict[str, Any]:
     return columns | {"checkpoint_data": _json(checkpoint.data or b"{}")}
 
 
-def _new_node_row(job: JobState, node: NodeState, turn: Turn) -> dict[str, Any]:
+def _new_node_row(job: JobState, node: NodeState, changes: ChangeSet) -> dict[str, Any]:
     return _node_row(job, node) | {
         "parent_node_id": node.parent or node.added_by,
         "fan_out_index": node.index,
         "fan_out_item_key": storable(node.item_key) if node.item_key is not None else None,
-        "created_at": turn.now,
+        "created_at": changes.now,
     }
 
 
-def _group_row(turn: Turn, group: AddedGroup) -> dict[str, Any]:
-    return {"job_id": turn.job.job_id, "created_at": turn.now, **asdict(group)}
+def _group_row(changes: ChangeSet, group: AddedGroup) -> dict[str, Any]:
+    return {"job_id": changes.job.job_id, "created_at": changes.now, **asdict(group)}
 
 
 def _result_row(result: Result) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """Connections: how they are opened, what they have set, and what their loss looks like."""
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 import orjson
 import psycopg
@@ -11,10 +14,14 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from dagmaster.errors import DatabaseUnavailable
+from dagmaster.errors import DatabaseUnavailable, TooManyConnections
+from dagmaster.store.hot_connection import HotConnection
+
+log = logging.getLogger(__name__)
 
 Connection = AsyncConnection[DictRow]
 Pool = AsyncConnectionPool[Connection]
+AnyConnection = TypeVar("AnyConnection", bound=Connection)
 
 # Every statement of the hot path finds its rows by key. While a table is young its statistics are not, and a plan
 # that reads all of it, once chosen, would stay for minutes.
@@ -31,6 +38,29 @@ _BY_KEY = " ".join(
 # A transaction that is left open keeps every dead row alive.
 _SAFE = "-c idle_in_transaction_session_timeout=60s -c client_min_messages=warning"
 
+# How long a command waits for a connection to become free. What serves waits for ever.
+BUSY_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
+# While a connection is being made, libpq gives no SQLSTATE: 53300 is known by its words alone.
+_FULL = (
+    "too many clients",
+    "too many connections",
+    "connection slots are reserved",
+    "no more connections allowed",  # pgbouncer
+)
+# Where PostgreSQL finds that a prepared statement would return other columns than before. The SQLSTATE, 0A000, is that
+# of whatever is not supported.
+_REVALIDATION = "RevalidateCachedQuery"
+
+
+class PlanOutgrown(psycopg.OperationalError):
+    """The schema has outgrown a prepared statement; a new connection has none."""
+
+
+def is_outgrown(error: psycopg.Error) -> bool:
+    return error.diag.source_function == _REVALIDATION
+
+
 # A server that is read-only is about to become something else: a fail-over looks like that.
 READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
 LOST = (
@@ -38,7 +68,6 @@ LOST = (
     psycopg.InterfaceError,
     READ_ONLY,
     psycopg.errors.IdleInTransactionSessionTimeout,
-    psycopg.errors.FeatureNotSupported,  # A plan that the schema has outgrown; a new connection has none.
     OSError,
 )
 # What a pool raises besides: whoever only looks waits and looks again.
@@ -68,26 +97,33 @@ def is_too_large(error: BaseException) -> bool:
 
 
 async def connect(
-    dsn: str,
-    *,
-    application: str,
-    hot: bool = False,
-    durable: bool = True,
-    lock_timeout_seconds: float | None = None,
+    dsn: str, *, application: str, durable: bool = True, lock_timeout_seconds: float | None = None
 ) -> Connection:
-    """Autocommit, dict rows. `hot` is for loops of keyed statements; not `durable` for what may be repeated."""
-    options = [_SAFE]
-    if hot:
-        options.append(_BY_KEY)
-    if not durable:
-        options.append("-c synchronous_commit=off")
+    """Autocommit, dict rows. Not `durable` is for what may be lost and repeated."""
+    options = _options(durable=durable)
     if lock_timeout_seconds is not None:
         options.append(f"-c lock_timeout={round(lock_timeout_seconds * 1000)}")
+    return await _connect(Connection, dsn, application, options, prepare_threshold=5)
+
+
+async def connect_hot(dsn: str, *, application: str, durable: bool = True) -> HotConnection:
+    """For loops of statements that find their rows by key."""
+    options = [*_options(durable=durable), _BY_KEY]
+    return await _connect(HotConnection, dsn, application, options, prepare_threshold=0)
+
+
+def _options(*, durable: bool) -> list[str]:
+    return [_SAFE] if durable else [_SAFE, "-c synchronous_commit=off"]
+
+
+async def _connect(
+    kind: type[AnyConnection], dsn: str, application: str, options: Sequence[str], *, prepare_threshold: int
+) -> AnyConnection:
     try:
-        connection = await AsyncConnection.connect(
+        connection = await kind.connect(
             dsn,
             autocommit=True,
-            prepare_threshold=0 if hot else 5,
+            prepare_threshold=prepare_threshold,
             row_factory=dict_row,
             cursor_factory=AsyncRawCursor,
             application_name=application,
@@ -95,9 +131,20 @@ async def connect(
             connect_timeout=10,
         )
     except psycopg.OperationalError as error:
-        raise DatabaseUnavailable(f"the database cannot be reached: {str(error).strip().splitlines()[0]}") from error
+        raise unreachable(error) from error
     set_json_loads(orjson.loads, connection)
     return connection
+
+
+def unreachable(error: Exception) -> DatabaseUnavailable:
+    """What to raise when no connection could be made."""
+    reason = str(error).strip().splitlines()[0]
+    if any(sign in reason for sign in _FULL):
+        return TooManyConnections(
+            f"the database has no connection left: {reason}; end some, or allow more (max_connections, or the limit of "
+            "the role, of the database or of the pooler)"
+        )
+    return DatabaseUnavailable(f"the database cannot be reached: {reason}")
 
 
 async def open_pool(dsn: str, *, application: str, size: int, statement_timeout_seconds: float) -> Pool:
@@ -137,12 +184,25 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 
 @asynccontextmanager
-async def opened(dsn: str, *, application: str) -> AsyncIterator[Connection]:
-    connection = await connect(dsn, application=application)
+async def opened(dsn: str, *, application: str, busy_seconds: float | None = None) -> AsyncIterator[Connection]:
+    """Where the database has no connection left, one is waited for, so long (or BUSY_SECONDS)."""
+    limit = BUSY_SECONDS if busy_seconds is None else busy_seconds
+    connection = await _connect_when_free(dsn, application, monotonic() + limit)
     try:
         yield connection
     finally:
         await connection.close()
+
+
+async def _connect_when_free(dsn: str, application: str, deadline: float) -> Connection:
+    while True:
+        try:
+            return await connect(dsn, application=application)
+        except TooManyConnections as error:
+            if monotonic() + _LOOK_SECONDS > deadline:
+                raise
+            log.warning("%s; trying again", error)
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def encode_rows(rows: Sequence[Any]) -> str | None:

@@ -10,18 +10,18 @@ from typing import Final
 
 from psycopg.pq import PGconn, Ping
 
-from dagmaster.errors import DatabaseUnavailable
+from dagmaster.errors import DatabaseUnavailable, TooManyConnections
 from dagmaster.settings import Settings
-from dagmaster.store.care import is_read_only
 from dagmaster.store.connect import READ_ONLY, opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.events import ensure_partitions
 from dagmaster.store.revision import HEAD, check_schema, current_revision
+from dagmaster.store.vacuum import is_read_only
 
 log = logging.getLogger(__name__)
 
 START_SECONDS: Final = 300.0
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 
 
 @contextmanager
@@ -42,7 +42,8 @@ def database(
         return
     with EmbeddedServer.start(settings.data_dir) as server:
         if migrated:
-            _prepare(server.dsn, is_migrated=settings.auto_migrate is not False)
+            is_migrated = settings.auto_migrate is not False
+            _prepare_in_spite_of_start(server.dsn, writable=writable, is_migrated=is_migrated)
         with server.guarded() if guarded else nullcontext():
             yield server.dsn
 
@@ -60,17 +61,23 @@ async def _revision(dsn: str) -> str | None:
 
 
 def _prepare_in_spite_of_start(dsn: str, *, writable: bool, is_migrated: bool) -> None:
-    """A server that starts, recovers or shuts down says so, and is waited for; one that is not there is an error."""
+    """A server that starts, recovers or shuts down says so, and is waited for; one that is not there is an error.
+
+    Until a connection is free a command waits for a while, and what serves (`writable`) as long as it takes.
+    """
     deadline = monotonic() + START_SECONDS
     while True:
         try:
             _prepare(dsn, is_migrated=is_migrated, writable=writable)
             return
+        except TooManyConnections:
+            if not writable:
+                raise
         except DatabaseUnavailable:
             if PGconn.ping(dsn.encode()) != Ping.REJECT or monotonic() > deadline:
                 raise
         log.warning("the database does not take connections yet; trying again")
-        sleep(LOOK_SECONDS)
+        sleep(POLL_SECONDS)
 
 
 async def _check(dsn: str, *, writable: bool = False) -> None:
@@ -86,4 +93,4 @@ async def _check(dsn: str, *, writable: bool = False) -> None:
         if not writable:
             return
         log.warning("the database is read-only; waiting until it can be written")
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)

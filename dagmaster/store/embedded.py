@@ -23,7 +23,8 @@ from urllib.parse import quote
 import psycopg
 from psycopg.pq import PGconn, Ping
 
-from dagmaster.errors import EmbeddedServerFailed
+from dagmaster.errors import EmbeddedServerFailed, TooManyConnections
+from dagmaster.store.connect import unreachable
 
 try:
     import psutil  # type: ignore[import-untyped]
@@ -94,6 +95,12 @@ class EmbeddedServer:
             undo.pop_all()
         atexit.register(server.release)
         return server
+
+    @classmethod
+    def is_running(cls, data_dir: Path) -> bool:
+        """Whether somebody has started the server of this folder."""
+        server = cls(data_dir)
+        return server.pgdata.exists() and server._has_postmaster()
 
     def dsn_of(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={quote(str(self._socket_dir), safe='')}&port=5432"
@@ -272,6 +279,8 @@ class EmbeddedServer:
                 if known.fetchone() is None:
                     conn.execute(f'CREATE DATABASE "{DATABASE}"')
         except psycopg.OperationalError as error:
+            if isinstance(unreachable(error), TooManyConnections):
+                return  # Others use it: it is there, and who needs a connection waits for one.
             raise EmbeddedServerFailed(f"the server in {self.pgdata} refuses connections: {error}") from error
 
     def _stop(self, how: signal.Signals) -> None:

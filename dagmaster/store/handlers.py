@@ -1,6 +1,6 @@
 """The contracts of handlers, as the workers that run them have registered them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -15,6 +15,7 @@ Row = dict[str, Any]
 
 MAX_DOCUMENTATION: Final = 10_000
 MAX_SCHEMA_BYTES: Final = 64 * 1024
+MAX_SCHEMAS_BYTES: Final = 16 * 1024 * 1024
 
 
 async def register_contracts(conn: Connection, worker_id: str, contracts: Iterable[Contract]) -> None:
@@ -42,16 +43,27 @@ async def stamp_of(conn: Connection) -> tuple[Any, ...]:
 
 
 async def list_contracts(conn: Connection) -> Contracts:
-    """By all spellings, without schemas and documentation."""
-    return by_spelling(_contract(row) for row in await fetch(conn, "list_contracts"))
+    """By all spellings, without documentation."""
+    rows = await fetch(conn, "list_contracts", {"max_schema_bytes": MAX_SCHEMAS_BYTES})
+    return by_spelling(map(contract_of, rows))
 
 
-def _contract(row: Row) -> Contract:
-    retry = row["retry"]
-    if isinstance(retry, bytes):
-        retry = orjson.loads(retry)
-    policy = RetryPolicy.model_validate(retry) if retry is not None else None
-    return Contract(row["name"], row["queue"], row["timeout_seconds"], policy)
+async def uniform_handlers(conn: Connection, names: Iterable[str], *, lost_after_seconds: float) -> set[str]:
+    """Of these, the ones whose registered contract every worker has that runs them now."""
+    values = {"names": sorted(set(names)), "lost_after_seconds": lost_after_seconds}
+    return {row["name"] for row in await fetch(conn, "uniform_handlers", values)}
+
+
+def contract_of(row: Mapping[str, Any]) -> Contract:
+    policy = RetryPolicy.model_validate(retry) if (retry := _loaded(row["retry"])) is not None else None
+    params = _loaded(row["params"])
+    schema = params if isinstance(params, dict) else None
+    is_uniform = bool(row.get("is_uniform"))
+    return Contract(row["name"], row["queue"], row["timeout_seconds"], policy, schema, is_uniform=is_uniform)
+
+
+def _loaded(document: Any) -> Any:
+    return orjson.loads(document) if isinstance(document, bytes) else document
 
 
 async def known_handlers(conn: Connection, names: Iterable[str]) -> set[str]:

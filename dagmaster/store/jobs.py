@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import psycopg
 
-from dagmaster.engine.added import read_definition
+from dagmaster.engine.added_node import read_definition
 from dagmaster.engine.state import CHILD_SHARE, JobState, NodeState, is_deciding, new_job, restore
 from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
 from dagmaster.errors import ExpressionFailed, IdempotencyConflict, Invalid, UnknownJob
@@ -20,7 +20,7 @@ from dagmaster.model.redact import redact
 from dagmaster.model.returned import returned_value
 from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
 from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.sealing import has_secrets, open_sealer
+from dagmaster.store.sealer import has_secrets, open_sealer
 from dagmaster.store.statements import fetch, run
 
 MAX_NAME_LENGTH = 128
@@ -90,11 +90,11 @@ async def submit(
     threshold_seconds: float,
     owner_id: str | None = None,
     source_app: str = "cli",
-    aloud: bool = True,
+    notifies: bool = True,
 ) -> Submitted:
     """Store the job with its nodes, owned at once. The same key with the same content gives the first job."""
     [submitted] = await submit_many(
-        conn, [job], threshold_seconds=threshold_seconds, owner_id=owner_id, source_app=source_app, aloud=aloud
+        conn, [job], threshold_seconds=threshold_seconds, owner_id=owner_id, source_app=source_app, notifies=notifies
     )
     return submitted
 
@@ -106,9 +106,9 @@ async def submit_many(
     threshold_seconds: float,
     owner_id: str | None = None,
     source_app: str = "cli",
-    aloud: bool = True,
+    notifies: bool = True,
 ) -> list[Submitted]:
-    """All of them or none; raises `Invalid` for what cannot be stored. `aloud` wakes the orchestrators."""
+    """All of them or none; raises `Invalid` for what cannot be stored. `notifies` wakes the orchestrators."""
     graphs = {job.graph.workflow.content_hash: job.graph for job in jobs}
     jobs = [await _sealed(conn, job) for job in jobs]
     try:
@@ -120,16 +120,16 @@ async def submit_many(
             "threshold_seconds": threshold_seconds,
             "owner_id": owner_id,
             "source_app": source_app,
-            "aloud": aloud,
+            "notifies": notifies,
         }
-        cursor = await run(conn, "submit_jobs", values)
+        stored = await fetch(conn, "submit_jobs", values)
     except TypeError as error:
         raise Invalid(f"the inputs cannot be written as JSON: {error}") from error
     except psycopg.errors.UntranslatableCharacter as error:
         raise Invalid("the inputs contain a NUL character (\\u0000), which PostgreSQL cannot store") from error
     except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded) as error:
         raise Invalid(f"the job cannot be stored: {error.diag.message_primary}") from error
-    added = {row["job_id"]: row["owner_id"] for row in await cursor.fetchall()}
+    added = {row["job_id"]: row["owner_id"] for row in stored}
     return [
         Submitted(row["job_id"], True, added[row["job_id"]]) if row["job_id"] in added else await _first(conn, row)
         for row in rows
@@ -475,8 +475,8 @@ async def job_status(conn: Connection, job_ids: Sequence[int]) -> list[dict[str,
 
 
 async def count_live_jobs(conn: Connection) -> int:
-    row = await (await run(conn, "count_live_jobs")).fetchone()
-    return row["jobs"] if row else 0
+    [row] = await fetch(conn, "count_live_jobs")
+    return int(row["jobs"])
 
 
 async def fail_poisoned(conn: Connection, owner_id: str, job_id: int, error: str) -> bool:

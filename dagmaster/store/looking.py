@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dagmaster.model.outcome import Children, children_of, outcome_of
-from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, run
 
@@ -39,6 +39,11 @@ class JobFilter:
 async def last_event_id(conn: Connection) -> int:
     row = await (await run(conn, "last_event_id")).fetchone()
     return int(row["event_id"]) if row else 0
+
+
+async def is_settled(conn: Connection) -> bool:
+    row = await (await run(conn, "is_settled")).fetchone()
+    return bool(row and row["is_settled"])
 
 
 async def find_jobs(conn: Connection, wanted: JobFilter, *, limit: int, offset: int = 0) -> list[Row]:
@@ -98,6 +103,12 @@ class NodeCounts:
             if job["job_id"] in counted and job["completed_at"] is not None:
                 self._remember((job["job_id"], job["completed_at"]), counted[job["job_id"]])
         return {job_id: counted[job_id] if nodes is None else nodes for job_id, nodes in found.items()}
+
+    async def tolerated(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+        """How many nodes have failed in jobs that completed all the same; `jobs` also with `status`."""
+        completed = [job for job in jobs if job["status"] == JobStatus.COMPLETED]
+        known = await self.of(conn, completed)
+        return {job_id: nodes.counts.get(NodeStatus.FAILED, 0) for job_id, nodes in known.items()}
 
     def _remember(self, ended: tuple[int, datetime], nodes: NodesOfJob) -> None:
         if ended in self._ended:

@@ -7,12 +7,13 @@ from typing import Any
 import orjson
 
 from dagmaster.engine.messages import (
+    ApprovalDecision,
     Cancel,
-    Decision,
+    Load,
+    ManualRetry,
     Message,
     Pause,
     Resume,
-    RetryByHand,
     SignalSent,
     TaskCheckpoint,
     TaskCompleted,
@@ -20,12 +21,11 @@ from dagmaster.engine.messages import (
     TaskLost,
     TasksAdded,
     TaskStarted,
-    Unpause,
 )
 from dagmaster.engine.results import REFUSED
 from dagmaster.engine.values import StoredValue, Value
 from dagmaster.errors import Invalid
-from dagmaster.model.slices import read_slice
+from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import fetch, run
 
@@ -112,15 +112,15 @@ def _message(row: dict[str, Any]) -> Message | None:
         data = {}
     match row["kind"]:
         case "submitted" | "adopted":
-            return Resume()
+            return Load()
         case "cancel":
             return Cancel(_text(data.get("actor")), _text(data.get("reason")))
         case "pause":
             return Pause(_text(data.get("actor")), _text(data.get("reason")))
         case "resume":
-            return Unpause(_text(data.get("actor")))
+            return Resume(_text(data.get("actor")))
         case "retry":
-            return RetryByHand(row["node_id"], _text(data.get("actor")))
+            return ManualRetry(row["node_id"], _text(data.get("actor")))
         case "signal":
             return SignalSent(str(data.get("name")), data.get("data"), row["created_at"], _text(data.get("actor")))
         case "added" if row["node_id"] is None:
@@ -165,7 +165,7 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
             return _added(row, data)
         case "decision":
             actor, comment = _text(data.get("actor")), _text(data.get("comment"))
-            return Decision(node, task, data.get("approved") is True, at, actor, comment)
+            return ApprovalDecision(node, task, data.get("approved") is True, at, actor, comment)
         case "lost" | "given_back" as kind:
             return TaskLost(node, task, worker, at, given_back=kind == "given_back")
         case _:

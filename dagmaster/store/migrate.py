@@ -14,7 +14,8 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from dagmaster.errors import DatabaseUnavailable, Invalid, NotFound
+from dagmaster.errors import Invalid, NotFound
+from dagmaster.store.connect import unreachable
 from dagmaster.store.revision import MIGRATIONS
 from dagmaster.store.tables import SCHEMA
 
@@ -102,6 +103,6 @@ def _connect(dsn: str) -> Iterator[Connection]:
         with engine.connect() as connection:
             yield connection
     except (OperationalError, psycopg.OperationalError) as error:
-        raise DatabaseUnavailable(f"the database cannot be reached: {str(error).strip().splitlines()[0]}") from error
+        raise unreachable(error) from error
     finally:
         engine.dispose()

@@ -121,13 +121,18 @@ async def tell_progress(conn: Connection, worker_id: str, task_id: str, progress
     await run(conn, "tell_progress", values)
 
 
-async def save_checkpoint(conn: Connection, task_id: str, fields: Mapping[str, Any]) -> int:
-    """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `save_progress` does."""
+async def save_checkpoint(
+    conn: Connection, task_id: str, fields: Mapping[str, Any], *, is_claimed: bool = False
+) -> int:
+    """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `save_progress` does, and TaskOver
+    when the task is claimed and not by this worker any more.
+    """
     values = {
         **CHECKPOINT,
         **fields,
         **_key(task_id),
         "checkpoint_id": new_id(),
+        "is_claimed": is_claimed,
         "state_data": _json(fields["state_data"]),
         "artifacts_completed": _json(fields["artifacts_completed"]),
     }
@@ -162,16 +167,19 @@ async def _apply(conn: Connection, name: str, values: Mapping[str, Any]) -> Row:
     row = await (await run(conn, name, values)).fetchone()
     if row is not None:
         return row
-    message, _ = _why_over(await _find(conn, values), values["task_id"])
+    claimer = values["worker_id"] if values.get("is_claimed") else None
+    message, _ = _why_over(await _find(conn, values), values["task_id"], claimer)
     raise TaskOver(message)
 
 
-def _why_over(node: Row, task_id: str) -> tuple[str, str]:
-    """For whoever reports, and for the timeline."""
+def _why_over(node: Row, task_id: str, claimer: str | None = None) -> tuple[str, str]:
+    """For whoever reports, and for the timeline. `claimer` is the worker that had claimed it."""
     if node["task_id"] != task_id:
         return f"task {task_id} is over; the present attempt is {node['task_id']}", "the attempt was superseded"
     if node["status"] not in NODE_IN_FLIGHT:
         return f"task {task_id} is over; its node is {node['status']}", "the node has ended"
+    if claimer is not None:
+        return f"task {task_id} is no longer held by worker {claimer}", "the worker does not hold it"
     return f"task {task_id} was reported before, otherwise", "the attempt was reported before, otherwise"
 
 

@@ -1,158 +1,112 @@
-"""Wake-ups through LISTEN and NOTIFY: hints that save waiting for the next poll. Nothing depends on them."""
+"""What the waiting nodes of a job are told: signals, and decisions on what they ask for."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping
-from time import monotonic
-from typing import LiteralString
+import re
+from typing import Any
 
 import psycopg
 
-from dagmaster.errors import DatabaseUnavailable
-from dagmaster.store.connect import LOST, Connection, connect
+from dagmaster.errors import Conflict, Forbidden, Invalid, JobEnded, UnknownNode
+from dagmaster.model.states import JOB_TERMINAL, NodeStatus
+from dagmaster.model.workflow import SIGNAL_PATTERN
+from dagmaster.store.connect import Connection
+from dagmaster.store.job_control import POLL_SECONDS
+from dagmaster.store.jobs import get_job
+from dagmaster.store.mailbox import add_mail
+from dagmaster.store.notifications import MAIL
+from dagmaster.store.statements import run
 
-log = logging.getLogger(__name__)
+Row = dict[str, Any]
 
-MAIL: LiteralString = "dagmaster_mail"
-TASKS: LiteralString = "dagmaster_tasks"
-RELOAD: LiteralString = "dagmaster_reload"
-
-_LISTEN: Mapping[str, LiteralString] = {
-    MAIL: "LISTEN dagmaster_mail",
-    TASKS: "LISTEN dagmaster_tasks",
-    RELOAD: "LISTEN dagmaster_reload",
-}
-_NOTIFY: Mapping[str, LiteralString] = {
-    MAIL: "NOTIFY dagmaster_mail",
-    TASKS: "NOTIFY dagmaster_tasks",
-    RELOAD: "NOTIFY dagmaster_reload",
-}
-
-# A notification in every commit would serialise the commits of all processes: one may ride along only now and then.
-RIDE_INTERVAL_SECONDS = 0.001
-MIN_INTERVAL_SECONDS = 0.003
-NOT_URGENT_SECONDS = 0.05
-RECONNECT_SECONDS = 1.0
+MAX_COMMENT_LENGTH = 2000
 
 
-class Notifier:
-    """Sends and hears notifications on one connection: what was asked for since the last time is sent at most once in a
-    few milliseconds, and what is heard is passed on at once.
+async def send_signal(conn: Connection, job_id: int, name: str, *, data: Any, actor: str | None) -> Row:
+    """The job as it was. Whether somebody waits for it is for the job's owner to see."""
+    if not re.fullmatch(SIGNAL_PATTERN, name):
+        rule = "a letter, then letters, digits, '_', '-' or '.', at most 64 in all"
+        raise Invalid(f"{name[:80]!r} is no name of a signal: it must be {rule}")
+    job = await _live_job(conn, job_id, "takes no signals")
+    await _tell(conn, {"job_id": job_id, "kind": "signal", "data": {"name": name, "data": data, "actor": actor}})
+    return job
+
+
+async def request_decision(
+    conn: Connection, job_id: int, node_id: str, *, approved: bool, actor: str | None, comment: str | None
+) -> Row:
+    """The job as it was. Raises Forbidden for somebody who is not among the approvers."""
+    if comment is not None and len(comment) > MAX_COMMENT_LENGTH:
+        raise Invalid(f"the comment may have {MAX_COMMENT_LENGTH} characters, not {len(comment)}")
+    job = await _live_job(conn, job_id, "needs no decision any more")
+    node = await (await run(conn, "approval_of_node", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if node is None:
+        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+    if node["type"] != "approval":
+        raise Conflict(f"node {node_id!r} is a {node['type'] or 'task'}: only an approval can be approved or rejected")
+    if node["status"] != NodeStatus.RUNNING:
+        raise Conflict(f"node {node_id!r} is {node['status']}: it does not wait for a decision")
+    approvers = (node["input_params"] or {}).get("approvers") or []
+    if approvers and actor not in approvers:
+        names = " or ".join(approvers)
+        if actor is None:
+            raise Forbidden(
+                f"node {node_id!r} is decided by {names}: say who you are, to a server by the API key of that name, on "
+                "the database itself with --by"
+            )
+        raise Forbidden(f"node {node_id!r} is decided by {names}, not by {actor}")
+    data = {"approved": approved, "actor": actor, "comment": comment}
+    mail = {"job_id": job_id, "kind": "decision", "node_id": node_id, "task_id": node["task_id"], "data": data}
+    await _tell(conn, mail)
+    return job
+
+
+async def written_inputs(conn: Connection, job_id: int, node_id: str) -> bytes:
+    """What a node calls another workflow with. Needs a connection that keeps JSON as bytes."""
+    row = await (await run(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if row is None or row["input_params"] is None:
+        raise Invalid(f"the inputs with which node {node_id!r} of job {job_id} calls are not there any more")
+    inputs: bytes = row["input_params"]
+    return inputs
+
+
+async def is_unheard(conn: Connection, job_id: int) -> bool:
+    """Whether a signal is still on its way to the job's owner."""
+    row = await (await run(conn, "is_unheard", {"job_id": job_id})).fetchone()
+    return row is not None and bool(row["is_unheard"])
+
+
+async def until_decided(conn: Connection, job_id: int, node_id: str, *, approved: bool, seconds: float) -> NodeStatus:
+    """How the node stands when its owner has heard of the decision, or when that took too long.
+
+    Raises Conflict when it was not this decision that counted.
     """
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._calls: dict[str, Callable[[], None]] = {}
-        self._due: set[str] = set()
-        self._last_ride = 0.0
-        self._next_send = 0.0
-        self._wake = asyncio.Event()
-        self._lost: psycopg.Error | None = None
-
-    def on(self, channel: str, call: Callable[[], None]) -> None:
-        """Call this when the channel is notified."""
-        self._calls[channel] = call
-        self._wake.set()
-
-    def notify(self, channel: str, *, urgent: bool = True) -> None:
-        """What is not urgent waits a little for something that is."""
-        self._due.add(channel)
-        if urgent:
-            self._wake.set()
-        else:
-            asyncio.get_running_loop().call_later(NOT_URGENT_SECONDS, self._wake_if_due)
-
-    def may_ride(self) -> bool:
-        """Whether the caller's next commit may carry a notification itself, which is the quickest way."""
-        now = monotonic()
-        if now - self._last_ride < RIDE_INTERVAL_SECONDS:
-            return False
-        self._last_ride = now
-        return True
-
-    def _wake_if_due(self) -> None:
-        if self._due:
-            self._wake.set()
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            try:
-                conn = await connect(self._dsn, application="dagmaster signals", durable=False)
-                async with conn:
-                    await self._serve(conn)
-            except (*LOST, DatabaseUnavailable) as error:
-                log.debug("the notifier lost its connection: %s", error)
-                await asyncio.sleep(RECONNECT_SECONDS)
-
-    async def _serve(self, conn: Connection) -> None:
-        conn.add_notify_handler(lambda notification: self._hear(notification.channel))
-        heard: set[str] = set()
-        self._lost = None
-        while True:
-            for channel in self._calls.keys() - heard:
-                await conn.execute(_LISTEN[channel])
-                heard.add(channel)
-                self._hear(channel)  # What came before we listened.
-            await self._send(conn)
-            await self._rest(conn)
-
-    async def _send(self, conn: Connection) -> None:
-        if not self._due:
-            return
-        now = monotonic()
-        if now < self._next_send:
-            asyncio.get_running_loop().call_later(self._next_send - now, self._wake_if_due)
-            return
-        due, self._due = self._due, set()
-        for channel in due:
-            await conn.execute(_NOTIFY[channel])
-        self._next_send = monotonic() + MIN_INTERVAL_SECONDS
-
-    async def _rest(self, conn: Connection) -> None:
-        """Until there is something to do; what the server sends meanwhile is read as it comes."""
-        self._pass_on(conn)  # The last answer may have brought some along.
-        loop = asyncio.get_running_loop()
-        # The number that was added is the one to remove: a connection that broke has none any more.
-        socket = conn.fileno()
-        loop.add_reader(socket, self._read, conn)
-        try:
-            await self._wake.wait()
-        finally:
-            loop.remove_reader(socket)
-        self._wake.clear()
-        if self._lost is not None:
-            raise self._lost
-
-    def _read(self, conn: Connection) -> None:
-        try:
-            conn.pgconn.consume_input()
-        except psycopg.Error as error:
-            self._lost = error
-            self._wake.set()
-            return
-        self._pass_on(conn)
-
-    def _pass_on(self, conn: Connection) -> None:
-        while (notification := conn.pgconn.notifies()) is not None:
-            self._hear(notification.relname.decode())
-
-    def _hear(self, channel: str) -> None:
-        self._calls[channel]()
-
-
-async def listen(dsn: str, calls: Mapping[str, Callable[[], None]]) -> None:
-    """Call what belongs to each channel when it is notified, until cancelled."""
+    wanted = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
+    deadline = asyncio.get_running_loop().time() + seconds
     while True:
-        try:
-            conn = await connect(dsn, application="dagmaster listener")
-            async with conn:
-                for channel in calls:
-                    await conn.execute(_LISTEN[channel])
-                for call in calls.values():  # What came before we listened.
-                    call()
-                async for notification in conn.notifies():
-                    calls[notification.channel]()
-        except (*LOST, DatabaseUnavailable) as error:
-            log.debug("listener lost its connection: %s", error)
-            await asyncio.sleep(RECONNECT_SECONDS)
+        row = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
+        if row is None:
+            raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+        if row["status"] == wanted or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
+            return NodeStatus(row["status"])
+        if row["status"] != NodeStatus.RUNNING:
+            raise Conflict(f"node {node_id!r} is {row['status']}: something else has ended its waiting before")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _is_over(deadline: float) -> bool:
+    return asyncio.get_running_loop().time() > deadline
+
+
+async def _live_job(conn: Connection, job_id: int, otherwise: str) -> Row:
+    job = await get_job(conn, job_id)
+    if job["status"] in JOB_TERMINAL:
+        raise JobEnded(f"job {job_id} is {job['status']} and {otherwise}")
+    return job
+
+
+async def _tell(conn: Connection, mail: Row) -> None:
+    try:
+        await add_mail(conn, [mail])
+    except (TypeError, psycopg.DataError) as error:
+        raise Invalid("what is told cannot be stored as JSON; a NUL character (\\u0000) cannot") from error
+    await conn.execute(f"NOTIFY {MAIL}")

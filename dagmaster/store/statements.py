@@ -1,18 +1,20 @@
 """The named SQL statements of `sql/*.sql`, and the one way to run them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import DictRow
 
-# "cached plan must not change result type": the schema was changed since the statement was prepared.
-CHANGED_SCHEMA = psycopg.errors.FeatureNotSupported
+from dagmaster.store.connect import PlanOutgrown, is_outgrown
+from dagmaster.store.hot_connection import HotConnection
+
+Answer = TypeVar("Answer")
 
 _NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
@@ -24,6 +26,10 @@ class Statement(NamedTuple):
 
     text: bytes
     names: tuple[str, ...]
+
+    def values(self, named: Mapping[str, Any] | None) -> list[Any]:
+        """In the order of the placeholders."""
+        return [named[name] for name in self.names] if named is not None else []
 
 
 def _load(folder: Path) -> dict[str, str]:
@@ -62,17 +68,46 @@ async def run(
 
 async def fetch(conn: AsyncConnection[DictRow], name: str, values: Mapping[str, Any] | None = None) -> list[DictRow]:
     """All rows of the statement of this name."""
-    return await (await run(conn, name, values)).fetchall()
+    return await fetch_statement(conn, SQL[name], values)
+
+
+async def fetch_statement(
+    conn: AsyncConnection[DictRow], statement: Statement, values: Mapping[str, Any] | None = None
+) -> list[DictRow]:
+    """All rows; on a hot connection in the quickest way."""
+    if not isinstance(conn, HotConnection):
+        return await (await run_statement(conn, statement, values)).fetchall()
+    given = statement.values(values)
+    return await _with_valid_plans(conn, lambda: conn.fetch_prepared(statement.text, given))
+
+
+async def fetch_atomically(
+    conn: HotConnection, statements: Sequence[tuple[str, Mapping[str, Any]]]
+) -> list[list[DictRow]]:
+    """The rows of each of these statements, in one transaction and one round trip."""
+    given = [(SQL[name].text, SQL[name].values(values)) for name, values in statements]
+    return await _with_valid_plans(conn, lambda: conn.fetch_atomically(given))
 
 
 async def run_statement(
     conn: AsyncConnection[DictRow], statement: Statement, values: Mapping[str, Any] | None = None
 ) -> AsyncCursor[DictRow]:
-    given = [values[key] for key in statement.names] if values else None
+    given = statement.values(values) if values else None
+    return await _with_valid_plans(conn, lambda: conn.execute(statement.text, given))
+
+
+async def _with_valid_plans(conn: AsyncConnection[DictRow], attempt: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Once more, prepared again, where the schema has outgrown a plan. Whatever else is not supported never will be."""
     try:
-        return await conn.execute(statement.text, given)
-    except CHANGED_SCHEMA:
-        if conn.info.transaction_status is not TransactionStatus.IDLE:
-            raise  # What is rolled back is prepared again by whoever repeats it.
-        await conn.execute("DEALLOCATE ALL")
-        return await conn.execute(statement.text, given)
+        return await attempt()
+    except psycopg.errors.FeatureNotSupported as error:
+        if not is_outgrown(error):
+            raise
+        if isinstance(conn, HotConnection):
+            conn.forget_prepared()
+        if (
+            conn.info.transaction_status is not TransactionStatus.IDLE
+        ):  # Whoever repeats the transaction prepares again.
+            raise PlanOutgrown(str(error)) from error
+    await conn.execute("DEALLOCATE ALL")
+    return await attempt()

@@ -4,23 +4,37 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
-from psycopg import AsyncCursor
 from psycopg.rows import DictRow
 
 from dagmaster.store.connect import Connection, encode_rows
-from dagmaster.store.statements import run
+from dagmaster.store.hot_connection import HotConnection
+from dagmaster.store.statements import fetch, fetch_atomically, run
 
 
-async def start_claim(conn: Connection, worker_id: str, limit: int) -> AsyncCursor[DictRow]:
-    """Of the queues and handlers that the worker came with. The rows are fetched by the caller: in a pipeline they
-    come later.
-    """
-    return await run(conn, "claim_tasks", {"worker_id": worker_id, "limit": limit})
+async def claim(conn: Connection, worker_id: str, limit: int) -> list[DictRow]:
+    """Tasks of the queues and handlers that the worker registered with."""
+    return await fetch(conn, *_claim(worker_id, limit))
 
 
-async def report(conn: Connection, worker_id: str, rows: Sequence[dict[str, Any]], *, aloud: bool = False) -> None:
-    """`aloud` wakes the owners."""
-    await run(conn, "report_tasks", {"worker_id": worker_id, "reports": encode_rows(rows), "aloud": aloud})
+async def report(conn: Connection, worker_id: str, rows: Sequence[dict[str, Any]], *, notifies: bool = False) -> None:
+    """`notifies` wakes the owners."""
+    await fetch(conn, *_report(worker_id, rows, notifies=notifies))
+
+
+async def report_and_claim(
+    conn: HotConnection, worker_id: str, rows: Sequence[dict[str, Any]], limit: int, *, notifies: bool = False
+) -> list[DictRow]:
+    """Both in one transaction."""
+    [_, claimed] = await fetch_atomically(conn, [_report(worker_id, rows, notifies=notifies), _claim(worker_id, limit)])
+    return claimed
+
+
+def _claim(worker_id: str, limit: int) -> tuple[str, dict[str, Any]]:
+    return "claim_tasks", {"worker_id": worker_id, "limit": limit}
+
+
+def _report(worker_id: str, rows: Sequence[dict[str, Any]], *, notifies: bool) -> tuple[str, dict[str, Any]]:
+    return "report_tasks", {"worker_id": worker_id, "reports": encode_rows(rows), "notifies": notifies}
 
 
 async def close_stale(conn: Connection) -> None:
@@ -67,26 +81,24 @@ def report_row(
 
 async def orders(conn: Connection, worker_id: str, task_ids: Sequence[str]) -> tuple[Any, list[str]]:
     """What is wanted of the worker, and which of these tasks it no longer holds."""
-    cursor = await run(conn, "worker_orders", {"worker_id": worker_id, "task_ids": list(task_ids)})
-    row = await cursor.fetchone()
-    return (row["wanted"], row["withdrawn"]) if row is not None else ("run", list(task_ids))
+    rows = await fetch(conn, "worker_orders", {"worker_id": worker_id, "task_ids": list(task_ids)})
+    return (rows[0]["wanted"], rows[0]["withdrawn"]) if rows else ("run", list(task_ids))
 
 
 async def held(conn: Connection, worker_id: str, known: Collection[str]) -> list[DictRow]:
-    cursor = await run(conn, "held_tasks", {"worker_id": worker_id, "known": list(known)})
-    return await cursor.fetchall()
+    return await fetch(conn, "held_tasks", {"worker_id": worker_id, "known": list(known)})
 
 
 async def queue_depths(conn: Connection) -> list[DictRow]:
-    return await (await run(conn, "queue_depths")).fetchall()
+    return await fetch(conn, "queue_depths")
 
 
 async def unserved(conn: Connection, job_id: int) -> list[DictRow]:
     """Queue, handler and number of a job's tasks that no worker would take."""
-    return await (await run(conn, "unserved_tasks", {"job_id": job_id})).fetchall()
+    return await fetch(conn, "unserved_tasks", {"job_id": job_id})
 
 
 async def sealed_texts(conn: Connection, worker_id: str, task_id: str) -> list[bytes]:
     """Where the references of a task's secrets can be: its parameters and what its earlier attempts have saved."""
-    rows = await (await run(conn, "sealed_texts", {"worker_id": worker_id, "task_id": task_id})).fetchall()
+    rows = await fetch(conn, "sealed_texts", {"worker_id": worker_id, "task_id": task_id})
     return [row["content"].encode() for row in rows if row["content"]]

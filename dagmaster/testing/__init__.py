@@ -4,12 +4,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dagmaster.testing.calling import acall_handler, call_handler
     from dagmaster.testing.clock import TravelClock
     from dagmaster.testing.databases import Databases
+    from dagmaster.testing.handler_calls import acall_handler, call_handler
     from dagmaster.testing.job import JobNotEnded, JobUnderTest
     from dagmaster.testing.records import Attempt, NodeRecord
-    from dagmaster.testing.running import job_under_test, run_workflow
+    from dagmaster.testing.workflow_runs import job_under_test, run_workflow
 
 __all__ = [
     "Attempt",
@@ -30,10 +30,10 @@ PLACES = {
     "JobUnderTest": "job",
     "NodeRecord": "records",
     "TravelClock": "clock",
-    "acall_handler": "calling",
-    "call_handler": "calling",
-    "job_under_test": "running",
-    "run_workflow": "running",
+    "acall_handler": "handler_calls",
+    "call_handler": "handler_calls",
+    "job_under_test": "workflow_runs",
+    "run_workflow": "workflow_runs",
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.implicit import QueueRules, resolve_queues
-from dagmaster.authoring.preparing import Find
+from dagmaster.authoring.preparation import Find
 from dagmaster.authoring.yaml import load_workflow, parse_workflow
 from dagmaster.errors import Invalid
 from dagmaster.model.problems import InvalidWorkflow

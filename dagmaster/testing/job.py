@@ -15,21 +15,21 @@ from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeS
 from dagmaster.python.outcome import JobOutcome
 from dagmaster.python.workflows import WorkflowFunction
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.explaining import explain_job
+from dagmaster.store.explanations import explain_job
 from dagmaster.store.jobs import job_status
 from dagmaster.store.viewing import node_standing
-from dagmaster.tasklogs.opening import open_task_logs
-from dagmaster.testing.calling import HandlerSource, gather_handlers, in_a_loop
+from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.testing.clock import TravelClock
-from dagmaster.testing.deciding import APPLICATION
+from dagmaster.testing.decisions import APPLICATION
 from dagmaster.testing.definitions import find_called, read_definition
+from dagmaster.testing.handler_calls import HandlerSource, gather_handlers, in_a_loop
 from dagmaster.testing.records import Attempt, Event, NodeRecord, Record, attempts_of, read_record
 from dagmaster.testing.script import Script
 from dagmaster.testing.stage import Stage, stage_settings
 
 RUN_SECONDS = 30.0
 FIRST_LOOK_SECONDS = 0.005
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 class JobNotEnded(DagmasterError):
@@ -135,7 +135,7 @@ class JobUnderTest(Script):
                     why = await explain_job(conn, self.job_id, threshold_seconds=threshold)
                     raise JobNotEnded(f"after {timeout:g} s the job {complaint}: {why.sentence}")
                 await asyncio.sleep(pause)
-                pause = min(pause * 1.5, LOOK_SECONDS)
+                pause = min(pause * 1.5, POLL_SECONDS)
 
     # What became of it.
 

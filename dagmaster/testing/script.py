@@ -7,10 +7,10 @@ from dagmaster.handlers import Handler
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.workflow import CHILD_SEPARATOR, ApprovalNode, FanOutNode, Node, TaskNode, Workflow
 from dagmaster.python.tasks import TaskFunction
-from dagmaster.testing.calling import stand_in_for
 from dagmaster.testing.clock import TravelClock
-from dagmaster.testing.deciding import Verdict
+from dagmaster.testing.decisions import Verdict
 from dagmaster.testing.faults import Fault
+from dagmaster.testing.handler_calls import stand_in_for
 from dagmaster.testing.stage import Stage
 
 INJECTED = "injected by the test"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dagmaster.authoring.implicit import own_queue
-from dagmaster.authoring.preparing import Find, prepare, queues_of
+from dagmaster.authoring.preparation import Find, prepare, queues_of
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Handler, Registry
 from dagmaster.model.inputs import check_inputs
@@ -20,9 +20,9 @@ from dagmaster.store.connect import opened
 from dagmaster.store.jobs import NewJob, submit
 from dagmaster.store.mailbox import add_mail
 from dagmaster.testing.clock import TravelClock
-from dagmaster.testing.deciding import APPLICATION, Decisions
+from dagmaster.testing.decisions import APPLICATION, Decisions
 from dagmaster.testing.faults import Faults, FaultyWorker
-from dagmaster.testing.skipping import skip_waiting
+from dagmaster.testing.time_skips import skip_waiting
 
 # What a workflow sees of the settings counts as ever; these make a fleet that lives for a second and leaves no trace.
 OWN_SETTINGS: Mapping[str, Any] = {

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from dagmaster.authoring.preparing import queues_of
+from dagmaster.authoring.preparation import queues_of
 from dagmaster.errors import NotFound
 from dagmaster.store.connect import AWAY, Connection
 from dagmaster.store.health import health_check

@@ -16,16 +16,16 @@ from dagmaster.model.redact import redact, redact_text
 from dagmaster.schemas.common import Body, Json
 from dagmaster.schemas.system import CommandReply, CommandSummary
 from dagmaster.store.connect import Connection
+from dagmaster.store.notifications import RELOAD
 from dagmaster.store.revision import current_revision
-from dagmaster.store.signals import RELOAD
 from dagmaster.store.viewing import note_command
 from dagmaster.web.access import Caller, Keyring
-from dagmaster.web.scheduling import sync_catalog
+from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.services import Services
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CommandContext:
     """What a command works with."""
 
     app: FastAPI
@@ -43,7 +43,7 @@ class Command:
     description: str
     roles: frozenset[Role]
     params: type[Body]
-    run: Callable[[Room, Any], Awaitable[Json]]
+    run: Callable[[CommandContext, Any], Awaitable[Json]]
 
     def summary(self) -> CommandSummary:
         return CommandSummary(
@@ -54,7 +54,7 @@ class Command:
         )
 
 
-async def migrate_schema(room: Room, _: NoParams) -> Json:
+async def migrate_schema(room: CommandContext, _: NoParams) -> Json:
     before = await current_revision(room.conn)
     # Alembic is a second of imports that only this needs.
     await asyncio.to_thread(import_module("dagmaster.store.migrate").upgrade, room.services.dsn)
@@ -62,7 +62,7 @@ async def migrate_schema(room: Room, _: NoParams) -> Json:
     return {"before": before, "after": after, "is_changed": before != after}
 
 
-async def invalidate_caches(room: Room, _: NoParams) -> Json:
+async def invalidate_caches(room: CommandContext, _: NoParams) -> Json:
     room.services.catalog.reload()
     await sync_catalog(room.conn, room.services)
     room.app.state.keyring = Keyring(room.services.pool)
@@ -91,7 +91,7 @@ COMMANDS = {
 }
 
 
-async def execute(room: Room, caller: Caller, name: str, given: Json) -> CommandReply:
+async def execute(room: CommandContext, caller: Caller, name: str, given: Json) -> CommandReply:
     """Validate, run, and leave one trace, whether it went well or not."""
     command = COMMANDS.get(name)
     if command is None:

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 LEAST_BYTES: Final = 1024
 LEVEL: Final = 5
+JOBS: Final = ("/api/v1/jobs/", "/ui/jobs/")
 
 
 class Compressed:
@@ -22,4 +23,4 @@ class Compressed:
 
 
 def _is_large(path: str) -> bool:
-    return path.startswith("/ui/static/") or (path.startswith("/api/v1/jobs/") and path.endswith("/graph"))
+    return path.startswith("/ui/static/") or (path.startswith(JOBS) and path.endswith("/graph"))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dagmaster.model.redact import redact
-from dagmaster.model.wording import describe
+from dagmaster.model.timeline import describe
 from dagmaster.schemas.timeline import AuditEntry, TimelineEntry, TimelineReply, TimelineSummary
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import list_events

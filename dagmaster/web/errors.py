@@ -46,7 +46,6 @@ STATUS: dict[type[Exception], int] = {
     psycopg.InterfaceError: 503,
     psycopg.errors.ReadOnlySqlTransaction: 503,
     psycopg.errors.IdleInTransactionSessionTimeout: 503,
-    psycopg.errors.FeatureNotSupported: 503,
     psycopg.DataError: 422,
 }
 # What the database or the pool says is not for strangers.

@@ -14,21 +14,24 @@ from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.authoring.preparing import prepare
+from dagmaster.authoring.contracts import known_contracts
+from dagmaster.authoring.preparation import prepare
 from dagmaster.handlers import Registry
 from dagmaster.model.contracts import Contracts, queues_by_handler
 from dagmaster.model.graph import Graph
+from dagmaster.model.params import find_param_problems
+from dagmaster.model.problems import Problem
 from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
-from dagmaster.store.handlers import list_contracts, stamp_of
+from dagmaster.store.estimates import Histories
+from dagmaster.store.handlers import stamp_of
 from dagmaster.store.instances import Instance, is_orchestrated, list_workers
 from dagmaster.store.looking import NodeCounts
+from dagmaster.store.notifications import MAIL, Notifier
 from dagmaster.store.pinned import PinnedGraphs
-from dagmaster.store.signals import MAIL, Notifier
-from dagmaster.store.standing import Histories
 from dagmaster.tasklogs import TaskLogs, open_task_logs
-from dagmaster.web.bell import Bell
+from dagmaster.web.task_signal import TaskSignal
 
 STATEMENT_SECONDS = 30.0
 FLEET_SECONDS = 1.0
@@ -74,17 +77,18 @@ class Services:
     pinned: PinnedGraphs = field(default_factory=PinnedGraphs)
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     histories: Histories = field(init=False)
-    bell: Bell = field(init=False)
+    bell: TaskSignal = field(init=False)
     log_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     contracts: Contracts = field(init=False)
     _graphs: dict[str, Graph] = field(default_factory=dict)
+    _refused: dict[str, list[Problem]] = field(default_factory=dict)
     _contracts_at: float = -inf
     _contracts_stamp: tuple[Any, ...] = ()
     _fleet: tuple[float, "KnownFleet"] | None = None
 
     def __post_init__(self) -> None:
         self.histories = Histories(self.pinned)
-        self.bell = Bell(self.dsn)
+        self.bell = TaskSignal(self.dsn)
         self.contracts = self.registry.contracts()
 
     @property
@@ -105,6 +109,15 @@ class Services:
                 self._graphs[workflow.content_hash] = graph
         return graph
 
+    def refused_params(self, workflow: Workflow) -> list[Problem]:
+        """What a worker with the registered contracts would refuse; found once."""
+        refused = self._refused.get(workflow.content_hash)
+        if refused is None:
+            if len(self._refused) >= KEEP_GRAPHS:
+                self._refused.clear()
+            refused = self._refused[workflow.content_hash] = list(find_param_problems(workflow, self.contracts))
+        return refused
+
     def forget_graphs(self) -> None:
         self._graphs.clear()
 
@@ -114,13 +127,14 @@ class Services:
             return
         stamp = await stamp_of(conn)
         if stamp != self._contracts_stamp:
-            contracts = {**self.registry.contracts(), **await list_contracts(conn)}
+            contracts = await known_contracts(conn, self.registry)
             queues = queues_by_handler(contracts)
-            if queues != self.catalog.queues.handler_queues:
-                rules = replace(self.catalog.queues, handler_queues=queues, is_open=True)
+            if queues != self.catalog.queues.handler_queues or contracts != self.catalog.queues.contracts:
+                rules = replace(self.catalog.queues, handler_queues=queues, is_open=True, contracts=contracts)
                 await asyncio.to_thread(self.catalog.use, rules)
             self.contracts, self._contracts_stamp = contracts, stamp
             self._graphs.clear()
+            self._refused.clear()
         self._contracts_at = monotonic()
 
     async def fleet(self, conn: Connection) -> "KnownFleet":

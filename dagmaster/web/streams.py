@@ -15,7 +15,7 @@ from dagmaster.store.viewing import News, Position, watched_events
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 # Writers get their events' ids before they commit: one with a smaller id may be seen later, within this time.
 WINDOW_SECONDS = 2.0
@@ -132,7 +132,7 @@ class Streams:
                 log.warning("those who watch jobs have to wait: %s", str(error).partition("\n")[0])
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            await asyncio.sleep(0 if has_more else LOOK_SECONDS)
+            await asyncio.sleep(0 if has_more else POLL_SECONDS)
 
     async def _read_once(self) -> bool:
         """Whether there is more to read at once."""

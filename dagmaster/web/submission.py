@@ -1,14 +1,15 @@
 """From a request to a stored job."""
 
-from dagmaster.authoring.preparing import tasks_of
+from dagmaster.authoring.contracts import check_params
+from dagmaster.authoring.preparation import tasks_of
 from dagmaster.model.inputs import check_inputs
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.workflow import Workflow
-from dagmaster.outbound import check_url, policy_of
 from dagmaster.schemas.jobs import SubmitJob
 from dagmaster.store.connect import Connection
 from dagmaster.store.jobs import NewJob, Submitted, submit
 from dagmaster.tracing import current_trace_parent, describe, span
+from dagmaster.url_policy import check_url, policy_of
 from dagmaster.web.access import Caller
 from dagmaster.web.services import Services
 
@@ -25,7 +26,10 @@ async def submit_job(
             body.callback_url, policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http)
         )
     with span("submit_job", workflow_id=body.workflow_id) as traced:
-        submitted = await _submit(services, conn, _new_job(services, workflow, caller, body))
+        job = _new_job(services, workflow, caller, body)
+        if any(services.refused_params(one.workflow) for one in (job.graph, *job.graph.called)):
+            await check_params(conn, job.graph, services.contracts, services.settings)
+        submitted = await _submit(services, conn, job)
         describe(traced, job_id=submitted.job_id, is_new=submitted.is_new)
     return submitted, workflow
 
@@ -53,18 +57,19 @@ async def _submit(services: Services, conn: Connection, job: NewJob) -> Submitte
         job,
         threshold_seconds=services.settings.orphan_threshold_seconds,
         source_app="api",
-        aloud=services.orchestrator is None and services.notifier.may_ride(),
+        notifies=services.orchestrator is None and services.notifier.can_piggyback(),
     )
     services.wake()
     return submitted
 
 
 async def warnings_for(services: Services, conn: Connection, workflow: Workflow) -> list[str]:
-    """The job is safe, but nobody may be there to run it."""
+    """The job is safe, but nobody may be there to run it, or a worker may refuse what it is given."""
     fleet = await services.fleet(conn)
+    refused = [problem.message for problem in services.refused_params(workflow)]
     if not fleet.is_orchestrated:
-        return ["no orchestrator is running; the job waits until one is"]
-    return [
+        return ["no orchestrator is running; the job waits until one is", *refused]
+    return refused + [
         f"no worker has registered the handler {handler!r}{did_you_mean(handler, services.contracts)}"
         if handler not in services.contracts
         else f"no worker takes tasks for handler {handler!r} from queue {queue!r}; they wait for one that does"

@@ -7,17 +7,17 @@ from typing import Any
 import orjson
 
 from dagmaster.model.outcome import NO_CHILDREN, Children, count_outcomes, outcome_of
+from dagmaster.model.progress import JobStanding
 from dagmaster.model.redact import redact
-from dagmaster.model.standing import JobStanding
-from dagmaster.model.states import NodeStatus, read_ended_by
+from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
 from dagmaster.schemas.jobs import JobReply, JobSummary, NodeCounts, NodeReply
 from dagmaster.store.looking import NodesOfJob
 
 Row = Mapping[str, Any]
 
 
-def job_summary(row: Row) -> JobSummary:
-    return JobSummary(**_job_fields(row))
+def job_summary(row: Row, tolerated_failures: int = 0) -> JobSummary:
+    return JobSummary(**_job_fields(row), tolerated_failures=tolerated_failures)
 
 
 def job_reply(row: Row, known: NodesOfJob, value: Any = None, *, has_more: bool = False) -> JobReply:
@@ -31,6 +31,7 @@ def job_reply(row: Row, known: NodesOfJob, value: Any = None, *, has_more: bool 
         node_reply(row["job_id"], node, known.children.get(node["node_id"])) for node in row["nodes"] or ()
     ]
     summary = counts_reply(known.counts)
+    shown["tolerated_failures"] = summary.failed if row["status"] == JobStatus.COMPLETED else 0
     return JobReply(**shown, value=redact(value), summary=summary, nodes_has_more=has_more)
 
 

@@ -17,30 +17,30 @@ from dagmaster import tracing
 from dagmaster.errors import DagmasterError
 from dagmaster.handlers import Checkpoint, Handler, HandlerContext, HandlerResult, Interrupted, Registry
 from dagmaster.handlers.artifacts import missing
-from dagmaster.handlers.calling import call, encode_output, is_callers_own
 from dagmaster.handlers.contract import clean_text
 from dagmaster.handlers.futures import in_loop
+from dagmaster.handlers.invocation import call, encode_output, is_callers_own
 from dagmaster.logs import about, task_mask
-from dagmaster.model.caching import Caching
+from dagmaster.model.cache_policy import Caching
 from dagmaster.model.redact import redact_text
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.model.sealed import BrokenSeal, Mask, may_hold_sealed, open_all, references_in
 from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
-from dagmaster.worker.caching import ResultCache
 from dagmaster.worker.capture import TaskLog, capturing
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.processes.children import Children
-from dagmaster.worker.telling import Teller
+from dagmaster.worker.progress_buffer import ProgressBuffer
+from dagmaster.worker.result_cache import ResultCache
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class ExecutionContext:
     """What every task of a worker is executed with."""
 
     registry: Registry
     threads: Executor
     children: Children
-    teller: Teller
+    progress_buffer: ProgressBuffer
     logbook: Logbook
     max_output_bytes: int
     stop_within_seconds: float
@@ -58,7 +58,7 @@ class _Attempt:
     """One task on the bench."""
 
     message: TaskMessage
-    bench: Bench
+    execution: ExecutionContext
     worker_id: str
     log: TaskLog
     started: float = field(default_factory=perf_counter)
@@ -70,20 +70,20 @@ class _Attempt:
     is_sealed: bool = False  # what it is given may hold references
 
 
-async def execute(message: TaskMessage, bench: Bench, worker_id: str) -> TaskReport:
+async def execute(message: TaskMessage, execution: ExecutionContext, worker_id: str) -> TaskReport:
     ids = about(job_id=message.job_id, node_id=message.node_id, task_id=message.task_id)
-    attempt = _Attempt(message, bench, worker_id, bench.logbook.open(message.task_id))
+    attempt = _Attempt(message, execution, worker_id, execution.logbook.open(message.task_id))
     with ids, _traced(message, worker_id) as span:
         try:
             with capturing(attempt.log):
                 report = _masked(attempt, await _report_of(attempt))
-            bench.handler_ended(message.task_id)
+            execution.handler_ended(message.task_id)
             # Whatever the task said is stored before it is known how it ended.
-            await bench.teller.all_saved(message.task_id)
+            await execution.progress_buffer.all_saved(message.task_id)
             await _remember(attempt, report)
         finally:
-            bench.teller.unmask(message.task_id)
-            if (log_path := await bench.logbook.close(message.task_id)) is not None:
+            execution.progress_buffer.unmask(message.task_id)
+            if (log_path := await execution.logbook.close(message.task_id)) is not None:
                 attempt.details["log_path"] = log_path
         if report.error is not None:
             tracing.fail(span, report.error)
@@ -108,9 +108,9 @@ def _traced(message: TaskMessage, worker_id: str) -> AbstractContextManager[Any]
 
 
 async def _report_of(attempt: _Attempt) -> TaskReport:
-    message, bench, me = attempt.message, attempt.bench, asyncio.current_task()
+    message, execution, me = attempt.message, attempt.execution, asyncio.current_task()
     try:
-        handler = bench.registry.get(message.handler)
+        handler = execution.registry.get(message.handler)
         await _open_secrets(attempt)
         ctx = await _context(attempt)
         async with asyncio.timeout(message.timeout_seconds):
@@ -134,15 +134,15 @@ def _open(value: Any, attempt: _Attempt) -> Any:
 
 async def _open_secrets(attempt: _Attempt) -> None:
     """Right before the call, and from then on nothing that the task says has them."""
-    message, bench = attempt.message, attempt.bench
+    message, execution = attempt.message, attempt.execution
     attempt.is_sealed = may_hold_sealed(message.params, message.checkpoint_data)
     references = references_in(message.params, message.checkpoint_data) if attempt.is_sealed else ()
     if not references:
         return
-    attempt.opened = await bench.open_secrets(message.task_id, references)
+    attempt.opened = await execution.open_secrets(message.task_id, references)
     attempt.mask = mask = Mask(attempt.opened)
     attempt.log.hide(mask.hidden)
-    bench.teller.mask(message.task_id, mask)
+    execution.progress_buffer.mask(message.task_id, mask)
     task_mask.set(mask.hide)
 
 
@@ -164,7 +164,7 @@ async def _recalled(attempt: _Attempt, handler: Handler) -> TaskReport | None:
     """What an earlier task has given, if that counts for this one."""
     if handler.caching is None:
         return None
-    found = await attempt.bench.cache.recall(attempt.message.task_id, handler.caching)
+    found = await attempt.execution.cache.recall(attempt.message.task_id, handler.caching)
     if found is None:
         attempt.caching = handler.caching
         return None
@@ -179,14 +179,14 @@ async def _remember(attempt: _Attempt, report: TaskReport) -> None:
     if attempt.caching is None or attempt.has_added:
         return
     if report.kind == "completed" and report.output is not None:
-        await attempt.bench.cache.remember(report.task_id, attempt.caching, report.output)
+        await attempt.execution.cache.remember(report.task_id, attempt.caching, report.output)
 
 
 async def _run(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -> TaskReport:
     """In the loop, in a thread, or in a process of its own."""
-    bench = attempt.bench
+    execution = attempt.execution
     if handler.isolation == "process":
-        outcome = await bench.children.run(handler, ctx, attempt.log.write)
+        outcome = await execution.children.run(handler, ctx, attempt.log.write)
         if outcome.usage is not None:
             attempt.details["peak_memory_bytes"] = outcome.usage.peak_memory_bytes
             attempt.details["cpu_seconds"] = outcome.usage.cpu_seconds
@@ -197,7 +197,7 @@ async def _run(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -> Task
         result = await call(handler, ctx, executor=None)
     else:
         result = await _in_thread(attempt, handler, ctx)
-    output = encode_output(result.output, bench.max_output_bytes) if result.success else None
+    output = encode_output(result.output, execution.max_output_bytes) if result.success else None
     return _normalised(attempt, result, output)
 
 
@@ -214,7 +214,7 @@ class _Watched:
 
 
 async def _in_thread(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -> HandlerResult:
-    watched = _Watched(attempt.bench.threads)
+    watched = _Watched(attempt.execution.threads)
     try:
         return await call(handler, ctx, executor=watched)  # type: ignore[arg-type]
     except asyncio.CancelledError:
@@ -227,13 +227,13 @@ async def _wait_for_thread(attempt: _Attempt, thread: Future[Any] | None) -> Non
     if thread is None or thread.cancelled() or thread.done():
         return
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait([in_loop(thread)], timeout=attempt.bench.stop_within_seconds)
+        await asyncio.wait([in_loop(thread)], timeout=attempt.execution.stop_within_seconds)
     if not thread.done():
-        attempt.bench.leave_behind(attempt.message.task_id, thread)
+        attempt.execution.leave_behind(attempt.message.task_id, thread)
 
 
 async def _context(attempt: _Attempt) -> HandlerContext:
-    message, teller = attempt.message, attempt.bench.teller
+    message, progress_buffer = attempt.message, attempt.execution.progress_buffer
     return HandlerContext(
         task_id=message.task_id,
         job_id=message.job_id,
@@ -246,16 +246,16 @@ async def _context(attempt: _Attempt) -> HandlerContext:
         queue=message.queue,
         correlation_id=message.correlation_id,
         resumed_from=await _resumed_from(attempt) if message.checkpoint_phase is not None else None,
-        progress_sink=teller.progress_sink(message.task_id),
-        checkpoint_sink=teller.checkpoint_sink(message.task_id),
+        progress_sink=progress_buffer.progress_sink(message.task_id),
+        checkpoint_sink=progress_buffer.checkpoint_sink(message.task_id),
         add_sink=_add_sink(attempt),
-        pool=attempt.bench.pool,
-        stopping=attempt.bench.stopping,
+        pool=attempt.execution.pool,
+        stopping=attempt.execution.stopping,
     )
 
 
 def _add_sink(attempt: _Attempt) -> Callable[[Sequence[bytes]], Future[None]]:
-    store = attempt.bench.teller.add_sink(attempt.message.task_id)
+    store = attempt.execution.progress_buffer.add_sink(attempt.message.task_id)
 
     def add(slices: Sequence[bytes]) -> Future[None]:
         attempt.has_added = True
@@ -290,7 +290,7 @@ async def _resumed_from(attempt: _Attempt) -> Checkpoint | None:
         attempt.log.write(f"[dagmaster: the checkpoint {saved.phase} cannot be taken up here: {reason}]\n")
         if saved.checkpoint_id is None:
             return None
-        saved = await attempt.bench.discard(message.task_id, saved.checkpoint_id, reason)
+        saved = await attempt.execution.discard(message.task_id, saved.checkpoint_id, reason)
     return None
 
 
@@ -303,7 +303,7 @@ def _decoded(value: bytes, what: str) -> Any:
 
 def _normalised(attempt: _Attempt, result: HandlerResult, output: bytes | None) -> TaskReport:
     if result.metrics:
-        attempt.details["metrics"] = orjson.loads(encode_output(result.metrics, attempt.bench.max_output_bytes))
+        attempt.details["metrics"] = orjson.loads(encode_output(result.metrics, attempt.execution.max_output_bytes))
     if not result.success:
         return _failed(attempt, result)
     return _ended(attempt, "completed", output=output)

@@ -25,7 +25,7 @@ def health_of(worker: Worker) -> dict[str, Any]:
         "free_slots": worker.free_slots,
         "running": sorted(slots.held),
         "stuck": sorted(slots.stuck),
-        "unconfirmed": list(worker.doubts),
+        "unconfirmed": list(worker.unconfirmed),
         "completed": worker.completed,
         "failed": worker.failed,
     }
@@ -35,7 +35,7 @@ def _status(worker: Worker) -> str:
     """One that has no slot left that will ever be free is of no use until it is started anew."""
     if len(worker.slots.stuck) >= worker.slots.count:
         return UNHEALTHY
-    is_well = worker.is_connected and not worker.slots.stuck and not worker.doubts.last_long
+    is_well = worker.is_connected and not worker.slots.stuck and not worker.unconfirmed.last_long
     return HEALTHY if is_well else DEGRADED
 
 

@@ -15,30 +15,30 @@ from dagmaster.handlers.contract import clean_text
 from dagmaster.model.redact import redact_text
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.queues.contract import (
+    DesiredState,
     Link,
-    Offer,
+    Registration,
     SavedCheckpoint,
     Standing,
     TaskMessage,
     TaskReport,
     Transport,
-    Wanted,
 )
 from dagmaster.tasklogs.contract import TaskLogs
-from dagmaster.worker.caching import ResultCache
-from dagmaster.worker.doubts import Doubts, Freshness
-from dagmaster.worker.execute import Bench, execute
+from dagmaster.worker.execute import ExecutionContext, execute
 from dagmaster.worker.lag import LoopWatch
 from dagmaster.worker.logbook import Logbook
+from dagmaster.worker.loop_guard import surviving_handlers
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.outbox import Outbox
 from dagmaster.worker.processes.children import Children
+from dagmaster.worker.progress_buffer import ProgressBuffer
+from dagmaster.worker.progress_sender import ProgressSender
+from dagmaster.worker.result_cache import ResultCache
 from dagmaster.worker.slots import Held, Slots
-from dagmaster.worker.speaking import Speaker
 from dagmaster.worker.spool import Spool
-from dagmaster.worker.standing import standing_stats
-from dagmaster.worker.surviving import surviving_handlers
-from dagmaster.worker.telling import Teller
+from dagmaster.worker.unconfirmed_claims import Freshness, UnconfirmedClaims
+from dagmaster.worker.worker_status import standing_stats
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Worker:
         self.worker_id = ""
         self.options = options
         self.completed = self.failed = 0
-        self.wanted: Wanted = "run"
+        self.wanted: DesiredState = "run"
         self.is_connected = False
         self.slots = Slots(options.concurrency, self._slot_freed)
         self._transport = transport
@@ -86,14 +86,16 @@ class Worker:
             kill_after_seconds=options.stop_within_seconds,
             max_output_bytes=options.max_output_bytes,
         )
-        self._teller = Teller(options.max_output_bytes)
-        self._speaker = Speaker(self._teller, self.slots, transport.lost, self._withdraw, mailed)
+        self._progress_buffer = ProgressBuffer(options.max_output_bytes)
+        self._progress_sender = ProgressSender(
+            self._progress_buffer, self.slots, transport.lost, self._withdraw, mailed
+        )
         self._logbook = Logbook(logs, options.max_log_bytes)
-        self._bench = Bench(
+        self._execution = ExecutionContext(
             registry,
             self._threads,
             self._children,
-            self._teller,
+            self._progress_buffer,
             self._logbook,
             options.max_output_bytes,
             options.stop_within_seconds,
@@ -115,7 +117,7 @@ class Worker:
         self._deadline: float | None = None
         self._reserved_at = 0.0
         self._freshness = Freshness(options.lease_seconds)
-        self.doubts = Doubts(self._freshness)
+        self.unconfirmed = UnconfirmedClaims(self._freshness)
         self._given_up: set[str] = set()
 
     @property
@@ -124,10 +126,10 @@ class Worker:
 
     @property
     def free_slots(self) -> int:
-        return max(0, self.slots.free - len(self.doubts)) if self.is_taking else 0
+        return max(0, self.slots.free - len(self.unconfirmed)) if self.is_taking else 0
 
     def standing(self) -> Standing:
-        return Standing(self.completed, self.failed, standing_stats(self.slots, self._children, self.doubts))
+        return Standing(self.completed, self.failed, standing_stats(self.slots, self._children, self.unconfirmed))
 
     def _is_done(self) -> bool:
         """After the signal to stop: nothing is left to finish, or its time is over."""
@@ -155,7 +157,7 @@ class Worker:
 
     def release(self, messages: Sequence[TaskMessage]) -> None:
         self.slots.reserved -= len(messages)
-        self.doubts.about(message.task_id for message in messages)
+        self.unconfirmed.about(message.task_id for message in messages)
         self._wake.set()
 
     def start(self, message: TaskMessage) -> None:
@@ -208,7 +210,7 @@ class Worker:
         await stop.wait()
         self._deadline = asyncio.get_running_loop().time() + self.options.shutdown_grace_seconds
         self.is_stopping = True
-        self._bench.stopping.set()
+        self._execution.stopping.set()
         self._children.stop_gently()
         if self._claiming is not None:
             self._claiming.cancel()
@@ -235,8 +237,8 @@ class Worker:
         """What goes on beside the tasks."""
         yield self._beat(link)
         yield self._watch(link)
-        yield self._speaker.tell_progress(link, self.options.progress_interval_seconds)
-        yield self._speaker.save_what_comes(link)
+        yield self._progress_sender.tell_progress(link, self.options.progress_interval_seconds)
+        yield self._progress_sender.save_what_comes(link)
         if self._transport.waits:
             yield self._claim(link)
 
@@ -247,7 +249,7 @@ class Worker:
         if self.slots.held:
             log.warning("worker %s was given up; its %d tasks belong to others", self.worker_id, len(self.slots.held))
             self._withdraw(list(self.slots.held))
-        offer = Offer(
+        offer = Registration(
             socket.gethostname(),
             os.getpid(),
             self.options.queues,
@@ -324,16 +326,16 @@ class Worker:
 
     def _begin(self, message: TaskMessage, asked: float) -> None:
         if not self._freshness.holds(asked):
-            self.doubts.about([message.task_id])
+            self.unconfirmed.about([message.task_id])
             return
-        self.doubts.dispel(message.task_id)
+        self.unconfirmed.dispel(message.task_id)
         if message.task_id not in self.slots.held and message.task_id not in self.slots.stuck:
             self.slots.take(message, asyncio.create_task(self._run(message), name=message.task_id))
 
     async def _run(self, message: TaskMessage) -> None:
         try:
             report = await self._execute(message)
-            await self._speaker.tell_last(self._link, message.task_id)
+            await self._progress_sender.tell_last(self._link, message.task_id)
         except asyncio.CancelledError:
             if self.is_stopping or self._is_dying() or self.slots.was_told(message.task_id):
                 raise
@@ -352,7 +354,7 @@ class Worker:
         return self._main is not None and (self._main.done() or self._main.cancelling() > 0)
 
     async def _execute(self, message: TaskMessage) -> TaskReport:
-        return await execute(message, self._bench, self.worker_id)
+        return await execute(message, self._execution, self.worker_id)
 
     def _hand_in(self, report: TaskReport) -> None:
         """To the orchestrator of this process, or by way of the queue."""
@@ -398,8 +400,8 @@ class Worker:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(WATCH_SECONDS, self.options.poll_interval_seconds)):
-                    await self.doubts.raised.wait()
-            claimed, asked = await self.doubts.settle(link, self._known())
+                    await self.unconfirmed.raised.wait()
+            claimed, asked = await self.unconfirmed.settle(link, self._known())
             for message in claimed:
                 self._begin(message, asked)
             orders = await link.orders(list(self.slots.held))
@@ -411,9 +413,9 @@ class Worker:
     def _withdraw(self, task_ids: Collection[str]) -> None:
         for task_id in self.slots.tell_to_end(task_ids):
             log.info("task %s was withdrawn", task_id)
-            self._teller.forget(task_id)
+            self._progress_buffer.forget(task_id)
 
-    def _obey(self, wanted: Wanted) -> None:
+    def _obey(self, wanted: DesiredState) -> None:
         if wanted == self.wanted:
             return
         log.info("worker %s was asked to %s", self.worker_id, wanted)
@@ -449,7 +451,7 @@ class Worker:
             return
         with suppress(*self._transport.lost, TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS), self._transport.open(self.worker_id) as link:
-                await self._speaker.save_all(link)
+                await self._progress_sender.save_all(link)
                 unknown = await link.forgotten(self._known()) if was_asked else []
                 if unknown:
                     await link.exchange([_given_back(message) for message in unknown], 0)

@@ -8,6 +8,7 @@ yaml are validated, json is parsed. Comments in front of a block say more:
     nodes               the yaml is the nodes of a workflow, not a whole one
     invalid             `dagmaster validate` must refuse it
     handlers elsewhere  the workflow names handlers that no worker has
+    terminal            run in a terminal of 80 columns, where output is laid out for people
     fails: CODE         the commands end with this exit code; -15 is that of a process that SIGTERM ends
     output              lines that the block before has written, in this order; `...` stands for anything
     scope               the data with which the expressions and conditions of the page are evaluated
@@ -25,16 +26,20 @@ and in the first lines of a page:
 Ports that pages name stand for free ones, so that pages can be read side by side.
 """
 
+import fcntl
 import os
+import pty
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,6 +95,7 @@ class Page:
         return str(self.path.relative_to(ROOT))
 
 
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _COMMENT = re.compile(r"<!-- ([\w ]+?)(?:: (.*?))? -->")
 _FENCE = re.compile(r"```(\w*)")
 
@@ -300,10 +306,11 @@ class Reader:
         """Variables and the folder last from block to block, as in a terminal."""
         script = (
             f"set -a -e -o pipefail\n[ ! -f {self._state} ] || . {self._state}\n"
-            f"_keep() {{ export -p > {self._state}; printf 'cd %q\\n' \"$PWD\" >> {self._state}; }}\n"
+            "_keep() { unset COLUMNS TERM; "
+            f"export -p > {self._state}; printf 'cd %q\\n' \"$PWD\" >> {self._state}; }}\n"
             f"trap _keep EXIT\n{self._to_free_ports(text)}"
         )
-        ended = self._execute(["bash", "-c", script])
+        ended = (self._execute_in_terminal if "terminal" in block.marks else self._execute)(["bash", "-c", script])
         self._expect(block, ended)
         return ended.output
 
@@ -326,6 +333,27 @@ class Reader:
                 code = 124
             output.seek(0)
             return Ended(code, self._as_written(output.read().decode(errors="replace")))
+
+    def _execute_in_terminal(self, command: Sequence[str]) -> Ended:
+        leader, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+        env = {name: value for name, value in self._env.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+        process = subprocess.Popen(
+            ["timeout", str(COMMAND_SECONDS), *command],
+            cwd=self._folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=follower,
+            stderr=follower,
+            start_new_session=True,
+        )
+        os.close(follower)
+        seen = b""
+        with suppress(OSError):  # what Linux says when the last process has closed the terminal
+            while piece := os.read(leader, 65536):
+                seen += piece
+        os.close(leader)
+        return Ended(process.wait(), self._as_written(ESCAPES.sub("", seen.decode(errors="replace"))))
 
     def _expect(self, block: Block, ended: Ended) -> None:
         wanted = int(block.marks.get("fails", 0))

@@ -20,7 +20,7 @@ from shapes import Shape
 from dagmaster.model.inputs import check_inputs
 from dagmaster.store import jobs
 from dagmaster.store.connect import opened
-from dagmaster.store.signals import MAIL
+from dagmaster.store.notifications import MAIL
 
 DAGMASTER = str(PROGRAMS / "dagmaster")
 PATIENCE_SECONDS = 90.0
@@ -48,7 +48,14 @@ class Process:
     """One run of the command line. `should_live` is until somebody ends it."""
 
     def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, number: int, *, is_real: bool
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        number: int,
+        *,
+        is_real: bool,
+        through: Sequence[str] = (),
     ) -> None:
         self.arguments = tuple(arguments)
         self.should_live = True
@@ -58,7 +65,7 @@ class Process:
             self.popen: subprocess.Popen[bytes] | Forked
             if is_real:
                 self.popen = subprocess.Popen(
-                    [DAGMASTER, *arguments],
+                    [*through, DAGMASTER, *arguments],
                     cwd=folder,
                     env=dict(environment),
                     stdin=subprocess.DEVNULL,
@@ -162,11 +169,16 @@ class Stage:
 
     # Processes.
 
-    def start(self, *arguments: str, **settings: Any) -> Process:
-        """Any command; nobody waits for it."""
+    def start(self, *arguments: str, through: Sequence[str] = (), **settings: Any) -> Process:
+        """Any command; nobody waits for it. `through` is a command that becomes it, as env does; then it is real."""
         chosen = {f"DAGMASTER_{name.upper()}": str(value) for name, value in {**SETTINGS, **settings}.items()}
         process = Process(
-            arguments, self._environment | chosen, self._folder, len(self.processes), is_real=self.is_real
+            arguments,
+            self._environment | chosen,
+            self._folder,
+            len(self.processes),
+            is_real=self.is_real or bool(through),
+            through=through,
         )
         self.processes.append(process)
         return process

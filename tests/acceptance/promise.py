@@ -95,9 +95,16 @@ CLAIMS: Mapping[str, str] = {
         WHERE n.job_id IS NULL OR l.attempt > n.retry_count OR l.attempt > n.max_retries
     """,
     "nothing starts after its job was cancelled": """
-        SELECT l.task_id, l.pid, l.at AS started_at, j.completed_at AS cancelled_at, l.at - j.completed_at AS late
+        SELECT l.job_id, l.node_id, l.task_id, l.pid, l.at AS started_at, c.at AS cancelled_at, l.at - c.at AS late
         FROM acceptance_ledger l JOIN dagapp.dag_jobs j USING (job_id)
-        WHERE l.event = 'start' AND j.status = 'cancelled' AND l.at > j.completed_at + interval '1 second'
+        -- When others could know: an owner that is cut off may have decided so seconds before it is written.
+        CROSS JOIN LATERAL (SELECT greatest(j.completed_at, CASE
+            WHEN current_setting('track_commit_timestamp')::boolean THEN (
+                SELECT max(pg_xact_commit_timestamp(e.xmin)) FROM dagapp.dag_job_events e
+                WHERE e.job_id = j.job_id AND e.event_type = 'job_cancelled'
+            )
+        END) AS at) c
+        WHERE l.event = 'start' AND j.status = 'cancelled' AND l.at > c.at + interval '1 second'
     """,
     "what failed permanently was not tried again": """
         SELECT l.job_id, l.node_id, r.task_id AS failed, l.task_id AS executed
@@ -111,7 +118,8 @@ CLAIMS: Mapping[str, str] = {
         )
     """,
     "what was saved was not done again by a later attempt": """
-        SELECT s.task_id AS saved_by, s.event, l.task_id AS begun_by, s.at AS saved_at, l.at AS begun_at
+        SELECT s.job_id, s.node_id, s.task_id AS saved_by, s.event, l.task_id AS begun_by, s.at AS saved_at,
+            l.at AS begun_at
         FROM acceptance_ledger s JOIN acceptance_ledger l
             ON l.job_id = s.job_id AND l.node_id = s.node_id AND l.attempt > s.attempt
                 AND l.event = replace(s.event, 'saved ', 'begin ')
@@ -127,6 +135,17 @@ LEFTOVERS = """
     SELECT 'waiting' AS place, task_id AS what FROM dagapp.dag_tasks_waiting
     UNION ALL SELECT 'running', task_id FROM dagapp.dag_tasks_running
     UNION ALL SELECT 'mailbox', concat_ws(' ', kind, task_id, job_id) FROM dagapp.dag_mailbox
+"""
+HISTORY = """
+    SELECT at, 'ledger' AS kind, concat_ws(' ', pid, task_id, left(execution_id, 6), event) AS what
+    FROM acceptance_ledger WHERE job_id = %(job_id)s AND node_id = %(node_id)s
+    UNION ALL SELECT created_at, 'event', concat_ws(' ', task_id, event_type, event_data ->> 'worker_id')
+    FROM dagapp.dag_job_events WHERE job_id = %(job_id)s AND node_id = %(node_id)s
+    UNION ALL SELECT created_at, 'checkpoint', concat_ws(' ', task_id, phase_name, checkpoint_id)
+    FROM dagapp.dag_checkpoints WHERE job_id = %(job_id)s AND node_id = %(node_id)s
+    UNION ALL SELECT started_at, 'worker', concat_ws(' ', pid, worker_id, status, last_heartbeat)
+    FROM dagapp.dag_workers
+    ORDER BY 1
 """
 MOVES = {
     "node_ready": ({"pending"}, "ready"),
@@ -187,7 +206,18 @@ def await_sweep(conn: Connection) -> None:
 
 def _assert_none(conn: Connection, claim: str, query: str, **values: Any) -> None:
     found = conn.execute(query, values or None).fetchall()
-    assert not found, f"not true that {claim}: {len(found)} times, such as {found[:5]}"
+    if found:
+        history = _tell_history(conn, found[0])
+        raise AssertionError(f"not true that {claim}: {len(found)} times, such as {found[:5]}\n{history}")
+
+
+def _tell_history(conn: Connection, row: Mapping[str, Any]) -> str:
+    """What is known of a node, in the order of time, where a claim names one."""
+    key = {"job_id": row.get("job_id"), "node_id": row.get("node_id")}
+    if None in key.values():
+        return ""
+    told = [" ".join(map(str, one.values())) for one in conn.execute(HISTORY, key)]
+    return "\n".join([f"the history of {key}:", *told])
 
 
 def _assert_timelines(conn: Connection) -> None:

@@ -15,8 +15,8 @@ from pydantic_core import PydanticUndefined
 import dagmaster
 from dagmaster import client
 from dagmaster.authoring import dialects
-from dagmaster.engine.facts import Kind
 from dagmaster.errors import DagmasterError
+from dagmaster.explain.facts import Kind
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.model.access import Role
 from dagmaster.model.comparisons import COMPARISONS

@@ -52,7 +52,7 @@ def test_a_run_that_is_killed_in_mid_fan_out_is_finished_by_dev(
     stage.kill(run)
     if with_server:
         os.kill(int((data_dir / "postgres/data/postmaster.pid").read_text().split()[0]), signal.SIGKILL)
-    [dev] = stage.launch(("dev", "--handlers", ledger.__file__), workflows_dir="nowhere")
+    [dev] = stage.launch(("dev", "--port", "0", "--handlers", ledger.__file__), workflows_dir="nowhere")
     stage.until_ended()
     assert_promise_kept(stage.dsn, killed=stage.killed, may_repeat=with_server)
     dev.terminate()

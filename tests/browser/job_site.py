@@ -13,7 +13,7 @@ from serving import server
 from dagmaster.handlers.contract import HandlerContext
 
 WORKFLOWS = FOLDER / "job_workflows"
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 MAX_SECONDS = 90.0
 
 
@@ -32,7 +32,7 @@ class Hold:
     async def wait(self) -> None:
         async with asyncio.timeout(MAX_SECONDS):
             while not self._go.is_set():  # noqa: ASYNC110 - it is let go by another thread
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
 
 HOLD = Hold()

@@ -13,6 +13,7 @@ PAGES = (
     "/ui/jobs/{done}?tab=data",
     "/ui/jobs/{done}?tab=related",
     "/ui/jobs/{failed}",
+    "/ui/jobs/{asking}",
     "/ui/jobs/{done}/timeline",
     "/ui/jobs/{done}/nodes/say",
     "/ui/workflows",
@@ -35,7 +36,10 @@ LAPTOP: ViewportSize = {"width": 1280, "height": 800}
 
 @pytest.fixture(scope="module")
 def jobs(site: Site) -> dict[str, str]:
-    return {"done": site.run("greet", name="everywhere"), "failed": site.run("fails")}
+    """One of them needs approval, after a branch was skipped and an item failed."""
+    asking = site.submit("forks")
+    site.client.post(f"/api/v1/jobs/{asking}/signals/go").raise_for_status()
+    return {"asking": asking, "done": site.run("greet", name="everywhere"), "failed": site.run("fails")}
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -44,6 +48,8 @@ def test_a_page_can_be_used_by_everybody_and_fits_on_a_telephone(
 ) -> None:
     _open(page, path.format(**jobs))
     assert accessibility_findings(page) == []
+    files = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
+    assert [one for one in files if "/ui/static/" in one and "/ui/static/v-" not in one] == []
     page.set_viewport_size(LAPTOP)
     cut = page.evaluate("[...document.querySelectorAll('.card.flush')].map((one) => one.scrollWidth - one.clientWidth)")
     assert all(beyond <= 0 for beyond in cut), f"a table is cut by {max(cut)} px"

@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations, product
 
 import pytest
 from browsing import SOON, Site, Visit, accessibility_findings
 from fleet import graph, task
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import FloatRect, Locator, Page, ViewportSize, expect
 
 from dagmaster.model.workflow import StartNode
 from dagmaster.store import jobs
@@ -18,6 +19,10 @@ MANY = 5000
 WIDE = 98
 OPEN_SECONDS = 3.0
 PROBE_SECONDS = 0.1
+PHONE: ViewportSize = {"width": 390, "height": 844}
+MAX_HEIGHT = 6500  # of a page of a hundred nodes on a phone
+# As the page has loaded it: under another address it would be another module.
+COMPONENT = "import(document.querySelector('script[src$=\"/graph/component.js\"]').src)"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +58,11 @@ def card(page: Page, node_id: str) -> Locator:
 
 def edge(page: Page, source: str, target: str) -> Locator:
     return page.locator(f'.gedge[data-edge="{source} → {target}"]')
+
+
+def render(page: Page, drawn: str) -> None:
+    """Draw this graph, an expression of JavaScript, in place of the job's."""
+    page.evaluate(f"{COMPONENT}.then((graph) => graph.render(document.querySelector('[data-graph]'), {drawn}))")
 
 
 def focused(page: Page) -> str:
@@ -195,12 +205,11 @@ def test_the_path_through_a_node_stands_out(page: Page, asking: str) -> None:
     expect(card(page, "ask")).not_to_have_class("gnode is-off")
     page.mouse.move(5, 5)
     expect(card(page, "right")).to_have_class("gnode")
-    page.evaluate("import('/ui/static/graph/component.js').then((graph) => graph.highlightPath('right'))")
+    page.evaluate(f"{COMPONENT}.then((graph) => graph.highlightPath('right'))")
     expect(card(page, "left")).to_have_class("gnode is-off")
     page.evaluate(
-        """async (job) => {
-        const component = await import('/ui/static/graph/component.js');
-        const graph = await (await fetch(`/api/v1/jobs/${job}/graph`)).json();
+        f"async (job) => {{ const component = await {COMPONENT};"
+        """const graph = await (await fetch(`/api/v1/jobs/${job}/graph`)).json();
         for (let times = 0; times < 2; times += 1) component.render(document.querySelector('[data-graph]'), graph);
         await new Promise(requestAnimationFrame);
         }""",
@@ -220,17 +229,14 @@ def test_the_chain_that_decided_the_end_is_shown_on_request(page: Page, asking: 
 
 def test_other_scripts_can_draw_and_change_it(page: Page, asking: str) -> None:
     open_graph(page, asking)
-    page.evaluate("import('/ui/static/graph/component.js').then((graph) => graph.updateNodeStatus('END', 'failed'))")
+    page.evaluate(f"{COMPONENT}.then((graph) => graph.updateNodeStatus('END', 'failed'))")
     expect(card(page, "END")).to_have_attribute("data-status", "failed")
-    page.evaluate(
-        """import('/ui/static/graph/component.js').then((graph) => graph.render(document.querySelector('[data-graph]'),
-        {nodes: [{node_id: '<script>alert(1)</script>', type: 'task', status: 'running'}], edges: []}))"""
-    )
+    render(page, "{nodes: [{node_id: '<script>alert(1)</script>', type: 'task', status: 'running'}], edges: []}")
     expect(page.locator(".gnode-name")).to_have_text("<script>alert(1)</script>")
-    page.evaluate(
-        """import('/ui/static/graph/component.js').then((graph) => graph.render(document.querySelector('[data-graph]'),
-        {nodes: ['constructor', 'toString'].map((node_id) => ({node_id, type: 'task'})),
-        edges: [{source: 'constructor', target: 'toString'}]}))"""
+    render(
+        page,
+        "{nodes: ['constructor', 'toString'].map((node_id) => ({node_id, type: 'task'})),"
+        " edges: [{source: 'constructor', target: 'toString'}]}",
     )
     expect(page.locator(".gnode-name")).to_have_text(["constructor", "toString"])
 
@@ -309,6 +315,7 @@ def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -
     expect(page.locator(".graph-count")).to_contain_text("5,000 nodes")
     expect(page.locator(".graph-far")).to_be_visible()
     assert page.locator(".gnode").count() < 400
+    expect(card(page, "START")).to_have_css("opacity", "0")  # From afar it is a rectangle like all others.
     page.get_by_role("group", name="Nodes").get_by_role("button").first.focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".graph-far")).to_be_hidden()
@@ -322,6 +329,9 @@ def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -
         page.locator(".gnode.is-selected").get_by_role("button").first.click()
     expect(page.locator("#panel-why")).to_contain_text("no worker consumes this queue")
     assert page.evaluate("document.querySelector('#panel-why').isSame")
+    page.keyboard.press("Escape")
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollHeight") < MAX_HEIGHT
 
 
 def test_the_chosen_node_is_in_the_address(page: Page, asking: str) -> None:
@@ -334,3 +344,44 @@ def test_the_chosen_node_is_in_the_address(page: Page, asking: str) -> None:
     page.keyboard.press("Escape")
     expect(page.locator(".graph-panel")).to_be_hidden()
     assert "#" not in page.url
+
+
+def test_names_of_branches_are_not_covered(page: Page, asking: str) -> None:
+    open_graph(page, asking)
+    expect(edge(page, "choose", "left").locator("text")).to_have_text("✓ true")
+    render(
+        page,
+        "{nodes: ['a', 'b', 'c', 'd', 'e'].map((node_id) => ({node_id, type: 'task'})), edges: ["
+        " {source: 'a', target: 'b', branch: 'larger than two gigabytes', kind: 'live'},"
+        " {source: 'a', target: 'c', branch: 'x'}, {source: 'c', target: 'd', branch: 'y'},"
+        " {source: 'b', target: 'd', branch: 'an extraordinarily long name of a branch'},"
+        " {source: 'd', target: 'e'}]}",
+    )
+    names = page.locator(".gedge-branch")
+    expect(names).to_have_text(["✓ larger than two gigabytes", "x", "y", "an extraordinarily long nam…"])
+    page.locator('[data-do="fit"]').click()
+    boxes = [box_of(name) for name in names.all()]
+    others = [box_of(node) for node in page.locator(".gnode-main").all()]
+    assert not [pair for pair in product(boxes, others) if meet(*pair)]
+    assert not [pair for pair in combinations(boxes, 2) if meet(*pair)]
+
+
+def box_of(shown: Locator) -> FloatRect:
+    box = shown.bounding_box()
+    assert box is not None
+    return box
+
+
+def meet(one: FloatRect, other: FloatRect) -> bool:
+    return all(
+        one[at] < other[at] + other[size] and other[at] < one[at] + one[size]
+        for at, size in (("x", "width"), ("y", "height"))
+    )
+
+
+def test_a_short_graph_makes_room_for_its_panel(site: Site, page: Page) -> None:
+    page.goto(f"/ui/jobs/{site.run('greet')}")
+    card(page, "say").get_by_role("button").click()
+    panel = page.locator(".graph-panel")
+    expect(panel.get_by_role("heading", name="say")).to_be_visible()
+    assert box_of(panel)["height"] >= 440

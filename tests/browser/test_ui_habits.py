@@ -4,7 +4,9 @@ import re
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from browsing import THEMES, Site, Visit, accessibility_findings
 from playwright.sync_api import Page, expect
@@ -13,6 +15,7 @@ LIVE = "#live-state"
 WATCHED = 3_500
 GAP = 1_500  # between two questions of a page
 POLL = 10_000  # of a page without a socket
+LAST_EVENT = "SELECT coalesce(max(event_id), 0) FROM dagapp.dag_job_events"
 
 
 def go(page: Page, path: str = "/ui/jobs") -> None:
@@ -221,6 +224,34 @@ def settle(page: Page) -> None:
         page.wait_for_timeout(GAP)
 
 
+@pytest.mark.parametrize("path", ["/ui/", "/ui/jobs", "/ui/jobs/{job}", "/ui/workflows/greet"])
+def test_a_page_is_asked_for_once_when_it_is_opened(site: Site, page: Page, path: str) -> None:
+    job_id = site.run("greet")
+    until_quiet(site)
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(urlsplit(one.url).path))
+    with page.expect_websocket() as opened:
+        page.goto(path.format(job=job_id))
+    said: list[str] = []
+    with opened.value.expect_event("framereceived", lambda frame: said.append(str(frame)) or len(said) == 2):
+        pass  # That nothing has happened, and that all is quiet.
+    page.evaluate("new Promise((resolve) => setTimeout(resolve, 100))")
+    pages = [one for one in asked if not one.startswith("/ui/static/")]
+    assert len(pages) == len(set(pages)), pages
+
+
+def until_quiet(site: Site) -> None:
+    """Nothing more happens to the jobs that have ended."""
+    with psycopg.connect(site.dsn, autocommit=True) as conn:
+        seen = -1
+        while True:
+            [now] = conn.execute(LAST_EVENT).fetchone() or [0]
+            if now == seen:
+                return
+            seen = now
+            time.sleep(0.2)
+
+
 def test_an_idle_page_asks_for_nothing(page: Page) -> None:
     go(page)
     settle(page)
@@ -296,6 +327,12 @@ def test_times_are_the_readers_own_until_they_choose_utc(site: Site, visit: Call
     expect(created).to_contain_text("UTC")
     page.get_by_role("button", name="Times in UTC").click()
     expect(created).to_contain_text("GMT+5:30")
+    page.goto("/ui/workflows/greet")
+    bar = page.locator(f"#durations-{job_id}")
+    expect(bar).to_have_attribute("aria-label", re.compile(rf"job {job_id}, .* GMT\+5:30$"))
+    bar.focus()
+    expect(page.locator(".tip")).to_have_text(re.compile(r"GMT\+5:30$"))
+    expect(page.locator(".chart-along time").last).to_have_attribute("title", re.compile(r"GMT\+5:30$"))
 
 
 # Actions.

@@ -53,8 +53,8 @@ def test_the_page_of_an_ended_job_rests_while_others_work_and_notices_a_retry_by
     job_id = site.run("stumble")
     answers: list[int] = []
     page.on("response", lambda one: answers.append(one.status) if one.url.endswith(f"/ui/jobs/{job_id}") else None)
-    with page.expect_response(lambda one: one.status == 304):  # When the socket has come.
-        page.goto(f"/ui/jobs/{job_id}")
+    page.goto(f"/ui/jobs/{job_id}")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     with page.expect_response(lambda one: one.status == 304):
         site.submit("held")
     assert answers.count(200) == 1
@@ -132,7 +132,7 @@ def test_the_chart_has_a_bar_for_every_attempt_and_a_strip_for_a_fan_out(site: S
     expect(step).to_have_attribute("aria-label", re.compile("attempt 1 failed.*attempt 3 completed"))
     spread = page.locator("a.gantt-row", has_text="spread")
     expect(spread.locator("rect.part")).not_to_have_count(0)
-    page.get_by_text("The same as a table").click()
+    page.get_by_text("As a table").click()
     expect(page.locator("#bar-step-2")).to_contain_text("failed")
     expect(page.locator("#bar-step-3")).to_contain_text("completed")
 

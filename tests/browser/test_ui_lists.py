@@ -151,3 +151,7 @@ def test_rows_are_cards_on_a_telephone(site: Site, visit: Callable[..., Visit], 
     row.get_by_role("button", name="Retry").scroll_into_view_if_needed()
     expect(row.get_by_role("button", name="Retry")).to_be_in_viewport(ratio=1)
     assert row.evaluate("one => getComputedStyle(one).display") == "grid"
+    page.goto("/ui/jobs")
+    check, badge = (page.locator(f"tbody {one}").first.bounding_box() for one in (".check input", ".badge"))
+    assert check is not None and badge is not None
+    assert check["x"] + check["width"] <= badge["x"]

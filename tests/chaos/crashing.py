@@ -9,7 +9,7 @@ from contextlib import suppress
 from dagmaster.errors import EmbeddedServerFailed
 from dagmaster.store.embedded import EmbeddedServer
 
-LOOK_SECONDS = 0.001
+POLL_SECONDS = 0.001
 
 
 def crash(server: EmbeddedServer) -> None:
@@ -23,7 +23,7 @@ def crash_in_recovery(server: EmbeddedServer) -> bool:
         restart = thread.submit(server.restart, immediate=True)
         now = None
         while (now is None or now == before) and not restart.done():
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             now = _postmaster(server)
         was_recovering = now is not None and not _is_ready(server)
         _end_at_once(now)

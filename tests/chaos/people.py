@@ -12,7 +12,7 @@ from processes import new_job
 from dagmaster.errors import Conflict, DatabaseUnavailable, JobEnded
 from dagmaster.store import jobs
 from dagmaster.store.connect import LOST, Connection, opened
-from dagmaster.store.steering import request_cancel, request_pause, request_resume
+from dagmaster.store.job_control import request_cancel, request_pause, request_resume
 
 AGAIN_SECONDS = 0.05
 T = TypeVar("T")

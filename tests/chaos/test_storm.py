@@ -34,7 +34,8 @@ def server() -> Iterator[EmbeddedServer]:
     with EmbeddedServer.start(folder) as server:
         with psycopg.connect(server.dsn, autocommit=True) as conn:
             conn.execute("ALTER SYSTEM SET fsync = off")  # The server crashes, never the machine.
-            conn.execute("SELECT pg_reload_conf()")
+            conn.execute("ALTER SYSTEM SET track_commit_timestamp = on")
+        server.restart(immediate=False)
         upgrade(server.dsn)
         yield server
     shutil.rmtree(folder)

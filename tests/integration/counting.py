@@ -7,7 +7,7 @@ from typing import Any
 from fleet import Fleet, fleet, handlers, single
 
 from dagmaster.handlers import Handler, HandlerContext, Registry
-from dagmaster.model.caching import Caching
+from dagmaster.model.cache_policy import Caching
 
 HOUR = Caching(3600.0)
 CACHED = "SELECT * FROM dagapp.dag_task_cache ORDER BY stored_at"

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 import dagmaster.handlers.basic
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.handlers import Handler, Registry, registry
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
@@ -37,8 +37,8 @@ from dagmaster.settings import load_settings
 from dagmaster.store import jobs
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.mailbox import add_mail
-from dagmaster.store.signals import MAIL, TASKS, Notifier
-from dagmaster.tasklogs.opening import open_task_logs
+from dagmaster.store.notifications import MAIL, TASKS, Notifier
+from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.worker.options import WorkerOptions
 from dagmaster.worker.worker import Worker
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.decide import decide
 from dagmaster.engine.messages import Message
-from dagmaster.engine.turn import Rules, Turn
 from dagmaster.model.graph import Graph
 from dagmaster.store import jobs
 from dagmaster.store.batch import Batch, commit, settle_versions
-from dagmaster.store.connect import Connection, connect, keep_json
+from dagmaster.store.connect import Connection, connect, connect_hot, keep_json
 from dagmaster.store.instances import Instance, register_orchestrator, this_instance
 from dagmaster.store.jobs import Loaded, NewJob, Submitted
 
@@ -40,27 +40,28 @@ class Owner:
         [loaded] = await jobs.load(self.conn, self.id, [job_id or self.job_id], self.graphs)
         return loaded
 
-    def decide(self, loaded: Loaded, *messages: Message) -> Turn:
+    def decide(self, loaded: Loaded, *messages: Message) -> ChangeSet:
         return decide(loaded.state, messages, datetime.now(UTC), Rules())
 
-    def batch(self, *turns: tuple[Turn, int], **options: Any) -> Batch:
-        return Batch(self.id, turns=list(turns), **options)
+    def batch(self, *change_sets: tuple[ChangeSet, int], **options: Any) -> Batch:
+        return Batch(self.id, change_sets=list(change_sets), **options)
 
-    async def advance(self, *messages: Message, mail: tuple[int, ...] = ()) -> Turn:
+    async def advance(self, *messages: Message, mail: tuple[int, ...] = ()) -> ChangeSet:
         """Decide and commit, in the memory of the job last submitted."""
         if self.loaded is None or self.loaded.state.job_id != self.job_id:
             self.loaded = await self.load()
-        turn = self.decide(self.loaded, *messages)
-        batch = self.batch((turn, self.loaded.owner_epoch), mail=list(mail))
+        changes = self.decide(self.loaded, *messages)
+        batch = self.batch((changes, self.loaded.owner_epoch), mail=list(mail))
         await commit(self.conn, batch)
         settle_versions(batch)
-        return turn
+        return changes
 
 
 @asynccontextmanager
 async def owner(dsn: str, *, hot: bool = True) -> AsyncIterator[Owner]:
     """A registered orchestrator that does only what it is told."""
-    async with await connect(dsn, application="test owner", hot=hot) as conn:
+    connected = connect_hot(dsn, application="test owner") if hot else connect(dsn, application="test owner")
+    async with await connected as conn:
         keep_json(conn)
         one = Owner(conn)
         await register_orchestrator(conn, one.me)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from dagmaster import Context, HandlerResult, Permanent, Retry, handler
 from dagmaster.errors import TaskOver
 from dagmaster.model.added import AddedNode
-from dagmaster.model.slices import encode_slices
+from dagmaster.model.dynamic_nodes import encode_slices
 
 
 class Sum(BaseModel):

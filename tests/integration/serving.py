@@ -11,10 +11,10 @@ from fleet import handlers
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.serving import Door, serving
+from dagmaster.cli.api_server import Door, serving
 from dagmaster.fleet import fleet, worker_options
 from dagmaster.settings import load_settings
-from dagmaster.web.serving import bind, url_of
+from dagmaster.web.server import bind, url_of
 
 
 class Server:

@@ -9,12 +9,12 @@ import orjson
 import pytest
 from fleet import fleet, rows, single
 
+from dagmaster.orchestrator.callback_requests import sign
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks, retry_seconds
-from dagmaster.orchestrator.sending import sign
-from dagmaster.orchestrator.shared import SharedConnection
-from dagmaster.outbound import Policy, policy_of
+from dagmaster.orchestrator.shared_connection import SharedConnection
 from dagmaster.store.connect import opened
 from dagmaster.store.secrets import derive, get_secret
+from dagmaster.url_policy import Policy, policy_of
 
 SECRET = b"a secret of the fleet"
 LOCAL = policy_of(["127.0.0.1"])

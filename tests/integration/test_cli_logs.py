@@ -11,7 +11,7 @@ from fleet import graph, retry, rows, single, task
 from owning import Owner, owner
 from serving import server
 
-from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed, TaskStarted
+from dagmaster.engine.messages import Load, TaskCompleted, TaskFailed, TaskStarted
 from dagmaster.model.graph import Graph
 from dagmaster.settings import load_settings
 from dagmaster.tasklogs import TaskLogs, open_task_logs
@@ -58,7 +58,7 @@ async def ask(*args: object) -> Called:
 async def test_the_only_log_is_shown_without_naming_its_node(dsn: str, where: list[str], logs: TaskLogs) -> None:
     async with owner(dsn) as one:
         await one.submit(single())
-        await one.advance(Resume())
+        await one.advance(Load())
         await run(one, "work", logs, "one\ntwo: ä\nthree")
         job_id = one.job_id
     done = await ask(*where, "logs", job_id)
@@ -72,13 +72,13 @@ async def test_among_several_the_failed_one_is_shown_else_there_is_a_choice(
 ) -> None:
     async with owner(dsn) as one:
         await one.submit(two())
-        await one.advance(Resume())
+        await one.advance(Load())
         await run(one, "a", logs, "fine")
         await run(one, "b", logs, "broken", fails=True)
         assert (await ask(*where, "logs", one.job_id)).out == "broken"
         assert (await ask(*where, "logs", one.job_id, "a")).out == "fine"
         await one.submit(two())
-        await one.advance(Resume())
+        await one.advance(Load())
         await run(one, "a", logs, "fine")
         await run(one, "b", logs, "fine too")
         done = await ask(*where, "logs", one.job_id)
@@ -99,7 +99,7 @@ async def test_attempts_are_followed_until_the_node_has_ended(
     monkeypatch.setattr(FileLogs, "_read", notice)
     async with owner(dsn) as one:
         await one.submit(single(retry=retry(1)))
-        await one.advance(Resume())
+        await one.advance(Load())
         await run(one, "work", logs, "first ", fails=True)
         following = asyncio.create_task(ask(*where, "logs", one.job_id, "work", "--follow"))
         await asyncio.to_thread(is_read.wait, 30)
@@ -114,7 +114,7 @@ async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> N
         await one.submit(single())
         job_id = one.job_id
         assert (await ask(*where, "logs", job_id)).err == f"error: no task of job {job_id} has begun\n"
-        await one.advance(Resume())
+        await one.advance(Load())
     done = await ask(*where, "logs", job_id, "work")
     assert (done.code, done.err) == (2, "error: attempt 1 of node 'work' has not begun\n")
     assert (await ask(*where, "logs", job_id, "none")).err == f"error: job {job_id} has no node 'none'\n"
@@ -126,7 +126,7 @@ async def test_logs_go_with_their_jobs(dsn: str, logs: TaskLogs) -> None:
         kept: list[str] = []
         for _ in range(2):
             await one.submit(single())
-            await one.advance(Resume())
+            await one.advance(Load())
             await run(one, "work", logs, "something")
             kept.append(f"{one.job_id}_work_0")
         await age(dsn, one.job_id)
@@ -138,7 +138,7 @@ async def test_logs_go_with_their_jobs(dsn: str, logs: TaskLogs) -> None:
 async def test_jobs_are_removed_although_their_logs_are_out_of_reach(dsn: str, logs: TaskLogs) -> None:
     async with owner(dsn) as one:
         await one.submit(single())
-        await one.advance(Resume())
+        await one.advance(Load())
         await run(one, "work", logs, "something")
     await age(dsn, one.job_id)
     env = {"DAGMASTER_LOG_URL": "foo://bar"}

@@ -101,11 +101,11 @@ def test_what_ctrl_c_interrupts_goes_on_with_dev(folder: Folder) -> None:
     read_until(running, "nap: running")
     code, err = stop(running, signal.SIGINT)
     assert code == 130
-    found = re.search(r"stopping: job (\d+) has not ended; it goes on with `dagmaster dev`", err)
+    found = re.search(r"stopping: job (\d+) has not ended; it continues with `dagmaster dev`", err)
     assert found
     job_id = found[1]
 
-    dev = folder.start("dev")
+    dev = folder.start("dev", "--port", "0")
     read_until(dev, "ready; stop with Ctrl-C")
     until(lambda: bool(folder.ask("show", job_id)["status"] == "completed"))
     submitted = folder.start("submit", "hello_world", "-i", "name=Ada", "--poll")

@@ -121,8 +121,9 @@ def test_in_a_pipe_a_long_output_is_cut_and_the_whole_is_there_as_json(tmp_path:
     )
     lines = call("run", long).out.splitlines()
     assert max(map(len, lines)) < 200
-    assert " completed in " in lines[-2]
-    assert lines[-1].startswith("see it in the web UI: dagmaster dev, then http://127.0.0.1:8080/ui/jobs/")
+    assert " completed in " in lines[-3]
+    assert lines[-2].startswith("in the web UI, while `dagmaster ")
+    assert lines[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
     assert [line.split()[0] for line in lines if " = " in line] == ["zebra", "apple"]
     whole = call("run", long, "--output", "json").json
     assert list(whole["result"])[:2] == ["zebra", "apple"]
@@ -133,9 +134,10 @@ def test_a_failed_job_shows_its_error_and_where_to_look(tmp_path: Path) -> None:
     done = call("run", write_workflow(tmp_path, FAILING))
     assert done.code == 1
     assert "bad: failed: it broke" in done.out
-    first, hint = done.err.splitlines()
+    first, hint, _, page = done.err.splitlines()
     assert first.endswith("failed: node bad failed: it broke")
     assert hint == f"what happened: dagmaster timeline {first.split()[1]}"
+    assert page == f"  http://127.0.0.1:8080/ui/jobs/{first.split()[1]}"
 
 
 def test_a_job_that_takes_too_long_is_left_to_others(tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ def test_a_job_that_takes_too_long_is_left_to_others(tmp_path: Path) -> None:
 
 def test_the_default_queue_is_chosen_and_said(tmp_path: Path) -> None:
     done = call("run", "hello_world", "--log-level", "info", "--json")
-    assert "tasks that name none go to 'default'" in done.err
+    assert "tasks that name no queue go to 'default'" in done.err
     assert done.json["status"] == "completed"
 
 

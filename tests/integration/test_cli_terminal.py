@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from command_line import call, write_workflow
@@ -21,6 +22,11 @@ nodes:
     queue: default
     params: {}
     retry: {max_attempts: 0}
+"""
+TOLERATING = """\
+workflow_id: tolerating
+nodes:
+  may_fail: {handler: fails_always, queue: default, retry: {max_attempts: 0}, allow_failure: true}
 """
 HANDLERS = """\
 from dagmaster import Permanent, handler
@@ -39,6 +45,7 @@ def failed(shared_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("DAGMASTER_DATABASE_URL", shared_dsn)
+        assert call("run", write_workflow(folder, TOLERATING, "t.yaml"), "--handlers", "handlers.py").code == 0
         done = call("run", write_workflow(folder, FAILING), "--handlers", "handlers.py", "--json")
         assert done.code == 1, done.err
         yield done.json["job_id"]
@@ -70,4 +77,33 @@ def test_lists_are_readable_at_a_narrow_terminal(failed: str, width: int) -> Non
     assert "✗ failed" in row
     [node] = [line for line in shown if line.startswith("check_the_customers_of_the_last_day ")]
     assert "✗ failed" in node
+    [tolerating] = [line for line in listed if " tolerating " in line]
+    assert "✓ completed ✗1 " in tolerating
     assert "nothing that could be checked" in " ".join(line.strip() for line in shown if line.startswith("    "))
+
+
+def test_sentences_break_between_words(failed: str) -> None:
+    told = at_terminal(80, "show", "nothing-of-this-name-is-there-and-so-the-line-is-long")
+    assert max(len(line) for line in told) <= 80
+    assert "`last` or `last:WORKFLOW`" in " ".join(told)
+
+
+def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> None:
+    nodes = "".join(
+        f"  step_{n}: {{handler: echo, params: {{text: '{'word ' * 30}'}}, next: step_{n + 1}}}\n" for n in range(8)
+    )
+    path = write_workflow(tmp_path, f"workflow_id: wordy\nnodes:\n{nodes}  step_8: {{handler: hello_world}}\n")
+    told = at_terminal(80, "run", path)
+    assert max(len(line) for line in told) <= 80
+    assert [line.split()[0] for line in told if line.endswith("…")] == [f"step_{n}" for n in range(8)]
+    assert told[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
+    [hint] = [line for line in told if line.startswith("the whole result: ")]
+    whole = call(*hint.removeprefix("the whole result: dagmaster ").split()).json
+    assert whole["result_data"]["step_7"]["echoed_params"]["text"].count("word") == 30
+
+
+@pytest.mark.timeout(60)
+def test_a_wide_row_of_sql_fits_and_opens_no_pager(failed: str) -> None:
+    told = at_terminal(80, "psql", "-c", "SELECT 'a' AS first, repeat('word ', 14) AS second, 'b' AS third")
+    assert any("RECORD 1" in line for line in told)
+    assert max(len(line) for line in told) <= 80

@@ -12,7 +12,7 @@ from command_line import call
 from fleet import Fleet, child, fan, fleet, graph, retry, rows, single, task
 from owning import Owner, owner
 
-from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed
+from dagmaster.engine.messages import Load, TaskCompleted, TaskFailed
 from dagmaster.model.workflow import FanInNode, FanOutNode
 from dagmaster.store.connect import opened
 from dagmaster.store.doctor import CHECKS, Finding, Limits, Severity, examine
@@ -31,7 +31,7 @@ def report(job_id: int, node: str = "work", kind: type = TaskCompleted) -> Any:
 
 async def live(one: Owner) -> None:
     await one.submit(single())
-    await one.advance(Resume())
+    await one.advance(Load())
 
 
 async def completed(one: Owner) -> None:
@@ -52,14 +52,14 @@ async def forgiven(one: Owner) -> None:
         "gather": FanInNode(next=("END",)),
     }
     await one.submit(graph(nodes, start="work"))
-    await one.advance(Resume())
+    await one.advance(Load())
     await one.advance(report(one.job_id, kind=TaskFailed))
     await one.advance(report(one.job_id, "spread__0", TaskFailed))
 
 
 async def fanned(one: Owner) -> None:
     await one.submit(fan(), {"items": [1, 2, 3]})
-    await one.advance(Resume())
+    await one.advance(Load())
 
 
 Base = Callable[[Owner], Awaitable[None]]

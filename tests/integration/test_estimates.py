@@ -10,13 +10,13 @@ from fleet import chain, child, fan, graph, rows, single, task
 from owning import owner
 from web import Web, web
 
-from dagmaster.engine.estimate import Basis, Usual
-from dagmaster.engine.messages import Resume, TaskFailed
+from dagmaster.engine.messages import Load, TaskFailed
+from dagmaster.explain.estimate import Basis, Usual
 from dagmaster.model.graph import Graph
-from dagmaster.model.standing import percent_done
+from dagmaster.model.progress import percent_done
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.standing import Histories, standing_of, usual_times
+from dagmaster.store.estimates import Histories, standing_of, usual_times
 
 PROMPT = 0.2
 
@@ -103,7 +103,7 @@ async def test_what_was_allowed_to_fail_counts_as_done(dsn: str) -> None:
     }
     async with owner(dsn) as one:
         await one.submit(graph(nodes, start="a"))
-        await one.advance(Resume())
+        await one.advance(Load())
         for node in ("a", "b__0"):
             await one.advance(TaskFailed(node, f"{one.job_id}_{node}_0", "w", datetime.now(UTC), "no luck"))
         async with opened(dsn, application="test") as conn:
@@ -290,3 +290,21 @@ async def test_what_has_no_rows_any_more_is_still_a_job(dsn: str) -> None:
         standing = await standing_of(conn, one.job_id)
         assert (standing.job.nodes, percent_done(standing.job)) == ({}, 0.0)
         assert standing.job.now - datetime.now(UTC) < timedelta(minutes=1)
+
+
+async def test_a_job_with_a_task_that_no_worker_takes_has_no_end_to_be_expected(dsn: str) -> None:
+    three = chain(3, "work")
+    async with gated(dsn, three) as (it, gate):
+        await it.fleet.run(three)
+        gate.open.clear()
+        progress = await begun(it, three)
+        assert progress["estimated_completion"] is not None
+        job_id = progress["job_id"]
+        await rows(dsn, "UPDATE dagapp.dag_workers SET wanted = 'drain'")
+        gate.open.set()
+        waits = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE job_id = %s"
+        await it.fleet.until(waits, lambda: [int(job_id)])
+        progress = await it.get(f"/api/v1/jobs/{job_id}/progress")
+        assert (progress["job_status"], progress["estimated_completion"]) == ("running", None)
+        await rows(dsn, "UPDATE dagapp.dag_workers SET wanted = 'run'")
+        await it.fleet.completed(int(job_id))

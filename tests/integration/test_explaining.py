@@ -12,14 +12,14 @@ from command_line import call
 from fleet import NEVER, Fleet, fan, fleet, graph, handlers, retry, single, task
 from owning import owner
 
-from dagmaster.engine.facts import Explanation, Kind
-from dagmaster.engine.messages import Resume
+from dagmaster.engine.messages import Load
 from dagmaster.errors import UnknownJob, UnknownNode
+from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.handlers import HandlerContext, Permanent
 from dagmaster.model.workflow import Branch, ConditionalNode, DependsOn, StartNode
 from dagmaster.store.connect import opened
-from dagmaster.store.explaining import explain_job, explain_node
-from dagmaster.store.steering import request_pause, request_retry, until
+from dagmaster.store.explanations import explain_job, explain_node
+from dagmaster.store.job_control import request_pause, request_retry, until
 from dagmaster.store.watch import note_orchestrator
 
 THRESHOLD = 120.0
@@ -156,7 +156,7 @@ async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
 async def test_a_full_queue_is_named_with_its_depth_and_its_limit(dsn: str) -> None:
     async with owner(dsn) as one:
         submitted = await one.submit(single())
-        await one.advance(Resume())
+        await one.advance(Load())
         running = Fleet(dsn)
         # As a dispatch that was held back leaves it: ready, with nothing on the queue.
         await running.rows("DELETE FROM dagapp.dag_tasks_waiting")

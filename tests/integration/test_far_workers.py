@@ -14,10 +14,10 @@ from dagmaster.handlers import registry
 from dagmaster.queues.http import HttpTransport
 from dagmaster.queues.postgres import PostgresLink
 from dagmaster.tasklogs.files import FileLogs
-from dagmaster.worker import doubts
-from dagmaster.worker.doubts import Freshness
+from dagmaster.worker import unconfirmed_claims
 from dagmaster.worker.health import health_app
 from dagmaster.worker.options import WorkerOptions
+from dagmaster.worker.unconfirmed_claims import Freshness
 from dagmaster.worker.worker import Worker
 
 FRESH, ROUND_TRIP = 0.02, 0.06
@@ -35,7 +35,7 @@ def delayed(whole: Callable[..., Any], seconds: float = ROUND_TRIP) -> Callable[
 
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubts, "FRESH_SECONDS", FRESH)
+    monkeypatch.setattr(unconfirmed_claims, "FRESH_SECONDS", FRESH)
 
 
 async def test_a_worker_far_from_the_database_works(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,32 +65,32 @@ async def test_a_worker_far_from_the_server_works(dsn: str, monkeypatch: pytest.
 async def test_a_worker_that_begins_none_of_its_claims_says_so(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(doubts, "SAY_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(unconfirmed_claims, "SAY_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(PostgresLink, "exchange", delayed(PostgresLink.exchange))
     monkeypatch.setattr(PostgresLink, "forgotten", delayed(PostgresLink.forgotten))
     async with fleet(dsn) as running:
         await running.orchestrator()
         worker = await running.worker(lease_seconds=0.001)  # Whatever takes longer than that is too late.
         job_id = await running.submit(single())
-        with caplog.at_level(logging.WARNING, "dagmaster.worker.doubts"):
+        with caplog.at_level(logging.WARNING, "dagmaster.worker.unconfirmed_claims"):
             await wait_until(lambda: bool(caplog.records))
         assert "1 claimed tasks do not begin" in caplog.text
-        await wait_until(lambda: worker.it.doubts.last_long)
+        await wait_until(lambda: worker.it.unconfirmed.last_long)
         transport = httpx.ASGITransport(health_app(worker.it))
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
             said = (await http.get("/health")).json()
         assert (said["status"], said["running"]) == ("degraded", [])
         worker.it._freshness._most = NEVER
         await running.completed(job_id)
-        assert not worker.it.doubts.last_long
+        assert not worker.it.unconfirmed.last_long
 
 
 def test_an_answer_may_take_longer_where_every_answer_does_but_never_half_a_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(doubts, "monotonic", lambda: now)
-    monkeypatch.setattr(doubts, "FRESH_SECONDS", 0.5)
+    monkeypatch.setattr(unconfirmed_claims, "monotonic", lambda: now)
+    monkeypatch.setattr(unconfirmed_claims, "FRESH_SECONDS", 0.5)
     fresh = Freshness(lease_seconds=6.0)
     assert fresh.holds(now - 0.5)
     for seconds in (0.6, 20.0, 0.1, 0.6, 0.7):  # Somewhere between it was near.

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call, write_workflow
 from fleet import handlers, rows
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from web import Web, web
 
 from dagmaster.authoring.catalog import Catalog
@@ -16,8 +17,9 @@ from dagmaster.authoring.implicit import QueueRules
 from dagmaster.cli import local
 from dagmaster.cli.backend import Order
 from dagmaster.handlers import Handler, Registry
+from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.queues.contract import Offer
+from dagmaster.queues.contract import Registration
 from dagmaster.queues.http import HttpTransport
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
@@ -132,7 +134,7 @@ async def test_a_worker_over_http_registers_its_contracts_too(dsn: str) -> None:
         async with it.real_server() as url:
             transport = HttpTransport(url)
             async with transport.open(None) as link:
-                await link.register(Offer("far", 7, ("earth",), ("dig",), 1, (contract,)))
+                await link.register(Registration("far", 7, ("earth",), ("dig",), 1, (contract,)))
             await transport.close()
         async with opened(dsn, application="test") as conn:
             known = await list_contracts(conn)
@@ -151,3 +153,96 @@ async def test_the_same_contract_again_changes_nothing(dsn: str) -> None:
             stamps.append(await rows(dsn, "SELECT max(registered_at) AS at FROM dagapp.dag_handlers"))
             await worker.stop()
         assert stamps[0] == stamps[1]
+
+
+REFUSED = "node 'dig': handler 'dig' refuses the parameter 'depth': it must be an integer, not a string ('deep')"
+
+
+def older_diggers() -> Registry:
+    """As they were when a depth was a word."""
+
+    class Word(BaseModel):
+        depth: str
+
+    known = handlers()
+    known.register(Handler("dig", dig, queue="earth", params=Word))
+    return known
+
+
+async def submit_locally(dsn: str, folder: Path) -> list[str]:
+    """The warnings of `dagmaster submit`."""
+    warnings: list[str] = []
+    order = Order(str(folder / "far.yaml"), (), (), (), {})
+    with local.opened(load_settings(database_url=dsn, workflows_dir=folder)) as backend:
+        await asyncio.to_thread(backend.submit, order, lambda receipt: warnings.extend(receipt.warnings))
+    return warnings
+
+
+async def test_parameters_that_no_worker_would_take_are_refused_at_submission(dsn: str, folder: Path) -> None:
+    (folder / "far.yaml").write_text(FAR.replace("depth: 3", "depth: deep"))
+    async with far(dsn, folder) as it:
+        await it.fleet.orchestrator()
+        await it.fleet.worker(known=diggers(), queues=("earth",))
+        refused = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 422)
+        assert REFUSED in refused["error"]["message"]
+        with pytest.raises(InvalidWorkflow, match="refuses the parameter 'depth'"):
+            await submit_locally(dsn, folder)
+        assert await rows(dsn, "SELECT 1 FROM dagapp.dag_jobs") == []
+        # What cannot be submitted can still be looked at, with the reason.
+        assert REFUSED in (await it.get("/api/v1/workflows/far"))["warnings"]
+        assert "refuses the parameter &#39;depth&#39;" in await it.get("/ui/submit?workflow=far")
+        [problem] = (await it.get("/api/v1/workflows"))["problems"]
+        assert (problem["message"], problem["severity"], problem["line"]) == (REFUSED, "warning", 4)
+
+
+async def test_parameters_that_some_worker_may_take_are_a_warning(dsn: str, folder: Path) -> None:
+    (folder / "far.yaml").write_text(FAR.replace("depth: 3", "depth: deep"))
+    async with far(dsn, folder) as it:
+        await it.fleet.orchestrator()
+        older = await it.fleet.worker(known=older_diggers(), queues=("earth",))
+        newer = await it.fleet.worker(known=diggers(), queues=("earth",))
+        assert (await it.get("/api/v1/handlers/dig"))["is_uniform"] is False
+        made = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
+        assert made["warnings"] == [REFUSED]
+        assert await submit_locally(dsn, folder) == [REFUSED]
+        await older.stop()
+        assert (await it.get("/api/v1/handlers/dig"))["is_uniform"] is True
+        await it.post("/api/v1/jobs", {"workflow_id": "far"}, 422)
+        await newer.stop()  # Whoever comes next may have any code.
+        await it.post("/api/v1/jobs", {"workflow_id": "far"}, 201)
+
+
+async def test_a_form_and_the_api_describe_inputs_as_their_handler_does(dsn: str, folder: Path) -> None:
+    class Described(BaseModel):
+        depth: int = Field(description="In spades.")
+
+    known = handlers()
+    known.register(Handler("dig", dig, queue="earth", params=Described))
+    given = FAR.replace("nodes:", "inputs: {n: integer}\nnodes:").replace("depth: 3", "depth: '{{ inputs.n }}'")
+    (folder / "far.yaml").write_text(given)
+    async with far(dsn, folder) as it:
+        await it.fleet.worker(known=known, queues=("earth",))
+        shown = await it.get("/api/v1/workflows/far")
+        assert shown["inputs"]["properties"]["n"]["description"] == "In spades."
+        assert "In spades." in await it.get("/ui/submit?workflow=far")
+
+
+async def test_validate_checks_against_what_workers_have_registered(dsn: str, folder: Path) -> None:
+    wrong = write_workflow(folder, FAR.replace("depth: 3", "depth: deep"), "wrong.yaml")
+    typo = write_workflow(folder, FAR.replace("handler: dig", "handler: dgi"), "typo.yaml")
+    async with web(dsn) as it:
+        await it.fleet.worker(known=diggers(), queues=("earth",))
+        database = ("--database-url", dsn)
+        good = await asyncio.to_thread(call, *database, "validate", str(folder / "far.yaml"))
+        assert (good.code, good.err) == (0, "")  # The queue is the one that the worker has registered.
+        checked = await asyncio.to_thread(call, *database, "validate", wrong, typo)
+        assert checked.code == 2
+        assert checked.out.splitlines() == [
+            f"{wrong}:4:39: error: {REFUSED}",
+            f"{typo}:4:18: warning: node 'dig' names an unknown handler 'dgi'; did you mean 'dig'?",
+        ]
+        unchecked = await asyncio.to_thread(call, *database, "validate", wrong, "--no-contracts")
+        assert REFUSED not in unchecked.out
+        async with it.real_server() as url:
+            asked = await asyncio.to_thread(call, "--url", url, "validate", wrong)
+        assert f"{wrong}:4:39: error: {REFUSED}" in asked.out

@@ -15,14 +15,14 @@ from web import Web, web
 from dagmaster.errors import DagmasterError, Misconfigured, TaskOver, TooLarge
 from dagmaster.handlers.contract import Progress
 from dagmaster.model.access import Role
-from dagmaster.queues.contract import Link, Offer, SavedCheckpoint, Standing, TaskMessage, TaskReport, Transport
+from dagmaster.queues.contract import Link, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport, Transport
 from dagmaster.queues.http import HttpLink, HttpTransport, ServerUnavailable
 from dagmaster.queues.httpbodies import Limits, batches
 from dagmaster.queues.httplogs import HttpLogs
 from dagmaster.tasklogs import LogUnavailable
-from dagmaster.web import working
+from dagmaster.web import remote_workers
 
-OFFER = Offer("far", 7, ("q",), ("echo",), 4)
+OFFER = Registration("far", 7, ("q",), ("echo",), 4)
 
 
 @asynccontextmanager
@@ -256,7 +256,7 @@ async def test_a_worker_that_the_server_forgot_is_given_up() -> None:
 
 
 async def test_another_protocol_is_no_protocol(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working, "PROTOCOL", 2)
+    monkeypatch.setattr(remote_workers, "PROTOCOL", 2)
     async with web(dsn) as it:
         with pytest.raises(Misconfigured, match="speaks protocol 2"):
             async with linked(it):
@@ -292,7 +292,7 @@ async def test_a_key_of_another_role_is_refused_with_a_hint(dsn: str) -> None:
 
 async def test_a_claim_that_is_cancelled_leaves_nothing_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     is_over = asyncio.Event()
-    whole = working.claim
+    whole = remote_workers.claim
 
     async def told(*args: Any, **options: Any) -> Any:
         try:
@@ -300,7 +300,7 @@ async def test_a_claim_that_is_cancelled_leaves_nothing_behind(dsn: str, monkeyp
         finally:
             is_over.set()
 
-    monkeypatch.setattr(working, "claim", told)
+    monkeypatch.setattr(remote_workers, "claim", told)
     async with web(dsn, single()) as it, linked(it) as link:
         waiting = asyncio.create_task(link.exchange([], 4))
         await it.fleet.until("SELECT count(*) > 0 AS ok FROM pg_stat_activity WHERE query LIKE 'LISTEN dagmaster_t%%'")

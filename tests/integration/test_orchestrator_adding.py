@@ -13,13 +13,13 @@ from web import Web, web
 from dagmaster.errors import Invalid, JobEnded, TaskOver
 from dagmaster.handlers import Handler, HandlerContext, Registry
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode, result_of
+from dagmaster.model.dynamic_nodes import encode_slices
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.slices import encode_slices
 from dagmaster.model.workflow import WaitNode
-from dagmaster.queues.contract import Offer, TaskReport
+from dagmaster.queues.contract import Registration, TaskReport
 from dagmaster.queues.http import HttpTransport
-from dagmaster.store.adding import add_to_job
 from dagmaster.store.connect import opened
+from dagmaster.store.dynamic_nodes import add_to_job
 from dagmaster.store.statements import run
 
 ONCE = RetryPolicy(max_attempts=0)
@@ -338,7 +338,7 @@ async def test_a_worker_without_a_database_adds_over_http(dsn: str) -> None:
             transport = HttpTransport(url)
             try:
                 async with transport.open(None) as link:
-                    await link.register(Offer("far", 7, ("q",), ("echo",), 4))
+                    await link.register(Registration("far", 7, ("q",), ("echo",), 4))
                     job_id = int((await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201))["job_id"])
                     [task] = await link.exchange([], 1)
                     slices = encode_slices([AddedNode(f"work.{n}", "echo", retry=ONCE) for n in range(3)], size=2)

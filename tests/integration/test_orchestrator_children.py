@@ -8,18 +8,18 @@ from unittest.mock import patch
 import pytest
 from fleet import Fleet, fleet, graph, retry, single, task
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.handlers import HandlerContext, Permanent
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import WaitNode, WorkflowNode
-from dagmaster.orchestrator import calling
+from dagmaster.orchestrator import child_jobs
 from dagmaster.store.connect import opened
-from dagmaster.store.explaining import explain_job
+from dagmaster.store.explanations import explain_job
+from dagmaster.store.job_control import request_retry
 from dagmaster.store.jobs import call_off_orphans
 from dagmaster.store.retention import read_limits, remove_old
-from dagmaster.store.steering import request_retry
-from dagmaster.store.steps import send_signal
+from dagmaster.store.signals import send_signal
 
 RUNS: list[int] = []
 
@@ -138,7 +138,7 @@ async def test_a_new_owner_submits_what_the_old_one_could_not(dsn: str) -> None:
         async def die(*_: Any) -> list[Any]:
             return []
 
-        with patch("dagmaster.orchestrator.orchestrator.place_calls", die):
+        with patch("dagmaster.orchestrator.orchestrator.start_children", die):
             job_id = await one.submit(calls(child(), inputs={"x": 1}))
             query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'sub'"
             await one.until(query, lambda: [job_id])
@@ -167,12 +167,12 @@ async def test_an_attempt_that_is_over_calls_nobody(running: Fleet) -> None:
     one = await until_called(running, job_id)
     await running.cancel(job_id)
     await running.ended(job_id, one["job_id"])
-    new = calling.NewJob(
-        patient(), {}, submitted_by="dagmaster", idempotency_key="late", caller=calling.Caller(job_id, "sub", "late")
+    new = child_jobs.NewJob(
+        patient(), {}, submitted_by="dagmaster", idempotency_key="late", caller=child_jobs.Caller(job_id, "sub", "late")
     )
     async with opened(running.dsn, application="test") as conn:
-        with pytest.raises(calling.UnknownJob):
-            await calling.submit(conn, new, threshold_seconds=30)
+        with pytest.raises(child_jobs.UnknownJob):
+            await child_jobs.submit(conn, new, threshold_seconds=30)
     assert len(await children(running, job_id)) == 1
 
 
@@ -249,7 +249,7 @@ async def test_a_child_gets_the_inputs_that_were_written_whoever_submits_it(dsn:
         async def die(*_: Any) -> list[Any]:
             return []
 
-        with patch("dagmaster.orchestrator.orchestrator.place_calls", die):
+        with patch("dagmaster.orchestrator.orchestrator.start_children", die):
             job_id = await one.submit(calls(child(m="{{ inputs.x }}"), inputs={"x": "{{ env.X | int }}"}))
             query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'sub'"
             await one.until(query, lambda: [job_id])

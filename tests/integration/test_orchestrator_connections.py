@@ -12,9 +12,9 @@ from fleet import Fleet, fleet, rows, single, wait_until
 from dagmaster.fleet import fleet as whole_fleet
 from dagmaster.fleet import worker_options
 from dagmaster.handlers import Registry
-from dagmaster.orchestrator import chores
+from dagmaster.orchestrator import chores, process
 from dagmaster.orchestrator.chores import Chore
-from dagmaster.orchestrator.shared import SharedConnection
+from dagmaster.orchestrator.shared_connection import SharedConnection
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import Connection
 
@@ -82,10 +82,10 @@ class Counted:
     """A chore that counts its turns, or fails in each."""
 
     def __init__(self, error: BaseException | None = None) -> None:
-        self.turns, self._error = 0, error
+        self.change_sets, self._error = 0, error
 
     async def run_once(self, conn: Connection) -> None:
-        self.turns += 1
+        self.change_sets += 1
         await conn.execute("SELECT 1" if self._error is None else "BEGIN")
         if self._error is not None:
             raise self._error
@@ -114,17 +114,38 @@ async def test_a_lost_connection_is_opened_again_for_all(dsn: str, monkeypatch: 
     try:
         await until_both(one, other, 2)
         await rows(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'doomed'")
-        await until_both(one, other, max(one.turns, other.turns) + 3)
+        await until_both(one, other, max(one.change_sets, other.change_sets) + 3)
     finally:
         await stop(running)
         await shared.close()
 
 
-async def until_both(one: Counted, other: Counted, turns: int) -> None:
-    await wait_until(lambda: min(one.turns, other.turns) >= turns)
+async def until_both(one: Counted, other: Counted, change_sets: int) -> None:
+    await wait_until(lambda: min(one.change_sets, other.change_sets) >= change_sets)
 
 
 async def stop(running: list[asyncio.Task[Any]]) -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_an_orchestrator_that_is_cancelled_twice_closes_its_connections(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, end = asyncio.Event(), process._end
+
+    async def end_slowly(tasks: Any) -> None:
+        await end(tasks)
+        ends.set()
+        await asyncio.Event().wait()
+
+    async with fleet(dsn) as running:
+        role = await running.orchestrator()
+        await beats_on(running)
+        monkeypatch.setattr(process, "_end", end_slowly)
+        monkeypatch.setattr(process, "leave", lambda *_: asyncio.sleep(0))
+        role._main.cancel()
+        await ends.wait()
+        await role._drop()
+        await running.until(f"SELECT count(*) = 0 AS ok FROM ({HELD}) held WHERE name IN ('heartbeat', 'maintenance')")

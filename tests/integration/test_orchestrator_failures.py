@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet import Fleet, child, fan, fleet, graph, retry, rows, single, task
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.handlers import HandlerContext, Permanent, Retry
 from dagmaster.model.workflow import FanInNode, FanOutNode
 from dagmaster.store.connect import opened

@@ -11,10 +11,11 @@ import pytest
 from fleet import NEVER, Fleet, chain, fan, fleet, graph, retry, rows, single, task
 
 from dagmaster.handlers import HandlerContext
-from dagmaster.orchestrator import chores, definitions, orchestrator, sight
-from dagmaster.store.connect import opened
+from dagmaster.orchestrator import chores, definitions, lease_judge, orchestrator
+from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.instances import register_worker, this_instance
+from dagmaster.store.job_control import request_cancel
 from dagmaster.store.jobs import NewJob
 
 # psycopg's pipelines complain, out of reach, when their connection is lost under them.
@@ -311,6 +312,31 @@ async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten
         assert failures == 5
 
 
+async def test_a_job_is_not_cancelled_before_that_was_asked_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even when its owner was cut off while it read its mail: what it reads may be younger than its question."""
+    is_cut_off, is_back = asyncio.Event(), asyncio.Event()
+    read_mail = orchestrator.read_mail
+
+    async def read_late(conn: Connection, *args: Any, **options: Any) -> Any:
+        if not is_back.is_set():
+            is_cut_off.set()
+            await is_back.wait()
+        return await read_mail(conn, *args, **options)
+
+    async with fleet(dsn) as running:
+        await running.orchestrator()
+        job_id = await running.submit(single())
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_jobs WHERE status = 'running'")
+        monkeypatch.setattr(orchestrator, "read_mail", read_late)
+        await asyncio.wait_for(is_cut_off.wait(), 20)
+        async with opened(dsn, application="test") as conn:
+            await request_cancel(conn, job_id, actor="somebody", reason=None)
+        asked_at = await running.value("SELECT clock_timestamp()")
+        is_back.set()
+        [job] = await running.ended(job_id)
+        assert job["status"] == "cancelled" and job["completed_at"] >= asked_at
+
+
 async def test_jobs_submitted_while_the_connection_is_away_are_found(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator(poll=0.3, orphan_scan_seconds=NEVER)
@@ -325,7 +351,7 @@ async def test_who_could_not_see_for_a_while_gives_up_nobody_for_a_lease(
 ) -> None:
     """PostgreSQL stood still, or the workers' table was locked: nobody could beat, and nobody could look."""
     now = 1000.0
-    monkeypatch.setattr(sight, "monotonic", lambda: now)
+    monkeypatch.setattr(lease_judge, "monotonic", lambda: now)
     old = "UPDATE dagapp.dag_workers SET last_heartbeat = clock_timestamp() - interval '1 minute'"
     status = "SELECT status FROM dagapp.dag_workers"
     async with fleet(dsn) as running, opened(dsn, application="test") as conn:

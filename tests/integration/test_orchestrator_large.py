@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from fleet import OrchestratorRole, chain, child, fan, fleet, graph, single, task, wait_until
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.engine.values import StoredValue
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.orchestrator import orchestrator as orchestrators
@@ -122,7 +122,7 @@ async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
     commit = orchestrators.commit
 
     async def measured(conn: Any, batch: Batch) -> None:
-        sizes.append(sum(turn.bytes for turn, _ in batch.turns))
+        sizes.append(sum(changes.bytes for changes, _ in batch.change_sets))
         await commit(conn, batch)
 
     async with fleet(dsn, swell=swell) as running:
@@ -184,8 +184,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: BaseException, workflow_id: s
     commit = orchestrators.commit
 
     async def choosy(conn: Any, batch: Batch) -> None:
-        for turn, _ in batch.turns:
-            if turn.job.graph.workflow.workflow_id == workflow_id and not turn.is_over:
+        for changes, _ in batch.change_sets:
+            if changes.job.graph.workflow.workflow_id == workflow_id and not changes.is_over:
                 raise error
         await commit(conn, batch)
 

@@ -3,17 +3,19 @@
 import asyncio
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
-from fleet import NEVER, Fleet, OrchestratorRole, chain, fan, fleet, graph, retry, single, task
+from fleet import NEVER, Fleet, OrchestratorRole, chain, fan, fleet, graph, retry, single, task, wait_until
 
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.handlers import HandlerContext
-from dagmaster.orchestrator import chores, clock
-from dagmaster.orchestrator.posts import Post
-from dagmaster.store.connect import connect, keep_json
+from dagmaster.orchestrator import chores, clock, orchestrator
+from dagmaster.orchestrator.envelopes import Envelope
+from dagmaster.store.connect import connect, connect_hot, keep_json
 
 # psycopg's pipelines complain, out of reach, when their connection is lost under them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -98,10 +100,10 @@ async def test_a_former_owner_that_wakes_up_can_change_nothing(dsn: str) -> None
         await make_stale(running, first)
         second = await running.orchestrator()
         assert await owner_of(running, job_id) == (second.id, 2)
-        async with await connect(dsn, application="woken", hot=True) as conn:
+        async with await connect_hot(dsn, application="woken") as conn:
             keep_json(conn)
             before = await running.events(job_id), await running.nodes(job_id)
-            first.it._inbox.append(Post(job_id, TimerDue(TimerKind.TIMEOUT, "n0", 0)))
+            first.it._inbox.append(Envelope(job_id, TimerDue(TimerKind.TIMEOUT, "n0", 0)))
             await first.it.cycle(conn)
             assert job_id not in first.it.jobs
             assert before == (await running.events(job_id), await running.nodes(job_id))
@@ -257,17 +259,51 @@ async def test_reading_everything_anew_loses_no_local_report(dsn: str) -> None:
         await assert_nothing_doubled(running, job_id)
 
 
-async def test_an_instance_whose_loop_stands_still_is_stalled_until_it_moves_again(dsn: str) -> None:
+STATUS = "SELECT status FROM dagapp.dag_orchestrators"
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """For what an orchestrator measures."""
+    passed = 0.0
+
+    def advance(seconds: float) -> None:
+        nonlocal passed
+        passed += seconds
+
+    for module in (orchestrator, clock):
+        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + passed)
+    return advance
+
+
+async def test_an_instance_whose_loop_stands_still_is_stalled_until_it_moves_again(
+    dsn: str, pass_time: Callable[[float], None]
+) -> None:
     async with fleet(dsn) as running:
         role = await running.orchestrator(heartbeat_seconds=NEVER, poll=NEVER, listens=False)
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE heartbeat_at > started_at")
         async with await connect(dsn, application="test") as conn:
-            role.it.stats.last_cycle_at = datetime.now(UTC) - timedelta(hours=1)
+            for _ in range(3):
+                assert await running.value(STATUS) == "running"
+                pass_time(role.intervals.orphan_threshold_seconds / 2.5)
+                await chores.beat(conn, role.it, role.intervals)
+            assert await running.value(STATUS) == "stalled"
+            await wait_until(lambda: role.it.seconds_since_cycle < 1, 10)
             await chores.beat(conn, role.it, role.intervals)
-            assert await running.value("SELECT status FROM dagapp.dag_orchestrators") == "stalled"
-            role.it.stats.last_cycle_at = datetime.now(UTC)
+            assert await running.value(STATUS) == "running"
+
+
+async def test_an_instance_that_was_stopped_as_a_whole_is_not_stalled(
+    dsn: str, pass_time: Callable[[float], None]
+) -> None:
+    """Or whose machine slept: whether its loop stands still is seen from now on."""
+    async with fleet(dsn) as running:
+        role = await running.orchestrator(heartbeat_seconds=NEVER, poll=NEVER, listens=False)
+        await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE heartbeat_at > started_at")
+        async with await connect(dsn, application="test") as conn:
+            pass_time(3600)
             await chores.beat(conn, role.it, role.intervals)
-            assert await running.value("SELECT status FROM dagapp.dag_orchestrators") == "running"
+            assert await running.value(STATUS) == "running"
 
 
 class SlowClock(datetime):

@@ -7,13 +7,13 @@ from typing import Any
 from fleet import NEVER, Fleet, OrchestratorRole, fan, fleet, retry, rows, single
 from owning import owner
 
-from dagmaster.engine.messages import Resume, RetryByHand, TaskFailed
+from dagmaster.engine.messages import Load, ManualRetry, TaskFailed
 from dagmaster.handlers import HandlerContext, Retry
 from dagmaster.model.compile import compile_graph
 from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
 from dagmaster.queues.contract import TaskReport
 from dagmaster.store.connect import opened
-from dagmaster.store.explaining import explain_node
+from dagmaster.store.explanations import explain_node
 from dagmaster.store.mailbox import add_mail
 
 EXHAUSTED = ("MemoryError", "Exception")
@@ -96,12 +96,12 @@ async def test_a_rule_ends_the_retries_and_is_told(dsn: str) -> None:
 async def test_what_is_tried_again_by_hand_goes_where_it_was_last(dsn: str) -> None:
     async with owner(dsn) as me:
         await me.submit(single(retry=retry(0, on_oom="heavy")))
-        await me.advance(Resume())
+        await me.advance(Load())
         task_id = f"{me.job_id}_work_0"
         await me.advance(TaskFailed("work", task_id, "w", datetime.now(UTC), "full", error_types=EXHAUSTED))
         await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = %s, owner_epoch = owner_epoch + 1", me.id)
         me.loaded = None
-        await me.advance(Resume(), RetryByHand("work", "ann"))
+        await me.advance(Load(), ManualRetry("work", "ann"))
         [waiting] = await rows(dsn, "SELECT task_id, queue FROM dagapp.dag_tasks_waiting")
         assert waiting == {"task_id": f"{me.job_id}_work_1", "queue": "heavy"}
 
@@ -109,12 +109,12 @@ async def test_what_is_tried_again_by_hand_goes_where_it_was_last(dsn: str) -> N
 async def test_a_worker_in_the_same_process_is_given_the_right_queue(dsn: str) -> None:
     async with owner(dsn) as me:
         await me.submit(fan(handler="echo", retry=retry(1, on_oom="heavy")), {"items": [1, 2]})
-        await me.advance(Resume())
+        await me.advance(Load())
         task_id = f"{me.job_id}_spread__1_0"
         given = TaskReport(task_id, me.job_id, "spread__1", "failed", error="full", error_types=EXHAUSTED)
-        turn = await me.advance(message_of(given, "w", datetime.now(UTC)))
-        [dispatch] = turn.dispatches.values()
-        assert (task_of(turn, dispatch).queue, queues_called(turn, ())) == ("heavy", {"heavy"})
+        changes = await me.advance(message_of(given, "w", datetime.now(UTC)))
+        [dispatch] = changes.dispatches.values()
+        assert (task_of(changes, dispatch).queue, queues_called(changes, ())) == ("heavy", {"heavy"})
         found = await rows(dsn, "SELECT node_id, queue FROM dagapp.dag_node_states WHERE parent_node_id IS NOT NULL")
         assert {row["node_id"]: row["queue"] for row in found} == {"spread__0": None, "spread__1": "heavy"}
 

@@ -13,9 +13,9 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import ApprovalNode, WaitNode
 from dagmaster.store.connect import opened
-from dagmaster.store.explaining import explain_job
-from dagmaster.store.steering import request_retry
-from dagmaster.store.steps import request_decision, send_signal, until_decided
+from dagmaster.store.explanations import explain_job
+from dagmaster.store.job_control import request_retry
+from dagmaster.store.signals import request_decision, send_signal, until_decided
 
 HEARD: list[Any] = []
 

@@ -6,17 +6,20 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from command_line import call
 from fleet import graph, retry, rows, task
 from web import Web, web
 
-from dagmaster.cli.watching import look, with_outcomes
+from dagmaster.cli import local
+from dagmaster.cli.job_watch import look, with_outcomes
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode
+from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
+from dagmaster.store.estimates import Histories, standing_of
 from dagmaster.store.job_page import failed_nodes
 from dagmaster.store.jobs import get_job, list_nodes
-from dagmaster.store.standing import Histories, standing_of
 from dagmaster.web.ui.gantt import gantt_of
 from dagmaster.web.ui.job_nodes import definition_of
 
@@ -188,6 +191,22 @@ async def test_tolerated_failures_are_told_in_lists_and_all_of_them_are_found(it
     assert "1 failure tolerated" in page
     assert "a bad item" in page.partition('id="tolerated"')[2].partition("</section>")[0]
     assert 'id="node-spread__1"' in await it.get(f"/ui/jobs/{job_id}?status=failed")
+
+
+async def test_tolerated_failures_are_counted_by_the_api_and_the_command_line(it: Web) -> None:
+    tolerated, clean, broken = [
+        await submitted(it, outcome) for outcome in ("completed_with_failures", "completed", "failed")
+    ]
+    expected = {str(tolerated): 1, str(clean): 0, str(broken): 0}
+    listed = (await it.get("/api/v1/jobs"))["items"]
+    assert {job["job_id"]: job["tolerated_failures"] for job in listed} == expected
+    assert (await it.get(f"/api/v1/jobs/{tolerated}"))["tolerated_failures"] == 1
+    with local.opened(load_settings(database_url=it.dsn)) as backend:
+        found = await asyncio.to_thread(backend.jobs, status=None, workflow_id=None, limit=9)
+    assert {str(job["job_id"]): job["tolerated_failures"] for job in found} == expected
+    plain = await asyncio.to_thread(call, "--database-url", it.dsn, "jobs", "--output", "plain")
+    [row] = [line for line in plain.out.splitlines() if line.startswith(str(tolerated))]
+    assert row.split()[2] == "completed" and row.endswith("1 tolerated failure")
 
 
 async def test_failed_children_come_in_the_order_of_their_items(it: Web) -> None:

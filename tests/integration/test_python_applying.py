@@ -13,13 +13,13 @@ from dagmaster.errors import Invalid, JobEnded
 from dagmaster.fleet import rules_of
 from dagmaster.handlers.current import find_current_task
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode
-from dagmaster.python.applying import apply, create_task
+from dagmaster.python.apply_items import apply, create_task
 from dagmaster.python.graphs import Group, Item, Task, within
 from dagmaster.python.jobs import add_task_to_job, create_job
 from dagmaster.python.local import LocalFleet
-from dagmaster.python.mapping import map as map_chunks
-from dagmaster.python.mapping import reduce as reduce_layers
-from dagmaster.python.planning import Planner
+from dagmaster.python.map_reduce import map as map_chunks
+from dagmaster.python.map_reduce import reduce as reduce_layers
+from dagmaster.python.node_plans import Planner
 from dagmaster.python.sync import apply_sync
 from dagmaster.python.tasks import task
 from dagmaster.python.workflows import workflow

@@ -12,7 +12,7 @@ import dagmaster
 from dagmaster import errors, sync
 from dagmaster.handlers.current import find_current_task
 from dagmaster.model.states import JobStatus
-from dagmaster.python.applying import apply, create_task
+from dagmaster.python.apply_items import apply, create_task
 from dagmaster.python.context import OrchContext, _shared, get_current_context
 from dagmaster.python.graphs import Group, Task
 from dagmaster.python.jobs import (

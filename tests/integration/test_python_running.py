@@ -20,7 +20,7 @@ from dagmaster.errors import DatabaseUnavailable, Invalid, UnknownHandler
 from dagmaster.handlers import registry
 from dagmaster.model.states import JobStatus
 from dagmaster.python.local import LocalFleet
-from dagmaster.python.submitting import submit_async
+from dagmaster.python.submission import submit_async
 
 
 @pytest.fixture(autouse=True)

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from fleet import NO_RETRY, fan, graph, retry, rows, single, task
 from owning import Owner, owner
+from psycopg.errors import LockNotAvailable
 
-from dagmaster.engine.messages import Cancel, Resume, TaskFailed
+from dagmaster.engine.messages import Cancel, Load, TaskFailed
 from dagmaster.errors import TaskOver
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.queues.postgres import PostgresLink
 from dagmaster.store import instances, tasks
-from dagmaster.store.connect import Connection, connect, keep_json, opened
+from dagmaster.store.connect import Connection, connect, connect_hot, keep_json, opened
 from dagmaster.store.instances import this_instance
-from dagmaster.store.signals import Notifier
+from dagmaster.store.notifications import Notifier
 
 
 @pytest.fixture
@@ -46,8 +47,8 @@ class Claimer:
 @asynccontextmanager
 async def claimer(dsn: str, *queues: str, is_registered: bool = True) -> AsyncIterator[Claimer]:
     async with (
-        await connect(dsn, application="test", hot=True) as durable,
-        await connect(dsn, application="test", hot=True, durable=False) as quick,
+        await connect_hot(dsn, application="test") as durable,
+        await connect_hot(dsn, application="test", durable=False) as quick,
     ):
         for conn in (durable, quick):
             keep_json(conn)
@@ -61,7 +62,7 @@ async def put(me: Owner, name: str = "work", queue: str = "q", retry: RetryPolic
     """A started job with one task that waits."""
     work = task("echo", "END", queue=queue, params={"n": name}, retry=retry)
     await me.submit(graph({name: work}, start=name), **options)
-    await me.advance(Resume())
+    await me.advance(Load())
     return me.job_id
 
 
@@ -73,7 +74,7 @@ async def count(dsn: str, table: str) -> int:
 async def test_a_claimed_task_says_all_that_a_worker_needs(dsn: str, me: Owner) -> None:
     what = single("resize", params={"x": [1, {"ü": None}]}, timeout_seconds=42)
     await me.submit(what, correlation_id="c-9")
-    turn = await me.advance(Resume())
+    turn = await me.advance(Load())
     async with claimer(dsn) as worker:
         [message] = await worker.claim(5)
     assert message == TaskMessage(
@@ -135,11 +136,52 @@ async def test_a_checkpoint_of_an_attempt_that_is_over_is_refused(dsn: str, me: 
         assert again.checkpoint_phase is None
 
 
+# What a crash of the server does to a claim, which may be lost and repeated.
+UNDO_CLAIMS = """
+    WITH undone AS (DELETE FROM dagapp.dag_tasks_running RETURNING *)
+    INSERT INTO dagapp.dag_tasks_waiting (
+        task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds, dispatched_at
+    )
+    SELECT task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
+        dispatched_at
+    FROM undone
+"""
+
+
+async def test_a_checkpoint_of_a_task_that_is_not_the_workers_is_refused(dsn: str, me: Owner) -> None:
+    """It neither takes the task from where it waits, nor counts beside those of the worker that has it now."""
+    await put(me, retry=retry(3))
+    async with claimer(dsn) as first, claimer(dsn) as second:
+        [message] = await first.claim(1)
+        await rows(dsn, UNDO_CLAIMS)
+        with pytest.raises(TaskOver, match=f"no longer held by worker {first.worker_id}"):
+            await first.queue.save(message.task_id, SAVED)
+        assert await count(dsn, "dag_tasks_waiting") == 1
+        assert [claimed.task_id for claimed in await second.claim(1)] == [message.task_id]
+        await second.queue.save(message.task_id, SavedCheckpoint("one", b"{}"))
+        with pytest.raises(TaskOver):
+            await first.queue.save(message.task_id, SAVED)
+    assert [row["phase_name"] for row in await rows(dsn, "SELECT phase_name FROM dagapp.dag_checkpoints")] == ["one"]
+
+
+async def test_a_task_is_not_taken_away_while_its_checkpoint_is_being_saved(dsn: str, me: Owner) -> None:
+    """Otherwise the next attempt could begin without it."""
+    await put(me, retry=retry(3))
+    async with claimer(dsn) as worker, await connect(dsn, application="test", lock_timeout_seconds=0.1) as conn:
+        [message] = await worker.claim(1)
+        await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
+        async with worker.durable.transaction():
+            await worker.queue.save(message.task_id, SAVED)
+            with pytest.raises(LockNotAvailable):
+                await instances.rescue_tasks(conn, lost_after_seconds=60)
+        assert await instances.rescue_tasks(conn, lost_after_seconds=60) == 1
+
+
 async def test_higher_priority_comes_first_then_the_oldest_started_job_then_creation(dsn: str, me: Owner) -> None:
     old = await put(me, "old")
     urgent = await put(me, "urgent", priority=9)
     await me.submit(fan(), {"items": [0, 1, 2]})
-    await me.advance(Resume())
+    await me.advance(Load())
     young = await put(me, "young")
     urgent_too = await put(me, "urgent2", priority=9)
     low = await put(me, "low", priority=-1)
@@ -182,7 +224,7 @@ async def test_a_worker_takes_from_its_own_queues_only(dsn: str, me: Owner) -> N
 
 async def test_no_more_is_claimed_than_asked_for(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(10))})
-    await me.advance(Resume())
+    await me.advance(Load())
     async with claimer(dsn) as worker:
         assert len(await worker.claim(3)) == 3
         assert await worker.claim(0) == []
@@ -191,7 +233,7 @@ async def test_no_more_is_claimed_than_asked_for(dsn: str, me: Owner) -> None:
 
 async def test_two_claimers_never_get_the_same_task(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(500))})
-    await me.advance(Resume())
+    await me.advance(Load())
 
     async def take_all() -> list[str]:
         taken: list[str] = []
@@ -215,8 +257,7 @@ async def test_a_claimer_passes_over_what_another_is_just_claiming(dsn: str, me:
     await put(me, "first", priority=5)
     await put(me, "second")
     async with claimer(dsn) as slow, claimer(dsn) as quick, slow.durable.transaction():
-        cursor = await tasks.start_claim(slow.durable, slow.worker_id, 1)
-        assert [row["node_id"] for row in await cursor.fetchall()] == ["first"]
+        assert [row["node_id"] for row in await tasks.claim(slow.durable, slow.worker_id, 1)] == ["first"]
         assert [message.node_id for message in await quick.claim(5)] == ["second"]
 
 
@@ -267,7 +308,7 @@ async def test_a_report_does_not_end_the_hold_of_another(dsn: str, me: Owner) ->
 
 async def test_a_claim_whose_answer_was_lost_is_found_again(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(4))})
-    await me.advance(Resume())
+    await me.advance(Load())
     async with claimer(dsn) as worker, claimer(dsn) as other:
         known, lost = await worker.claim(2), await worker.claim(1)
         await other.claim(1)
@@ -318,7 +359,7 @@ async def test_the_depth_of_each_queue_is_known(dsn: str, me: Owner) -> None:
 
 async def test_a_thousand_tasks_are_reported_in_one_exchange(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(1000))})
-    await me.advance(Resume())
+    await me.advance(Load())
     async with claimer(dsn) as worker:
         claimed = await worker.claim(2000)
         assert len(claimed) == 1000

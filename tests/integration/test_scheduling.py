@@ -10,11 +10,11 @@ from fleet import fleet, graph, rows, task
 
 from dagmaster.errors import Conflict, Invalid, UnknownSchedule
 from dagmaster.model.graph import Graph
-from dagmaster.orchestrator.scheduling import LOOK_SECONDS, Scheduling
+from dagmaster.orchestrator.schedules import POLL_SECONDS, Scheduling
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.doctor import examine
-from dagmaster.store.firing import backfill, claim_due, fire, trigger
 from dagmaster.store.retention import read_limits, remove_old
+from dagmaster.store.schedule_runs import backfill, claim_due, fire, trigger
 from dagmaster.store.schedules import (
     get_schedule,
     list_schedules,
@@ -321,7 +321,7 @@ async def test_the_chore_looks_again_at_a_time_that_is_near(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         sooner = await Scheduling(threshold_seconds=THRESHOLD).run_once(conn)
         assert sooner is not None
-        assert 0 < sooner < LOOK_SECONDS
+        assert 0 < sooner < POLL_SECONDS
         await asyncio.sleep(sooner)
         await Scheduling(threshold_seconds=THRESHOLD).run_once(conn)
     assert await rows(dsn, JOBS) != []

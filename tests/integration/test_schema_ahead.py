@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import psycopg
+import pytest
 from fleet import chain, rows, single
 from web import web
 
-from dagmaster.store.connect import connect
+from dagmaster.store.connect import PlanOutgrown, connect_hot, may_pass
 from dagmaster.store.instances import list_orchestrators, register_orchestrator, this_instance
+from dagmaster.store.statements import Statement, run_statement
 from dagmaster.store.tables import Base
 
 TABLES = [table.fullname for table in Base.metadata.tables.values()]
@@ -48,7 +50,7 @@ async def test_everything_goes_on_while_columns_are_added(dsn: str) -> None:
 
 async def test_a_plan_that_the_schema_has_outgrown_is_made_again(dsn: str) -> None:
     change = "ALTER TABLE dagapp.dag_orchestrators ALTER COLUMN hostname TYPE {}"
-    async with await connect(dsn, application="test", hot=True) as conn:
+    async with await connect_hot(dsn, application="test") as conn:
         await register_orchestrator(conn, this_instance())
         before = await list_orchestrators(conn)
         await rows(dsn, change.format("text"))
@@ -60,7 +62,7 @@ async def test_a_plan_that_the_schema_has_outgrown_is_made_again(dsn: str) -> No
 
 async def test_in_a_transaction_it_is_made_again_by_the_next_one(dsn: str) -> None:
     change = "ALTER TABLE dagapp.dag_orchestrators ALTER COLUMN hostname TYPE {}"
-    async with await connect(dsn, application="test", hot=True) as conn:
+    async with await connect_hot(dsn, application="test") as conn:
         await list_orchestrators(conn)
         await rows(dsn, change.format("text"))
         try:
@@ -68,10 +70,18 @@ async def test_in_a_transaction_it_is_made_again_by_the_next_one(dsn: str) -> No
             try:
                 async with conn.transaction():
                     await list_orchestrators(conn)
-            except psycopg.errors.FeatureNotSupported as error:
+            except PlanOutgrown as error:
                 refused = error
             assert refused is not None
             async with conn.transaction():
                 await list_orchestrators(conn)
         finally:
             await rows(dsn, change.format("varchar(255)"))
+
+
+async def test_what_is_truly_not_supported_is_not_tried_again(dsn: str) -> None:
+    odd = Statement(b"CREATE TABLE elsewhere.dagapp.odd ()", ())
+    async with await connect_hot(dsn, application="test") as conn:
+        with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
+            await run_statement(conn, odd)
+        assert not may_pass(refused.value)

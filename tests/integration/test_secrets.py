@@ -12,7 +12,7 @@ from fleet import fan, fleet, graph, handlers, retry, rows, task
 from pydantic import SecretStr
 from web import Web, web
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.fleet import _with_sealed_env
 from dagmaster.handlers import Handler
 from dagmaster.model.compile import compile_graph
@@ -21,11 +21,11 @@ from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode, InputSpec, InputType, WorkflowNode
 from dagmaster.python.inputs import inputs_of
 from dagmaster.python.signatures import Signature
-from dagmaster.queues.contract import Offer
+from dagmaster.queues.contract import Registration
 from dagmaster.queues.http import HttpTransport
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
-from dagmaster.store.sealing import Sealer, open_sealer
+from dagmaster.store.sealer import Sealer, open_sealer
 
 CLEAR = 'hunter2-"quoted"-ünïcode'
 DECLARED = {"token": "string"}
@@ -148,7 +148,7 @@ async def test_a_worker_over_http_is_given_the_secrets_of_its_own_task_only(dsn:
         async with it.real_server() as url:
             transport = HttpTransport(url)
             async with transport.open(None) as link:
-                await link.register(Offer("far", 7, ("q",), ("use",), 1))
+                await link.register(Registration("far", 7, ("q",), ("use",), 1))
                 await it.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": CLEAR}}, 201)
                 [message] = await link.exchange([], 1)
                 [reference] = [

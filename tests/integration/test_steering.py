@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from fleet import Fleet, chain, child, fan, fleet, graph, retry, rows, single, task
 
+from dagmaster.engine.change_set import Rules
 from dagmaster.engine.decide import decide
-from dagmaster.engine.messages import Pause, Resume
+from dagmaster.engine.messages import Load, Pause
 from dagmaster.engine.state import new_job
-from dagmaster.engine.turn import Rules
 from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownJob, UnknownNode
 from dagmaster.handlers import HandlerContext, Permanent
 from dagmaster.model.workflow import FanInNode, FanOutNode, WaitNode
 from dagmaster.orchestrator.orchestrator import Orchestrator, _Work
 from dagmaster.store.batch import Batch
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.signals import Notifier
-from dagmaster.store.steering import request_pause, request_resume, request_retry, until
+from dagmaster.store.job_control import request_pause, request_resume, request_retry, until
+from dagmaster.store.notifications import Notifier
 from dagmaster.web.views import run_seconds
 
 THRESHOLD = 30.0
@@ -334,11 +334,11 @@ class Eager:
 
 
 async def test_a_job_that_is_paused_in_the_turn_that_starts_it_runs_nothing_here() -> None:
-    for messages, claimed in (([Resume()], 1), ([Resume(), Pause()], 0)):
+    for messages, claimed in (([Load()], 1), ([Load(), Pause()], 0)):
         orchestrator = Orchestrator(Rules(), Notifier(""))
         orchestrator.local = Eager()  # type: ignore[assignment]
         turn = decide(new_job(1, single(), {}, datetime.now(UTC)), messages, datetime.now(UTC), Rules())
         assert len(turn.dispatches) == 1
-        work = _Work(Batch("me", "eager", turns=[(turn, 1)]), {})
+        work = _Work(Batch("me", "eager", change_sets=[(turn, 1)]), {})
         orchestrator._assign_local(work)
         assert len(work.local) == claimed

@@ -10,7 +10,7 @@ from fleet import chain, fan, graph, retry, rows, single, task
 from owning import Owner, owner
 
 from dagmaster.engine.decide import claim_here
-from dagmaster.engine.messages import Cancel, Resume, TaskCompleted, TaskFailed, TaskStarted, TimerDue, TimerKind
+from dagmaster.engine.messages import Cancel, Load, TaskCompleted, TaskFailed, TaskStarted, TimerDue, TimerKind
 from dagmaster.store import jobs
 from dagmaster.store.batch import OwnershipLost, RowsDiffer, commit, settle_versions
 from dagmaster.store.instances import take_over_jobs, this_instance
@@ -46,7 +46,7 @@ def failed(me: Owner, node: str = "work", attempt: int = 0, **more: Any) -> Task
 
 async def test_a_batch_writes_job_nodes_tasks_and_events(dsn: str, me: Owner) -> None:
     await me.submit(single(params={"a": [1, "ü"]}, timeout_seconds=77), priority=5, correlation_id="c")
-    await me.advance(Resume())
+    await me.advance(Load())
     [job] = await rows(dsn, "SELECT * FROM dagapp.dag_jobs")
     assert (job["status"], job["owner_id"], job["version"]) == ("running", me.id, 1)
     assert job["started_at"] is not None
@@ -84,7 +84,7 @@ async def test_a_batch_writes_job_nodes_tasks_and_events(dsn: str, me: Owner) ->
 
 async def test_a_result_ends_the_job_and_keeps_what_was_reported(dsn: str, me: Owner) -> None:
     await me.submit(single())
-    await me.advance(Resume())
+    await me.advance(Load())
     await me.advance(completed(me, output=b'{"big": 1}', duration_ms=12))
     [job] = await rows(dsn, "SELECT * FROM dagapp.dag_jobs")
     assert (job["status"], job["owner_id"]) == ("completed", None)
@@ -104,10 +104,10 @@ async def test_a_result_ends_the_job_and_keeps_what_was_reported(dsn: str, me: O
 async def test_a_task_that_is_taken_here_never_waits(dsn: str, me: Owner) -> None:
     await me.submit(single())
     loaded = await me.load()
-    turn = me.decide(loaded, Resume())
-    [dispatch] = turn.dispatches.values()
-    claim_here(turn, dispatch, "local")
-    await commit(me.conn, me.batch((turn, 1), worker_id="local", local={dispatch.task_id}))
+    changes = me.decide(loaded, Load())
+    [dispatch] = changes.dispatches.values()
+    claim_here(changes, dispatch, "local")
+    await commit(me.conn, me.batch((changes, 1), worker_id="local", local={dispatch.task_id}))
     assert await rows(dsn, "SELECT * FROM dagapp.dag_tasks_waiting") == []
     [running] = await rows(dsn, "SELECT task_id, worker_id FROM dagapp.dag_tasks_running")
     assert running == {"task_id": dispatch.task_id, "worker_id": "local"}
@@ -120,11 +120,11 @@ async def test_an_owner_that_lost_a_job_writes_nothing_and_is_told_which(dsn: st
     kept = await me.submit(single())
     await me.submit(single())
     loaded = {job_id: await me.load(job_id) for job_id in (kept.job_id, me.job_id)}
-    turns = [(me.decide(one, Resume()), one.owner_epoch) for one in loaded.values()]
+    change_sets = [(me.decide(one, Load()), one.owner_epoch) for one in loaded.values()]
     await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = 'thief' WHERE job_id = %s", me.job_id)
     before = await everything(dsn)
     with pytest.raises(OwnershipLost) as caught:
-        await commit(me.conn, me.batch(*turns, mail=[1, 2]))
+        await commit(me.conn, me.batch(*change_sets, mail=[1, 2]))
     assert caught.value.job_ids == {me.job_id}
     assert await everything(dsn) == before
 
@@ -135,7 +135,7 @@ async def test_a_job_that_came_back_under_a_new_epoch_is_lost_to_the_old_one(dsn
     await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_epoch = owner_epoch + 1")
     before = await everything(dsn)
     with pytest.raises(OwnershipLost):
-        await commit(me.conn, me.batch((me.decide(loaded, Resume()), loaded.owner_epoch)))
+        await commit(me.conn, me.batch((me.decide(loaded, Load()), loaded.owner_epoch)))
     assert await everything(dsn) == before
     assert (await me.load()).owner_epoch == 2
 
@@ -145,7 +145,7 @@ async def test_a_job_that_is_gone_is_lost(dsn: str, me: Owner) -> None:
     loaded = await me.load()
     await rows(dsn, "DELETE FROM dagapp.dag_jobs")
     with pytest.raises(OwnershipLost) as caught:
-        await commit(me.conn, me.batch((me.decide(loaded, Resume()), 1)))
+        await commit(me.conn, me.batch((me.decide(loaded, Load()), 1)))
     assert caught.value.job_ids == {me.job_id}
 
 
@@ -157,14 +157,14 @@ async def test_rows_that_are_not_as_known_refuse_the_whole_batch(dsn: str, me: O
         await rows(dsn, f"UPDATE dagapp.{table} SET version = version + 1 WHERE job_id = %s", me.job_id)
         before = await everything(dsn)
         with pytest.raises(RowsDiffer):
-            await commit(me.conn, me.batch(*((me.decide(one, Resume()), 1) for one in loaded)))
+            await commit(me.conn, me.batch(*((me.decide(one, Load()), 1) for one in loaded)))
         assert await everything(dsn) == before
 
 
 async def test_committing_the_same_turn_twice_is_refused(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": [1, 2]})
     loaded = await me.load()
-    batch = me.batch((me.decide(loaded, Resume()), 1))
+    batch = me.batch((me.decide(loaded, Load()), 1))
     await commit(me.conn, batch)
     before = await everything(dsn)
     with pytest.raises((RowsDiffer, psycopg.Error)):
@@ -175,16 +175,16 @@ async def test_committing_the_same_turn_twice_is_refused(dsn: str, me: Owner) ->
 async def test_a_job_that_has_ended_never_changes(dsn: str, me: Owner) -> None:
     await me.submit(single())
     loaded = await me.load()
-    turn = me.decide(loaded, Resume())
+    changes = me.decide(loaded, Load())
     for status in ("completed", "failed", "cancelled"):
         await rows(dsn, "UPDATE dagapp.dag_jobs SET status = %s::dagapp.job_status", status)
         before = await everything(dsn)
         with pytest.raises(RowsDiffer):  # still owned, by somebody's hand
-            await commit(me.conn, me.batch((turn, 1)))
+            await commit(me.conn, me.batch((changes, 1)))
         assert await everything(dsn) == before
     await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = NULL")
     with pytest.raises(OwnershipLost):
-        await commit(me.conn, me.batch((turn, 1)))
+        await commit(me.conn, me.batch((changes, 1)))
 
 
 async def test_events_are_written_with_the_change_or_not_at_all(dsn: str, me: Owner) -> None:
@@ -197,13 +197,13 @@ async def test_events_are_written_with_the_change_or_not_at_all(dsn: str, me: Ow
     )
     before = await everything(dsn)
     with pytest.raises(psycopg.errors.RaiseException):
-        await commit(me.conn, me.batch((me.decide(loaded, Resume()), 1)))
+        await commit(me.conn, me.batch((me.decide(loaded, Load()), 1)))
     assert await everything(dsn) == before
 
 
 async def test_the_first_report_of_how_an_attempt_ended_is_kept(dsn: str, me: Owner) -> None:
     await me.submit(chain(2))
-    await me.advance(Resume())
+    await me.advance(Load())
     await me.advance(completed(me, "n0", output=b'{"first": true}'))
     await me.advance(failed(me, "n0"), completed(me, "n0", output=b'{"second": true}'))
     [result] = await rows(dsn, "SELECT status, output, error_message FROM dagapp.dag_task_results")
@@ -212,7 +212,7 @@ async def test_the_first_report_of_how_an_attempt_ended_is_kept(dsn: str, me: Ow
 
 async def test_a_report_takes_the_place_of_a_row_that_says_running(dsn: str, me: Owner) -> None:
     await me.submit(single())
-    await me.advance(Resume())
+    await me.advance(Load())
     await rows(
         dsn,
         """INSERT INTO dagapp.dag_task_results (task_id, job_id, node_id, status, worker_id)
@@ -227,7 +227,7 @@ async def test_a_report_takes_the_place_of_a_row_that_says_running(dsn: str, me:
 
 async def test_a_report_of_a_superseded_attempt_is_kept_and_changes_nothing(dsn: str, me: Owner) -> None:
     await me.submit(single(retry=retry(1)))
-    await me.advance(Resume())
+    await me.advance(Load())
     await me.advance(TaskStarted("work", f"{me.job_id}_work_0", "worker", now()))
     await me.advance(TimerDue(TimerKind.TIMEOUT, "work", 0))
     before = (await everything(dsn))["dag_node_states"]
@@ -244,7 +244,7 @@ async def test_a_report_of_a_superseded_attempt_is_kept_and_changes_nothing(dsn:
 
 async def test_a_retried_node_keeps_its_params_and_clears_the_rest(dsn: str, me: Owner) -> None:
     await me.submit(single(params={"p": 1}, retry=retry(2, delay=60)))
-    await me.advance(Resume())
+    await me.advance(Load())
     await me.advance(failed(me))
     [node] = await rows(dsn, "SELECT * FROM dagapp.dag_node_states WHERE node_id = 'work'")
     assert (node["status"], node["retry_count"], node["max_retries"]) == ("ready", 1, 2)
@@ -258,7 +258,7 @@ async def test_a_retried_node_keeps_its_params_and_clears_the_rest(dsn: str, me:
 
 async def test_a_cancelled_job_leaves_nothing_on_a_queue(dsn: str, me: Owner) -> None:
     await me.submit(fan(), {"items": list(range(20))})
-    await me.advance(Resume())
+    await me.advance(Load())
     assert len(await rows(dsn, "SELECT 1 FROM dagapp.dag_tasks_waiting")) == 20
     await me.advance(Cancel("ada", "enough"))
     assert await rows(dsn, "SELECT 1 FROM dagapp.dag_tasks_waiting") == []
@@ -270,7 +270,7 @@ async def test_a_cancelled_job_leaves_nothing_on_a_queue(dsn: str, me: Owner) ->
 
 async def test_long_errors_are_cut_to_what_the_columns_hold(dsn: str, me: Owner) -> None:
     await me.submit(single())
-    await me.advance(Resume())
+    await me.advance(Load())
     await me.advance(TaskFailed("work", f"{me.job_id}_work_0", "w", now(), "\U0001f680" * 5000))
     for table in ("dag_jobs", "dag_task_results", "dag_node_states", "dag_job_events"):
         [row] = await rows(dsn, f"SELECT max(length(error_message)) AS n FROM dagapp.{table}")
@@ -283,7 +283,7 @@ async def test_a_loaded_job_is_what_was_committed(me: Owner) -> None:
         start="a",
     )
     await me.submit(what)
-    await me.advance(Resume())
+    await me.advance(Load())
     await me.advance(completed(me, "a", output=b'{"x": [1, 2]}'))
     await me.advance(completed(me, "b"))
     assert me.loaded is not None
@@ -306,14 +306,14 @@ async def test_a_take_over_waits_for_no_commit_and_a_commit_waits_for_no_take_ov
         async with thief.conn.transaction():
             taken = await take_over_jobs(thief.conn, thief.me, threshold_seconds=30, limit=10)
             assert taken == [me.job_id]
-            waiting = asyncio.create_task(commit(me.conn, me.batch((me.decide(loaded, Resume()), 1))))
+            waiting = asyncio.create_task(commit(me.conn, me.batch((me.decide(loaded, Load()), 1))))
             await blocked(dsn)
         with pytest.raises(OwnershipLost):
             await waiting
     async with owner(dsn) as late, me.conn.transaction():
         await rows(dsn, "UPDATE dagapp.dag_jobs SET owner_id = %s", me.id)
         again = await me.load()
-        await commit(me.conn, me.batch((me.decide(again, Resume()), again.owner_epoch)))
+        await commit(me.conn, me.batch((me.decide(again, Load()), again.owner_epoch)))
         assert await take_over_jobs(late.conn, late.me, threshold_seconds=30, limit=10) == []
 
 
@@ -332,13 +332,13 @@ async def test_a_commit_that_was_still_under_way_when_it_was_given_up_is_not_rep
     """The client lost its connection and reads the job anew, while the server still works on the first commit."""
     await me.submit(single())
     loaded = await me.load()
-    first = me.batch((me.decide(loaded, Resume()), 1))
+    first = me.batch((me.decide(loaded, Load()), 1))
     async with owner(dsn) as again:
         again.me, again.graphs, again.job_id = me.me, me.graphs, me.job_id
         async with me.conn.transaction():
             await commit(me.conn, first)
             stale = await again.load()
-            second = asyncio.create_task(commit(again.conn, again.batch((again.decide(stale, Resume()), 1))))
+            second = asyncio.create_task(commit(again.conn, again.batch((again.decide(stale, Load()), 1))))
             await blocked(dsn)
         with pytest.raises(RowsDiffer):
             await second
@@ -350,7 +350,7 @@ async def test_a_commit_that_was_still_under_way_when_it_was_given_up_is_not_rep
 async def test_a_poisoned_job_is_ended_without_the_engine(dsn: str, me: Owner) -> None:
     other = await me.submit(chain(2))
     await me.submit(chain(2))
-    await me.advance(Resume())
+    await me.advance(Load())
     assert await jobs.fail_poisoned(me.conn, me.id, me.job_id, "what a pity\0" + "x" * 5000)
     assert not await jobs.fail_poisoned(me.conn, me.id, me.job_id, "twice")
     assert not await jobs.fail_poisoned(me.conn, this_instance().instance_id, other.job_id, "not mine")

@@ -10,7 +10,7 @@ import pytest
 from fleet import rows, single
 from owning import owner
 
-from dagmaster.engine.messages import Resume
+from dagmaster.engine.messages import Load
 from dagmaster.store import instances, jobs
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.instances import Instance, this_instance
@@ -219,7 +219,7 @@ async def held_task(dsn: str, worker: Instance) -> int:
     """A job whose one task this worker has claimed."""
     async with owner(dsn) as me:
         await me.submit(single())
-        await me.advance(Resume())
+        await me.advance(Load())
         await rows(
             dsn,
             """WITH gone AS (DELETE FROM dagapp.dag_tasks_waiting WHERE job_id = %s RETURNING *)
@@ -303,6 +303,21 @@ async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
         await instances.forget_instances(conn, days=7)
         for listed in (await instances.list_orchestrators(conn), await instances.list_workers(conn)):
             assert len(listed) == 2
+
+
+async def test_an_orchestrator_that_dies_while_it_is_stalled_is_buried(
+    dsn: str, sleeper: subprocess.Popen[bytes]
+) -> None:
+    """The doctor would go on telling of it."""
+    sleeper.kill()
+    sleeper.wait()
+    async with opened(dsn, application="test") as conn:
+        dead = replace(this_instance(), pid=sleeper.pid)
+        await instances.register_orchestrator(conn, dead)
+        await instances.stall_orchestrator(conn, dead, {})
+        assert await instances.bury_dead(conn, dead.host_key) == [dead.instance_id]
+        [row] = await instances.list_orchestrators(conn)
+        assert row["status"] == "lost"
 
 
 # What cannot be seen.

@@ -7,10 +7,10 @@ import pytest
 from fleet import chain, fleet, rows, single
 from owning import Owner, owner
 
-from dagmaster.engine.messages import Cancel, Resume, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.messages import Cancel, Load, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.store.connect import opened
+from dagmaster.store.job_control import request_cancel
 from dagmaster.store.mailbox import add_mail, close_late_mail, read_mail
-from dagmaster.store.steering import request_cancel
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def me(dsn: str) -> AsyncIterator[Owner]:
 
 async def read(me: Owner, limit: int = 1000) -> list[Any]:
     """What has arrived besides the news of the submissions."""
-    return [mail.message for mail in await read_mail(me.conn, me.id, limit) if not isinstance(mail.message, Resume)]
+    return [mail.message for mail in await read_mail(me.conn, me.id, limit) if not isinstance(mail.message, Load)]
 
 
 def report(me: Owner, kind: str, **more: Any) -> dict[str, Any]:
@@ -99,13 +99,13 @@ async def test_what_was_taken_in_is_gone_and_only_that(dsn: str, me: Owner) -> N
     await me.submit(single())
     await add_mail(me.conn, [report(me, "a kind of tomorrow"), report(me, "started")])
     first, second, third = await read_mail(me.conn, me.id, 10)
-    await me.advance(Resume(), mail=(first.mail_id, second.mail_id))
+    await me.advance(Load(), mail=(first.mail_id, second.mail_id))
     assert [row["mail_id"] for row in await rows(dsn, "SELECT mail_id FROM dagapp.dag_mailbox")] == [third.mail_id]
 
 
 async def ended_job(me: Owner) -> None:
     await me.submit(single())
-    await me.advance(Resume())
+    await me.advance(Load())
     await me.advance(Cancel())
     await me.conn.execute(b"DELETE FROM dagapp.dag_mailbox")
 
@@ -257,7 +257,7 @@ async def test_a_row_that_goes_from_running_to_completed_is_mailed_once(dsn: str
     await rows(dsn, "UPDATE dagapp.dag_task_results SET status = 'failed', error_message = 'no'")
     [message] = await read(me)
     assert (message.task_id, message.error) == (task, "no")
-    await me.advance(Resume())
+    await me.advance(Load())
     await me.advance(message)
     mailed = await rows(dsn, "SELECT 1 FROM dagapp.dag_mailbox WHERE kind = 'failed'")
     assert len(mailed) == 1  # the owner's own update of the row is not news

@@ -9,10 +9,10 @@ from fleet import fan, rows, single
 from owning import owner
 
 import dagmaster
-from dagmaster.engine.messages import Resume, TaskCompleted
+from dagmaster.engine.messages import Load, TaskCompleted
 from dagmaster.store import batch, statements, tasks
 from dagmaster.store.batch import commit
-from dagmaster.store.connect import connect, keep_json
+from dagmaster.store.connect import connect, connect_hot, keep_json
 from dagmaster.store.instances import register_worker, this_instance
 from dagmaster.store.mailbox import read_mail
 from dagmaster.store.statements import SQL
@@ -103,7 +103,7 @@ def test_every_statement_is_used() -> None:
 
 
 async def test_the_hot_statements_are_planned_by_index(dsn: str) -> None:
-    async with await connect(dsn, application="test", hot=True) as conn:
+    async with await connect_hot(dsn, application="test") as conn:
         for name in ("a whole batch", "claim_tasks", "report_tasks", "worker_orders", "load_jobs", "load_nodes"):
             cursor = await conn.execute(b"EXPLAIN (GENERIC_PLAN) " + every_statement()[name].text, prepare=False)
             plan = "\n".join(row["QUERY PLAN"] for row in await cursor.fetchall())
@@ -141,10 +141,10 @@ async def test_a_whole_step_reads_no_table_from_end_to_end(dsn: str, is_analysed
         conn = me.conn
         await me.submit(fan(), {"items": list(range(50))})
         async with conn.transaction():
-            await me.advance(Resume())
+            await me.advance(Load())
             worker = this_instance()
             await register_worker(conn, worker, ["q"], 4)
-            claimed = await (await tasks.start_claim(conn, worker.instance_id, 10)).fetchall()
+            claimed = await tasks.claim(conn, worker.instance_id, 10)
             assert len(claimed) == 10
             await tasks.report(conn, worker.instance_id, [completed(row) for row in claimed])
             assert len(await read_mail(conn, me.id, 1000)) == 1 + 10 + 10
@@ -180,7 +180,7 @@ def completed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_hot_connection_is_set_up_for_keyed_statements(dsn: str) -> None:
-    async with await connect(dsn, application="test", hot=True, durable=False) as conn:
+    async with await connect_hot(dsn, application="test", durable=False) as conn:
         keep_json(conn)
 
         async def setting(name: str) -> str:
@@ -196,7 +196,7 @@ async def test_a_hot_connection_is_set_up_for_keyed_statements(dsn: str) -> None
 
 
 async def test_a_durable_connection_waits_for_the_disk(dsn: str) -> None:
-    async with await connect(dsn, application="test", hot=True) as conn:
+    async with await connect_hot(dsn, application="test") as conn:
         row = await (await conn.execute(b"SHOW synchronous_commit")).fetchone()
         assert row["synchronous_commit"] == "on"
 
@@ -205,5 +205,5 @@ async def test_a_commit_of_nothing_but_a_fence_is_fine(dsn: str) -> None:
     async with owner(dsn) as me:
         await me.submit(single())
         loaded = await me.load()
-        turn = me.decide(loaded)
-        await commit(me.conn, me.batch((turn, loaded.owner_epoch)))
+        changes = me.decide(loaded)
+        await commit(me.conn, me.batch((changes, loaded.owner_epoch)))

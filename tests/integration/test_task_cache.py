@@ -9,8 +9,8 @@ from counting import CACHED, HOUR, Counter, at_work, counting, knowing, output
 from fleet import WorkerRole, fleet, graph, retry, rows, single, task
 
 from dagmaster.handlers import Handler
-from dagmaster.model.caching import Caching
-from dagmaster.worker.caching import ResultCache
+from dagmaster.model.cache_policy import Caching
+from dagmaster.worker.result_cache import ResultCache
 
 # What is taken, and what is not.
 
@@ -126,8 +126,8 @@ async def test_without_a_connection_tasks_are_done_and_a_warning_is_given_once(
     count = Counter()
     async with at_work(dsn, knowing(count)) as running:
         [worker] = [one for one in running.roles if isinstance(one, WorkerRole)]
-        monkeypatch.setattr(worker.it._bench.cache, "_link", Away)
-        with caplog.at_level(logging.WARNING, "dagmaster.worker.caching"):
+        monkeypatch.setattr(worker.it._execution.cache, "_link", Away)
+        with caplog.at_level(logging.WARNING, "dagmaster.worker.result_cache"):
             for calls in (1, 2):
                 assert (await output(running, counting(x=1)))["call"] == calls
         assert len(caplog.records) == 1
@@ -139,6 +139,6 @@ async def test_a_link_that_does_not_answer_holds_up_nobody_for_long(monkeypatch:
         async def recall(self, *_: Any) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("dagmaster.worker.caching.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("dagmaster.worker.result_cache.WAIT_SECONDS", 0.01)
     assert await ResultCache(Silent).recall("1_a_0", HOUR) is None
     assert await ResultCache(lambda: None).recall("1_a_0", HOUR) is None

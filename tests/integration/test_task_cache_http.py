@@ -11,7 +11,7 @@ from web import web
 
 from dagmaster.errors import TaskOver
 from dagmaster.handlers import Registry
-from dagmaster.queues.contract import Link, Offer, Recalled, TaskMessage, TaskReport
+from dagmaster.queues.contract import Link, Recalled, Registration, TaskMessage, TaskReport
 from dagmaster.queues.http import HttpLink, HttpTransport
 from dagmaster.queues.httplogs import HttpLogs
 from dagmaster.worker.options import WorkerOptions
@@ -25,7 +25,7 @@ async def linked(url: str, key: str | None = None) -> AsyncIterator[HttpLink]:
     transport = HttpTransport(url, key)
     try:
         async with transport.open(None) as link:
-            await link.register(Offer("far", 7, ("q",), ("echo", "count"), 4))
+            await link.register(Registration("far", 7, ("q",), ("echo", "count"), 4))
             yield link
     finally:
         await transport.close()

@@ -14,7 +14,7 @@ from dagmaster.model.workflow import ApprovalNode, ChildTask, FanInNode, FanOutN
 from dagmaster.store.connect import opened
 from dagmaster.store.job_page import EventFilter, NodeFilter, find_events, find_nodes
 from dagmaster.store.jobs import get_job, load_definitions
-from dagmaster.web.ui import job, waiting
+from dagmaster.web.ui import job, waits
 from dagmaster.web.ui.gantt import Gantt, attempt_number, gantt_of
 from dagmaster.web.ui.job_nodes import definition_of, node_line
 from dagmaster.web.ui.values import MAX_DEPTH, MAX_TREE, shown
@@ -170,6 +170,24 @@ async def test_a_job_that_waits_for_a_decision_says_so_instead_of_running(it: We
     assert "needs approval" in listed
     assert "is-running" not in listed
     assert "needs approval" in (await it.get(f"/ui/jobs/{job_id}?tab=data")).partition('id="job-head"')[2]
+    for page in ("/ui/", "/ui/workflows"):
+        workflow = (await it.get(page)).partition('id="workflow-asks"')[2]
+        assert "needs approval" in workflow.partition("</tr>")[0].partition("</li>")[0]
+    assert "needs approval" in (await it.get("/ui/workflows/asks")).partition("Last run")[2].partition("</dd>")[0]
+
+
+async def test_the_page_draws_what_the_api_tells(it: Web) -> None:
+    job_id = await run(it, "stumbles")
+    await until_ended(it, job_id)
+    told = await it.get(f"/api/v1/jobs/{job_id}/graph")
+    answer = await it.client.get(f"/ui/jobs/{job_id}/graph", headers={"Accept-Encoding": "gzip"})
+    drawn = answer.json()
+    assert drawn["nodes"]["node_id"] == [node["node_id"] for node in told["nodes"]]
+    assert drawn["nodes"]["children"] == [node["children"] or None for node in told["nodes"]]
+    assert drawn["edges"]["length"] == len(told["edges"])
+    assert drawn["last_event_id"] == told["last_event_id"]
+    assert f'data-graph="/ui/jobs/{job_id}/graph"' in await it.get(f"/ui/jobs/{job_id}")
+    await it.get("/ui/jobs/1/graph", 404)
 
 
 async def test_a_job_says_by_when_it_has_to_end(it: Web) -> None:
@@ -261,7 +279,7 @@ async def test_why_a_large_job_stands_still_is_told_after_its_page(it: Web, monk
     for page in pages:
         assert "waits for approval" in await it.get(page)
     monkeypatch.setattr(job, "QUICKLY_EXPLAINED", 2)
-    monkeypatch.setattr(waiting, "QUICKLY_EXPLAINED", 2)
+    monkeypatch.setattr(waits, "QUICKLY_EXPLAINED", 2)
     for page in pages:
         [address] = re.findall(r'hx-get="([^"]*/why)"', await it.get(page))
         assert "<code>ask</code>" in await it.get(address)

@@ -13,7 +13,7 @@ from web import web
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.access import Role
-from dagmaster.model.workflow import ApprovalNode
+from dagmaster.model.workflow import ApprovalNode, EndNode, InputSpec, InputType, StartNode, TaskNode, Workflow
 from dagmaster.store import overview
 from dagmaster.store.connect import opened
 from dagmaster.store.overview import (
@@ -29,6 +29,7 @@ from dagmaster.store.overview import (
 from dagmaster.store.statements import SQL
 from dagmaster.web.ui.attention import find_needs
 from dagmaster.web.ui.charts import count_top, draw_durations, draw_throughput, draw_ticks, seconds_top
+from dagmaster.web.ui.workflow import without_defaults
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SCRIPT = "<script>alert(1)</script>"
@@ -288,7 +289,10 @@ def test_throughput_is_stacked_and_said_in_a_table() -> None:
         ("failed", 0.0, 25.0),
     ]
     assert chart.columns[1].parts == ()
-    assert chart.rows == (("12:00", "3", "1"),)
+    assert chart.columns[0].at == NOW, "scripts write it in the reader's zone"
+    [(minute, *counts)] = chart.rows
+    assert ">12:00</time>" in minute
+    assert counts == ["3", "1"]
 
 
 def test_durations_lead_to_their_jobs_and_show_the_median() -> None:
@@ -409,6 +413,28 @@ async def test_a_page_of_a_workflow_shows_its_runs_and_nodes(dsn: str) -> None:
     assert 'class="cell is-failed"' in page
     assert "work: failed" in page
     assert "current" in page
+
+
+def test_a_definition_is_shown_without_defaults_and_means_the_same() -> None:
+    nodes = {
+        "START": StartNode(next=("a",)),
+        "a": TaskNode(handler="echo", params={"text": "", "tags": []}, next=("END",)),
+        "END": EndNode(),
+    }
+    inputs = {"name": InputSpec(), "size": InputSpec(type=InputType.INTEGER, required=False, default=0)}
+    workflow = Workflow(workflow_id="w", name="W", inputs=inputs, nodes=nodes)
+    said = without_defaults(workflow)
+    assert said == {
+        "workflow_id": "w",
+        "name": "W",
+        "inputs": {"name": {"type": "string"}, "size": {"type": "integer", "required": False, "default": 0}},
+        "nodes": {
+            "START": {"type": "start", "next": ["a"]},
+            "a": {"type": "task", "handler": "echo", "params": {"text": "", "tags": []}, "next": ["END"]},
+            "END": {"type": "end"},
+        },
+    }
+    assert Workflow.model_validate(said) == workflow
 
 
 async def test_what_authors_write_is_text_and_secrets_are_hidden(dsn: str) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from time import time
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from dagmaster.store.keys import revoke_key
 from dagmaster.web.access import EVERYBODY
 from dagmaster.web.sessions import COOKIE, Session, new_session, open_session
 from dagmaster.web.ui.headers import HEADERS
+from dagmaster.web.ui.static_files import fingerprint
 
 SECRET = b"a secret of the tests"
 OURS = "http://127.0.0.1"
@@ -239,7 +241,7 @@ async def test_a_socket_is_only_for_our_own_pages(dsn: str) -> None:
 
 async def test_a_socket_is_closed_when_its_key_is_revoked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
-    monkeypatch.setattr("dagmaster.web.ui.pulse.BEAT_SECONDS", 0.2)
+    monkeypatch.setattr("dagmaster.web.ui.change_feed.BEAT_SECONDS", 0.2)
     async with guarded(dsn) as it, it.real_server() as url:
         await sign_in(it, name="gone")
         cookie = {"Cookie": f"{COOKIE}={it.client.cookies[COOKIE]}"}
@@ -320,9 +322,29 @@ async def test_pages_say_when_the_database_is_away_and_lead_back(dsn: str) -> No
 
 async def test_files_are_kept_by_browsers_and_come_compressed(dsn: str) -> None:
     async with web(dsn) as it:
-        answer = await it.client.get("/ui/static/app.css", headers={"Accept-Encoding": "gzip"})
-        assert (answer.headers["Cache-Control"], answer.headers["Content-Encoding"]) == ("no-cache", "gzip")
-        known = {"If-None-Match": answer.headers["ETag"], "Accept-Encoding": "gzip"}
-        assert (await it.client.get("/ui/static/app.css", headers=known)).status_code == 304
-        vendored = await it.client.get("/ui/static/vendor/d3.min.js")
-        assert vendored.headers["Cache-Control"] == "public, max-age=86400"
+        page = await it.get("/ui/")
+        [style] = re.findall(r'href="([^"]+/app\.css)"', page)
+        assert set(re.findall(r'(?:href|src)="(/ui/static/[^/"]+/)', page)) == {style.removesuffix("app.css")}
+        answer = await it.client.get(style, headers={"Accept-Encoding": "gzip"})
+        assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+        assert answer.headers["Content-Encoding"] == "gzip"
+
+
+@pytest.mark.parametrize("folder", ["", "v-0123456789abcdef/"])
+async def test_files_at_addresses_of_no_or_another_version_are_asked_for_again(dsn: str, folder: str) -> None:
+    async with web(dsn) as it:
+        answer = await it.client.get(f"/ui/static/{folder}app.css")
+        assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-cache")
+        known = {"If-None-Match": answer.headers["ETag"]}
+        assert (await it.client.get(f"/ui/static/{folder}app.css", headers=known)).status_code == 304
+        assert (await it.client.get(f"/ui/static/{folder}none.css")).status_code == 404
+
+
+def test_the_fingerprint_changes_with_any_file(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "same", "longer", "renamed")]
+    for folder, name, content in zip(folders, "aaab", ("1", "1", "12", "1"), strict=True):
+        folder.mkdir()
+        (folder / name).write_text(content)
+    one, same, *others = map(fingerprint, folders)
+    assert one == same
+    assert len({one, *others}) == 3

@@ -4,7 +4,7 @@ import pytest
 from fleet import retry, rows, single
 from web import Web, web
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.model.access import Role
 from dagmaster.store.connect import opened
 from dagmaster.store.statements import fetch

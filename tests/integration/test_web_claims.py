@@ -10,13 +10,13 @@ from fleet import retry, rows, single
 from web import web
 
 from dagmaster.model.access import Role
-from dagmaster.web import working
+from dagmaster.web import remote_workers
 
 # Claims
 
 
 async def test_a_claim_that_waits_is_woken_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working, "POLL_SECONDS", 60)
+    monkeypatch.setattr(remote_workers, "POLL_SECONDS", 60)
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()
         worker = await far(it)

@@ -11,7 +11,7 @@ from owning import Owner, owner
 from web import Web, web
 
 from dagmaster import AsyncClient
-from dagmaster.engine.messages import Resume, TaskCompleted, TaskFailed, TaskStarted
+from dagmaster.engine.messages import Load, TaskCompleted, TaskFailed, TaskStarted
 from dagmaster.errors import NotFound, Unavailable
 from dagmaster.model.access import Role
 from dagmaster.settings import load_settings
@@ -63,7 +63,7 @@ class Stage:
 async def stage(dsn: str, **settings: object) -> AsyncIterator[Stage]:
     async with web(dsn, **settings) as it, owner(dsn) as one:
         await one.submit(single(retry=retry(3)), submitted_by="ours")
-        await one.advance(Resume())
+        await one.advance(Load())
         yield Stage(it, one, open_task_logs(load_settings()))
 
 

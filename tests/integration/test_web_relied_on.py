@@ -10,7 +10,7 @@ from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.implicit import QueueRules
 from dagmaster.model.workflow import DependsOn
 from dagmaster.store.connect import opened
-from dagmaster.web.reloading import Reloading
+from dagmaster.web.catalog_reload import Reloading
 
 GOOD = "workflow_id: {name}\nnodes: {{a: {{handler: echo}}}}\n"
 

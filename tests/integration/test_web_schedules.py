@@ -10,7 +10,7 @@ from web import Web, web
 from dagmaster.client import AsyncClient
 from dagmaster.errors import Invalid, UnknownSchedule
 from dagmaster.model.graph import Graph
-from dagmaster.web.scheduling import sync_catalog
+from dagmaster.web.schedule_sync import sync_catalog
 
 
 def scheduled(schedule: Any, workflow_id: str = "nightly", **fields: Any) -> Graph:

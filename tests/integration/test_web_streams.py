@@ -97,7 +97,7 @@ async def test_an_event_that_is_seen_late_is_not_missed_and_none_comes_twice(dsn
         await rows(dsn, add, int(job_id), 1_000_002)
         await until(lambda: any(1_000_002 in watcher._seen for watcher in it.app.state.streams._watchers))
         await rows(dsn, add, int(job_id), 1_000_001)
-        await asyncio.sleep(3 * streams.LOOK_SECONDS)
+        await asyncio.sleep(3 * streams.POLL_SECONDS)
         await it.post("/api/v1/callbacks/task-result", {"task_id": f"{job_id}_work_0", "status": "completed"}, 202)
         ids = [entry["event_id"] for entry in await listening]
         assert sorted(ids) == sorted({entry["event_id"] for entry in await timeline(it, job_id)})
@@ -156,7 +156,7 @@ async def test_one_who_reads_too_slowly_is_dropped_with_a_last_word(dsn: str, mo
         await anext(events)
         with pytest.raises(Exception, match="not read fast enough"):
             while True:
-                await asyncio.sleep(2 * streams.LOOK_SECONDS)
+                await asyncio.sleep(2 * streams.POLL_SECONDS)
                 await anext(events)
 
 

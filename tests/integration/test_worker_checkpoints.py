@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fleet import Fleet, fleet, retry, single, wait_until
+from fleet import Fleet, fleet, graph, retry, single, task, wait_until
 
 from dagmaster.handlers import HandlerContext
 
@@ -60,6 +60,19 @@ async def test_an_attempt_that_failed_is_taken_up_after_its_last_phase(dsn: str)
         events = await running.events(job_id, "node_checkpoint", "node_failed", "node_retrying")
         told = [row["checkpoint_name"] or row["event_type"] for row in events]
         assert told == ["one", "two", "node_failed", "node_retrying", "three", "four"]
+    assert phases.ran == dict.fromkeys(PHASES, 1)
+
+
+async def test_a_chain_that_runs_last_is_taken_up_by_the_orchestrators_own_worker(dsn: str) -> None:
+    """Its parameters are made anew for each attempt; what it saved is not in the orchestrator's memory."""
+    phases = Phases(fail_after="two")
+    nodes = {"work": task("echo", "END"), "clean": task("phases", params={"n": "{{ job.status }}"}, retry=retry(2))}
+    async with fleet(dsn, phases=phases.__call__) as running:
+        owner = await running.orchestrator()
+        await running.worker(owner=owner)
+        job_id = await running.submit(graph(nodes, start="work", **{"finally": ("clean",)}))
+        await running.completed(job_id)
+        assert (await running.nodes(job_id))["clean"]["output"] == {"done": PHASES, "attempt": 1}
     assert phases.ran == dict.fromkeys(PHASES, 1)
 
 

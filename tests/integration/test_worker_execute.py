@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, Permanent, Registry, Retry
 from dagmaster.queues.contract import TaskMessage, TaskReport
 from dagmaster.settings import load_settings
-from dagmaster.tasklogs.opening import open_task_logs
-from dagmaster.worker.caching import ResultCache
-from dagmaster.worker.execute import Bench, execute
+from dagmaster.tasklogs.factory import open_task_logs
+from dagmaster.worker.execute import ExecutionContext, execute
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.processes.children import Children
-from dagmaster.worker.telling import Teller
+from dagmaster.worker.progress_buffer import ProgressBuffer
+from dagmaster.worker.result_cache import ResultCache
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def pool() -> Iterator[Executor]:
         yield executor
 
 
-def a_bench(known: Registry, pool: Executor, **more: Any) -> Bench:
+def an_execution(known: Registry, pool: Executor, **more: Any) -> ExecutionContext:
     async def no_checkpoint(*_: Any) -> None:
         return None
 
@@ -38,7 +38,7 @@ def a_bench(known: Registry, pool: Executor, **more: Any) -> Bench:
         "registry": known,
         "threads": pool,
         "children": Children(known, (), max_output_bytes=limit),
-        "teller": Teller(limit),
+        "progress_buffer": ProgressBuffer(limit),
         "logbook": Logbook(open_task_logs(load_settings()), 1_000_000),
         "max_output_bytes": limit,
         "stop_within_seconds": 0.2,
@@ -48,7 +48,7 @@ def a_bench(known: Registry, pool: Executor, **more: Any) -> Bench:
         "cache": ResultCache(lambda: None),
         "open_secrets": no_checkpoint,
     }
-    return Bench(**{**given, **more})
+    return ExecutionContext(**{**given, **more})
 
 
 def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
@@ -58,19 +58,19 @@ def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
 
 async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}", **more: Any) -> TaskReport:
     limit = more.pop("max_output_bytes", 1_000_000)
-    bench = a_bench(handlers(it=function), pool, max_output_bytes=limit)
-    saver = asyncio.create_task(save_all(bench.teller))
+    execution = an_execution(handlers(it=function), pool, max_output_bytes=limit)
+    saver = asyncio.create_task(save_all(execution.progress_buffer))
     try:
-        return await execute(message("it", params, **more), bench, "worker-1")
+        return await execute(message("it", params, **more), execution, "worker-1")
     finally:
         saver.cancel()
 
 
-async def save_all(teller: Teller) -> None:
+async def save_all(progress_buffer: ProgressBuffer) -> None:
     while True:
-        await teller.has_unsaved.wait()
-        while (unsaved := teller.first_unsaved()) is not None:
-            teller.settle(unsaved)
+        await progress_buffer.has_unsaved.wait()
+        while (unsaved := progress_buffer.first_unsaved()) is not None:
+            progress_buffer.settle(unsaved)
 
 
 async def test_a_handler_is_given_its_task(pool: Executor) -> None:
@@ -92,21 +92,21 @@ async def test_a_handler_is_given_its_task(pool: Executor) -> None:
 
 
 async def test_an_unknown_handler_fails_for_good(pool: Executor) -> None:
-    report = await execute(message("ecko"), a_bench(handlers(), pool), "w")
+    report = await execute(message("ecko"), an_execution(handlers(), pool), "w")
     assert (report.kind, report.permanent) == ("failed", True)
     assert report.error is not None and "'ecko'" in report.error and "'echo'" in report.error
 
 
 @pytest.mark.parametrize("params", [b"[1, 2]", b"null", b'"text"', b"{", b"", b"\xff"])
 async def test_malformed_params_fail_for_good(pool: Executor, params: bytes) -> None:
-    report = await execute(message("echo", params), a_bench(handlers(), pool), "w")
+    report = await execute(message("echo", params), an_execution(handlers(), pool), "w")
     assert (report.kind, report.permanent) == ("failed", True)
     assert "malformed" in (report.error or "")
 
 
 async def test_a_malformed_checkpoint_is_reported_and_does_not_hang_the_task(pool: Executor) -> None:
     bad = message("echo", checkpoint_phase="x", checkpoint_data=b"{")
-    report = await execute(bad, a_bench(handlers(), pool), "w")
+    report = await execute(bad, an_execution(handlers(), pool), "w")
     assert report.kind == "failed"
 
 

@@ -10,6 +10,7 @@ import pytest
 from fleet import fleet, single, wait_until
 
 from dagmaster.handlers import HandlerContext
+from dagmaster.worker import lag
 from dagmaster.worker.health import health_app
 from dagmaster.worker.lag import LoopWatch
 
@@ -65,11 +66,16 @@ async def test_a_worker_without_a_slot_that_will_be_free_again_should_be_started
             assert (await http.get("/livez")).status_code == 200
 
 
-async def test_a_handler_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_blocks_the_loop_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def compute_for_long() -> None:
-        time.sleep(0.6)
+        deadline = time.monotonic() + 20
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.05)
 
-    with caplog.at_level(logging.WARNING), LoopWatch(blocked_seconds=0.2).running():
+    monkeypatch.setattr(lag, "TICK_SECONDS", 0.02)  # A loop that turns more seldom than that looks blocked.
+    with caplog.at_level(logging.WARNING), LoopWatch(blocked_seconds=1.0).running():
         await asyncio.sleep(0.1)
         assert caplog.records == []
         compute_for_long()

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from fleet import NEVER, POLL, Fleet, WorkerRole, chain, fan, fleet, handlers, retry, rows, single
+from fleet import NEVER, POLL, Fleet, WorkerRole, chain, fan, fleet, handlers, retry, rows, single, wait_until
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dagmaster.handlers import HandlerContext
@@ -276,8 +276,7 @@ async def test_a_task_that_is_withdrawn_before_it_began_frees_its_slot_too(dsn: 
         message = TaskMessage("1_work_0", 1, "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
         worker.it._begin(message, monotonic())
         worker.it._withdraw([message.task_id])  # before the loop came to it
-        await asyncio.sleep(0.05)
-        assert worker.it.free_slots == 2
+        await wait_until(lambda: worker.it.free_slots == 2)
         await asyncio.wait_for(worker.stop(), 10)
 
 

@@ -97,7 +97,7 @@ async def test_a_coroutine_that_will_not_be_cancelled_fails_its_task_and_keeps_i
         [job] = await running.ended(job_id)
         assert "timed out after 1 s" in job["error_message"]
         await wait_until(lambda: bool(worker.it.slots.stuck))
-        assert worker.it.free_slots == 1
+        await wait_until(lambda: worker.it.free_slots == 1)
         go_on.set()
         await wait_until(lambda: worker.it.free_slots == 2)
         [row] = await rows(dsn, "SELECT status FROM dagapp.dag_task_results WHERE job_id = %s", job_id)
@@ -132,7 +132,7 @@ async def test_a_task_whose_job_was_cancelled_while_its_worker_stood_still_is_ne
         begin(*late[0])
         await running.completed(await running.submit(single("work")))
         assert job_id not in started
-        assert worker.it.free_slots == worker.it.options.concurrency
+        await wait_until(lambda: worker.it.free_slots == worker.it.options.concurrency)
 
 
 async def test_a_late_answer_is_asked_for_again_and_then_begun(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fleet import NEVER, fleet, retry, single, wait_until
 
 from dagmaster import Context
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 
 KINDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 

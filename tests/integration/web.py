@@ -15,10 +15,10 @@ from dagmaster.model.graph import Graph
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
 from dagmaster.store.keys import new_key
-from dagmaster.store.signals import Notifier
+from dagmaster.store.notifications import Notifier
 from dagmaster.web.app import create_app
+from dagmaster.web.server import bind, served, url_of
 from dagmaster.web.services import Services, opened_services
-from dagmaster.web.serving import bind, served, url_of
 
 
 @dataclass

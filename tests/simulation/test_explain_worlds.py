@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dagmaster.engine import explain, reasons, wording
-from dagmaster.engine.explain import explain_job, explain_node
-from dagmaster.engine.facts import Consumer, Explanation, Facts, Kind, OwnerFacts, QueueFacts
-from dagmaster.engine.messages import Pause, Unpause
+from dagmaster.engine.change_set import Rules
+from dagmaster.engine.messages import Pause, Resume
 from dagmaster.engine.state import JobState, NodeState
-from dagmaster.engine.turn import Rules
+from dagmaster.explain import explanation, reasons, sentences
+from dagmaster.explain.explanation import explain_job, explain_node
+from dagmaster.explain.facts import Consumer, Explanation, Facts, Kind, OwnerFacts, QueueFacts
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, NodeStatus
 from dagmaster.simulation.cases import parent_of
 from dagmaster.simulation.graphs import QUEUE
@@ -60,7 +60,7 @@ class Moment:
 def is_being_paused(world: World) -> bool:
     """Another reason is on its way, and nobody can see it yet."""
     mail = any(isinstance(message, Pause) for message in world.ground.store.mailbox.values())
-    return mail or any(owner.decided and owner.decided.turn.holds_tasks for owner in world.owners)
+    return mail or any(owner.decided and owner.decided.changes.holds_tasks for owner in world.owners)
 
 
 def is_outrun(world: World, row: NodeRow) -> bool:
@@ -99,7 +99,7 @@ def is_owned(world: World) -> bool:
 
 def ask(world: World, node_id: str) -> Explanation:
     ground = world.ground
-    return explain.explain_node(ground.store.load(), node_id, facts_of(world), ground.now, ground.rules)
+    return explanation.explain_node(ground.store.load(), node_id, facts_of(world), ground.now, ground.rules)
 
 
 # Whether it is so, without a look at the engine.
@@ -192,7 +192,7 @@ def remove(world: World, node_id: str, kind: Kind, data: dict[str, Any]) -> None
     ground = world.ground
     match kind:
         case Kind.PAUSED:
-            ground.store.add_mail(Unpause())
+            ground.store.add_mail(Resume())
         case Kind.NO_OWNER:
             world.owners[0].lose()
             ground.store.take_over(world.owners[0].name)
@@ -350,15 +350,15 @@ def without(kind: Kind) -> Any:
 @pytest.mark.parametrize(
     ("module", "name", "lie"),
     [
-        (explain, "reasons", _soon),
-        (explain, "reasons", _first_only),
-        *((explain, "reasons", without(kind)) for kind in (Kind.PAUSED, Kind.NO_OWNER, Kind.RETRY, Kind.QUEUED)),
-        (explain, "reasons", without(Kind.BACK_PRESSURE)),
-        (explain, "reasons", without(Kind.HELD_BY_MAX_PARALLEL)),
-        (wording, "undecided", _every_source),
-        (wording, "undecided", _one_source),
-        (wording, "undecided", _all_of_any),
-        (wording, "slot_holders", lambda job, child: [child.node_id]),
+        (explanation, "reasons", _soon),
+        (explanation, "reasons", _first_only),
+        *((explanation, "reasons", without(kind)) for kind in (Kind.PAUSED, Kind.NO_OWNER, Kind.RETRY, Kind.QUEUED)),
+        (explanation, "reasons", without(Kind.BACK_PRESSURE)),
+        (explanation, "reasons", without(Kind.HELD_BY_MAX_PARALLEL)),
+        (sentences, "undecided", _every_source),
+        (sentences, "undecided", _one_source),
+        (sentences, "undecided", _all_of_any),
+        (sentences, "slot_holders", lambda job, child: [child.node_id]),
     ],
 )
 def test_an_explanation_that_is_not_true_is_found_out(

@@ -8,30 +8,33 @@ from typing import Any
 import pytest
 from killing_seeds import KILLING
 
+from dagmaster.engine import decide as deciding
 from dagmaster.engine import (
-    adding,
+    dynamic_nodes,
     edges,
-    ending,
-    failing,
+    failures,
     fan,
-    last,
-    pausing,
-    reopening,
+    finalizers,
+    job_end,
+    manual_retry,
+    node_start,
+    pause,
     reports,
-    running,
     state,
     timers,
-    turn,
-    waiting,
-    waking,
+    wait_nodes,
+    wake_ups,
 )
-from dagmaster.engine import decide as deciding
-from dagmaster.engine.messages import Pause, TaskLost, Unpause
+from dagmaster.engine.change_set import ChangeSet
+from dagmaster.engine.messages import Pause, Resume, TaskLost
 from dagmaster.engine.scope import item_scope
-from dagmaster.model import retry
+from dagmaster.explain import estimate, reasons
+from dagmaster.explain.facts import Kind
+from dagmaster.model import outcome, progress, retry
 from dagmaster.model.graph import NodeType
-from dagmaster.model.states import NODE_COMPLETED, NODE_IN_FLIGHT, NODE_TERMINAL, NodeStatus
-from dagmaster.simulation import owners, store
+from dagmaster.model.outcome import Outcome
+from dagmaster.model.states import NODE_COMPLETED, NODE_IN_FLIGHT, NODE_TERMINAL, EndedBy, NodeStatus
+from dagmaster.simulation import owners, stalls, store
 from dagmaster.simulation.ground import Violation
 from dagmaster.simulation.run import prepare
 
@@ -48,8 +51,8 @@ def bug(patch: Patch) -> Patch:
 
 @bug
 def accept_any_attempt(patch: pytest.MonkeyPatch) -> None:
-    def current(turn: turn.Turn, node_id: str, task_id: str) -> state.NodeState | None:
-        node = turn.job.nodes.get(node_id)
+    def current(changes: ChangeSet, node_id: str, task_id: str) -> state.NodeState | None:
+        node = changes.job.nodes.get(node_id)
         return node if node is not None and state.is_executed(node) else None
 
     patch.setattr(reports, "find_current", current)
@@ -114,76 +117,78 @@ def take_every_branch(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def ignore_max_parallel(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(running, "has_slot", lambda job, child: True)
+    patch.setattr(node_start, "has_slot", lambda job, child: True)
 
 
 @bug
 def forget_held_back_children_when_one_starts(patch: pytest.MonkeyPatch) -> None:
     """As it was: a local claim took the next child out of the queue, and nobody started it."""
-    count = turn.Turn._count
+    count = ChangeSet._count
 
-    def _count(self: turn.Turn, node: state.NodeState, was: NodeStatus) -> None:
+    def _count(self: ChangeSet, node: state.NodeState, was: NodeStatus) -> None:
         count(self, node, was)
         if node.parent and was is NodeStatus.DISPATCHED and node.status is NodeStatus.RUNNING:
-            waiting = self.job.fans[node.parent].waiting
-            if waiting:
-                self.ready.append(self.job.nodes[waiting.popleft()])
+            queued = self.job.fans[node.parent].waiting
+            if queued:
+                self.ready.append(self.job.nodes[queued.popleft()])
 
-    patch.setattr(turn.Turn, "_count", _count)
+    patch.setattr(ChangeSet, "_count", _count)
 
 
 @bug
 def let_no_child_take_the_place_of_another(patch: pytest.MonkeyPatch) -> None:
-    def _count(self: turn.Turn, node: state.NodeState, was: NodeStatus) -> None:
+    def _count(self: ChangeSet, node: state.NodeState, was: NodeStatus) -> None:
         opened = (node.status not in NODE_TERMINAL) - (was not in NODE_TERMINAL)
         self.job.open += opened
         if node.parent is not None:
             self.job.fans[node.parent].open += opened
             self.job.fans[node.parent].in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
 
-    patch.setattr(turn.Turn, "_count", _count)
+    patch.setattr(ChangeSet, "_count", _count)
 
 
 @bug
 def complete_a_fan_out_with_its_first_slice(patch: pytest.MonkeyPatch) -> None:
-    def expand_slice(turn: turn.Turn, node: state.NodeState) -> bool:
-        fan.expand_slice(turn, node)
+    def expand_slice(changes: ChangeSet, node: state.NodeState) -> bool:
+        fan.expand_slice(changes, node)
         return True
 
-    patch.setattr(running, "expand_slice", expand_slice)
+    patch.setattr(node_start, "expand_slice", expand_slice)
 
 
 @bug
 def complete_the_job_with_its_first_end(patch: pytest.MonkeyPatch) -> None:
-    def complete_if_done(turn: turn.Turn) -> None:
-        ends = [node for node in turn.job.nodes.values() if node.spec.type is NodeType.END]
+    def complete_if_done(changes: ChangeSet) -> None:
+        ends = [node for node in changes.job.nodes.values() if node.spec.type is NodeType.END]
         if any(node.status is NodeStatus.COMPLETED for node in ends):
-            turn.job.open = 0
-        ending.complete_if_done(turn)
+            changes.job.open = 0
+        job_end.complete_if_done(changes)
 
     patch.setattr(deciding, "complete_if_done", complete_if_done)
 
 
 @bug
 def let_dependents_not_wait_for_children(patch: pytest.MonkeyPatch) -> None:
-    def complete(turn: turn.Turn, node: state.NodeState, output: bytes | None, duration_ms: int | None = None) -> None:
-        node.output, node.completed_at = output, turn.now
-        turn.move_node(node, NODE_COMPLETED)
+    def complete(
+        changes: ChangeSet, node: state.NodeState, output: bytes | None, duration_ms: int | None = None
+    ) -> None:
+        node.output, node.completed_at = output, changes.now
+        changes.move_node(node, NODE_COMPLETED)
         if not node.is_child:
-            edges.settle(turn, node)
+            edges.settle(changes, node)
 
-    patch.setattr(running, "complete", complete)
+    patch.setattr(node_start, "complete", complete)
     patch.setattr(reports, "complete", complete)
 
 
 @bug
 def mix_up_the_items(patch: pytest.MonkeyPatch) -> None:
-    def child_params(turn: turn.Turn, child: state.NodeState) -> Any:
-        node = turn.job.nodes[child.parent or ""]
-        items = fan.resolve_items(turn, node)
-        return child.task.params.resolve(item_scope(turn, items[0], child.index or 0, len(items)))
+    def child_params(changes: ChangeSet, child: state.NodeState) -> Any:
+        node = changes.job.nodes[child.parent or ""]
+        items = fan.resolve_items(changes, node)
+        return child.task.params.resolve(item_scope(changes, items[0], child.index or 0, len(items)))
 
-    patch.setattr(running, "child_params", child_params)
+    patch.setattr(node_start, "child_params", child_params)
 
 
 @bug
@@ -194,68 +199,70 @@ def aggregate_in_reverse(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def retry_under_the_same_task_id(patch: pytest.MonkeyPatch) -> None:
-    original = failing.retry
+    original = failures.retry
 
-    def retry(turn: turn.Turn, node: state.NodeState, delay: timedelta) -> None:
-        original(turn, node, delay)
+    def retry(changes: ChangeSet, node: state.NodeState, delay: timedelta) -> None:
+        original(changes, node, delay)
         node.attempt -= state.is_executed(node)
 
-    patch.setattr(failing, "retry", retry)
+    patch.setattr(failures, "retry", retry)
 
 
 @bug
 def retry_once_too_often(patch: pytest.MonkeyPatch) -> None:
-    original = failing.fail_attempt
+    original = failures.fail_attempt
 
-    def fail_attempt(turn: turn.Turn, node: state.NodeState, error: str, **event: Any) -> None:
+    def fail_attempt(changes: ChangeSet, node: state.NodeState, error: str, **event: Any) -> None:
         node.max_retries += 1
-        original(turn, node, error, **event)
+        original(changes, node, error, **event)
         node.max_retries -= 1
 
-    for module in (running, reports, timers):
+    for module in (node_start, reports, timers):
         patch.setattr(module, "fail_attempt", fail_attempt)
 
 
 @bug
 def retry_at_once(patch: pytest.MonkeyPatch) -> None:
-    original = failing.retry
-    patch.setattr(failing, "retry", lambda turn, node, delay: original(turn, node, timedelta(0)))
+    original = failures.retry
+    patch.setattr(failures, "retry", lambda changes, node, delay: original(changes, node, timedelta(0)))
 
 
 @bug
 def retry_what_is_permanent(patch: pytest.MonkeyPatch) -> None:
-    original = failing.fail_attempt
+    original = failures.fail_attempt
 
-    def fail_attempt(turn: turn.Turn, node: state.NodeState, error: str, permanent: bool = False, **event: Any) -> None:
-        original(turn, node, error, **event)
+    def fail_attempt(
+        changes: ChangeSet, node: state.NodeState, error: str, permanent: bool = False, **event: Any
+    ) -> None:
+        original(changes, node, error, **event)
 
     patch.setattr(reports, "fail_attempt", fail_attempt)
 
 
 @bug
 def retry_whatever_the_rules_say(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failing, "find_rule_against", lambda policy, error_types: None)
+    patch.setattr(failures, "find_rule_against", lambda policy, error_types: None)
 
 
 @bug
 def know_only_the_class_and_not_its_bases(patch: pytest.MonkeyPatch) -> None:
-    original = failing.find_rule_against
-    patch.setattr(failing, "find_rule_against", lambda policy, error_types: original(policy, error_types[:1]))
+    original = failures.find_rule_against
+    patch.setattr(failures, "find_rule_against", lambda policy, error_types: original(policy, error_types[:1]))
 
 
 @bug
 def judge_a_lost_worker_by_the_rules(patch: pytest.MonkeyPatch) -> None:
-    original = failing._rule_against
+    original = failures._rule_against
 
     def _rule_against(node: state.NodeState, error_types: Any, *, is_asked_for: bool) -> str | None:
         return original(node, error_types or (), is_asked_for=is_asked_for and error_types is not None)
 
-    patch.setattr(failing, "_rule_against", _rule_against)
+    patch.setattr(failures, "_rule_against", _rule_against)
 
 
 @bug
 def stay_where_there_is_too_little_memory(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failing, "find_queue_after", lambda policy, error_types: None)
+    patch.setattr(failures, "find_queue_after", lambda policy, error_types: None)
 
 
 @bug
@@ -266,35 +273,35 @@ def forget_the_other_queue_on_take_over(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def forget_retries_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    original = running.take_up
+    original = node_start.take_up
 
-    def take_up(turn: turn.Turn, node: state.NodeState) -> None:
+    def take_up(changes: ChangeSet, node: state.NodeState) -> None:
         if node.status is not NodeStatus.READY:
-            original(turn, node)
+            original(changes, node)
 
-    patch.setattr(running, "take_up", take_up)
+    patch.setattr(node_start, "take_up", take_up)
 
 
 @bug
 def forget_timeouts_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    original = running.take_up
+    original = node_start.take_up
 
-    def take_up(turn: turn.Turn, node: state.NodeState) -> None:
+    def take_up(changes: ChangeSet, node: state.NodeState) -> None:
         if node.status not in NODE_IN_FLIGHT:
-            original(turn, node)
+            original(changes, node)
 
-    patch.setattr(running, "take_up", take_up)
+    patch.setattr(node_start, "take_up", take_up)
 
 
 @bug
 def forget_to_go_on_expanding_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    original = running.take_up
+    original = node_start.take_up
 
-    def take_up(turn: turn.Turn, node: state.NodeState) -> None:
+    def take_up(changes: ChangeSet, node: state.NodeState) -> None:
         if node.status is not NodeStatus.RUNNING or state.is_executed(node):
-            original(turn, node)
+            original(changes, node)
 
-    patch.setattr(running, "take_up", take_up)
+    patch.setattr(node_start, "take_up", take_up)
 
 
 @bug
@@ -305,30 +312,30 @@ def believe_that_a_fan_out_is_settled_when_restored(patch: pytest.MonkeyPatch) -
 
 @bug
 def go_on_after_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turn.Turn, "is_over", property(lambda self: False))
+    patch.setattr(ChangeSet, "is_over", property(lambda self: False))
 
 
 @bug
 def leave_tasks_of_closed_attempts_on_the_queue(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turn.Turn, "close_task", lambda self, node: None)
+    patch.setattr(ChangeSet, "close_task", lambda self, node: None)
 
 
 @bug
 def leave_waiting_tasks_on_the_queue(patch: pytest.MonkeyPatch) -> None:
-    def close_task(self: turn.Turn, node: state.NodeState) -> None:
+    def close_task(self: ChangeSet, node: state.NodeState) -> None:
         self.closed_running.append(self.job.task_id(node))
 
-    patch.setattr(turn.Turn, "close_task", close_task)
+    patch.setattr(ChangeSet, "close_task", close_task)
 
 
 @bug
 def go_on_when_a_node_has_failed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failing, "fail_job", lambda turn, error: None)
+    patch.setattr(failures, "fail_job", lambda changes, error: None)
 
 
 @bug
 def leave_nodes_open_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ending, "_close_nodes", lambda turn, reason, **_: None)
+    patch.setattr(job_end, "_close_nodes", lambda changes, reason, **_: None)
 
 
 @bug
@@ -338,7 +345,7 @@ def clean_up_before_the_rest_has_ended(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def answer_a_failure_that_never_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(last, "_has_failed", lambda turn: True)
+    patch.setattr(finalizers, "_has_failed", lambda changes: True)
 
 
 @bug
@@ -348,54 +355,54 @@ def forget_on_take_over_what_was_allowed_to_fail(patch: pytest.MonkeyPatch) -> N
 
 @bug
 def fail_with_what_is_allowed_to_fail(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failing, "_give_up", lambda turn, node, error: ending.fail_job(turn, error))
+    patch.setattr(failures, "_give_up", lambda changes, node, error: job_end.fail_job(changes, error))
 
 
 @bug
 def wake_up_too_early(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waiting, "_after", lambda turn, seconds: None if seconds is None else turn.now)
+    patch.setattr(wait_nodes, "_after", lambda changes, seconds: None if seconds is None else changes.now)
 
 
 @bug
 def forget_to_wake_up_on_take_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(running, "take_up_waiting", lambda turn, node: None)
+    patch.setattr(node_start, "take_up_waiting", lambda changes, node: None)
 
 
 @bug
 def believe_decisions_for_other_attempts(patch: pytest.MonkeyPatch) -> None:
-    original = waking.accept_decision
+    original = wake_ups.accept_decision
 
-    def accept_decision(turn: turn.Turn, message: Any) -> None:
-        node = turn.job.nodes[message.node_id]
-        original(turn, replace(message, task_id=turn.job.task_id(node)))
+    def accept_decision(changes: ChangeSet, message: Any) -> None:
+        node = changes.job.nodes[message.node_id]
+        original(changes, replace(message, task_id=changes.job.task_id(node)))
 
     patch.setattr(deciding, "accept_decision", accept_decision)
 
 
 @bug
 def ignore_lost_workers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deciding, "accept_lost", lambda turn, message: None)
-    patch.setattr(timers, "fail_attempt", lambda turn, node, error, **event: None)
+    patch.setattr(deciding, "accept_lost", lambda changes, message: None)
+    patch.setattr(timers, "fail_attempt", lambda changes, node, error, **event: None)
 
 
 @bug
 def count_a_task_given_back_as_a_retry(patch: pytest.MonkeyPatch) -> None:
     original = reports.accept_lost
 
-    def accept_lost(turn: turn.Turn, message: Any) -> None:
-        original(turn, TaskLost(message.node_id, message.task_id, message.worker_id, message.at))
+    def accept_lost(changes: ChangeSet, message: Any) -> None:
+        original(changes, TaskLost(message.node_id, message.task_id, message.worker_id, message.at))
 
     patch.setattr(deciding, "accept_lost", accept_lost)
 
 
 @bug
 def forget_late_results(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reports, "ignore", lambda turn, message, reason: None)
+    patch.setattr(reports, "ignore", lambda changes, message, reason: None)
 
 
 @bug
 def time_out_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(running, "dispatch_timeout", lambda turn, node: timedelta(seconds=1))
+    patch.setattr(node_start, "dispatch_timeout", lambda changes, node: timedelta(seconds=1))
 
 
 @bug
@@ -410,81 +417,81 @@ def forget_to_load_a_large_output(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def keep_a_large_output_in_memory(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turn, "kept_output", lambda node, inline_bytes: node.output)
+    patch.setattr("dagmaster.engine.change_set.kept_output", lambda node, inline_bytes: node.output)
 
 
 @bug
 def forget_what_was_postponed(patch: pytest.MonkeyPatch) -> None:
-    def go_on(turn: turn.Turn) -> None:
-        turn.job.postponed.clear()
+    def go_on(changes: ChangeSet) -> None:
+        changes.job.postponed.clear()
 
     patch.setattr(deciding, "go_on", go_on)
 
 
 @bug
 def leave_large_outputs_out_of_the_result(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(store.Store, "_result", lambda self, turn, result: result.data)
+    patch.setattr(store.Store, "_result", lambda self, changes, result: result.data)
 
 
 @bug
 def dispatch_while_paused(patch: pytest.MonkeyPatch) -> None:
-    def run_ready(turn: turn.Turn) -> None:
-        since, turn.job.paused_at = turn.job.paused_at, None
-        running.run_ready(turn)
-        turn.job.paused_at = since
+    def run_ready(changes: ChangeSet) -> None:
+        since, changes.job.paused_at = changes.job.paused_at, None
+        node_start.run_ready(changes)
+        changes.job.paused_at = since
 
     patch.setattr(deciding, "run_ready", run_ready)
 
 
 @bug
 def leave_tasks_of_a_paused_job_on_the_queue(patch: pytest.MonkeyPatch) -> None:
-    def pause(turn: turn.Turn, message: Pause) -> None:
-        pausing.pause(turn, message)
-        turn.holds_tasks = None
+    def pause(changes: ChangeSet, message: Pause) -> None:
+        pause.pause(changes, message)
+        changes.holds_tasks = None
 
     patch.setattr(deciding, "pause", pause)
 
 
 @bug
 def hold_tasks_after_a_pause(patch: pytest.MonkeyPatch) -> None:
-    def unpause(turn: turn.Turn, message: Unpause) -> None:
-        pausing.unpause(turn, message)
-        turn.holds_tasks = None
+    def unpause(changes: ChangeSet, message: Resume) -> None:
+        pause.unpause(changes, message)
+        changes.holds_tasks = None
 
     patch.setattr(deciding, "unpause", unpause)
 
 
 @bug
 def forget_what_was_ready_before_a_pause(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pausing, "take_up", lambda turn, node: None)
+    patch.setattr(pause, "take_up", lambda changes, node: None)
 
 
 @bug
 def take_up_the_branch_that_was_not_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reopening, "_is_bypassed", lambda node: False)
+    patch.setattr(manual_retry, "_is_bypassed", lambda node: False)
 
 
 @bug
 def leave_skipped_what_a_failure_had_skipped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reopening, "_is_bypassed", lambda node: True)
+    patch.setattr(manual_retry, "_is_bypassed", lambda node: True)
 
 
 @bug
 def reopen_with_the_retries_that_were_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reopening, "_retry", lambda turn, node: failing.retry(turn, node, timedelta()))
+    patch.setattr(manual_retry, "_retry", lambda changes, node: failures.retry(changes, node, timedelta()))
 
 
 @bug
 def dispatch_into_a_full_queue(patch: pytest.MonkeyPatch) -> None:
-    original = running.dispatch
+    original = node_start.dispatch
 
-    def dispatch(turn: turn.Turn, node: state.NodeState) -> None:
-        closed = set(turn.rules.closed_queues)
-        turn.rules.closed_queues.clear()
-        original(turn, node)
-        turn.rules.closed_queues.update(closed)
+    def dispatch(changes: ChangeSet, node: state.NodeState) -> None:
+        closed = set(changes.rules.closed_queues)
+        changes.rules.closed_queues.clear()
+        original(changes, node)
+        changes.rules.closed_queues.update(closed)
 
-    patch.setattr(running, "dispatch", dispatch)
+    patch.setattr(node_start, "dispatch", dispatch)
 
 
 @bug
@@ -494,17 +501,17 @@ def forget_what_a_full_queue_held_back(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def take_in_what_any_attempt_adds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(adding, "find_current", lambda turn, node_id, task_id: turn.job.nodes.get(node_id))
+    patch.setattr(dynamic_nodes, "find_current", lambda changes, node_id, task_id: changes.job.nodes.get(node_id))
 
 
 @bug
 def wait_for_what_had_ended_before(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(adding, "is_settled", lambda job, node: False)
+    patch.setattr(dynamic_nodes, "is_settled", lambda job, node: False)
 
 
 @bug
 def leave_out_nodes_when_they_are_added_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(adding, "_wait_for_more", lambda turn, node, given: None)
+    patch.setattr(dynamic_nodes, "_wait_for_more", lambda changes, node, given: None)
 
 
 @bug
@@ -519,12 +526,12 @@ def pass_on_the_name_instead_of_the_result(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def never_pass_results_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deciding, "pass_results", lambda turn: turn.given.clear())
+    patch.setattr(deciding, "pass_results", lambda changes: changes.given.clear())
 
 
 @bug
 def leave_references_in_parameters(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(running, "added_params", lambda job, node: node.task.params.raw)
+    patch.setattr(node_start, "added_params", lambda job, node: node.task.params.raw)
 
 
 @bug
@@ -542,7 +549,7 @@ def take_what_a_handler_says_for_what_the_engine_does(patch: pytest.MonkeyPatch)
     def is_revoked(node: state.NodeState) -> bool:
         return (node.error or "").startswith(("withdrawn: ", "stopped because "))
 
-    for module in (state, reports, reopening):
+    for module in (state, reports, manual_retry):
         patch.setattr(module, "is_revoked", is_revoked)
 
 
@@ -550,9 +557,9 @@ def take_what_a_handler_says_for_what_the_engine_does(patch: pytest.MonkeyPatch)
 def give_up_a_job_in_the_moment_in_which_it_should_wake(patch: pytest.MonkeyPatch) -> None:
     """As it was: only timers that are ahead counted, not one that is due at the same instant."""
 
-    def latest(turn: turn.Turn) -> Any:
-        deadlines = (timers._deadline(turn, node) for node in turn.job.nodes.values())
-        return max((at for at in deadlines if at is not None and at > turn.now), default=None)
+    def latest(changes: ChangeSet) -> Any:
+        deadlines = (timers._deadline(changes, node) for node in changes.job.nodes.values())
+        return max((at for at in deadlines if at is not None and at > changes.now), default=None)
 
     patch.setattr(timers, "_latest_deadline", latest)
 
@@ -570,6 +577,212 @@ def drop_what_is_no_list_when_outputs_are_concatenated(patch: pytest.MonkeyPatch
 @bug
 def try_again_what_can_never_succeed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(retry, "NOT_RETRIED", ())
+
+
+# Outcomes, stalls, times, deadlines and progress: what people are shown.
+
+
+@bug
+def show_a_fan_out_as_completed_when_it_has_expanded(patch: pytest.MonkeyPatch) -> None:
+    """As it was: green while its children were open, and when one had failed."""
+    patch.setattr(progress, "outcome_of", lambda status, children: Outcome(status))
+
+
+@bug
+def show_a_fan_out_as_failed_with_what_was_allowed_to_fail(patch: pytest.MonkeyPatch) -> None:
+    def children_of(fan: Any, added: Any, *, may_fail: bool, last_ended_at: Any) -> outcome.Children:
+        return outcome.children_of(fan, added, last_ended_at=last_ended_at)
+
+    patch.setattr(progress, "children_of", children_of)
+
+
+@bug
+def count_what_was_cancelled_as_failed(patch: pytest.MonkeyPatch) -> None:
+    def of_status(self: progress.NodeStanding) -> Outcome:
+        return outcome.outcome_of(self.status, self.children)
+
+    patch.setattr(progress.NodeStanding, "outcome", property(of_status))
+
+
+@bug
+def revoke_what_is_under_way_when_the_job_is_cancelled(patch: pytest.MonkeyPatch) -> None:
+    close = job_end._close_nodes
+
+    def close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, **which: bool) -> None:
+        close(changes, reason, EndedBy.REVOKED, **which)
+
+    patch.setattr(job_end, "_close_nodes", close_nodes)
+
+
+@bug
+def begin_a_job_only_to_cancel_it(patch: pytest.MonkeyPatch) -> None:
+    """As it was: started and dispatched in the instant in which it was cancelled."""
+    patch.setattr(deciding, "_in_order", lambda job, messages: messages)
+
+
+@bug
+def raise_a_stall_for_a_job_that_waits(patch: pytest.MonkeyPatch) -> None:
+    """As it was: for one that waited for an approval."""
+    patch.setattr(reasons, "RIGHTLY", reasons.RIGHTLY - {Kind.WAITING_FOR_APPROVAL})
+
+
+@bug
+def raise_no_stall_while_a_task_runs_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is at work would be trusted, also long after its time is over."""
+    original = reasons.reasons
+
+    def trusting(*around: Any) -> list[Kind]:
+        return [Kind.PAUSED if kind is Kind.RUNNING else kind for kind in original(*around)]
+
+    patch.setattr(reasons, "reasons", trusting)
+
+
+@bug
+def raise_a_stall_for_a_paused_job(patch: pytest.MonkeyPatch) -> None:
+    """As it was: where nothing was left but tasks in the queue."""
+    original = reasons.stands_without_reason
+
+    def stands_without_reason(job: state.JobState, *around: Any) -> bool:
+        since, job.paused_at = job.paused_at, None
+        verdict = original(job, *around)
+        job.paused_at = since
+        return verdict
+
+    patch.setattr(stalls, "stands_without_reason", stands_without_reason)
+
+
+@bug
+def stamp_a_task_with_the_time_of_its_batch(patch: pytest.MonkeyPatch) -> None:
+    """As it was: a task of 13 ms was shown with 0 or 425."""
+    patch.setattr(reports, "_measure", lambda changes, node, message: changes.now)
+
+
+@bug
+def count_the_pause_before_a_retry_as_run_time(patch: pytest.MonkeyPatch) -> None:
+    original = failures.retry
+
+    def retry(changes: ChangeSet, node: state.NodeState, delay: timedelta) -> None:
+        began = node.started_at
+        original(changes, node, delay)
+        node.started_at = began
+
+    patch.setattr(failures, "retry", retry)
+
+
+@bug
+def give_the_duration_of_an_attempt_by_the_clock_of_the_owner(patch: pytest.MonkeyPatch) -> None:
+    def complete(
+        changes: ChangeSet, node: state.NodeState, output: Any, duration_ms: Any, ended_at: Any = None
+    ) -> None:
+        node_start.complete(changes, node, output, None, ended_at)
+
+    patch.setattr(reports, "complete", complete)
+
+
+@bug
+def set_no_deadline(patch: pytest.MonkeyPatch) -> None:
+    """As it was: the setting had no effect."""
+    patch.setattr(job_end, "set_deadline", lambda changes: None)
+
+
+@bug
+def forget_the_deadline_on_take_over(patch: pytest.MonkeyPatch) -> None:
+    def resume(changes: ChangeSet) -> None:
+        at, changes.job.deadline_at = changes.job.deadline_at, None
+        node_start.resume(changes)
+        changes.job.deadline_at = changes.job.deadline_at or at
+
+    patch.setattr(deciding, "resume", resume)
+
+
+@bug
+def let_a_pause_use_up_the_time_of_the_job(patch: pytest.MonkeyPatch) -> None:
+    def unpause(changes: ChangeSet, message: Resume) -> None:
+        at = changes.job.deadline_at
+        pause.unpause(changes, message)
+        changes.job.deadline_at = at
+
+    patch.setattr(deciding, "unpause", unpause)
+
+
+@bug
+def move_the_deadline_by_the_pause_before_a_job_was_reopened(patch: pytest.MonkeyPatch) -> None:
+    def set_deadline(changes: ChangeSet) -> None:
+        since, changes.job.paused_at = changes.job.paused_at, None
+        job_end.set_deadline(changes)
+        changes.job.paused_at = since
+
+    patch.setattr(manual_retry, "set_deadline", set_deadline)
+
+
+@bug
+def take_the_deadline_of_the_job_for_that_of_its_tasks(patch: pytest.MonkeyPatch) -> None:
+    """What is under way would be ended by a timeout of its own, and be named as what failed the job."""
+    close = job_end._close_nodes
+
+    def close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, **which: bool) -> None:
+        is_late = changes.job.failed_node is None and ended_by is EndedBy.REVOKED
+        close(changes, reason, EndedBy.TIMEOUT if is_late else ended_by, **which)
+
+    patch.setattr(job_end, "REVOKED", {**job_end.REVOKED, EndedBy.TIMEOUT: "timed out"})
+    patch.setattr(job_end, "_close_nodes", close_nodes)
+
+
+@bug
+def fail_a_job_whose_deadline_passes_while_it_cleans_up(patch: pytest.MonkeyPatch) -> None:
+    def end_late(changes: ChangeSet) -> None:
+        job = changes.job
+        is_late = job.deadline_at is not None and not job.is_paused and changes.now >= job.deadline_at
+        if is_late and job.error is None:
+            job_end.fail_job(changes, "late")
+
+    patch.setattr(timers, "end_late", end_late)
+
+
+@bug
+def take_what_was_skipped_for_work_that_is_done(patch: pytest.MonkeyPatch) -> None:
+    """As it was: 3 of 4."""
+    original = progress.known_work
+
+    def known_work(job: progress.JobStanding) -> tuple[int, int]:
+        done, known = original(job)
+        skipped = sum(node.status is NodeStatus.SKIPPED for node in job.nodes.values())
+        return done + skipped, known + skipped
+
+    patch.setattr(progress, "known_work", known_work)
+
+
+@bug
+def measure_a_fan_out_by_the_children_made_so_far(patch: pytest.MonkeyPatch) -> None:
+    original = progress._own_share
+
+    def own_share(node: progress.NodeStanding, job: progress.JobStanding) -> float:
+        made = replace(node.fan, items=sum(node.fan.counts.values())) if node.fan is not None else None
+        return original(replace(node, fan=made), job)
+
+    patch.setattr(progress, "_own_share", own_share)
+
+
+@bug
+def show_a_job_as_done_when_what_has_begun_is_done(patch: pytest.MonkeyPatch) -> None:
+    def known_work(job: progress.JobStanding) -> tuple[int, int]:
+        begun = {name: node for name, node in job.nodes.items() if node.status is not NodeStatus.PENDING}
+        return original(replace(job, nodes=begun))
+
+    original = progress.known_work
+    patch.setattr(progress, "known_work", known_work)
+    patch.setattr(progress, "ALMOST_ALL", 100.0)
+
+
+@bug
+def show_a_failed_job_as_all_done(patch: pytest.MonkeyPatch) -> None:
+    """As it was: when its deadline had skipped what was open, and the last chains had run."""
+    patch.setattr(progress, "JOB_TERMINAL", frozenset())
+
+
+@bug
+def say_nothing_of_an_estimate_that_is_overdue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(estimate, "_overdue", lambda job, usual: timedelta())
 
 
 def find(seeds: Iterable[int]) -> int | None:

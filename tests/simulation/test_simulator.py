@@ -9,8 +9,8 @@ from dagmaster.model.states import JobStatus
 from dagmaster.model.workflow import Aggregation, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.simulation import store
 from dagmaster.simulation.cases import policy_of
-from dagmaster.simulation.forgiving import forgives, moves
 from dagmaster.simulation.ground import Fault
+from dagmaster.simulation.retry_oracle import forgives, moves
 from dagmaster.simulation.run import Report, SimulationFailed, fresh_seeds, prepare, run_many, simulate
 
 

@@ -7,22 +7,22 @@ from typing import Any
 
 import orjson
 
+from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.decide import decide
 from dagmaster.engine.messages import (
     Cancel,
+    Load,
+    ManualRetry,
     Message,
     Pause,
     QueueOpened,
     Resume,
-    RetryByHand,
     TaskCompleted,
     TaskFailed,
     TaskLost,
     TaskStarted,
     TimerDue,
-    Unpause,
 )
-from dagmaster.engine.turn import Rules, Turn
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
@@ -110,85 +110,85 @@ class Bench:
         graph = compile_graph(_workflow(dict(inputs or {}), nodes, dict(chains or {})))
         self.store = Store(JOB, graph, dict(inputs or {}), OWNER, self.now)
         self.job = self.store.load()
-        self.turn = Turn(self.job, self.now, self.rules)
+        self.changes = ChangeSet(self.job, self.now, self.rules)
         self.timers: list[tuple[datetime, int, TimerDue]] = []
         self._armed = 0
 
     # What may happen to it.
 
     def start(self) -> "Bench":
-        self.send(Resume())
+        self.send(Load())
         return self
 
-    def send(self, *messages: Message) -> Turn:
+    def send(self, *messages: Message) -> ChangeSet:
         """One turn, written as the owner writes it; afterwards the rows and the memory must say the same."""
-        self.turn = turn = decide(self.job, messages, self.now, self.rules)
-        if self.store.is_over and not turn.reopened:
-            self._keep_late(turn)
+        self.changes = changes = decide(self.job, messages, self.now, self.rules)
+        if self.store.is_over and not changes.reopened:
+            self._keep_late(changes)
         else:
-            self.store.commit(turn, OWNER, self.store.job.owner_epoch, [], {})
-        settle_versions(turn)
-        for timer in turn.timers:
+            self.store.commit(changes, OWNER, self.store.job.owner_epoch, [], {})
+        settle_versions(changes)
+        for timer in changes.timers:
             self._armed += 1
             heapq.heappush(self.timers, (timer.at, self._armed, TimerDue(timer.kind, timer.node_id, timer.attempt)))
-        if not turn.is_over:
+        if not changes.is_over:
             assert difference(self.job, self.store.load()) is None
-        if turn.follow_ups and self.expands:
-            self.send(*turn.follow_ups)
-        return turn
+        if changes.follow_ups and self.expands:
+            self.send(*changes.follow_ups)
+        return changes
 
-    def _keep_late(self, turn: Turn) -> None:
+    def _keep_late(self, changes: ChangeSet) -> None:
         """The owner has let go of a job that has ended; only what may still be noted is."""
-        assert not turn.touched and not turn.created and not turn.dispatches and not turn.job_touched
-        self.store.events += turn.events
-        for task_id, result in turn.results.items():
+        assert not changes.touched and not changes.created and not changes.dispatches and not changes.job_touched
+        self.store.events += changes.events
+        for task_id, result in changes.results.items():
             self.store.results.setdefault(task_id, result)
 
-    def begin(self, node_id: str, task_id: str | None = None) -> Turn:
+    def begin(self, node_id: str, task_id: str | None = None) -> ChangeSet:
         """A worker takes it from the queue."""
         task_id = task_id or self.task_id(node_id)
         if task_id in self.store.waiting:
             self.store.claim(task_id, "worker", self.now)
         return self.send(TaskStarted(node_id, task_id, "worker", self.now))
 
-    def complete(self, node_id: str, output: Any = None, task_id: str | None = None) -> Turn:
+    def complete(self, node_id: str, output: Any = None, task_id: str | None = None) -> ChangeSet:
         return self.send(self.completed(node_id, output, task_id))
 
     def completed(self, node_id: str, output: Any = None, task_id: str | None = None) -> TaskCompleted:
         encoded = orjson.dumps({} if output is None else output)
         return TaskCompleted(node_id, task_id or self.task_id(node_id), "worker", self.now, encoded, 5)
 
-    def fail(self, node_id: str, error: str = "no luck", **fields: Any) -> Turn:
+    def fail(self, node_id: str, error: str = "no luck", **fields: Any) -> ChangeSet:
         task_id = fields.pop("task_id", None) or self.task_id(node_id)
         return self.send(TaskFailed(node_id, task_id, "worker", self.now, error, **fields))
 
-    def lose(self, node_id: str, **fields: Any) -> Turn:
+    def lose(self, node_id: str, **fields: Any) -> ChangeSet:
         task_id = fields.pop("task_id", None) or self.task_id(node_id)
         return self.send(TaskLost(node_id, task_id, "worker", self.now, **fields))
 
-    def cancel(self) -> Turn:
+    def cancel(self) -> ChangeSet:
         return self.send(Cancel("ann", "changed my mind"))
 
-    def pause(self) -> Turn:
+    def pause(self) -> ChangeSet:
         return self.send(Pause("ann"))
 
-    def unpause(self) -> Turn:
-        return self.send(Unpause("bob"))
+    def unpause(self) -> ChangeSet:
+        return self.send(Resume("bob"))
 
-    def retry(self, node_id: str | None = None) -> Turn:
+    def retry(self, node_id: str | None = None) -> ChangeSet:
         """By hand. A job that has ended is given to an owner, who reads it from the rows."""
-        message = RetryByHand(node_id, "ann")
+        message = ManualRetry(node_id, "ann")
         if not self.store.is_over:
             return self.send(message)
         self.store.reopen(OWNER, message)
         self.job = self.store.load()
         self.timers = []
-        return self.send(Resume(), message)
+        return self.send(Load(), message)
 
     def close_queue(self, queue: str = "tasks") -> None:
         self.rules.closed_queues.add(queue)
 
-    def open_queue(self, queue: str = "tasks") -> Turn:
+    def open_queue(self, queue: str = "tasks") -> ChangeSet:
         self.rules.closed_queues.discard(queue)
         return self.send(QueueOpened(queue))
 
@@ -202,7 +202,7 @@ class Bench:
         """The owner is gone; another one reads the rows."""
         self.job = self.store.load()
         self.timers = []
-        self.send(Resume())
+        self.send(Load())
 
     # What can be seen of it.
 

@@ -17,8 +17,8 @@ from dagmaster.model.added import (
     may_add,
     result_of,
 )
+from dagmaster.model.dynamic_nodes import MAX_SLICE_BYTES, Slice, encode_slices, read_slice
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.slices import MAX_SLICE_BYTES, Slice, encode_slices, read_slice
 
 
 def read(given: Any) -> Slice:

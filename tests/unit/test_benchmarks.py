@@ -150,7 +150,7 @@ class TestWhatIsMeasured:
         assert spread.fan_out.child.queue == UNATTENDED
 
     def test_the_bare_step_writes_the_events_that_it_claims(self) -> None:
-        assert STEP.count("'node_") == STEP_EVENTS
+        assert STEP.count(b"'node_") == STEP_EVENTS
 
     def test_every_floor_task_belongs_to_a_step(self) -> None:
         row = floor_jobs._step_row(7, 1)

@@ -7,7 +7,7 @@ import pytest
 
 from dagmaster import handler, task
 from dagmaster.handlers import registry
-from dagmaster.model.caching import Caching, read_caching
+from dagmaster.model.cache_policy import Caching, read_caching
 
 
 @pytest.mark.parametrize(

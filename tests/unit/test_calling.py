@@ -242,9 +242,9 @@ async def test_a_generator_may_raise_anything(kind):
 
 
 @contextmanager
-def taking_ctrl_c():
+def taking_ctrl_c(handler=lambda *_: None):
     """As every command does, and `asyncio.run`."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
@@ -252,7 +252,7 @@ def taking_ctrl_c():
 
 
 def test_ctrl_c_passes_where_nobody_takes_it():
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, taking_ctrl_c(signal.default_int_handler):  # In the background it is ignored.
         loop = runner.get_loop()
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(run(raising(KeyboardInterrupt())[0]))

@@ -182,3 +182,17 @@ def test_every_command_says_where_it_crashed() -> None:
     assert ended.returncode == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in ended.stderr
     assert "most recent call first" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["submit", "jobs", "show"])
+def test_help_does_not_wait_for_what_only_work_needs(command: str) -> None:
+    """Loading pydantic alone takes as long as all the rest."""
+    heavy = {"pydantic", "pydantic_settings", "psycopg", "jinja2", "fastapi", "sqlalchemy"}
+    code = (
+        "import sys; from dagmaster.cli import main; sys.argv = ['dagmaster', sys.argv[1], '--help']\n"
+        "try: main()\nexcept SystemExit as end: assert end.code == 0\n"
+        f"print(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert f"Usage: dagmaster {command} [OPTIONS]" in done.stdout

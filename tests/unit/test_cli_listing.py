@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from dagmaster.cli.listing import Listing
+from dagmaster.cli.columns import Listing
 
 JOB = "247846017759457860"
 ERROR = "node each_text__1 failed: there is no text to count, and nobody knows why that should be so"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dagmaster.cli.reloading import changes, python_files, start_again
+from dagmaster.cli.autoreload import changes, python_files, start_again
 
 
 def test_changes_are_named_by_what_became_of_each() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from dagmaster.model.wording import WORDS, describe
+from dagmaster.model.timeline import WORDS, describe
 from dagmaster.store.tables import EVENT_TYPES
 
 

@@ -132,3 +132,46 @@ def test_every_shipped_workflow_says_what_it_is() -> None:
     listed = call("workflows", "--json", env={"DAGMASTER_WORKFLOWS_DIR": str(WORKFLOWS)})
     assert len(listed.json["workflows"]) == len(list(WORKFLOWS.glob("*.yaml")))
     assert all(workflow["description"] for workflow in listed.json["workflows"])
+
+
+TYPED = """
+from pydantic import BaseModel
+from dagmaster import handler
+
+class Typed(BaseModel):
+    count: int
+
+@handler("typed.count", params=Typed)
+def count(ctx, params):
+    return {}
+"""
+
+
+def test_parameters_are_checked_against_the_handlers_that_are_named(folder: Path) -> None:
+    (folder.parent / "typed_handlers.py").write_text(TYPED)
+    flow = write_workflow(folder, "workflow_id: w\nnodes:\n  a: {handler: typed.count, queue: q, params: {count: x}}")
+    checked = call("validate", flow, "--handlers", folder.parent / "typed_handlers.py")
+    assert (checked.code, checked.out) == (
+        2,
+        f"{flow}:3:55: error: node 'a': handler 'typed.count' refuses the parameter 'count': it must be an integer, "
+        "not a string ('x')\n",
+    )
+
+
+def test_a_database_that_cannot_be_reached_keeps_nobody_from_validating(folder: Path) -> None:
+    flow = write_workflow(folder, "workflow_id: w\nnodes: {a: {handler: echo, queue: q}}")
+    nowhere = ("--database-url", f"postgresql://nobody@/none?host={folder}")
+    checked = call(*nowhere, "validate", flow)
+    assert (checked.code, checked.out) == (0, f"{flow}: ok\n")
+    assert checked.err.startswith("the contracts of handlers were not checked: the database cannot be reached: ")
+    assert call(*nowhere, "validate", flow, "--no-contracts").err == ""
+    asked = call(*nowhere, "validate", flow, "--contracts")
+    assert (asked.code, asked.out) == (2, "")
+
+
+def test_contracts_are_not_spoken_of_where_there_is_no_database(folder: Path) -> None:
+    flow = write_workflow(folder, GOOD)
+    assert call("validate", flow).err == ""
+    asked = call("validate", flow, "--contracts")
+    assert asked.code == 2
+    assert "no database is configured" in asked.err

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dagmaster.orchestrator import clock as clock_module
-from dagmaster.orchestrator import sight as sight_module
+from dagmaster.orchestrator import lease_judge as sight_module
 from dagmaster.orchestrator.clock import DatabaseClock
-from dagmaster.orchestrator.sight import Sight
+from dagmaster.orchestrator.lease_judge import Sight
 
 MILLISECOND = timedelta(milliseconds=1)
 

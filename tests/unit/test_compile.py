@@ -348,7 +348,7 @@ def test_unknown_handlers_are_reported_where_the_handlers_are_known() -> None:
     definition = workflow(a=task("f", handler="raster.validte"), f=fan_out("END", handler="nope", queue=None))
     assert errors(definition, known_handlers=["raster.validate"]) == [
         "node 'a' names an unknown handler 'raster.validte'; did you mean 'raster.validate'?",
-        "node 'f' names an unknown handler 'nope'",
+        "node 'f' names an unknown handler 'nope'; load its module with --handlers or the setting 'handlers'",
     ]
     assert only_problem(definition).message.startswith("node 'f' has no queue")
 

@@ -4,8 +4,8 @@ import pytest
 from adding_bench import add, gate, job, node
 from engine_bench import AT_ONCE, JOB, Bench, choose, end, fan_out, task
 
-from dagmaster.engine.messages import RetryByHand
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
+from dagmaster.engine.messages import ManualRetry
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
@@ -289,7 +289,7 @@ def test_a_failed_one_between_two_attempts_is_tried_at_once_by_hand():
     bench = job()
     add(bench, node("a.1", retry=AT_ONCE.model_copy(update={"initial_delay_seconds": 60})))
     bench.fail("a.1")
-    bench.send(RetryByHand("a.1", "ann"))
+    bench.send(ManualRetry("a.1", "ann"))
     assert bench.of("a.1") is DISPATCHED
 
 
@@ -297,12 +297,12 @@ def test_groups_and_dependencies_are_written_with_the_nodes():
     bench = job(retry=AT_ONCE)
     group, said = AddedGroup(70, "g"), AddedDependency(11, "task", 12, "task")
     add(bench, node("a.1", task=11), node("a.2", "a.1", task=12, group=70), groups=(group,), dependencies=(said,))
-    assert (bench.turn.groups, bench.turn.dependencies) == ([group], [said])
+    assert (bench.changes.groups, bench.changes.dependencies) == ([group], [said])
     bench.fail("a")
     again = AddedDependency("a.1", "task", "a.3", "task")
     add(bench, node("a.1", task=21))
     add(bench, node("a.3", "a.1", task=23), dependencies=(again, AddedDependency("a", "task", "a.3", "task")))
-    assert bench.turn.dependencies == [AddedDependency(11, "task", 23, "task")]
+    assert bench.changes.dependencies == [AddedDependency(11, "task", 23, "task")]
 
 
 # From outside.
@@ -345,4 +345,4 @@ def test_adding_costs_nothing_for_the_nodes_that_are_there():
     bench = job()
     add(bench, *(node(f"a.{n}") for n in range(500)))
     add(bench, node("a.500"))
-    assert (len(bench.turn.created), len(bench.turn.touched), len(bench.turn.events)) == (1, 0, 3)
+    assert (len(bench.changes.created), len(bench.changes.touched), len(bench.changes.events)) == (1, 0, 3)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from engine_bench import JOB, NO_RETRY, START, fan_out
 
+from dagmaster.engine.change_set import Rules
 from dagmaster.engine.decide import decide
 from dagmaster.engine.messages import (
+    Load,
     Message,
-    Resume,
     SignalSent,
     TaskCompleted,
     TaskFailed,
@@ -21,7 +22,6 @@ from dagmaster.engine.messages import (
     TimerKind,
 )
 from dagmaster.engine.state import JobState, new_job
-from dagmaster.engine.turn import Rules
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.expressions import compile_template
 from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
@@ -61,7 +61,7 @@ def joined(size: int) -> JobState:
 
 def started(graph: Graph) -> JobState:
     job = new_job(JOB, graph, {}, START)
-    decide(job, [Resume()], START, RULES)
+    decide(job, [Load()], START, RULES)
     return job
 
 
@@ -140,8 +140,8 @@ def test_a_signal_costs_the_same_however_many_children_there_are():
 
 def test_the_timeline_does_not_repeat_a_long_list_of_what_a_node_waited_for():
     job = joined(SMALL)
-    turn = decide(job, [completed(f"t{index}") for index in range(SMALL)], START, RULES)
-    [ready] = [event for event in turn.events if (event.node_id, event.event_type) == ("end", "node_ready")]
+    changes = decide(job, [completed(f"t{index}") for index in range(SMALL)], START, RULES)
+    [ready] = [event for event in changes.events if (event.node_id, event.event_type) == ("end", "node_ready")]
     assert ready.event_data == {"dependencies": [f"t{index}" for index in range(100)], "more": SMALL - 100}
 
 

@@ -1,9 +1,11 @@
 """A job ends by its deadline: the one of its workflow, or the operator's default."""
 
+from datetime import timedelta
+
 import pytest
 from engine_bench import JOB, NO_RETRY, Bench, end, task
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.model.states import JobStatus
 from dagmaster.model.workflow import ApprovalNode, Node, WaitNode
 
@@ -71,3 +73,25 @@ def test_a_job_that_is_tried_again_has_all_its_time_again() -> None:
     assert bench.status is JobStatus.RUNNING
     bench.complete("a")
     assert bench.status is JobStatus.COMPLETED
+
+
+def test_a_job_that_is_tried_again_while_it_is_paused_has_its_time_from_when_it_goes_on() -> None:
+    bench = Bench(rules=RULES, a=task(retry=NO_RETRY), end=end("a")).start()
+    bench.begin("a")
+    bench.pause()
+    bench.wait(500)
+    bench.fail("a")
+    bench.wait(500)
+    bench.retry()
+    bench.wait(500)
+    bench.unpause()
+    assert bench.job.deadline_at == bench.now + timedelta(seconds=100)
+
+
+def test_a_job_that_was_paused_says_how_long_it_may_work_and_not_how_long_it_was_open() -> None:
+    bench = working()
+    bench.pause()
+    bench.wait(500)
+    bench.unpause()
+    bench.wait(100)
+    assert (bench.status, bench.error) == (JobStatus.FAILED, "Timeout: the job did not end within 100 s")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, end, fan_out, task
 
-from dagmaster.engine.messages import Cancel, Resume, TaskFailed, TaskLost
+from dagmaster.engine.messages import Cancel, Load, TaskFailed, TaskLost
 from dagmaster.model.states import EndedBy, JobStatus, NodeStatus, read_ended_by
 from dagmaster.model.workflow import WaitNode
 
@@ -131,8 +131,8 @@ def test_rows_of_an_earlier_version_end_as_their_status_implies() -> None:
 
 def test_a_job_that_is_cancelled_before_anybody_had_it_never_begins() -> None:
     bench = Bench(a=task(), end=end("a"))
-    turn = bench.send(Resume(), Cancel("ann"))
+    changes = bench.send(Load(), Cancel("ann"))
     assert bench.status is JobStatus.CANCELLED
-    assert not turn.dispatches
+    assert not changes.dispatches
     assert {event.event_type for event in bench.store.events} == {"node_skipped", "job_cancelled"}
     assert bench.store.job.started_at is None

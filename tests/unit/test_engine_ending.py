@@ -2,9 +2,9 @@
 
 from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
 
+from dagmaster.engine.change_set import MAX_ERROR_LENGTH, Rules
 from dagmaster.engine.decide import decide
-from dagmaster.engine.messages import Cancel, Expand, Resume, TimerDue, TimerKind
-from dagmaster.engine.turn import MAX_ERROR_LENGTH, Rules
+from dagmaster.engine.messages import Cancel, Expand, Load, TimerDue, TimerKind
 from dagmaster.model.states import JobStatus, NodeStatus
 
 FAILED, SKIPPED = NodeStatus.FAILED, NodeStatus.SKIPPED
@@ -50,7 +50,7 @@ def test_nothing_moves_after_the_end():
     bench.fail("a")
     rows = dict(bench.store.nodes)
     messages = [
-        Resume(),
+        Load(),
         Expand("f"),
         Cancel(),
         TimerDue(TimerKind.ZOMBIE),
@@ -58,16 +58,16 @@ def test_nothing_moves_after_the_end():
         TimerDue(TimerKind.TIMEOUT, "b", 0),
         bench.completed("b"),
     ]
-    turn = bench.send(*messages)
-    assert [event.event_type for event in turn.events] == ["result_ignored"]
+    changes = bench.send(*messages)
+    assert [event.event_type for event in changes.events] == ["result_ignored"]
     assert (bench.status, bench.store.nodes) == (JobStatus.FAILED, rows)
 
 
 def test_what_was_dispatched_in_the_turn_that_ends_the_job_never_reaches_a_queue():
     bench = Bench(a=task(retry=NO_RETRY), b=task("a"), c=task(retry=NO_RETRY), end=end("b", "c")).start()
     fail = bench.completed("a"), Cancel()
-    turn = bench.send(*fail)
-    assert not turn.dispatches
+    changes = bench.send(*fail)
+    assert not changes.dispatches
     assert bench.of("b") is FAILED
     assert not bench.waiting
 
@@ -92,7 +92,7 @@ def test_a_pending_job_is_cancelled():
 
 def test_a_job_is_cancelled_in_the_batch_that_starts_it():
     bench = Bench(a=task(), end=end("a"))
-    bench.send(Resume(), Cancel())
+    bench.send(Load(), Cancel())
     assert bench.status is JobStatus.CANCELLED
     assert not bench.waiting
 
@@ -143,5 +143,5 @@ def test_a_job_that_was_left_with_a_failed_node_is_failed_not_completed():
     for node_id, status in (("a", FAILED), ("end", SKIPPED)):
         bench.job.nodes[node_id].status = status
     bench.job.open = 0
-    turn = decide(bench.job, [Resume()], bench.now, bench.rules)
-    assert turn.job.status is JobStatus.FAILED
+    changes = decide(bench.job, [Load()], bench.now, bench.rules)
+    assert changes.job.status is JobStatus.FAILED

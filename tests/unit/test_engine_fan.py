@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
+from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import Expand, TaskCompleted
-from dagmaster.engine.turn import Rules
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -278,16 +278,16 @@ def sliced(count: int, size: int, **nodes: Any) -> Bench:
 
 def test_a_long_list_is_expanded_in_slices():
     bench = sliced(10, size=4)
-    made = [len(bench.turn.created)]
-    while bench.turn.follow_ups:
-        made.append(len(bench.send(*bench.turn.follow_ups).created))
+    made = [len(bench.changes.created)]
+    while bench.changes.follow_ups:
+        made.append(len(bench.send(*bench.changes.follow_ups).created))
     assert made == [4, 4, 2]
     assert bench.of("f") is COMPLETED
 
 
 def test_a_fan_out_is_not_done_before_its_last_slice():
     bench = sliced(3, size=2, z=task("f"), end=end("z"))
-    assert bench.turn.follow_ups == [Expand("f")]
+    assert bench.changes.follow_ups == [Expand("f")]
     bench.complete("f__0")
     bench.complete("f__1")
     assert (bench.of("f"), bench.of("z"), bench.status) == (NodeStatus.RUNNING, NodeStatus.PENDING, JobStatus.RUNNING)

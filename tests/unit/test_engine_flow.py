@@ -154,9 +154,9 @@ def test_a_conditional_may_look_at_what_an_earlier_step_gave():
 def test_deciding_and_skipping_is_one_turn():
     route = choose("nodes.a.output.n", "a", is_1=("b",), default=("c",))
     bench = Bench(a=task(), route=route, b=task(), c=task("b"), d=task("c"), end=end("d")).start()
-    turn = bench.complete("a", {"n": 0})
-    assert {event.event_type for event in turn.events if event.node_id == "route"} >= {"node_completed"}
-    assert "b" in turn.touched
+    changes = bench.complete("a", {"n": 0})
+    assert {event.event_type for event in changes.events if event.node_id == "route"} >= {"node_completed"}
+    assert "b" in changes.touched
 
 
 def test_an_optional_step_is_skipped_and_what_follows_is_not():
@@ -291,7 +291,7 @@ def test_a_failed_member_of_any_of_fails_the_job():
 def test_nodes_of_the_engine_never_reach_a_queue():
     bench = Bench({"n": 1}, route=choose("inputs.n", is_1=("f",), default=()), f=fan_out([]), end=end("f")).start()
     assert bench.status is JobStatus.COMPLETED
-    assert not bench.turn.dispatches
+    assert not bench.changes.dispatches
     engine_nodes = [node for node in bench.job.graph.nodes.values() if node.type is not NodeType.TASK]
     for node in engine_nodes:
         assert bench.events(node.node_id) == ["ready", "dispatched", "started", "completed"]

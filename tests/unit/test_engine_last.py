@@ -3,8 +3,8 @@
 import pytest
 from engine_bench import AT_ONCE, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
+from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import TimerDue, TimerKind
-from dagmaster.engine.turn import Rules
 from dagmaster.model.states import JobStatus, NodeStatus
 
 COMPLETED, FAILED, SKIPPED, PENDING = NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED, NodeStatus.PENDING
@@ -250,7 +250,7 @@ def test_a_job_that_stood_still_and_then_cleans_up_is_watched_again():
     bench.now = bench.now.replace(hour=6)
     bench.send(TimerDue(TimerKind.ZOMBIE))
     assert (bench.status, bench.of("a"), bench.waiting) == (JobStatus.RUNNING, FAILED, ["42_clean_0"])
-    assert TimerKind.ZOMBIE in {timer.kind for timer in bench.turn.timers}
+    assert TimerKind.ZOMBIE in {timer.kind for timer in bench.changes.timers}
 
 
 def test_a_job_that_stands_still_while_it_cleans_up_is_given_up():

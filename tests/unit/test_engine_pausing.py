@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
 
-from dagmaster.engine.messages import Pause, TimerDue, TimerKind, Unpause
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
+from dagmaster.engine.messages import Pause, Resume, TimerDue, TimerKind
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -125,7 +125,7 @@ def test_a_back_off_that_ends_in_the_turn_in_which_the_job_goes_on_wants_one_pla
     bench.fail("f__0")
     bench.pause()
     bench.now += timedelta(seconds=10)
-    bench.send(Unpause("bob"), TimerDue(TimerKind.RETRY, "f__0", 1))
+    bench.send(Resume("bob"), TimerDue(TimerKind.RETRY, "f__0", 1))
     assert sorted(bench.job.fans["f"].waiting) == ["f__0", "f__2"]
 
 
@@ -187,14 +187,14 @@ def test_another_owner_finds_the_job_paused():
     bench.restart()
     assert (bench.job.paused_by, bench.job.paused_at) == ("ann", START)
     assert len(bench.waiting) == 1
-    bench.send(Unpause("bob"))
+    bench.send(Resume("bob"))
     assert len(bench.waiting) == 2
 
 
 def test_children_are_made_but_not_dispatched_while_paused():
     bench = Bench({"n": [1] * 5}, Rules(slice_size=2), f=fan_out("{{ inputs.n }}"), end=end("f"))
     bench.expands = False
-    follow_ups = bench.start().turn.follow_ups
+    follow_ups = bench.start().changes.follow_ups
     bench.pause()
     bench.expands = True
     bench.send(*follow_ups)

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
-from dagmaster.engine.messages import RetryByHand
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
+from dagmaster.engine.messages import ManualRetry
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -112,9 +112,9 @@ def test_a_result_that_comes_between_the_failure_and_the_retry_changes_nothing()
     bench.begin("b")
     late = bench.completed("b", {"late": True})
     bench.fail("a")
-    bench.store.reopen("owner", RetryByHand())
+    bench.store.reopen("owner", ManualRetry())
     bench.job = bench.store.load()
-    bench.send(late, RetryByHand())
+    bench.send(late, ManualRetry())
     assert (bench.of("b"), bench.task_id("b")) == (DISPATCHED, f"{JOB}_b_1")
 
 
@@ -273,5 +273,5 @@ def test_only_a_failed_job_is_reopened():
         bench = Bench(a=task(), end=end("a")).start()
         finish(bench)
         status = bench.status
-        turn = bench.send(RetryByHand())
-        assert (bench.status, turn.events) == (status, [])
+        changes = bench.send(ManualRetry())
+        assert (bench.status, changes.events) == (status, [])

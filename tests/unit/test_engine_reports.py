@@ -6,7 +6,7 @@ import pytest
 from engine_bench import AT_ONCE, JOB, Bench, end, fan_out, task
 
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import Resume, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
+from dagmaster.engine.messages import Load, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.model.states import JobStatus, NodeStatus, TaskStatus
 
 
@@ -32,8 +32,8 @@ def test_the_accepted_result_is_kept():
 def test_the_same_report_again_changes_nothing():
     bench = chain()
     bench.complete("a", {"x": 1})
-    turn = bench.complete("a", {"x": 2})
-    assert not turn.events and not turn.touched and not turn.results
+    changes = bench.complete("a", {"x": 2})
+    assert not changes.events and not changes.touched and not changes.results
     assert bench.output("a") == {"x": 1}
 
 
@@ -68,9 +68,9 @@ def test_a_superseded_success_is_kept_noted_and_ignored():
     bench = chain()
     bench.begin("a")
     bench.lose("a")
-    turn = bench.complete("a", {"late": True}, task_id=f"{JOB}_a_0")
+    changes = bench.complete("a", {"late": True}, task_id=f"{JOB}_a_0")
     assert (bench.of("a"), bench.store.nodes["a"].attempt) == (NodeStatus.DISPATCHED, 1)
-    assert [event.event_type for event in turn.events] == ["result_ignored"]
+    assert [event.event_type for event in changes.events] == ["result_ignored"]
     assert bench.data("a", "result_ignored") == {
         "reason": "the attempt was superseded",
         "reported_task_id": f"{JOB}_a_0",
@@ -91,8 +91,8 @@ def test_a_superseded_failure_does_not_use_up_an_attempt():
 def test_a_result_for_a_job_that_has_ended_is_kept_and_noted():
     bench = Bench(a=task(), b=task(), end=end("a", "b")).start()
     bench.cancel()
-    turn = bench.complete("a", {"late": True}, task_id=f"{JOB}_a_0")
-    assert [event.event_type for event in turn.events] == ["result_ignored"]
+    changes = bench.complete("a", {"late": True}, task_id=f"{JOB}_a_0")
+    assert [event.event_type for event in changes.events] == ["result_ignored"]
     assert bench.store.results[f"{JOB}_a_0"].status is TaskStatus.COMPLETED
     assert (bench.status, bench.of("a")) == (JobStatus.CANCELLED, NodeStatus.FAILED)
 
@@ -150,30 +150,30 @@ def test_a_report_for_a_node_that_waits_changes_nothing():
 
 def test_a_worker_in_the_owners_process_takes_its_task_in_the_same_turn():
     bench = Bench(a=task(), end=end("a"))
-    turn = decide(bench.job, [Resume()], bench.now, bench.rules)
-    [dispatch] = turn.dispatches.values()
-    claim_here(turn, dispatch, "local")
+    changes = decide(bench.job, [Load()], bench.now, bench.rules)
+    [dispatch] = changes.dispatches.values()
+    claim_here(changes, dispatch, "local")
     assert dispatch.node.status is NodeStatus.RUNNING
-    assert turn.events[-1].event_type == "node_started"
+    assert changes.events[-1].event_type == "node_started"
 
 
 def test_a_local_claim_leaves_held_back_children_where_they_are():
     """They were once taken out of the queue by it, and nobody started them."""
     bench = Bench(f=fan_out([1, 2, 3], max_parallel=1), end=end("f"))
-    turn = decide(bench.job, [Resume()], bench.now, bench.rules)
-    [dispatch] = turn.dispatches.values()
-    claim_here(turn, dispatch, "local")
+    changes = decide(bench.job, [Load()], bench.now, bench.rules)
+    [dispatch] = changes.dispatches.values()
+    claim_here(changes, dispatch, "local")
     assert list(bench.job.fans["f"].waiting) == ["f__1", "f__2"]
-    assert not turn.ready
+    assert not changes.ready
 
 
 def test_a_checkpoint_is_saved_with_the_attempt_that_is_under_way():
     bench = chain()
     bench.begin("a")
-    turn = bench.send(TaskCheckpoint("a", f"{JOB}_a_0", "worker", bench.now, "read", b'{"rows":3}'))
-    [event] = turn.events
+    changes = bench.send(TaskCheckpoint("a", f"{JOB}_a_0", "worker", bench.now, "read", b'{"rows":3}'))
+    [event] = changes.events
     assert (event.event_type, event.checkpoint_name) == ("node_checkpoint", "read")
-    assert turn.touched["a"].status is NodeStatus.RUNNING
+    assert changes.touched["a"].status is NodeStatus.RUNNING
 
 
 def test_a_checkpoint_of_an_attempt_that_is_over_changes_nothing():
@@ -181,8 +181,8 @@ def test_a_checkpoint_of_an_attempt_that_is_over_changes_nothing():
     bench.begin("a")
     bench.fail("a")
     for task_id in (f"{JOB}_a_0", f"{JOB}_a_7", f"{JOB}_b_0"):
-        turn = bench.send(TaskCheckpoint("a", task_id, "worker", bench.now, "late"))
-        assert not turn.events and not turn.touched
+        changes = bench.send(TaskCheckpoint("a", task_id, "worker", bench.now, "late"))
+        assert not changes.events and not changes.touched
 
 
 def test_times_are_those_that_the_worker_measured_however_late_they_are_written():

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from engine_bench import AT_ONCE, Bench, choose, end, fan_in, fan_out, task
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.model.states import NODE_IN_FLIGHT, JobStatus, NodeStatus
 from dagmaster.simulation import owners
 from dagmaster.simulation.run import prepare

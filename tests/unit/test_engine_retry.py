@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
 
-from dagmaster.engine.turn import Rules
+from dagmaster.engine.change_set import Rules
 from dagmaster.model.retry import WRONG_CALL, Backoff, RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 

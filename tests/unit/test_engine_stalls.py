@@ -3,7 +3,7 @@
 import pytest
 from engine_bench import Bench, end, fan_out, task
 
-from dagmaster.engine.reasons import stands_without_reason
+from dagmaster.explain.reasons import stands_without_reason
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import ApprovalNode, Node, WaitNode, WorkflowNode
 
@@ -51,6 +51,14 @@ def test_a_pause_a_retry_and_a_full_queue_are_good_reasons() -> None:
     assert not is_stalled(bench)
     bench.close_queue()
     bench.wait(10)
+    assert not is_stalled(bench)
+
+
+def test_a_paused_job_is_not_stalled_though_nothing_is_left_but_what_waits_in_its_queue() -> None:
+    bench = Bench(a=task(), end=end("a"), clean=task(), chains={"finally": ("clean",)}).start()
+    bench.complete("a")
+    assert is_stalled(bench)
+    bench.pause()
     assert not is_stalled(bench)
 
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, end, fan_out, task
 
+from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import TimerDue, TimerKind
-from dagmaster.engine.turn import Rules
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.model.workflow import ApprovalNode, Node, WaitNode

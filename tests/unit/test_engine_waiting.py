@@ -7,9 +7,9 @@ import orjson
 import pytest
 from engine_bench import START, Bench, after, end, task
 
-from dagmaster.engine.messages import Decision, SignalSent, TaskCompleted, TaskFailed, TaskLost
-from dagmaster.engine.turn import Rules, Turn
-from dagmaster.engine.waking import MAX_KEPT_SIGNALS
+from dagmaster.engine.change_set import ChangeSet, Rules
+from dagmaster.engine.messages import ApprovalDecision, SignalSent, TaskCompleted, TaskFailed, TaskLost
+from dagmaster.engine.wake_ups import MAX_KEPT_SIGNALS
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.model.workflow import ApprovalNode, WaitNode, WorkflowNode
@@ -21,12 +21,12 @@ def waiting(*all_of: str, **fields: Any) -> WaitNode:
     return WaitNode(depends_on=after(*all_of), **fields)
 
 
-def signal(bench: Bench, name: str = "go", data: Any = None, actor: str | None = "ann") -> Turn:
+def signal(bench: Bench, name: str = "go", data: Any = None, actor: str | None = "ann") -> ChangeSet:
     return bench.send(SignalSent(name, data, bench.now, actor))
 
 
-def decide_on(bench: Bench, node_id: str, approved: bool, comment: str | None = None, task_id: str = "") -> Turn:
-    return bench.send(Decision(node_id, task_id or bench.task_id(node_id), approved, bench.now, "ann", comment))
+def decide_on(bench: Bench, node_id: str, approved: bool, comment: str | None = None, task_id: str = "") -> ChangeSet:
+    return bench.send(ApprovalDecision(node_id, task_id or bench.task_id(node_id), approved, bench.now, "ann", comment))
 
 
 # A time.
@@ -243,14 +243,14 @@ def calling(**fields: Any) -> Bench:
     return Bench({"x": 7}, sub=node, a=task("sub"), end=end("a")).start()
 
 
-def report(bench: Bench, output: Any, task_id: str | None = None, worker: str | None = None) -> Turn:
+def report(bench: Bench, output: Any, task_id: str | None = None, worker: str | None = None) -> ChangeSet:
     task_id = task_id or bench.task_id("sub")
     return bench.send(TaskCompleted("sub", task_id, worker, bench.now, orjson.dumps(output)))
 
 
 def test_a_call_is_placed_when_it_is_written():
     bench = calling()
-    [call] = bench.turn.calls.values()
+    [call] = bench.changes.calls.values()
     assert (call.node_id, call.task_id, call.workflow_hash, call.inputs) == ("sub", "42_sub_0", "h", b'{"x":7}')
     report(bench, {"job_id": "8", "result": {"y": 1}})
     assert bench.output("sub") == {"job_id": "8", "result": {"y": 1}}
@@ -260,14 +260,14 @@ def test_a_call_is_placed_when_it_is_written():
 def test_another_owner_places_the_call_again():
     bench = calling()
     bench.restart()
-    assert list(bench.turn.calls) == ["42_sub_0"]
+    assert list(bench.changes.calls) == ["42_sub_0"]
 
 
 def test_a_child_that_failed_fails_its_caller_or_is_called_again():
     bench = calling(retry=RetryPolicy(max_attempts=1, initial_delay_seconds=0))
     failure = TaskFailed("sub", "42_sub_0", None, bench.now, "job 8 failed: no luck", error_types=("JobFailed",))
     bench.send(failure)
-    assert list(bench.turn.calls) == ["42_sub_1"]
+    assert list(bench.changes.calls) == ["42_sub_1"]
     report(bench, {"job_id": "9", "result": {}})
     assert bench.waiting == ["42_a_0"]
 
@@ -281,13 +281,13 @@ def test_without_a_policy_a_job_is_called_once():
 def test_a_call_is_called_off_with_its_job():
     bench = calling()
     bench.cancel()
-    assert bench.turn.called_off == ["42_sub_0"] and not bench.turn.calls
+    assert bench.changes.cancelled_children == ["42_sub_0"] and not bench.changes.calls
 
 
 def test_a_call_that_takes_too_long_is_called_off():
     bench = calling(timeout_seconds=60)
     bench.wait(60)
-    assert bench.turn.called_off == ["42_sub_0"]
+    assert bench.changes.cancelled_children == ["42_sub_0"]
     assert bench.error == "node sub failed: timed out: the job that it called did not end within 60 s"
 
 

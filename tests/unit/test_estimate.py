@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.engine.estimate import Basis, Estimate, Usual, estimate, so_far, time_left
+from dagmaster.explain.estimate import Basis, Estimate, Usual, estimate, so_far, time_left
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
-from dagmaster.model.standing import FanStanding, JobStanding, NodeStanding
+from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.model.workflow import (
     Branch,

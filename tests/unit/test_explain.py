@@ -9,10 +9,10 @@ import pytest
 from adding_bench import add, node
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
-from dagmaster.engine.explain import explain_job, explain_node
-from dagmaster.engine.facts import Consumer, Explanation, Facts, Kind, OwnerFacts, Progress, QueueFacts
-from dagmaster.engine.turn import Rules
-from dagmaster.engine.wording import names, span
+from dagmaster.engine.change_set import Rules
+from dagmaster.explain.explanation import explain_job, explain_node
+from dagmaster.explain.facts import Consumer, Explanation, Facts, Kind, OwnerFacts, Progress, QueueFacts
+from dagmaster.explain.sentences import names, span
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import NODE_TERMINAL
 
@@ -150,9 +150,9 @@ def test_a_running_task_says_where_and_since_when():
     bench.begin("a")
     bench.now += timedelta(seconds=90)
     running = "Node `a` has been running for 90 s on worker worker"
-    assert said(bench, "a") == f"{running} and may run until 00:10:00 UTC."
+    assert said(bench, "a") == f"{running} and may run until 2030-01-01 00:10:00 UTC."
     told = said(bench, "a", progress={"a": Progress(40.0, "tile 4 of 10")})
-    assert told == f"{running} (40 %: tile 4 of 10) and may run until 00:10:00 UTC."
+    assert told == f"{running} (40 %: tile 4 of 10) and may run until 2030-01-01 00:10:00 UTC."
 
 
 # Time, pauses and owners.
@@ -164,7 +164,7 @@ def test_a_retry_tells_how_often_it_failed_and_when_it_is_tried_again():
     bench.now += timedelta(seconds=6)
     found = why(bench, "a", errors={"a": "connection refused\nand a stack"})
     assert found.sentence == (
-        "Node `a` failed once (last: connection refused) and is tried again at 00:00:20 UTC, in 14 s."
+        "Node `a` failed once (last: connection refused) and is tried again at 2030-01-01 00:00:20 UTC, in 14 s."
     )
     bench.now += timedelta(seconds=14)
     assert why(bench, "a").kind is Kind.ABOUT_TO_RUN
@@ -246,7 +246,7 @@ def test_what_has_ended_tells_why_and_who_was_the_cause():
     assert last.sentence == f"Node `last` was skipped because job {JOB} failed (node x failed: disk full)."
     assert last.data["cause"] == ["x"]
     whole = why(bench, owner=OwnerFacts())
-    assert whole.sentence == f"Job {JOB} failed at 00:00:05 UTC after 5 s: node x failed: disk full."
+    assert whole.sentence == f"Job {JOB} failed at 2030-01-01 00:00:05 UTC after 5 s: node x failed: disk full."
     assert (whole.kind, whole.data["cause"]) == (Kind.ENDED, ["x"])
 
 
@@ -278,11 +278,13 @@ def test_a_failed_job_with_an_owner_is_about_to_be_tried_again():
 def test_a_cancelled_and_a_completed_job_say_so():
     bench = join(end=end("a", "b"))
     bench.cancel()
-    assert said(bench, owner=OwnerFacts()) == (f"Job {JOB} was cancelled at 00:00:00 UTC after 0 s: changed my mind.")
+    assert said(bench, owner=OwnerFacts()) == (
+        f"Job {JOB} was cancelled at 2030-01-01 00:00:00 UTC after 0 s: changed my mind."
+    )
     assert said(bench, "end") == f"Node `end` was skipped because job {JOB} was cancelled (changed my mind)."
     bench = Bench(a=task(), end=end("a")).start()
     bench.complete("a")
-    assert said(bench, owner=OwnerFacts()) == f"Job {JOB} completed at 00:00:00 UTC after 0 s."
+    assert said(bench, owner=OwnerFacts()) == f"Job {JOB} completed at 2030-01-01 00:00:00 UTC after 0 s."
 
 
 # The job as a whole.

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from dagmaster.errors import Misconfigured
-from dagmaster.handlers import Registry, basic, load_handlers, loading
+from dagmaster.handlers import Registry, basic, load_handlers, loader
 from dagmaster.handlers import registry as default_registry
 
 BASIC = {
@@ -32,7 +32,7 @@ def nothing_stays_behind(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(default_registry, "_handlers", dict(default_registry._handlers))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(loading, "entry_points", lambda group: [])
+    monkeypatch.setattr(loader, "entry_points", lambda group: [])
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -146,14 +146,14 @@ def test_a_script_may_be_loaded_after_it_ran(write):
 def test_installed_packages_bring_their_handlers(write, monkeypatch):
     write("plugin.py", defining("plugged"))
     monkeypatch.setattr(
-        loading, "entry_points", lambda group: [EntryPoint(name="plugin", value="plugin", group="dagmaster.handlers")]
+        loader, "entry_points", lambda group: [EntryPoint(name="plugin", value="plugin", group="dagmaster.handlers")]
     )
     assert loaded() == {"plugged"}
 
 
 def test_a_broken_installed_package_is_named(monkeypatch):
     monkeypatch.setattr(
-        loading, "entry_points", lambda group: [EntryPoint(name="plugin", value="gone", group="dagmaster.handlers")]
+        loader, "entry_points", lambda group: [EntryPoint(name="plugin", value="gone", group="dagmaster.handlers")]
     )
     with pytest.raises(Misconfigured, match="entry point 'plugin' is broken: there is no module 'gone'"):
         load_handlers([])

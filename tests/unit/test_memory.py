@@ -6,25 +6,25 @@ import orjson
 import pytest
 from engine_bench import AT_ONCE, NO_RETRY, START, Bench, end, fan_out, task
 
-from dagmaster.engine.turn import Turn
-from dagmaster.orchestrator import memory as memories
-from dagmaster.orchestrator.memory import Histogram, Memory, Phase, Rate, Record
+from dagmaster.engine.change_set import ChangeSet
+from dagmaster.orchestrator import instance_stats as memories
+from dagmaster.orchestrator.instance_stats import Histogram, InstanceStats, Phase, Rate, Record
 
 
 class Remembered(Bench):
     """A job whose turns are remembered as they are committed."""
 
-    def __init__(self, memory: Memory, **nodes: Any) -> None:
+    def __init__(self, memory: InstanceStats, **nodes: Any) -> None:
         self.memory = memory
         super().__init__(**nodes)
 
-    def send(self, *messages: Any) -> Turn:
-        turn = super().send(*messages)
-        self.memory.learn([turn])
-        return turn
+    def send(self, *messages: Any) -> ChangeSet:
+        changes = super().send(*messages)
+        self.memory.record([changes])
+        return changes
 
 
-def run(memory: Memory, *, succeeds: bool = True) -> Remembered:
+def run(memory: InstanceStats, *, succeeds: bool = True) -> Remembered:
     bench = Remembered(memory, work=task(retry=NO_RETRY), end=end("work")).start()
     bench.wait(2)
     bench.begin("work")
@@ -37,7 +37,7 @@ def run(memory: Memory, *, succeeds: bool = True) -> Remembered:
 
 
 def test_the_last_hundred_completions_and_failures_are_kept() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     for _ in range(memories.LAST + 5):
         run(memory)
     run(memory, succeeds=False)
@@ -56,7 +56,7 @@ def test_the_last_hundred_completions_and_failures_are_kept() -> None:
 
 
 def test_only_tasks_are_counted_not_what_the_engine_does_itself() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     run(memory)
     counters = memory.summary()["counters"]
     assert (counters["tasks_created"], counters["tasks_completed"], counters["tasks_failed"]) == (1, 1, 0)
@@ -64,7 +64,7 @@ def test_only_tasks_are_counted_not_what_the_engine_does_itself() -> None:
 
 
 def test_times_fall_into_their_buckets() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     run(memory)
     found = memory.summary()["histograms"]
     assert {name: one["sum"] for name, one in found.items()} == {
@@ -85,7 +85,7 @@ def test_a_bound_belongs_to_its_bucket(value: float, bucket: int) -> None:
 
 
 def test_failing_handlers_and_queues_are_counted_by_attempt() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     bench = Remembered(memory, work=task(retry=AT_ONCE), end=end("work")).start()
     for error in ("once", "twice"):
         bench.fail("work", error)
@@ -97,7 +97,7 @@ def test_failing_handlers_and_queues_are_counted_by_attempt() -> None:
 
 
 def test_what_was_withdrawn_did_not_fail() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     bench = Remembered(memory, f=fan_out([1, 2, 3]), end=end("f")).start()
     bench.fail("f__1", "no luck")
     found = memory.summary()
@@ -106,7 +106,7 @@ def test_what_was_withdrawn_did_not_fail() -> None:
 
 
 def test_a_cancelled_job_is_neither_success_nor_failure() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     Remembered(memory, work=task(), end=end("work")).cancel()
     found = memory.summary()
     assert (found["counters"]["jobs_created"], found["counters"]["jobs_cancelled"]) == (1, 1)
@@ -148,7 +148,7 @@ def test_a_rate_forgets_after_a_minute() -> None:
 
 
 def test_the_time_of_each_phase_is_known() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     memory.begin_cycle(datetime.now(UTC))
     memory.enter(Phase.EVALUATING_JOBS)
     memory.processing_job_id = 7
@@ -166,15 +166,15 @@ def test_the_time_of_each_phase_is_known() -> None:
 
 
 def test_a_turn_without_events_is_no_move() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     bench = run(memory)
     before = memory.moved_at
-    memory.learn([Turn(bench.job, START, bench.rules)])
+    memory.record([ChangeSet(bench.job, START, bench.rules)])
     assert memory.moved_at == before
 
 
 def test_all_of_it_is_json() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     run(memory)
     run(memory, succeeds=False)
     memory.gave_up(5, "half a \ud800 character")
@@ -184,16 +184,16 @@ def test_all_of_it_is_json() -> None:
 
 
 def test_remembering_costs_a_few_microseconds_for_each_step() -> None:
-    memory = Memory()
+    memory = InstanceStats()
     bench = Remembered(memory, f=fan_out(list(range(500))), end=end("f")).start()
-    turns = []
+    change_sets = []
     for number in range(200):
-        turns += [bench.begin(f"f__{number}"), bench.complete(f"f__{number}")]
-    best = min(_seconds(turns) for _ in range(5))
+        change_sets += [bench.begin(f"f__{number}"), bench.complete(f"f__{number}")]
+    best = min(_seconds(change_sets) for _ in range(5))
     assert best / 200 < 10e-6  # About 1.5 µs on a quiet machine.
 
 
-def _seconds(turns: list[Turn]) -> float:
-    memory, began = Memory(), process_time()
-    memory.learn(turns)
+def _seconds(change_sets: list[ChangeSet]) -> float:
+    memory, began = InstanceStats(), process_time()
+    memory.record(change_sets)
     return process_time() - began

@@ -7,8 +7,8 @@ from ipaddress import ip_address
 import pytest
 
 from dagmaster.errors import Misconfigured
-from dagmaster.orchestrator.sending import sign
-from dagmaster.outbound import Policy, Refused, check_url, is_public, policy_of, resolve
+from dagmaster.orchestrator.callback_requests import sign
+from dagmaster.url_policy import Policy, Refused, check_url, is_public, policy_of, resolve
 
 STRICT = Policy()
 PUBLIC = "93.184.216.34"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.model.standing import ALMOST_ALL, FanStanding, JobStanding, NodeStanding, percent_done, work_percent
+from dagmaster.model.progress import ALMOST_ALL, FanStanding, JobStanding, NodeStanding, percent_done, work_percent
 from dagmaster.model.states import NODE_MOVES, NODE_REOPENED, NODE_TERMINAL, JobStatus, NodeStatus
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -78,6 +78,13 @@ def test_what_the_end_of_the_job_has_skipped_is_not_done(status: JobStatus) -> N
         plain(NodeStatus.SKIPPED, ended_at),
     ]
     assert percent(*nodes, status=status, ended_at=ended_at) == 45.0
+
+
+@pytest.mark.parametrize("status", [JobStatus.FAILED, JobStatus.CANCELLED])
+def test_a_job_that_did_not_complete_is_never_shown_as_all_done(status: JobStatus) -> None:
+    """Its deadline has skipped what was open; the last chains ran after that, and ended well."""
+    nodes = [plain(NodeStatus.SKIPPED, NOW - timedelta(seconds=9)), plain(NodeStatus.COMPLETED)]
+    assert percent(*nodes, status=status, ended_at=NOW) == ALMOST_ALL
 
 
 def test_a_completed_job_is_done_and_one_without_rows_is_not() -> None:

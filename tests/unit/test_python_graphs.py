@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dagmaster.engine.messages import TasksAdded
 from dagmaster.errors import Conflict, Invalid
 from dagmaster.model.added import AddedNode, awaited
-from dagmaster.model.slices import read_slice
+from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.python.graphs import Group, Item, Task, within
-from dagmaster.python.planning import Planner
+from dagmaster.python.node_plans import Planner
 from dagmaster.python.plans import NoNumbers, Numbers, Plan
 
 JOB = 7

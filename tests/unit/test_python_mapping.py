@@ -5,11 +5,11 @@ import pytest
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent
 from dagmaster.model.added import awaited
-from dagmaster.python.applying import create_task
+from dagmaster.python.apply_items import create_task
 from dagmaster.python.graphs import Task
-from dagmaster.python.mapping import map as map_chunks
-from dagmaster.python.mapping import reduce as reduce_layers
-from dagmaster.python.planning import Planner
+from dagmaster.python.map_reduce import map as map_chunks
+from dagmaster.python.map_reduce import reduce as reduce_layers
+from dagmaster.python.node_plans import Planner
 from dagmaster.python.plans import Numbers
 from dagmaster.python.signatures import FIRST_PARAMETER, Signature
 from dagmaster.python.tasks import task

@@ -15,7 +15,7 @@ from dagmaster.handlers import Handler, HandlerContext, HandlerResult, Registry,
 from dagmaster.handlers import call as call_handler
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import EndNode, StartNode, TaskNode, Workflow
-from dagmaster.python.applying import create_task
+from dagmaster.python.apply_items import create_task
 from dagmaster.python.entrypoints import allow_modules, entry_point
 from dagmaster.python.runners import handler_for
 from dagmaster.python.signatures import Signature

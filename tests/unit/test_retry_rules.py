@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dagmaster.handlers.calling import error_types
 from dagmaster.handlers.contract import Retry
+from dagmaster.handlers.invocation import error_types
 from dagmaster.model.retry import ASKED_FOR, OUT_OF_MEMORY, TIMED_OUT, OnOom, RetryPolicy, retry_delay
 from dagmaster.model.retry import find_queue_after as queue_after
 from dagmaster.model.retry import find_rule_against as rule_against

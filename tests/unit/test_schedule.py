@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dagmaster.model.durations import read_duration
 from dagmaster.model.schedule import Schedule, newest_time, next_time, show_interval, times_after, times_between
-from dagmaster.model.scheduling import MAX_AT_ONCE, find_due, find_schedule_problems, inputs_at
+from dagmaster.model.schedule_runs import MAX_AT_ONCE, find_due, find_schedule_problems, inputs_at
 from dagmaster.model.workflow import EndNode, InputSpec, InputType, StartNode, Workflow
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"

@@ -17,7 +17,7 @@ from dagmaster.settings import Settings, load_settings
 from dagmaster.tasklogs import LogUnavailable, TaskLogs, logs_dir, open_task_logs
 from dagmaster.tasklogs.files import MAX_NAME_BYTES, FileLogs, safe_name
 from dagmaster.tasklogs.objects import ObjectLogs
-from dagmaster.tasklogs.reading import NodeLog, NodeState, Wanted, why_none
+from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState, why_none
 
 TASK = "247845805292758904_work_0"
 
@@ -259,15 +259,15 @@ async def test_following_ends_when_nobody_knows_how_far_the_node_is(node: NodeLo
 @pytest.mark.parametrize(
     ("wanted", "state", "is_found"),
     [
-        (Wanted(), NodeState(NodeStatus.RUNNING, 1), False),
-        (Wanted(follow=True), NodeState(NodeStatus.RUNNING, 1), True),
-        (Wanted(follow=True), NodeState(NodeStatus.READY, 2), True),
-        (Wanted(1, follow=True), NodeState(NodeStatus.READY, 2), False),
-        (Wanted(follow=True), NodeState(NodeStatus.COMPLETED, 1), False),
+        (LogSelection(), NodeState(NodeStatus.RUNNING, 1), False),
+        (LogSelection(follow=True), NodeState(NodeStatus.RUNNING, 1), True),
+        (LogSelection(follow=True), NodeState(NodeStatus.READY, 2), True),
+        (LogSelection(1, follow=True), NodeState(NodeStatus.READY, 2), False),
+        (LogSelection(follow=True), NodeState(NodeStatus.COMPLETED, 1), False),
     ],
 )
 async def test_a_log_that_may_still_come_can_be_followed(
-    node: NodeLog, wanted: Wanted, state: NodeState, is_found: bool
+    node: NodeLog, wanted: LogSelection, state: NodeState, is_found: bool
 ) -> None:
     assert (await node.find(wanted, state) is not None) is is_found
 
@@ -305,4 +305,4 @@ def test_the_newest_attempt_is_the_last_that_began(state: NodeState, newest: int
 def test_the_reason_why_there_is_no_log_is_told(
     node: NodeLog, attempt: int, state: NodeState, place: dict[str, str] | None, told: str
 ) -> None:
-    assert why_none(node, Wanted(attempt), state, place) == told
+    assert why_none(node, LogSelection(attempt), state, place) == told

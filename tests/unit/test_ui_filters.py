@@ -4,7 +4,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dagmaster.web.ui.filters import ago, attributes, clock, data, duration, exact, first_line, number, share, since
+from dagmaster.web.ui.filters import (
+    ago,
+    attributes,
+    clock,
+    data,
+    duration,
+    exact,
+    first_line,
+    minute,
+    number,
+    prose,
+    share,
+    short,
+    since,
+)
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -52,6 +66,17 @@ def test_the_exact_time_is_there_too() -> None:
     assert (exact(None), ago(None), clock(None)) == ("–", "–", "–")
     assert ">12:00:00.123</time>" in clock("2026-03-01T12:00:00.123456+00:00")
     assert ">2026-03-01 12:00:00 UTC</time>" in exact(NOON)
+
+
+def test_times_of_axes_follow_the_reader_too() -> None:
+    assert 'title="2026-03-01 12:00:00 UTC" data-time="minute">12:00</time>' in minute(NOON)
+    assert ">01 Mar 12:00</time>" in short(NOON)
+
+
+def test_sentences_of_the_engine_mark_names_and_times_and_nothing_else() -> None:
+    said = prose("Node `<a>` waits since 2026-03-01 12:00:00 UTC & more.")
+    assert said == f"Node <code>&lt;a&gt;</code> waits since {exact(NOON)} &amp; more."
+    assert prose("`2026-03-01 12:00:00 UTC`") == "<code>2026-03-01 12:00:00 UTC</code>"
 
 
 def test_json_for_scripts_cannot_end_its_element() -> None:

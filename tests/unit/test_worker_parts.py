@@ -11,16 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from dagmaster.handlers.calling import TooLong
 from dagmaster.handlers.contract import Checkpoint, HandlerContext
+from dagmaster.handlers.invocation import TooLong
 from dagmaster.queues.contract import TaskMessage, TaskReport
 from dagmaster.tasklogs.contract import LogUnavailable
 from dagmaster.tasklogs.files import FileLogs
 from dagmaster.worker.execute import _wait_for_thread
 from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.outbox import Outbox
+from dagmaster.worker.progress_buffer import ProgressBuffer
 from dagmaster.worker.slots import Slots
-from dagmaster.worker.telling import Teller
 
 
 class Away(FileLogs):
@@ -68,10 +68,10 @@ async def test_what_was_written_in_part_is_not_there_twice(tmp_path: Path, monke
 
 
 async def test_handlers_save_from_many_threads_while_their_worker_looks() -> None:
-    teller = Teller(1000)
+    progress_buffer = ProgressBuffer(1000)
 
     def save_many(task_id: str) -> None:
-        save = teller.checkpoint_sink(task_id)
+        save = progress_buffer.checkpoint_sink(task_id)
         for number in range(500):
             save(Checkpoint("phase", {"n": number}))
 
@@ -80,29 +80,29 @@ async def test_handlers_save_from_many_threads_while_their_worker_looks() -> Non
         thread.start()
     settled = 0
     while settled < 2000:
-        await teller.has_unsaved.wait()
-        while (unsaved := teller.first_unsaved()) is not None:
-            teller._of("1_a_0")  # What a task that ends looks for.
-            teller.settle(unsaved)
+        await progress_buffer.has_unsaved.wait()
+        while (unsaved := progress_buffer.first_unsaved()) is not None:
+            progress_buffer._of("1_a_0")  # What a task that ends looks for.
+            progress_buffer.settle(unsaved)
             settled += 1
             if settled % 50 == 0:
                 await asyncio.sleep(0)
     for thread in threads:
         thread.join()
-    assert teller.first_unsaved() is None
+    assert progress_buffer.first_unsaved() is None
 
 
 async def test_what_a_task_saved_is_stored_though_nobody_waits_for_it_any_more() -> None:
     """A worker that stops cancels its tasks, and then stores what they have saved."""
-    teller = Teller(1000)
-    teller.checkpoint_sink("1_a_0")(Checkpoint("phase", {}))
-    waiting = asyncio.create_task(teller.all_saved("1_a_0"))
+    progress_buffer = ProgressBuffer(1000)
+    progress_buffer.checkpoint_sink("1_a_0")(Checkpoint("phase", {}))
+    waiting = asyncio.create_task(progress_buffer.all_saved("1_a_0"))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
-    unsaved = teller.first_unsaved()
+    unsaved = progress_buffer.first_unsaved()
     assert unsaved is not None
-    teller.settle(unsaved)
+    progress_buffer.settle(unsaved)
     assert unsaved.stored.result() is None
 
 
@@ -127,18 +127,18 @@ async def unheard() -> AsyncIterator[list[str]]:
 
 
 async def test_a_checkpoint_of_a_withdrawn_task_leaves_no_error_behind(unheard: list[str]) -> None:
-    teller = Teller(1000)
+    progress_buffer = ProgressBuffer(1000)
     ctx = HandlerContext(
-        task_id="1_a_0", job_id=1, node_id="a", handler="h", checkpoint_sink=teller.checkpoint_sink("1_a_0")
+        task_id="1_a_0", job_id=1, node_id="a", handler="h", checkpoint_sink=progress_buffer.checkpoint_sink("1_a_0")
     )
 
     async def work() -> None:
         await ctx.checkpoint("phase")
 
     working = asyncio.create_task(work())
-    await teller.has_unsaved.wait()
+    await progress_buffer.has_unsaved.wait()
     working.cancel()
-    teller.forget("1_a_0")  # The handler would be told that the task is over, and is gone.
+    progress_buffer.forget("1_a_0")  # The handler would be told that the task is over, and is gone.
     await asyncio.wait([working])
     await asyncio.sleep(0.01)
     del working
@@ -148,7 +148,7 @@ async def test_a_checkpoint_of_a_withdrawn_task_leaves_no_error_behind(unheard: 
 
 async def test_a_thread_that_fails_after_its_task_was_cancelled_leaves_no_error_behind(unheard: list[str]) -> None:
     thread = Future[None]()
-    attempt = SimpleNamespace(bench=SimpleNamespace(stop_within_seconds=10), message=None)
+    attempt = SimpleNamespace(execution=SimpleNamespace(stop_within_seconds=10), message=None)
 
     waiting = asyncio.create_task(_wait_for_thread(attempt, thread))  # type: ignore[arg-type]
     await asyncio.sleep(0)
@@ -171,7 +171,7 @@ def test_large_reports_go_out_one_after_the_other() -> None:
 
 
 async def test_a_checkpoint_over_the_limit_is_refused_with_its_artifacts_counted() -> None:
-    keep = Teller(100).checkpoint_sink("t")
+    keep = ProgressBuffer(100).checkpoint_sink("t")
     keep(Checkpoint("half", {"n": "x" * 50}))
     with pytest.raises(TooLong, match="the data of the checkpoint half is 159 bytes, the limit is 100"):
         keep(Checkpoint("half", {"n": "x" * 151}))

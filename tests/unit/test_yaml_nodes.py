@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from dagmaster.authoring.preparing import prepare
+from dagmaster.authoring.preparation import prepare
 from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
 from dagmaster.errors import Invalid, UnknownWorkflow
 from dagmaster.model.compile import compile_graph
-from dagmaster.model.last import Phase
+from dagmaster.model.finalizers import Phase
 from dagmaster.model.problems import Problem
 from dagmaster.model.workflow import ApprovalNode, TaskNode, WaitNode, Workflow, WorkflowNode
 from dagmaster.settings import load_settings

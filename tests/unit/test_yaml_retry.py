@@ -4,7 +4,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from dagmaster.authoring.preparing import queues_of, tasks_of
+from dagmaster.authoring.preparation import queues_of, tasks_of
 from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.problems import InvalidWorkflow

@@ -75,3 +75,14 @@ def test_an_input_that_nobody_would_give_is_found_before_the_first_night() -> No
     ]
     assert read("{cron: '0 6 * * *', inputs: {region: east}}", region="string") is not None
     assert read("{cron: '0 6 * * *', time_input: region}", region="string") is not None
+
+
+def test_a_secret_cannot_stand_in_a_schedule() -> None:
+    secret = "{type: string, secret: true, required: false}"
+    assert problems("{every: 1h, inputs: {region: hush-hush}}", secret) == [
+        "2:40 the schedule gives the secret input 'region' a value, which everybody can read who reads the file: leave "
+        "it out here, make the input optional or remove it, and let the nodes that need the value take it from the "
+        "environment: '{{ env.REGION }}', with DAGMASTER_VAR_REGION and DAGMASTER_SECRET_ENV=REGION set for the "
+        "orchestrators"
+    ]
+    assert read("{every: 1h}", secret) is not None

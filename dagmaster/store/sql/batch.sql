@@ -211,11 +211,11 @@ FROM json_to_recordset(:running::json) AS r(
     dispatched_at timestamptz
 );
 
--- called_off --
+-- cancelled_children --
 -- Jobs that were called by attempts that are over.
 INSERT INTO dagapp.dag_mailbox (job_id, kind, data)
 SELECT c.job_id, 'cancel', '{"actor": "dagmaster", "reason": "the node that called it is over"}'
-FROM json_to_recordset(:called_off::json) AS r(job_id bigint, task_id text)
+FROM json_to_recordset(:cancelled_children::json) AS r(job_id bigint, task_id text)
 CROSS JOIN LATERAL (
     SELECT job_id FROM dagapp.dag_jobs
     WHERE parent_job_id = r.job_id AND parent_task_id = r.task_id AND status IN ('pending', 'running')

@@ -19,8 +19,20 @@ WHERE (h.queue, h.timeout_seconds, h.retry, h.params::text, h.documentation) IS 
 SELECT count(*) AS handlers, max(registered_at) AS changed_at FROM dagapp.dag_handlers;
 
 -- list_contracts --
--- What decides where and how tasks run.
-SELECT name, queue, timeout_seconds, retry FROM dagapp.dag_handlers;
+-- What decides where and how tasks run, and what they may be given. Schemas beyond the limit of bytes are left out.
+SELECT name, queue, timeout_seconds, retry,
+    CASE WHEN sum(octet_length(params::text)) OVER (ORDER BY name) <= :max_schema_bytes THEN params END AS params
+FROM dagapp.dag_handlers;
+
+-- uniform_handlers --
+-- Of these handlers, those of which every worker that runs them has the registered contract. Only a change is written:
+-- who came after the last one has registered the same, and who came before it may have another.
+SELECT h.name FROM dagapp.dag_handlers h
+JOIN dagapp.dag_workers w ON w.status = 'active' AND (w.handlers IS NULL OR h.name = ANY(w.handlers))
+    AND w.wanted = 'run' AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
+WHERE h.name = ANY(:names)
+GROUP BY h.name, h.registered_at, h.registered_by
+HAVING bool_and(w.started_at >= h.registered_at OR w.worker_id IS NOT DISTINCT FROM h.registered_by);
 
 -- known_handlers --
 -- Of these names, those that a worker has registered.
@@ -30,14 +42,18 @@ WHERE EXISTS (
 );
 
 -- view_handlers --
--- Every handler that is registered, with the workers that run it now.
-SELECT h.name, h.queue, h.timeout_seconds, h.retry, h.params, h.documentation, h.registered_at, ARRAY(
-    SELECT w.worker_id FROM dagapp.dag_workers w
+-- Every handler that is registered, with the workers that run it now, and whether all of them have this contract (as
+-- in uniform_handlers).
+SELECT h.name, h.queue, h.timeout_seconds, h.retry, h.params, h.documentation, h.registered_at,
+    coalesce(r.workers, '{}')::text[] AS workers, coalesce(r.is_uniform, false) AS is_uniform
+FROM dagapp.dag_handlers h
+CROSS JOIN LATERAL (
+    SELECT array_agg(w.worker_id ORDER BY w.worker_id) AS workers,
+        bool_and(w.started_at >= h.registered_at OR w.worker_id IS NOT DISTINCT FROM h.registered_by) AS is_uniform
+    FROM dagapp.dag_workers w
     WHERE w.status = 'active' AND w.wanted = 'run' AND (w.handlers IS NULL OR h.name = ANY(w.handlers))
         AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
-    ORDER BY w.worker_id
-)::text[] AS workers
-FROM dagapp.dag_handlers h
+) r
 WHERE (:name::text IS NULL OR h.name = :name) AND (:pattern::text IS NULL OR h.name ILIKE '%' || :pattern || '%')
 ORDER BY h.name LIMIT :limit OFFSET :offset;
 

@@ -95,7 +95,7 @@ RETURNING job_id;
 -- living_instances --
 -- Orchestrators and workers of this very machine that should be running.
 SELECT 'orchestrator' AS role, orchestrator_id AS instance_id, pid FROM dagapp.dag_orchestrators
-WHERE status = 'running' AND host_key = :host_key
+WHERE status IN ('running', 'stalled') AND host_key = :host_key
 UNION ALL
 SELECT 'worker', worker_id, pid FROM dagapp.dag_workers WHERE status = 'active' AND host_key = :host_key;
 

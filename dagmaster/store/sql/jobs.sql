@@ -67,7 +67,7 @@ WITH incoming AS MATERIALIZED (
 ), mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind) SELECT job_id, 'submitted' FROM added ORDER BY job_id
 )
-SELECT job_id, owner_id, owner_epoch, created_at, (SELECT pg_notify('dagmaster_mail', '') WHERE :aloud::boolean)
+SELECT job_id, owner_id, owner_epoch, created_at, (SELECT pg_notify('dagmaster_mail', '') WHERE :notifies::boolean)
 FROM added;
 
 -- find_by_idempotency_key --

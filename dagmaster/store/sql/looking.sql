@@ -3,6 +3,10 @@
 -- has the ids of all jobs in order.
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('dagapp.dag_job_events', 'event_id')), 0) AS event_id;
 
+-- is_settled --
+-- Whether no transaction is under way: every event whose id was given out before can be seen.
+SELECT pg_snapshot_xmin(s) = pg_snapshot_xmax(s) AS is_settled FROM pg_current_snapshot() AS s;
+
 -- find_jobs --
 -- The newest jobs that fit, with how far they are. A text is looked for in ids, names and errors.
 SELECT j.job_id, j.workflow_id, j.workflow_version, j.status, j.priority, j.error_message, j.submitted_by,

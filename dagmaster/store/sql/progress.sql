@@ -107,10 +107,18 @@ WHERE t.status NOT IN ('completed', 'failed');
 
 -- save_checkpoint --
 -- A phase is done: kept in the history, and told to the job's owner, who writes it to the node and into the timeline.
-WITH node AS MATERIALIZED (
-    SELECT job_id, node_id, task_id, dagapp.begin_elsewhere(task_id, :worker_id::text)
+-- Of a worker that claims tasks it is taken only while it holds this one, and nobody takes the task away meanwhile: the
+-- next attempt begins with the checkpoint. Who works elsewhere holds nothing; there it is a sign of life.
+WITH claimed AS MATERIALIZED (
+    SELECT task_id FROM dagapp.dag_tasks_running
+    WHERE :is_claimed::boolean AND task_id = :task_id AND worker_id || '' = :worker_id::text
+    FOR KEY SHARE
+), node AS MATERIALIZED (
+    SELECT job_id, node_id, task_id,
+        CASE WHEN NOT :is_claimed::boolean THEN dagapp.begin_elsewhere(task_id, :worker_id::text) END
     FROM dagapp.dag_node_states
     WHERE job_id = :job_id AND node_id = :node_id AND task_id = :task_id AND status IN ('dispatched', 'running')
+        AND (NOT :is_claimed::boolean OR EXISTS (SELECT FROM claimed))
 ), saved AS (
     INSERT INTO dagapp.dag_checkpoints (
         checkpoint_id, job_id, node_id, task_id, phase_name, phase_index, phase_total, progress_current,

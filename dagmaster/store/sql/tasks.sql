@@ -55,7 +55,7 @@ WITH reports AS MATERIALIZED (
     INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
     SELECT job_id, kind, node_id, task_id, :worker_id, output, error, duration_ms, data FROM reports
 )
-SELECT pg_notify('dagmaster_mail', '') WHERE :aloud::boolean;
+SELECT pg_notify('dagmaster_mail', '') WHERE :notifies::boolean;
 
 -- held_tasks --
 -- What this worker holds, as the database knows it.

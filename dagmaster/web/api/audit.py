@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from dagmaster.model.wording import event_types as types_of
+from dagmaster.model.timeline import event_types as types_of
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.timeline import AuditEntry
 from dagmaster.store.viewing import view_audit

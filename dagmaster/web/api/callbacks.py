@@ -12,7 +12,7 @@ from dagmaster.schemas.callbacks import (
     TaskToken,
 )
 from dagmaster.store.progress import check_task_exists
-from dagmaster.web import reporting
+from dagmaster.web import external_reports
 from dagmaster.web.access import REPORTERS, WORKERS, Admitted, task_token
 from dagmaster.web.errors import documented
 from dagmaster.web.services import Conn, Given
@@ -26,21 +26,21 @@ async def report_result(body: TaskResultCreate, caller: Admitted, services: Give
 
     409 for an attempt that is over: the report is kept, noted in the timeline, and changes nothing.
     """
-    is_new = await reporting.take_report(conn, services, caller, body)
+    is_new = await external_reports.take_report(conn, services, caller, body)
     return ResultAccepted(task_id=body.task_id, duplicate=not is_new)
 
 
 @router.post("/callbacks/task-progress", responses=documented(409), dependencies=[REPORTERS])
 async def report_progress(body: TaskProgressCreate, caller: Admitted, services: Given, conn: Conn) -> Accepted:
     """How far an attempt is: its node is running. It never changes how the attempt ends."""
-    await reporting.take_progress(conn, services, caller, body)
+    await external_reports.take_progress(conn, services, caller, body)
     return Accepted(task_id=body.task_id)
 
 
 @router.post("/callbacks/checkpoint", responses=documented(409, 413), dependencies=[REPORTERS])
 async def report_checkpoint(body: CheckpointCreate, caller: Admitted, services: Given, conn: Conn) -> CheckpointSaved:
     """A phase is done: the next attempt is given `state_data` and resumes after it."""
-    checkpoint_id = await reporting.take_checkpoint(conn, services, caller, body)
+    checkpoint_id = await external_reports.take_checkpoint(conn, services, caller, body)
     return CheckpointSaved(task_id=body.task_id, checkpoint_id=str(checkpoint_id))
 
 

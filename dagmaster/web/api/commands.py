@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from dagmaster.schemas.system import CommandCall, CommandList, CommandReply
 from dagmaster.web.access import OPERATORS, Admitted
-from dagmaster.web.commands import COMMANDS, Room, execute
+from dagmaster.web.commands import COMMANDS, CommandContext, execute
 from dagmaster.web.errors import documented
 from dagmaster.web.services import Conn, Given
 
@@ -22,4 +22,4 @@ async def run_command(
     name: str, caller: Admitted, request: Request, services: Given, conn: Conn, body: CommandCall | None = None
 ) -> CommandReply:
     """Run it now and answer with its result. Running it again does no harm."""
-    return await execute(Room(request.app, services, conn), caller, name, body.params if body else {})
+    return await execute(CommandContext(request.app, services, conn), caller, name, body.params if body else {})

@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from dagmaster.engine.facts import Explanation as Found
+from dagmaster.explain.facts import Explanation as Found
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.schemas.system import Explanation
-from dagmaster.store import explaining
+from dagmaster.store import explanations
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
 from dagmaster.web.services import Conn, Given
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
     """Why the job does not run, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
-    found = await explaining.explain_job(conn, job["job_id"], threshold_seconds=threshold, pinned=services.pinned)
+    found = await explanations.explain_job(conn, job["job_id"], threshold_seconds=threshold, pinned=services.pinned)
     return _reply(job, None, found)
 
 
@@ -25,7 +25,7 @@ async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
 async def explain_node(job: Job, node_id: str, services: Given, conn: Conn) -> Explanation:
     """Why this node does not run, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
-    found = await explaining.explain_node(
+    found = await explanations.explain_node(
         conn, job["job_id"], node_id, threshold_seconds=threshold, pinned=services.pinned
     )
     return _reply(job, node_id, found)

@@ -6,8 +6,8 @@ from dagmaster.errors import NotFound
 from dagmaster.schemas.timeline import GraphReply
 from dagmaster.store.viewing import count_folded, last_event_of_job, view_graph
 from dagmaster.web.access import READERS_OF_OWN, Job
-from dagmaster.web.drawing import draw
 from dagmaster.web.errors import documented
+from dagmaster.web.graph_view import draw
 from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])

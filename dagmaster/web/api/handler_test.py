@@ -7,7 +7,7 @@ from fastapi import APIRouter
 
 from dagmaster.errors import Forbidden
 from dagmaster.handlers import HandlerContext, HandlerResult
-from dagmaster.handlers.calling import call
+from dagmaster.handlers.invocation import call
 from dagmaster.model.redact import redact
 from dagmaster.schemas.system import HandlerCall, HandlerList, HandlerOutcome, HandlerReply
 from dagmaster.web.access import ADMINS, Admitted, Caller

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Response
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
+from dagmaster.store import job_control
 from dagmaster.store import jobs as job_store
-from dagmaster.store import steering
 from dagmaster.web import views
 from dagmaster.web.access import (
     OPERATORS,
@@ -61,6 +61,7 @@ async def create_job(body: SubmitJob, caller: Admitted, services: Given, conn: C
 @router.get("", dependencies=[READERS_OF_OWN])
 async def list_jobs(
     caller: Admitted,
+    services: Given,
     conn: Conn,
     limit: Limit = 50,
     offset: Offset = 0,
@@ -83,7 +84,8 @@ async def list_jobs(
         limit=limit + 1,
         offset=offset,
     )
-    return cut([views.job_summary(row) for row in rows], limit, offset)
+    tolerated = await services.node_counts.tolerated(conn, rows[:limit])
+    return cut([views.job_summary(row, tolerated.get(row["job_id"], 0)) for row in rows], limit, offset)
 
 
 @router.get("/{job_id}", response_model=JobReply, responses=documented(404), dependencies=[READERS_OF_OWN])
@@ -115,7 +117,7 @@ async def cancel_job(
     job: Job, caller: Admitted, services: Given, conn: Conn, response: Response, body: Reason | None = None
 ) -> JobSteered:
     """Cancel it: what has not begun is skipped, what runs is stopped. 202 when its owner has yet to act."""
-    await steering.request_cancel(conn, job["job_id"], actor=caller.name or None, reason=_reason(body))
+    await job_control.request_cancel(conn, job["job_id"], actor=caller.name or None, reason=_reason(body))
     return await _await(services, conn, job, response, lambda now: now["status"] in JOB_TERMINAL)
 
 
@@ -124,14 +126,14 @@ async def pause_job(
     job: Job, caller: Admitted, services: Given, conn: Conn, response: Response, body: Reason | None = None
 ) -> JobSteered:
     """Start nothing more of it; what runs may end."""
-    await steering.request_pause(conn, job["job_id"], actor=caller.name or None, reason=_reason(body))
+    await job_control.request_pause(conn, job["job_id"], actor=caller.name or None, reason=_reason(body))
     return await _await(services, conn, job, response, lambda now: now["paused_at"] is not None)
 
 
 @router.post("/{job_id}/resume", responses=STEERED, dependencies=[OPERATORS])
 async def resume_job(job: Job, caller: Admitted, services: Given, conn: Conn, response: Response) -> JobSteered:
     """Go on after a pause."""
-    await steering.request_resume(conn, job["job_id"], actor=caller.name or None)
+    await job_control.request_resume(conn, job["job_id"], actor=caller.name or None)
     return await _await(services, conn, job, response, lambda now: now["paused_at"] is None)
 
 
@@ -153,7 +155,7 @@ async def retry_node(
 
 
 async def _request_retry(job: Job, node_id: str | None, caller: Admitted, services: Given, conn: Conn) -> None:
-    await steering.request_retry(
+    await job_control.request_retry(
         conn,
         job["job_id"],
         node_id,
@@ -171,7 +173,7 @@ async def _await(
 ) -> JobSteered:
     """The owner acts within milliseconds; where there is none it makes no sense to wait."""
     is_orchestrated = (await services.fleet(conn)).is_orchestrated
-    now = await steering.until(conn, job["job_id"], holds, seconds=WAIT_SECONDS if is_orchestrated else 0)
+    now = await job_control.until(conn, job["job_id"], holds, seconds=WAIT_SECONDS if is_orchestrated else 0)
     response.status_code = 200 if holds(now) else 202
     return JobSteered(
         job_id=str(now["job_id"]), status=now["status"], is_paused=now["paused_at"] is not None, is_done=holds(now)

@@ -16,7 +16,7 @@ from dagmaster.schemas.timeline import AttemptOfNode, LoggedNode, LogLine, LogMa
 from dagmaster.store import viewing
 from dagmaster.store.connect import LOST, Pool
 from dagmaster.tasklogs import LogUnavailable
-from dagmaster.tasklogs.reading import Found, NodeLog, NodeState, Wanted, why_none
+from dagmaster.tasklogs.reader import Found, LogSelection, NodeLog, NodeState, why_none
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
@@ -58,7 +58,7 @@ async def read_log(
     if tail is not None and offset:
         raise Invalid("either `offset` or `tail`, not both")
     node = NodeLog(services.task_logs, job["job_id"], node_id)
-    wanted = Wanted(attempt, offset, tail, follow)
+    wanted = LogSelection(attempt, offset, tail, follow)
     state = NodeState.of(await viewing.node_standing(conn, job["job_id"], node_id))
     found = await node.find(wanted, state)
     if found is None:
@@ -88,10 +88,10 @@ async def search_log(
     """The lines of an attempt's log that hold a text, with their numbers."""
     node = NodeLog(services.task_logs, job["job_id"], node_id)
     state = NodeState.of(await viewing.node_standing(conn, job["job_id"], node_id))
-    found = await node.find(Wanted(attempt), state)
+    found = await node.find(LogSelection(attempt), state)
     if found is None:
         place = await viewing.find_log_place(conn, node.task_id(attempt or state.newest_begun))
-        raise NotFound(why_none(node, Wanted(attempt), state, place))
+        raise NotFound(why_none(node, LogSelection(attempt), state, place))
     matches = await node.search(found.attempt, text, limit)
     return LogMatches(
         attempt=found.attempt,
@@ -101,7 +101,7 @@ async def search_log(
     )
 
 
-def _pieces(node: NodeLog, found: Found, wanted: Wanted, look: "Looking") -> AsyncIterator[bytes]:
+def _pieces(node: NodeLog, found: Found, wanted: LogSelection, look: "Looking") -> AsyncIterator[bytes]:
     if wanted.follow:
         return node.follow(found.attempt, found.start, look, goes_on=wanted.attempt is None)
     return node.pieces(found.attempt, found.start, found.size)

@@ -3,11 +3,11 @@
 from fastapi import APIRouter
 
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
+from dagmaster.model.progress import percent_done, work_percent
 from dagmaster.model.redact import redact
-from dagmaster.model.standing import percent_done, work_percent
 from dagmaster.schemas.nodes import CurrentTask, JobProgress, NodeProgress
 from dagmaster.store import progress
-from dagmaster.store.standing import standing_of
+from dagmaster.store.estimates import standing_of
 from dagmaster.web import views
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented

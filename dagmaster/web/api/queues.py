@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from dagmaster.authoring.preparing import queues_of
+from dagmaster.authoring.preparation import queues_of
 from dagmaster.schemas.fleet import QueueReply, QueuesReply
 from dagmaster.store.viewing import view_queues
 from dagmaster.web.access import READERS

@@ -13,11 +13,11 @@ from dagmaster.schemas.schedules import (
     ScheduleTriggered,
     SyncSchedules,
 )
-from dagmaster.store import firing
+from dagmaster.store import schedule_runs
 from dagmaster.store import schedules as schedule_store
 from dagmaster.web.access import OPERATORS, READERS, Admitted
 from dagmaster.web.errors import documented
-from dagmaster.web.scheduling import sync_catalog
+from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"])
@@ -69,7 +69,7 @@ async def resume_schedule(schedule_id: str, caller: Admitted, conn: Conn) -> Sch
 async def trigger_schedule(schedule_id: str, caller: Admitted, services: Given, conn: Conn) -> ScheduleTriggered:
     """Start a job now, as the schedule would. It may be paused."""
     threshold = services.settings.orphan_threshold_seconds
-    submitted, at = await firing.trigger(
+    submitted, at = await schedule_runs.trigger(
         conn, schedule_id, actor=caller.name or None, threshold_seconds=threshold, source_app="api"
     )
     services.wake()
@@ -81,7 +81,7 @@ async def backfill_schedule(
     schedule_id: str, body: Backfill, caller: Admitted, services: Given, conn: Conn
 ) -> BackfillReply:
     """Start the jobs of a range of time gone by that are not there yet. Asking twice does no harm."""
-    done = await firing.backfill(
+    done = await schedule_runs.backfill(
         conn,
         schedule_id,
         body.start,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from dagmaster.model.wording import event_types as types_of
+from dagmaster.model.timeline import event_types as types_of
 from dagmaster.schemas.timeline import TimelineReply
 from dagmaster.store.viewing import get_node
 from dagmaster.web.access import READERS_OF_OWN, Job

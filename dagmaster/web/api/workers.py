@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Path, Request, Response
 
-from dagmaster.schemas.adding import AddedByWorker, AddedTaken
-from dagmaster.schemas.caching import RecallResult, RememberResult, ResultRecalled
 from dagmaster.schemas.common import Page
+from dagmaster.schemas.dynamic_nodes import AddedByWorker, AddedTaken
 from dagmaster.schemas.fleet import WorkerReply
+from dagmaster.schemas.task_cache import RecallResult, RememberResult, ResultRecalled
 from dagmaster.schemas.workers import (
     MAX_BATCH,
     CheckpointBefore,
@@ -30,15 +30,15 @@ from dagmaster.schemas.workers import (
     WorkerRegistered,
     WorkerWanted,
 )
+from dagmaster.store.job_control import steer_worker
 from dagmaster.store.remote import leave_remote
-from dagmaster.store.steering import steer_worker
 from dagmaster.store.viewing import view_workers
-from dagmaster.web import working
+from dagmaster.web import remote_workers
 from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.remote_workers import Own
 from dagmaster.web.services import Conn, Given
-from dagmaster.web.working import Own
 
 router = APIRouter(prefix="/api/v1/workers", tags=["fleet"])
 
@@ -61,13 +61,13 @@ async def list_workers(
 @router.post("", status_code=201, dependencies=[WORKERS])
 async def register_worker(body: RegisterWorker, caller: Admitted, services: Given, conn: Conn) -> WorkerRegistered:
     """Come as a worker. The answer has its id and all that it has to keep to; only this key may speak for it."""
-    return await working.register(conn, services, caller, body)
+    return await remote_workers.register(conn, services, caller, body)
 
 
 @router.post("/{worker_id}/heartbeat", responses=OWN, dependencies=[WORKERS])
 async def beat_worker(worker: Own, body: WorkerHeartbeat, conn: Conn) -> WorkerOrders:
     """Keep what the worker holds, and hear what of it is no longer to be done. 410 when it was given up."""
-    return await working.beat(conn, worker, body)
+    return await remote_workers.beat(conn, worker, body)
 
 
 @router.post("/{worker_id}/claim", responses=OWN, dependencies=[WORKERS])
@@ -79,19 +79,19 @@ async def claim_tasks(
     async def is_given_up() -> bool:
         return request.app.state.is_stopping or await request.is_disconnected()
 
-    return await working.claim(services, caller, worker_id, body, is_given_up=is_given_up)
+    return await remote_workers.claim(services, caller, worker_id, body, is_given_up=is_given_up)
 
 
 @router.get("/{worker_id}/tasks", responses=OWN, dependencies=[WORKERS])
 async def list_held_tasks(worker: Own, conn: Conn) -> HeldTasks:
     """What the worker holds: also what was claimed for it while the answer got lost."""
-    return HeldTasks(tasks=await working.held(conn, worker))
+    return HeldTasks(tasks=await remote_workers.held(conn, worker))
 
 
 @router.post("/{worker_id}/results", responses=OWN, dependencies=[WORKERS])
 async def report_results(worker: Own, body: Reports, caller: Admitted, services: Given, conn: Conn) -> ReportsTaken:
     """How attempts ended. Sending a report again does no harm; each is answered for itself."""
-    return ReportsTaken(outcomes=await working.take_reports(conn, services, caller, worker, body))
+    return ReportsTaken(outcomes=await remote_workers.take_reports(conn, services, caller, worker, body))
 
 
 @router.post("/{worker_id}/progress", status_code=204, response_class=Response, responses=OWN, dependencies=[WORKERS])
@@ -99,7 +99,7 @@ async def report_worker_progress(
     worker: Own, body: Annotated[list[ProgressCreate], Body(max_length=MAX_BATCH)], conn: Conn
 ) -> None:
     """How far tasks are that the worker holds; of any other it is not kept."""
-    await working.tell(conn, worker, body)
+    await remote_workers.tell(conn, worker, body)
 
 
 @router.post(
@@ -107,7 +107,7 @@ async def report_worker_progress(
 )
 async def save_checkpoint(worker: Own, body: WorkerCheckpoint, services: Given, conn: Conn) -> CheckpointStored:
     """A phase is done. When this is answered the next attempt goes on behind it, whatever happens."""
-    return CheckpointStored(checkpoint_id=str(await working.save(conn, services, worker, body)))
+    return CheckpointStored(checkpoint_id=str(await remote_workers.save(conn, services, worker, body)))
 
 
 @router.post(
@@ -117,7 +117,7 @@ async def discard_checkpoint(
     worker: Own, checkpoint_id: Annotated[int, Path(ge=0, lt=2**63)], body: DiscardCheckpoint, conn: Conn
 ) -> CheckpointBefore:
     """The checkpoint cannot be taken up, for instance because a file is gone. The answer is the one before it."""
-    return CheckpointBefore(checkpoint=await working.discard(conn, worker, checkpoint_id, body))
+    return CheckpointBefore(checkpoint=await remote_workers.discard(conn, worker, checkpoint_id, body))
 
 
 @router.post(
@@ -125,14 +125,14 @@ async def discard_checkpoint(
 )
 async def add_tasks_of_worker(worker: Own, body: AddedByWorker, services: Given, conn: Conn) -> AddedTaken:
     """Nodes that a task adds to its own job. When this is answered they are stored; the same again changes nothing."""
-    await working.add(conn, services, worker, body)
+    await remote_workers.add(conn, services, worker, body)
     return AddedTaken(slices=len(body.slices))
 
 
 @router.post("/{worker_id}/cache/recall", responses=documented(404, 409, 410), dependencies=[WORKERS])
 async def recall_result(worker: Own, body: RecallResult, conn: Conn) -> ResultRecalled:
     """What an earlier task with the handler and the parameters of this one has given, if that still counts."""
-    return ResultRecalled(result=await working.recall(conn, worker, body))
+    return ResultRecalled(result=await remote_workers.recall(conn, worker, body))
 
 
 @router.post(
@@ -144,7 +144,7 @@ async def recall_result(worker: Own, body: RecallResult, conn: Conn) -> ResultRe
 )
 async def remember_result(worker: Own, body: RememberResult, services: Given, conn: Conn) -> None:
     """Keep what a task gives, for later tasks with the same parameters. It is to be reported all the same."""
-    await working.remember(conn, services, worker, body)
+    await remote_workers.remember(conn, services, worker, body)
 
 
 @router.post("/{worker_id}/secrets", responses=documented(404, 409, 410), dependencies=[WORKERS])
@@ -153,7 +153,7 @@ async def open_secrets(
 ) -> SecretsOpened:
     """The values of the secrets that a task of this worker is given, right before its handler is called."""
     response.headers["Cache-Control"] = "no-store"
-    return SecretsOpened(values=await working.open_secrets(conn, services, worker, body))
+    return SecretsOpened(values=await remote_workers.open_secrets(conn, services, worker, body))
 
 
 @router.post("/{worker_id}/logs", responses=OWN, dependencies=[WORKERS])
@@ -161,7 +161,7 @@ async def write_logs(
     worker: Own, body: Annotated[list[LogChunk], Body(max_length=MAX_BATCH)], services: Given, conn: Conn
 ) -> LogsTaken:
     """What tasks print, in pieces. Each says where it belongs, so that one that is sent twice is kept once."""
-    return LogsTaken(logs=await working.take_logs(conn, services, worker, body))
+    return LogsTaken(logs=await remote_workers.take_logs(conn, services, worker, body))
 
 
 @router.delete("/{worker_id}", status_code=204, response_class=Response, responses=OWN, dependencies=[WORKERS])

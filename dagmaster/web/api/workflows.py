@@ -8,15 +8,17 @@ from fastapi import APIRouter
 from dagmaster.authoring.sample import write_sample
 from dagmaster.errors import Conflict, Forbidden
 from dagmaster.model.inputs import input_schema
+from dagmaster.model.params import described
 from dagmaster.model.workflow import Workflow
 from dagmaster.schemas.workflows import ProblemReply, WorkflowList, WorkflowReply, WorkflowSummary
-from dagmaster.store.signals import RELOAD
+from dagmaster.store.notifications import RELOAD
 from dagmaster.store.viewing import note_command
 from dagmaster.web.access import OPERATORS, READERS_OF_OWN, Admitted
-from dagmaster.web.drawing import workflow_edges, workflow_nodes
 from dagmaster.web.errors import documented
-from dagmaster.web.scheduling import sync_catalog
+from dagmaster.web.graph_view import workflow_edges, workflow_nodes
+from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.submission import warnings_for
 
 router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
 
@@ -58,9 +60,10 @@ async def get_workflow(workflow_id: str, services: Given, conn: Conn) -> Workflo
     return WorkflowReply(
         **_summary(services, workflow).model_dump(),
         workflow_hash=workflow.content_hash,
-        inputs=input_schema(workflow),
+        inputs=input_schema(described(workflow, services.contracts)),
         nodes=workflow_nodes(workflow),
         edges=workflow_edges(workflow),
+        warnings=await warnings_for(services, conn, workflow),
     )
 
 

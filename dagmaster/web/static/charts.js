@@ -1,6 +1,7 @@
 // What a column, a cell or a stroke stands for, for who points at it or reaches it by keyboard. The shapes come from the
 // server and are morphed; so everything is listened for on the document.
 import { refreshSoon } from "./live.js";
+import { exact } from "./times.js";
 
 const LOOK_AGAIN = 30000; // milliseconds: time passes for these pages even while nothing happens
 let shown = null;
@@ -20,7 +21,8 @@ function show(target) {
   shown = target;
   const box = tip();
   box.hidden = false;
-  box.textContent = target.dataset.tip;
+  const { tip: text, at: time } = target.dataset;
+  box.textContent = time ? `${text}, ${exact(Date.parse(time))}` : text;
   const at = target.getBoundingClientRect();
   const { width, height } = box.getBoundingClientRect();
   const left = Math.min(Math.max(8, at.left + at.width / 2 - width / 2), window.innerWidth - width - 8);

@@ -1,6 +1,6 @@
 // When each node waited and ran: a bar for every attempt. The numbers come with the page and are drawn anew whenever it
 // is refreshed; where somebody has zoomed to stays. d3 is a global of its own script.
-import { duration } from "./times.js";
+import { clock, duration } from "./times.js";
 
 const ROW = 30;
 const BAR = 14;
@@ -166,7 +166,6 @@ function shorten(text, width) {
 }
 
 function showHint(event, row) {
-  const clock = d3.utcFormat("%H:%M:%S.%L UTC");
   const lines = [row.id, ...said(row).split("; ").slice(1), row.strip ? `${row.strip.children} children, at most ${d3.max(row.strip.running)} at a time` : ""];
   const first = row.bars[0];
   if (first) lines.push(`from ${clock(new Date(first.dispatched ?? first.started))}`);

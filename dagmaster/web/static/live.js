@@ -10,9 +10,14 @@ const FIRST_WAIT = 1000;
 const MAX_WAIT = 8000;
 const WORDS = { connecting: "connecting", live: "live", polling: "every 10 s", stale: "not up to date" };
 
-// `refreshed` is when what is shown was told by the server, `tried` when it was asked last, `cost` how long that took.
+// `beat` is the newest that is shown or was told, `refreshed` when what is shown was told by the server, `tried` when it was asked last, `cost` how long that took.
 const [visit] = performance.getEntriesByType("navigation");
-const state = { socket: null, isRefused: false, wait: FIRST_WAIT, heard: Date.now(), refreshed: Date.now(), tried: Date.now() - MIN_GAP, cost: visit ? visit.responseEnd - visit.requestStart : 0, timer: null, busy: false, again: false };
+const state = { socket: null, isRefused: false, wait: FIRST_WAIT, heard: Date.now(), refreshed: Date.now(), tried: Date.now() - MIN_GAP, cost: visit ? visit.responseEnd - visit.requestStart : 0, timer: null, busy: false, again: false, beat: beatOf(document) };
+
+// A page says which beat it was made after: what it has shown from the start need not be asked for again.
+function beatOf(page) {
+  return Number(page.body.dataset.beat) || 0;
+}
 
 export function startLive() {
   Idiomorph.defaults.callbacks.beforeNodeMorphed = beforeNodeMorphed; // Also in what htmx morphs.
@@ -33,16 +38,15 @@ function connect() {
   const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${document.body.dataset.liveUrl}`);
   state.socket = socket;
   state.heard = Date.now();
-  let beat;
   socket.onmessage = (message) => {
     const said = JSON.parse(message.data);
     state.heard = Date.now();
     state.wait = FIRST_WAIT;
     if (said.beat === null) return show("stale");
     // Also at first: something may have happened between this page and its socket.
-    if (said.beat !== beat || isShown("stale")) refreshSoon();
+    if (said.beat > state.beat || isShown("stale")) refreshSoon();
     show("live");
-    beat = said.beat;
+    state.beat = Math.max(state.beat, said.beat);
   };
   socket.onclose = (event) => lost(socket, event.code);
 }
@@ -106,7 +110,11 @@ export async function refreshNow({ ifChanged = false, isFiltered = false } = {})
     const headers = { "X-Live": "1", Accept: "text/html", ...(mark && { "If-None-Match": mark }) };
     const answer = await fetch(location.href, { headers });
     if (answer.headers.has("X-Login")) location.assign(answer.headers.get("X-Login"));
-    if (answer.ok) morph(new DOMParser().parseFromString(await answer.text(), "text/html"), { isFiltered });
+    if (answer.ok) {
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      state.beat = Math.max(state.beat, beatOf(fresh));
+      morph(fresh, { isFiltered });
+    }
     else if (answer.status !== 304) return answer.status < 500;
     state.refreshed = Date.now();
     state.cost = state.refreshed - state.tried;

@@ -3,6 +3,7 @@
 const MAX_LINES = 5000;
 const MAX_LENGTH = 4000; // characters of a line
 const PORTION = 400; // lines added at once
+const AGAIN = 3000; // milliseconds until a log is asked for again
 const NEAR = 40; // pixels from the end that count as the end
 const ANSI = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])/g;
 
@@ -13,9 +14,9 @@ const chooser = part("[data-log-attempt]");
 const raw = part("[data-log-raw]");
 const field = part("[data-log-search]");
 
-// `isBegun` once the lines that were there are read, `hasEnded` once a stream has; `rest` is the line that is being
+// `isBegun` once the lines that were there are read; `rest` is the line that is being
 // written, drawn as `open`.
-const log = { attempt: null, isChosen: false, isBegun: false, hasEnded: false, read: 0, rest: "", open: null, queue: [], dropped: 0, isCut: false, abort: null, drawing: false, atEnd: true, isDone: false, decoder: null };
+const log = { attempt: null, isChosen: false, isBegun: false, read: 0, rest: "", open: null, queue: [], dropped: 0, isCut: false, abort: null, drawing: false, atEnd: true, isDone: false, decoder: null };
 const found = { text: "", places: [], at: -1 };
 
 const known = () => JSON.parse(document.getElementById("log-data").textContent);
@@ -54,7 +55,7 @@ function update() {
 
 function open(attempt) {
   log.abort?.abort();
-  Object.assign(log, { attempt, isBegun: false, hasEnded: false, abort: null, atEnd: true, isDone: false });
+  Object.assign(log, { attempt, isBegun: false, abort: null, atEnd: true, isDone: false });
   clear();
   raw.href = `${known().url}?attempt=${attempt}`;
   follow();
@@ -78,7 +79,6 @@ async function follow() {
     return state("it has written nothing");
   }
   if (one.bytes === null && one.status !== "running") return state("nothing yet: it has not begun");
-  if (one.bytes === null && log.hasEnded) return; // It may have ended without a word; the page will tell.
   const abort = (log.abort = new AbortController());
   const ask = async (query) => {
     const answer = await fetch(`${url}?attempt=${log.attempt}&${query}`, { signal: abort.signal });
@@ -97,7 +97,7 @@ async function follow() {
     if (abort.signal.aborted) return;
     log.abort = null;
     state(`cannot be read now: ${error.message}`);
-    setTimeout(update, 3000);
+    setTimeout(update, AGAIN);
   }
 }
 
@@ -123,12 +123,14 @@ async function take(answer, abort) {
   }
 }
 
-// The stream ends with the attempt, or with the server.
+// The stream ends with the attempt, or because a server or a proxy has closed it.
 function ended(isOver) {
   log.abort = null;
-  log.hasEnded = true;
   log.isDone = isOver;
-  if (!isOver) return;
+  if (!isOver) {
+    setTimeout(update, AGAIN);
+    return;
+  }
   if (log.rest) put(log.rest);
   log.rest = "";
   state(box.childElementCount || log.queue.length ? "" : "it has written nothing");

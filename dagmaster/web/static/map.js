@@ -7,7 +7,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 let world = null;
 
 function land() {
-  world ??= fetch("/ui/static/vendor/land-110m.json")
+  world ??= fetch(new URL("vendor/land-110m.json", import.meta.url))
     .then((answer) => answer.json())
     .then((topology) => topojson.feature(topology, topology.objects.land));
   return world;

@@ -36,6 +36,8 @@ function makeForms() {
   forms = {
     exact: written({ ...day, ...time }),
     clock: written({ ...time, fractionalSecondDigits: 3 }),
+    minute: written({ hour: "2-digit", minute: "2-digit" }),
+    day: new Intl.DateTimeFormat("en-GB", { timeZone: zone(), day: "2-digit", month: "short" }),
     zone: new Intl.DateTimeFormat("en-GB", { timeZone: zone(), timeZoneName: "short" }),
   };
 }
@@ -45,7 +47,11 @@ const zoneName = (date) => forms.zone.formatToParts(date).find((part) => part.ty
 export const exact = (date) => `${forms.exact.format(date)} ${zoneName(date)}`;
 export const clock = (date) => forms.clock.format(date).replace(",", ".");
 
-const WRITERS = { ago: (date) => since(date), exact, clock };
+const WRITERS = {
+  ago: (date) => since(date), exact, clock,
+  minute: (date) => forms.minute.format(date),
+  short: (date) => `${forms.day.format(date)} ${forms.minute.format(date)}`,
+};
 
 function writeTimes() {
   for (const one of document.querySelectorAll("time[data-time]")) {
@@ -54,6 +60,11 @@ function writeTimes() {
     if (one.textContent !== text) one.textContent = text;
     const title = exact(date);
     if (one.title !== title) one.title = title;
+  }
+  // What charts say to those who point at them they say to those who hear it.
+  for (const one of document.querySelectorAll("[data-at][aria-label]")) {
+    const label = `${one.dataset.tip}, ${exact(Date.parse(one.dataset.at))}`;
+    if (one.ariaLabel !== label) one.ariaLabel = label;
   }
 }
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import RedirectResponse
 from starlette.routing import BaseRoute
-from starlette.staticfiles import StaticFiles
 
 from dagmaster.web.access import EVERYBODY, check_decisions
 from dagmaster.web.services import Services
 from dagmaster.web.ui import (
     approvals,
+    change_feed,
     dashboard,
     failures,
     graphs,
@@ -25,7 +24,6 @@ from dagmaster.web.ui import (
     node,
     nodes,
     palette,
-    pulse,
     queues,
     schedules,
     submit,
@@ -36,8 +34,9 @@ from dagmaster.web.ui import (
     workflow,
     workflows,
 )
+from dagmaster.web.ui.change_feed import ChangeFeed
 from dagmaster.web.ui.headers import PageHeaders
-from dagmaster.web.ui.pulse import Pulse
+from dagmaster.web.ui.static_files import PATH, PageFiles
 
 front = APIRouter(include_in_schema=False)
 
@@ -47,13 +46,14 @@ ROUTERS = (
     workflows.router,
     workflow.router,
     login.router,
-    pulse.router,
+    change_feed.router,
     palette.router,
     jobs.router,
     job.router,
     timeline.router,
     why.router,
     node.router,
+    graphs.drawn,
     graphs.router,
     nodes.router,
     tasks.router,
@@ -74,7 +74,7 @@ async def go_to_dashboard() -> RedirectResponse:
 
 
 def install(app: FastAPI, services: Services) -> None:
-    app.state.pulse = Pulse(services.pool)
+    app.state.pulse = ChangeFeed(services.pool)
     app.router.routes.extend(_routes())
     app.add_middleware(PageHeaders)
 
@@ -85,6 +85,6 @@ def _routes() -> Sequence[BaseRoute]:
     pages = APIRouter()
     for router in ROUTERS:
         pages.include_router(router)
-    pages.mount("/ui/static", StaticFiles(directory=str(files("dagmaster.web") / "static")), "static")
+    pages.mount(PATH, PageFiles(), "static")
     pages.include_router(failures.router)  # After the files: it takes what nobody else does.
     return pages.routes

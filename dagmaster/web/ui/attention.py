@@ -11,8 +11,8 @@ from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.problems import Problem
 from dagmaster.model.redact import redact_text
 from dagmaster.store.overview import HOURS, MOST, NO_MESSAGE, VARIABLE, Trouble
-from dagmaster.web.ui.asked import ENDED
 from dagmaster.web.ui.filters import first_line
+from dagmaster.web.ui.list_filters import ENDED
 
 Row = Mapping[str, Any]
 

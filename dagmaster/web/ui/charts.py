@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Final
 
 from dagmaster.model.states import JOB_TERMINAL
-from dagmaster.web.ui.filters import duration, exact, share
+from dagmaster.web.ui.filters import duration, exact, minute, share, short
 from dagmaster.web.views import run_seconds
 
 Row = Mapping[str, Any]
@@ -42,12 +42,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`tip` says what it stands for. With an address it leads there."""
+    """`tip` says what it stands for, and `at` from when that is. With an address it leads there."""
 
     key: str
     x: float
     parts: tuple[Part, ...]
     tip: str
+    at: datetime
     href: str | None = None
 
 
@@ -97,7 +98,8 @@ def draw_throughput(rows: Sequence[Row]) -> Chart:
             key=f"{at:%H%M}",
             x=place * COLUMN,
             parts=_stack((("completed", good), ("failed", bad)), top),
-            tip=f"{at:%H:%M} UTC: {good} completed, {bad} failed",
+            tip=f"{good} completed, {bad} failed",
+            at=at,
         )
         for place, (at, good, bad) in enumerate(counts)
     )
@@ -108,8 +110,8 @@ def draw_throughput(rows: Sequence[Row]) -> Chart:
         along=("60 min ago", "45", "30", "15", "now"),
         summary=f"Jobs that ended in the last hour: {good} completed, {bad} failed",
         legend=("completed", "failed"),
-        heads=("Minute (UTC)", "Completed", "Failed"),
-        rows=tuple((f"{at:%H:%M}", str(good), str(bad)) for at, good, bad in counts if good or bad),
+        heads=("Minute", "Completed", "Failed"),
+        rows=tuple((minute(at), str(good), str(bad)) for at, good, bad in counts if good or bad),
         width=len(counts) * COLUMN,
     )
 
@@ -129,7 +131,8 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
             key=str(run["job_id"]),
             x=(free + place) * COLUMN,
             parts=_stack(((run["status"], min(seconds, top)),), top),
-            tip=f"{run['status']}, {duration(seconds)}, {_when(run['created_at'])}, job {run['job_id']}",
+            tip=f"{run['status']}, {duration(seconds)}, job {run['job_id']}",
+            at=run["created_at"],
             href=f"/ui/jobs/{run['job_id']}",
         )
         for place, (run, seconds) in enumerate(zip(begun, took, strict=True))
@@ -137,7 +140,7 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
     return Chart(
         columns,
         up=(duration(top), duration(top / 2), "0"),
-        along=("" if free else _when(begun[0]["created_at"]), _when(begun[-1]["created_at"])),
+        along=("" if free else short(begun[0]["created_at"]), short(begun[-1]["created_at"])),
         summary=f"How long the last {f'{len(begun)} runs' if len(begun) > 1 else 'run'} took, the newest on the right",
         legend=tuple(sorted({run["status"] for run in begun})),
         heads=("Job", "Status", "Created", "Took"),
@@ -202,7 +205,3 @@ def _said(runs: Sequence[Row]) -> str:
     counts = {status: sum(run["status"] == status for run in runs) for status in TICK_HEIGHTS}
     listed = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     return f"Of the last {len(runs)} runs: {listed}" if len(runs) > 1 else f"The only run: {runs[0]['status']}"
-
-
-def _when(at: datetime) -> str:
-    return f"{at:%d %b %H:%M}"

@@ -14,12 +14,13 @@ from dagmaster.store.overview import HOURS, Patience, find_trouble, overview_cou
 from dagmaster.store.viewing import view_queues, view_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.asked import ENDED
 from dagmaster.web.ui.attention import Need, broken_files, find_needs, jobs_path
 from dagmaster.web.ui.charts import Ticks, draw_throughput, draw_ticks
 from dagmaster.web.ui.filters import duration, number
 from dagmaster.web.ui.jobs import job_lines
+from dagmaster.web.ui.list_filters import ENDED
 from dagmaster.web.ui.pages import Page, Shown
+from dagmaster.web.ui.workflows import LastRun, last_run, waiting_runs
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -69,9 +70,7 @@ class WorkerLine:
 @dataclass(frozen=True, slots=True)
 class RecentWorkflow:
     workflow_id: str
-    status: str
-    at: datetime
-    job_id: str
+    last: LastRun
     ticks: Ticks
 
 
@@ -195,10 +194,9 @@ def _ended(status: str, counts: Row) -> str:
 
 async def _workflows(conn: Conn) -> list[RecentWorkflow]:
     found = await runs_by_workflow(conn, workflows=WORKFLOWS, runs=RUNS)
-    return [
-        RecentWorkflow(name, runs[0]["status"], runs[0]["created_at"], str(runs[0]["job_id"]), draw_ticks(runs))
-        for name, runs in found.items()
-    ]
+    waiting = await waiting_runs(conn, found.values())
+    lasts = ((name, last_run(runs, waiting), draw_ticks(runs)) for name, runs in found.items())
+    return [RecentWorkflow(name, last, ticks) for name, last, ticks in lasts if last]
 
 
 def _busiest(queues: Sequence[Row]) -> list[Queue]:

@@ -1,5 +1,6 @@
 """How values are written on pages."""
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -9,6 +10,7 @@ from markupsafe import Markup, escape
 
 UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 SIZES: Final = ("B", "kB", "MB", "GB", "TB")
+EXACT_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 STEPS: Final = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (float("inf"), 86400, "d"))
 
 
@@ -62,6 +64,16 @@ def clock(then: datetime | str | None) -> Markup:
     return _written("clock", then, lambda when: f"{when.astimezone(UTC):%H:%M:%S.%f}"[:-3])
 
 
+def minute(then: datetime | str | None) -> Markup:
+    """The time of day, to the minute."""
+    return _written("minute", then, lambda when: f"{when.astimezone(UTC):%H:%M}")
+
+
+def short(then: datetime | str | None) -> Markup:
+    """Day and time of day, for axes."""
+    return _written("short", then, lambda when: f"{when.astimezone(UTC):%d %b %H:%M}")
+
+
 def _written(form: str, then: datetime | str | None, write: Callable[[datetime], str]) -> Markup:
     if then is None:
         return Markup("–")
@@ -113,6 +125,20 @@ def attributes(values: Mapping[str, Any]) -> Markup:
     return Markup(" ").join(Markup('{}="{}"').format(name, escape(value)) for name, value in values.items())
 
 
+def prose(text: str) -> Markup:
+    """What the engine says: names between backticks become code, and exact times follow the reader's zone."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else _with_times(part)
+        for place, part in enumerate(text.split("`"))
+    )
+
+
+def _with_times(text: str) -> Markup:
+    return Markup("").join(
+        exact(f"{part}+00:00") if place % 2 else escape(part) for place, part in enumerate(EXACT_TIME.split(text))
+    )
+
+
 def _time(value: datetime | str) -> datetime:
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
@@ -125,7 +151,11 @@ FILTERS: Final = {
     "duration": duration,
     "exact": exact,
     "first_line": first_line,
+    "minute": minute,
     "number": number,
+    "prose": prose,
     "pretty": pretty,
+    "short": short,
     "size": size,
+    "utc": utc,
 }

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+import orjson
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
+from dagmaster.errors import NotFound
 from dagmaster.model.added import OUTSIDE
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact, redact_text
@@ -16,15 +18,16 @@ from dagmaster.model.workflow import Node
 from dagmaster.store import viewing
 from dagmaster.store.looking import children_of_rows
 from dagmaster.tasklogs import LogUnavailable
-from dagmaster.tasklogs.reading import NodeLog, NodeState, Wanted
+from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState
 from dagmaster.web.access import READERS_OF_OWN, Job
-from dagmaster.web.drawing import task_of
-from dagmaster.web.services import Conn, Services
-from dagmaster.web.ui.pages import Shown
-from dagmaster.web.ui.waiting import is_quickly_explained, may_decide, why_node
+from dagmaster.web.graph_view import draw_columns, task_of
+from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.ui.pages import Shown, ShownJob
+from dagmaster.web.ui.waits import is_quickly_explained, may_decide, why_node
 from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui/jobs/{job_id}/nodes/{node_id}", include_in_schema=False)
+drawn = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
 
 GRID_SIZE: Final = 200
 LOG_LINES: Final = 12
@@ -89,8 +92,21 @@ class Item:
     seconds: float | None
 
 
+@drawn.get("/graph", dependencies=[READERS_OF_OWN])
+async def show_graph(services: Given, conn: Conn, job: Job) -> Response:
+    """For the page of the job. Programs have /api/v1/jobs/ID/graph."""
+    graph = await services.pinned.find(conn, job["workflow_hash"])
+    if graph is None:
+        raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
+    seen = await viewing.last_event_of_job(conn, job)  # Before the rest: what is told twice does no harm.
+    rows = await viewing.view_graph(conn, job["job_id"])
+    counts = await viewing.count_folded(conn, job["job_id"])
+    packed = draw_columns(job, graph, rows, counts, last_event_id=seen)
+    return Response(orjson.dumps(packed), media_type="application/json")
+
+
 @router.get("/panel", dependencies=[READERS_OF_OWN])
-async def show_panel(page: Shown, conn: Conn, job: Job, node_id: str) -> HTMLResponse:
+async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: str) -> HTMLResponse:
     graph = await page.services.pinned.find(conn, job["workflow_hash"])
     nodes = graph.workflow.nodes if graph is not None else {}
     if node_id == OUTSIDE and node_id not in nodes:
@@ -154,7 +170,7 @@ async def _last_lines(services: Services, row: Row) -> str:
     """Empty where there is no log, or none that can be read from here."""
     node = NodeLog(services.task_logs, row["job_id"], row["node_id"])
     try:
-        found = await node.find(Wanted(tail=LOG_LINES), NodeState.of(row))
+        found = await node.find(LogSelection(tail=LOG_LINES), NodeState.of(row))
         if found is None:
             return ""
         start = max(found.start, found.size - MAX_LOG_BYTES)
@@ -168,7 +184,7 @@ async def _last_lines(services: Services, row: Row) -> str:
 async def show_items(
     page: Shown,
     conn: Conn,
-    job: Job,
+    job: ShownJob,
     node_id: str,
     status: str = "",
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from dagmaster.authoring.preparing import tasks_of
+from dagmaster.authoring.preparation import tasks_of
 from dagmaster.store.handlers import view_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn, Services

@@ -18,7 +18,6 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-FILES: Final = "/ui/static/"
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -26,11 +25,6 @@ HEADERS: Final = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-
-
-def _caching(path: str) -> str:
-    """Our own files are asked for again by their ETag: after an upgrade nobody has old ones."""
-    return "public, max-age=86400" if path.startswith(f"{FILES}vendor/") else "no-cache"
 
 
 class PageHeaders:
@@ -49,8 +43,6 @@ class PageHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                if scope["path"].startswith(FILES):
-                    headers.setdefault("Cache-Control", _caching(scope["path"]))
             await send(message)
 
         await self._app(scope, receive, send_with)

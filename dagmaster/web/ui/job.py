@@ -8,28 +8,28 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from dagmaster.engine.estimate import Estimate
+from dagmaster.explain.estimate import Estimate
 from dagmaster.model.outcome import Outcome
+from dagmaster.model.progress import known_work, work_percent
 from dagmaster.model.redact import redact
-from dagmaster.model.standing import known_work, work_percent
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store import job_page
 from dagmaster.store.connect import Connection
+from dagmaster.store.estimates import Standing, standing_of
 from dagmaster.store.job_page import EventFilter, NodeFilter
 from dagmaster.store.jobs import get_job, returned_by
 from dagmaster.store.looking import waiting_of_jobs
-from dagmaster.store.standing import Standing, standing_of
-from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
+from dagmaster.web.ui.etag import mark_of, unchanged
 from dagmaster.web.ui.gantt import gantt_of
 from dagmaster.web.ui.job_nodes import PAGE_SIZE, Definition, definition_of, node_page
 from dagmaster.web.ui.jobs import JobLine, job_line
 from dagmaster.web.ui.maps import shapes_of
-from dagmaster.web.ui.pages import Page, Shown
-from dagmaster.web.ui.timeline import ICONS, TYPES, Wanted, timeline_page
-from dagmaster.web.ui.unchanged import mark_of, unchanged
+from dagmaster.web.ui.pages import Page, Shown, ShownJob
+from dagmaster.web.ui.timeline import ICONS, TYPES, SelectedEvents, timeline_page
 from dagmaster.web.ui.values import shown
-from dagmaster.web.ui.waiting import QUICKLY_EXPLAINED, Waiting, Why, waiting_for, why_job
+from dagmaster.web.ui.waits import QUICKLY_EXPLAINED, Waiting, Why, waiting_for, why_job
 from dagmaster.web.views import standing_counts
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -119,11 +119,11 @@ async def wanted_nodes(
 
 @router.get("/jobs/{job_id}", dependencies=[READERS_OF_OWN])
 async def show_job(
-    job: Job,
+    job: ShownJob,
     page: Shown,
     conn: Conn,
     nodes: Annotated[NodeFilter, Depends(wanted_nodes)],
-    events: Wanted,
+    events: SelectedEvents,
     tab: str = "graph",
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:

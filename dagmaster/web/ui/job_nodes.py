@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from dagmaster.model.outcome import ENDED, NO_CHILDREN, Children, Outcome, children_of, outcome_of
+from dagmaster.model.progress import JobStanding
 from dagmaster.model.redact import redact
-from dagmaster.model.standing import JobStanding
 from dagmaster.model.states import NODE_TERMINAL
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import NodeFilter, count_outside, find_nodes

@@ -14,7 +14,7 @@ from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.store.looking import JobFilter, NodeCounts, find_jobs, waiting_of_jobs
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.asked import ENDED, PERIOD_NAMES, FromAddress
+from dagmaster.web.ui.list_filters import ENDED, PERIOD_NAMES, FromAddress
 from dagmaster.web.ui.pages import Page, Shown
 from dagmaster.web.views import run_seconds
 
@@ -77,7 +77,7 @@ def job_line(row: Mapping[str, Any], counts: Mapping[str, int], waiting: Mapping
         seconds=run_seconds(row),
         counts=counts,
         idle_seconds=row["idle_seconds"],
-        waits_for=_waits_for(waiting) if waiting else None,
+        waits_for=waits_for(waiting) if waiting else None,
     )
 
 
@@ -90,7 +90,7 @@ async def job_lines(
     return [job_line(row, known[row["job_id"]].counts, waiting.get(row["job_id"])) for row in rows]
 
 
-def _waits_for(waiting: Mapping[str, Any]) -> str:
+def waits_for(waiting: Mapping[str, Any]) -> str:
     """In a few words."""
     return "needs approval" if waiting["waits_for"] == "approval" else f"awaits signal {waiting['signal']}"
 

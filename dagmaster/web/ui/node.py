@@ -16,15 +16,15 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.looking import children_of_rows
 from dagmaster.store.viewing import get_node, view_attempts, view_checkpoints
 from dagmaster.tasklogs import LogUnavailable
-from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn, Services
+from dagmaster.web.ui.etag import mark_of, unchanged
 from dagmaster.web.ui.gantt import attempt_number
 from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
 from dagmaster.web.ui.maps import shapes_of
-from dagmaster.web.ui.pages import Shown
-from dagmaster.web.ui.unchanged import mark_of, unchanged
+from dagmaster.web.ui.pages import Shown, ShownJob
 from dagmaster.web.ui.values import Value, shown
-from dagmaster.web.ui.waiting import Waiting, is_quickly_explained, waiting_for, why_node
+from dagmaster.web.ui.waits import Waiting, is_quickly_explained, waiting_for, why_node
 from dagmaster.web.views import node_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -105,7 +105,7 @@ class Checkpoint:
 
 
 @router.get("/jobs/{job_id}/nodes/{node_id}", dependencies=[READERS_OF_OWN])
-async def show_node(job: Job, node_id: str, page: Shown, conn: Conn) -> Response:
+async def show_node(job: ShownJob, node_id: str, page: Shown, conn: Conn) -> Response:
     mark = await mark_of(conn, job)
     if (answer := unchanged(page, mark)) is not None:
         return answer

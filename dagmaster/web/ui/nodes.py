@@ -15,8 +15,8 @@ from dagmaster.store.lists import NEWEST_JOBS, NodeFilter, list_nodes
 from dagmaster.store.viewing import STATUSES, jobs_of
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.asked import PERIOD_NAMES, FromAddress
 from dagmaster.web.ui.jobs import PAGE_SIZE, workflow_ids
+from dagmaster.web.ui.list_filters import PERIOD_NAMES, FromAddress
 from dagmaster.web.ui.pages import Shown
 from dagmaster.web.views import node_seconds, seconds_between
 

@@ -12,10 +12,12 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dagmaster.model.access import Role
-from dagmaster.web.access import Admitted, Caller
-from dagmaster.web.services import Given, Services
+from dagmaster.web.access import Admitted, Caller, Job
+from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.ui.change_feed import beat_now
 from dagmaster.web.ui.filters import FILTERS, share
 from dagmaster.web.ui.navigation import current_place, places_for
+from dagmaster.web.ui.static_files import static
 
 STEERING: Final = frozenset({Role.ADMIN, Role.OPERATOR})
 SUBMITTING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
@@ -30,7 +32,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(FILTERS)
-    made.globals.update(share=share, version=version("dagmaster"))
+    made.globals.update(share=share, static=static, version=version("dagmaster"))
     return made
 
 
@@ -39,11 +41,12 @@ TEMPLATES: Final = _environment()
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One answer to a browser. What templates may ask of it is here."""
+    """One answer to a browser. What templates may ask of it is here. `beat`: what it shows is as new as that."""
 
     request: Request
     services: Services
     caller: Caller
+    beat: int = 0
 
     @property
     def may_steer(self) -> bool:
@@ -74,8 +77,16 @@ class Page:
         return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 
 
-async def page_of(request: Request, services: Given, caller: Admitted) -> Page:
-    return Page(request, services, caller)
+async def page_of(request: Request, services: Given, caller: Admitted, conn: Conn) -> Page:
+    return Page(request, services, caller, await beat_now(conn))
 
 
 Shown = Annotated[Page, Depends(page_of)]
+
+
+async def job_shown(page: Shown, job: Job) -> dict[str, Any]:
+    """Read after the beat of the page: a page that is older than it says would never be asked for again."""
+    return job
+
+
+ShownJob = Annotated[dict[str, Any], Depends(job_shown)]

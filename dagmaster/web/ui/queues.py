@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from dagmaster.authoring.preparing import tasks_of
+from dagmaster.authoring.preparation import tasks_of
 from dagmaster.store.lists import waiting_handlers
 from dagmaster.store.viewing import view_orchestrators, view_queues
 from dagmaster.web.access import READERS

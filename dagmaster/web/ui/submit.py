@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
+from dagmaster.model.params import described
 from dagmaster.model.redact import redact
 from dagmaster.model.workflow import Workflow
 from dagmaster.store.jobs import get_job
@@ -62,6 +63,7 @@ async def show_submit(
     source: Annotated[str, Query(alias="from", max_length=40)] = "",
 ) -> HTMLResponse:
     job = await _job(conn, page.caller, source) if source else None
+    await page.services.learn(conn)
     wanted = workflow.strip() or (job["workflow_id"] if job else "")
     chosen = page.services.catalog.workflows.get(wanted)
     values = {
@@ -71,7 +73,7 @@ async def show_submit(
         "workflow": chosen,
         "job": job,
         "warnings": await warnings_for(page.services, conn, chosen) if chosen else [],
-        "form": _form(chosen, job),
+        "form": _form(page.services, chosen, job),
         "options": _options(job),
         "server": server_of(page),
     }
@@ -84,10 +86,10 @@ async def _job(conn: Conn, caller: Caller, job_id: str) -> dict[str, Any]:
     return job
 
 
-def _form(workflow: Workflow | None, job: Mapping[str, Any] | None) -> Form | None:
+def _form(services: Services, workflow: Workflow | None, job: Mapping[str, Any] | None) -> Form | None:
     if workflow is None:
         return None
-    return form_of(workflow, job["input_params"] if job else None)
+    return form_of(described(workflow, services.contracts), job["input_params"] if job else None)
 
 
 def _options(job: Mapping[str, Any] | None) -> Options:

@@ -13,8 +13,8 @@ from dagmaster.store.lists import NEWEST_RESULTS, list_all_workers, list_results
 from dagmaster.store.viewing import view_tasks
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.asked import PERIOD_NAMES, PERIODS
 from dagmaster.web.ui.histogram import Histogram, draw_histogram
+from dagmaster.web.ui.list_filters import PERIOD_NAMES, PERIODS
 from dagmaster.web.ui.pages import Page, Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)

@@ -6,15 +6,15 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from dagmaster.model.wording import WORDS
+from dagmaster.model.timeline import WORDS
 from dagmaster.schemas.timeline import TimelineEntry
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_page import EventFilter, find_events
-from dagmaster.web.access import READERS_OF_OWN, Job
+from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.entries import entry_of
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.pages import Shown
-from dagmaster.web.ui.unchanged import mark_of, unchanged
+from dagmaster.web.ui.etag import mark_of, unchanged
+from dagmaster.web.ui.pages import Shown, ShownJob
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -53,7 +53,7 @@ async def wanted_events(
     return EventFilter(event_type, node.strip() or None, is_newest_first=order != OLDEST, cursor=cursor)
 
 
-Wanted = Annotated[EventFilter, Depends(wanted_events)]
+SelectedEvents = Annotated[EventFilter, Depends(wanted_events)]
 
 
 async def timeline_page(conn: Connection, job: Mapping[str, Any], wanted: EventFilter) -> Timeline:
@@ -63,7 +63,7 @@ async def timeline_page(conn: Connection, job: Mapping[str, Any], wanted: EventF
 
 
 @router.get("/jobs/{job_id}/timeline", dependencies=[READERS_OF_OWN])
-async def show_timeline(job: Job, page: Shown, conn: Conn, wanted: Wanted) -> Response:
+async def show_timeline(job: ShownJob, page: Shown, conn: Conn, wanted: SelectedEvents) -> Response:
     mark = await mark_of(conn, job)
     if (answer := unchanged(page, mark)) is not None:
         return answer

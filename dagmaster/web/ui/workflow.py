@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from dagmaster.errors import Conflict, Invalid, UnknownSchedule, UnknownWorkflow
 from dagmaster.model.outcome import NO_CHILDREN, Children, outcome_of
 from dagmaster.model.redact import redact, redact_text
-from dagmaster.model.workflow import Workflow
+from dagmaster.model.workflow import InputSpec, Workflow
 from dagmaster.store.overview import (
     SCAN_RUNS,
     find_newest_definition,
@@ -25,12 +25,12 @@ from dagmaster.store.overview import (
 )
 from dagmaster.store.schedules import get_schedule
 from dagmaster.web.access import READERS
-from dagmaster.web.drawing import workflow_edges, workflow_nodes
+from dagmaster.web.graph_view import workflow_edges, workflow_nodes
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.charts import draw_durations, draw_ticks, median_seconds
-from dagmaster.web.ui.filters import duration, exact, first_line, pretty
+from dagmaster.web.ui.filters import duration, first_line, pretty
 from dagmaster.web.ui.pages import Page, Shown
-from dagmaster.web.ui.workflows import ScheduleState, last_run, schedule_state
+from dagmaster.web.ui.workflows import ScheduleState, last_run, schedule_state, waiting_runs
 from dagmaster.web.views import run_seconds, seconds_between
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -44,8 +44,11 @@ GRID_NODES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Input:
+    """`values` says which ones it takes, where not all of its type."""
+
     name: str
     type: str
+    values: str
     required: bool
     default: str | None
     description: str
@@ -102,7 +105,7 @@ class Grid:
 async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLResponse:
     workflow = await _find(page, conn, workflow_id)
     runs = await runs_of_workflow(conn, workflow_id, runs=RUNS)
-    definition = redact(_without_empty(workflow.model_dump(mode="json")))
+    definition = redact(without_defaults(workflow))
     return page.render(
         "workflow.html",
         {
@@ -110,7 +113,7 @@ async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLRespon
             "is_loaded": workflow_id in page.services.catalog.workflows,
             "inputs": _inputs(workflow),
             "schedule": await _schedule(conn, workflow_id),
-            "last": last_run(runs),
+            "last": last_run(runs, await waiting_runs(conn, [runs])),
             "ticks_drawn": draw_ticks(runs),
             "seconds": median_seconds(runs),
             "durations": draw_durations(runs),
@@ -155,11 +158,13 @@ def _current_hash(page: Page, workflow: Workflow) -> str | None:
         return None
 
 
-def _without_empty(value: Any) -> Any:
-    """What was not said need not be read."""
-    if isinstance(value, Mapping):
-        return {name: _without_empty(one) for name, one in value.items() if one not in (None, "", [], {})}
-    return [_without_empty(one) for one in value] if isinstance(value, list) else value
+def without_defaults(workflow: Workflow) -> dict[str, Any]:
+    """What need not be said is left out, but for the types of nodes and inputs, by which people read it."""
+    said = workflow.model_dump(mode="json", exclude_defaults=True)
+    for key, typed in (("inputs", workflow.inputs), ("nodes", workflow.nodes)):
+        if typed:
+            said[key] = {name: {"type": str(typed[name].type), **one} for name, one in said[key].items()}
+    return said
 
 
 async def _schedule(conn: Conn, workflow_id: str) -> ScheduleState | None:
@@ -175,8 +180,21 @@ def _inputs(workflow: Workflow) -> list[Input]:
         # By its name: the default of a password is one.
         default = redact({name: spec.default})[name]
         written = None if spec.default is None else json.dumps(default, ensure_ascii=False, default=str)
-        shown.append(Input(name, spec.type, spec.required, written, redact_text(spec.description)))
+        values = redact_text(_values(spec))
+        shown.append(Input(name, spec.type, values, spec.required, written, redact_text(spec.description)))
     return shown
+
+
+def _values(spec: InputSpec) -> str:
+    if spec.enum:
+        return f"one of {', '.join(str(one) for one in spec.enum)}"
+    if spec.minimum is not None and spec.maximum is not None:
+        return f"{spec.minimum:g} to {spec.maximum:g}"
+    if spec.minimum is not None:
+        return f"{spec.minimum:g} or more"
+    if spec.maximum is not None:
+        return f"{spec.maximum:g} or less"
+    return spec.format or ""
 
 
 def _versions(rows: Iterable[Row], current: str | None) -> list[Version]:
@@ -221,7 +239,7 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
 
 def _grid_run(run: Row) -> GridRun:
     took = duration(run_seconds(run))
-    tip = f"Job {run['job_id']}: {run['status']}, {took}, {exact(run['created_at'])}"
+    tip = f"Job {run['job_id']}: {run['status']}, {took}"
     return GridRun(str(run["job_id"]), run["status"], run["created_at"], tip)
 
 

@@ -11,11 +11,14 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.problems import Problem
+from dagmaster.store.connect import Connection
+from dagmaster.store.looking import waiting_of_jobs
 from dagmaster.store.overview import newest_versions, runs_by_workflow
 from dagmaster.store.schedules import list_schedules
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.charts import Ticks, draw_ticks, median_seconds
+from dagmaster.web.ui.jobs import waits_for
 from dagmaster.web.ui.pages import Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -28,9 +31,12 @@ RUNS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
+    """`waits_for` is a decision or a signal, in a few words."""
+
     job_id: str
     status: str
     at: datetime
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,8 @@ async def show_workflows(page: Shown, conn: Conn, text: Annotated[str, Query(max
     runs = await runs_by_workflow(conn, workflows=MOST, runs=RUNS)
     pinned = await newest_versions(conn, [one for one in runs if one not in catalog.workflows])
     schedules = {row["schedule_id"]: schedule_state(row) for row in await list_schedules(conn)}
-    lines = [*_loaded(catalog, runs, schedules), *_gone(runs, pinned, schedules)]
+    waiting = await waiting_runs(conn, runs.values())
+    lines = [*_loaded(catalog, runs, waiting, schedules), *_gone(runs, waiting, pinned, schedules)]
     fitting = [line for line in lines if _fits(line, text.strip().lower())]
     return page.render(
         "workflows.html",
@@ -93,8 +100,17 @@ def schedule_state(row: Row) -> ScheduleState:
     return ScheduleState(row["rule"], row["timezone"], is_paused, row["is_late"], None if is_paused else row["next_at"])
 
 
-def last_run(runs: Sequence[Row]) -> LastRun | None:
-    return LastRun(str(runs[0]["job_id"]), runs[0]["status"], runs[0]["created_at"]) if runs else None
+async def waiting_runs(conn: Connection, runs: Iterable[Sequence[Row]]) -> Mapping[int, Row]:
+    """Of the newest runs those that wait for somebody, by job."""
+    return await waiting_of_jobs(conn, [ran[0]["job_id"] for ran in runs if ran and ran[0]["status"] == "running"])
+
+
+def last_run(runs: Sequence[Row], waiting: Mapping[int, Row]) -> LastRun | None:
+    if not runs:
+        return None
+    awaited = waiting.get(runs[0]["job_id"])
+    waits = waits_for(awaited) if awaited else None
+    return LastRun(str(runs[0]["job_id"]), runs[0]["status"], runs[0]["created_at"], waits)
 
 
 def broken_files(catalog: Catalog) -> list[BrokenFile]:
@@ -108,7 +124,10 @@ def broken_files(catalog: Catalog) -> list[BrokenFile]:
 
 
 def _loaded(
-    catalog: Catalog, runs: Mapping[str, Sequence[Row]], schedules: Mapping[str, ScheduleState]
+    catalog: Catalog,
+    runs: Mapping[str, Sequence[Row]],
+    waiting: Mapping[int, Row],
+    schedules: Mapping[str, ScheduleState],
 ) -> Iterable[WorkflowLine]:
     for workflow_id, workflow in catalog.workflows.items():
         ran = runs.get(workflow_id, ())
@@ -119,7 +138,7 @@ def _loaded(
             version=workflow.version,
             is_active=workflow.is_active,
             is_loaded=True,
-            last=last_run(ran),
+            last=last_run(ran, waiting),
             ticks=draw_ticks(ran),
             seconds=median_seconds(ran),
             schedule=schedules.get(workflow_id),
@@ -127,7 +146,10 @@ def _loaded(
 
 
 def _gone(
-    runs: Mapping[str, Sequence[Row]], pinned: Mapping[str, Row], schedules: Mapping[str, ScheduleState]
+    runs: Mapping[str, Sequence[Row]],
+    waiting: Mapping[int, Row],
+    pinned: Mapping[str, Row],
+    schedules: Mapping[str, ScheduleState],
 ) -> Iterable[WorkflowLine]:
     """What ran and is in no file: it was removed, belongs to another server, or was made in Python."""
     for workflow_id, definition in pinned.items():
@@ -139,7 +161,7 @@ def _gone(
             version=definition["version"],
             is_active=True,
             is_loaded=False,
-            last=last_run(ran),
+            last=last_run(ran, waiting),
             ticks=draw_ticks(ran),
             seconds=median_seconds(ran),
             schedule=schedules.get(workflow_id),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dagmaster import tracing
-from dagmaster.handlers.calling import arguments_of, encode_output, failure, normalised, settle
 from dagmaster.handlers.contract import HandlerContext, HandlerResult, Interrupted
 from dagmaster.handlers.current import working_on
+from dagmaster.handlers.invocation import arguments_of, encode_output, failure, normalised, settle
 from dagmaster.handlers.registry import Handler
 from dagmaster.logs import about
 from dagmaster.worker.processes.system import limited

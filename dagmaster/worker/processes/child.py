@@ -20,12 +20,12 @@ import orjson
 
 from dagmaster import errors, tracing
 from dagmaster.errors import DagmasterError
-from dagmaster.handlers.calling import encode_output, error_types
 from dagmaster.handlers.contract import Checkpoint, HandlerContext, HandlerResult, Permanent, Progress
+from dagmaster.handlers.invocation import encode_output, error_types
 from dagmaster.handlers.registry import registry
 from dagmaster.worker.processes.attempt import Attempt, Ending, leaves_threads
-from dagmaster.worker.processes.finding import Reference, find
-from dagmaster.worker.processes.home import Home
+from dagmaster.worker.processes.handler_lookup import Reference, find
+from dagmaster.worker.processes.process_state import Home
 from dagmaster.worker.processes.system import Meter, die_with_parent, flush_c, has_children, memory
 from dagmaster.worker.processes.wire import Frame, pack, receive
 

@@ -12,8 +12,8 @@ from dagmaster import tracing
 from dagmaster.errors import Unavailable
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.registry import Handler, Registry
-from dagmaster.worker.processes.cradle import Cradle
-from dagmaster.worker.processes.finding import refer_to
+from dagmaster.worker.processes.forkserver_client import Cradle
+from dagmaster.worker.processes.handler_lookup import refer_to
 from dagmaster.worker.processes.outcome import Outcome, Usage, failed, outcome_of, outcome_told
 from dagmaster.worker.processes.peer import Peer
 from dagmaster.worker.processes.system import oom_kills

@@ -66,7 +66,7 @@ class Peer:
             await asyncio.wait([self._conversation], timeout=LAST_WORDS_SECONDS)
         outcome = self._conversation.result() if self._conversation.done() else None
         if outcome is None:
-            await self._bury()
+            await self._reap()
         await self._read_rest()
         if outcome is not None:
             self._has_worked = True
@@ -85,7 +85,7 @@ class Peer:
         self.say({"kind": "cancel"})
         await self._silence(within_seconds)
         self._kill(self.pid)
-        await self._bury()
+        await self._reap()
         await self._read_rest()
 
     def retire(self) -> None:
@@ -153,7 +153,7 @@ class Peer:
         told = None if error is None else [type(error).__name__, str(error)]
         self.say({"kind": "stored", "number": number, "error": told})
 
-    async def _bury(self) -> None:
+    async def _reap(self) -> None:
         """It is dead or about to be; one that only went silent is killed."""
         if not self.death.done():
             await asyncio.wait([self.death], timeout=LAST_WORDS_SECONDS)

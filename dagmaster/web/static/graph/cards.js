@@ -3,7 +3,7 @@ import { duration } from "../times.js";
 import { TYPE_ICONS, described, items, secondsOf, standing, sum } from "./states.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const SPRITE = "/ui/static/vendor/feather-sprite.svg";
+const SPRITE = new URL("../vendor/feather-sprite.svg", import.meta.url).pathname;
 const AROUND = 2 * Math.PI * 15;
 const ARCS = [["completed", ["completed"]], ["failed", ["failed"]], ["running", ["running", "dispatched"]]];
 

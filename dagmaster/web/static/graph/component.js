@@ -1,4 +1,5 @@
 // The graph of a job or of a workflow. Pages put it where the macro `graph` of graph.html stands.
+import { unpack } from "./columns.js";
 import { Follower } from "./live.js";
 import { OVER, standing } from "./states.js";
 import { View } from "./view.js";
@@ -23,13 +24,15 @@ export function highlightPath(nodeId) {
   for (const view of views.values()) view.highlight(nodeId);
 }
 
+const rowsOf = (graph) => (Array.isArray(graph.nodes) ? graph : unpack(graph));
+
 async function start(container) {
   const { graph: address, job: jobId } = container.dataset;
   let graph = null;
   const load = async () => {
     const answer = await fetch(address, { headers: { Accept: "application/json" } });
     if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error?.message ?? `The server answered ${answer.status}.`);
-    graph = await answer.json();
+    graph = rowsOf(await answer.json());
     const view = render(container, graph);
     view.panel.refresh();
     count(container, graph);
@@ -63,7 +66,8 @@ function follow(jobId, current, load) {
 function count(container, { nodes }) {
   const counts = new Map();
   for (const node of nodes) {
-    const { word } = standing(node);
+    const { name, word: shown } = standing(node);
+    const word = name === "completed_with_failures" ? "completed with failures" : shown;
     if (word) counts.set(word, (counts.get(word) ?? 0) + 1);
   }
   const said = [`${nodes.length.toLocaleString("en")} ${nodes.length === 1 ? "node" : "nodes"}`, ...[...counts].map(([word, number]) => `${number.toLocaleString("en")} ${word}`)];

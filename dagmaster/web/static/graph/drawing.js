@@ -100,7 +100,7 @@ export class Drawing {
       made.append("path").attr("class", "gedge-line").attr("d", (edge) => path(edge, layout));
       made.append("path").attr("class", "gedge-tip").attr("d", (edge) => tip(edge, layout));
       made.filter((edge) => edge.branch).append("text").attr("class", "gedge-branch")
-        .attr("x", (edge) => ends(edge, layout)[1][0] - 4).attr("y", (edge) => ends(edge, layout)[1][1] - 9);
+        .attr("x", (edge) => ends(edge, layout)[1][0] - 4).attr("y", (edge) => labelY(edge, layout));
       return made;
     });
     groups.each(function (edge) {
@@ -112,7 +112,7 @@ export class Drawing {
       this.classList.toggle("is-on", Boolean(marked?.edges.has(edge.key)));
       this.classList.toggle("is-critical", Boolean(critical?.edges.has(edge.key)));
     });
-    groups.select("text").text((edge) => (edge.kind === "live" ? `✓ ${edge.branch}` : edge.branch));
+    groups.select("text").text((edge) => (edge.kind === "live" ? `✓ ${layout.labels.get(edge.key).text}` : layout.labels.get(edge.key).text));
   }
 }
 
@@ -120,6 +120,13 @@ function ends({ source, target }, { places }) {
   const from = places.get(source);
   const to = places.get(target);
   return [[from.x + WIDTH, from.y + HEIGHT / 2], [to.x - 6, to.y + HEIGHT / 2]];
+}
+
+// On the side of its edge from which that does not come.
+function labelY(edge, layout) {
+  const [[, from], [, to]] = ends(edge, layout);
+  const { row } = layout.labels.get(edge.key);
+  return from < to - 1 ? to + 18 + 14 * row : to - 9 - 14 * row;
 }
 
 function path(edge, layout) {

@@ -5,11 +5,49 @@ const ACROSS = 44; // between two layers
 const DOWN = 20; // between two nodes of a layer
 const DAGRE_NODES = 250; // beyond, dagre takes longer than people like to wait
 const DAGRE_EDGES = 600;
+const LONGEST_LABEL = 28; // letters of the name of a branch
+const LETTER = 6.8; // pixels of one
+const LABEL_ROOM = 46; // for the mark of the branch that was taken, and the tip of the edge
 
-// {places: Map(id -> {x, y}) of their upper left corners, bends: Map(edge key -> points), width, height}
+// {places: Map(id -> {x, y}) of their upper left corners, bends: Map(edge key -> points), labels: Map(edge key -> {text,
+// row}), width, height}
 export function layOut(model) {
   const small = model.nodes.size <= DAGRE_NODES && model.edges.length <= DAGRE_EDGES;
-  return small && model.edges.length ? withDagre(model) : quickly(model);
+  const layout = small && model.edges.length ? withDagre(model) : quickly(model);
+  layout.labels = labelsOf(model);
+  makeRoom(model, layout);
+  return layout;
+}
+
+// Names of branches stand before the node that they lead to; where several lead there, above each other.
+function labelsOf(model) {
+  const labels = new Map();
+  const rows = new Map();
+  for (const { key, branch, target } of model.edges) {
+    if (!branch) continue;
+    const row = rows.get(target) ?? 0;
+    rows.set(target, row + 1);
+    labels.set(key, { text: branch.length > LONGEST_LABEL ? `${branch.slice(0, LONGEST_LABEL - 1)}…` : branch, row });
+  }
+  return labels;
+}
+
+// Between two layers there is room for the longest name that stands there: cards lie over the edges.
+function makeRoom(model, layout) {
+  const wanted = new Map();
+  for (const { key, target } of model.edges) {
+    const label = layout.labels.get(key);
+    if (!label) continue;
+    const x = Math.round(layout.places.get(target).x);
+    wanted.set(x, Math.max(wanted.get(x) ?? 0, label.text.length * LETTER + LABEL_ROOM));
+  }
+  if (!wanted.size) return;
+  const shifts = [...wanted].map(([x, room]) => [x, Math.max(0, room - ACROSS)]).sort(([one], [other]) => one - other);
+  // What lies in the gap before a layer moves with it.
+  const shift = (x) => shifts.reduce((all, [from, more]) => (x > from - ACROSS ? all + more : all), 0);
+  for (const place of layout.places.values()) place.x += shift(place.x);
+  for (const bends of layout.bends.values()) for (const bend of bends) bend.x += shift(bend.x);
+  layout.width += shifts.reduce((all, [, more]) => all + more, 0);
 }
 
 // Not the bare ids: dagre keeps them as names of a plain object, where "constructor" is taken.

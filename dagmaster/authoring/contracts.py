@@ -1,0 +1,50 @@
+"""The contracts of handlers, for whoever submits, validates or shows workflows: all of them learn of them here."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dagmaster.authoring.implicit import QueueRules, default_queue
+from dagmaster.handlers import Registry
+from dagmaster.model.contracts import Contracts, queues_by_handler
+from dagmaster.model.graph import Graph
+from dagmaster.model.params import find_param_problems
+from dagmaster.model.problems import InvalidWorkflow, Problem
+from dagmaster.model.workflow import Workflow
+from dagmaster.settings import Settings
+from dagmaster.store.connect import Connection
+from dagmaster.store.handlers import list_contracts, uniform_handlers
+
+
+async def known_contracts(conn: Connection, registry: Registry) -> Contracts:
+    """What workers have registered counts before what is loaded here: so a job is the same from everywhere."""
+    return {**registry.contracts(), **await list_contracts(conn)}
+
+
+def open_rules(contracts: Contracts, settings: Settings) -> QueueRules:
+    """For submission: a handler that nobody has registered yet may come with a worker."""
+    return QueueRules(queues_by_handler(contracts), default_queue(settings), is_open=True, contracts=contracts)
+
+
+async def check_params(conn: Connection, graph: Graph, contracts: Contracts, settings: Settings) -> list[Problem]:
+    """The parameters of a job that some worker might refuse. Raise InvalidWorkflow where every worker would.
+
+    The code of a worker may be newer or older than the contract: only what none that runs now would take is refused.
+    """
+    workflows = [graph.workflow, *(one.workflow for one in graph.called)]
+    problems = _find(workflows, contracts)
+    if not problems:
+        return []
+    names = [one.name for one in contracts.values()]
+    uniform = await uniform_handlers(conn, names, lost_after_seconds=settings.worker_lost_after_seconds)
+    judged = _find(workflows, _with_uniform(contracts, uniform))
+    if any(problem.is_error for problem in judged):
+        raise InvalidWorkflow(judged)
+    return judged
+
+
+def _with_uniform(contracts: Contracts, uniform: set[str]) -> Contracts:
+    return {name: replace(one, is_uniform=one.name in uniform) for name, one in contracts.items()}
+
+
+def _find(workflows: Sequence[Workflow], contracts: Contracts) -> list[Problem]:
+    return [problem for workflow in workflows for problem in find_param_problems(workflow, contracts)]

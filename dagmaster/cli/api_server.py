@@ -1,0 +1,72 @@
+"""The HTTP API beside what else runs in this process."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from math import inf
+
+from fastapi import FastAPI
+from psycopg_pool import PoolTimeout
+
+from dagmaster.cli.api_listener import Door
+from dagmaster.errors import Misconfigured
+from dagmaster.fleet import Fleet
+from dagmaster.handlers import Registry
+from dagmaster.settings import Settings
+from dagmaster.store.connect import LOST, opened
+from dagmaster.store.keys import any_keys
+from dagmaster.web.app import create_app, forget_keys
+from dagmaster.web.catalog_reload import reloading
+from dagmaster.web.schedule_sync import sync_catalog
+from dagmaster.web.server import is_loopback, served
+from dagmaster.web.services import opened_services
+
+AGAIN_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+async def sync_schedules(app: FastAPI) -> None:
+    """Make the schedules what the workflows say that are loaded now."""
+    services = app.state.services
+    async with services.pool.connection() as conn:
+        await sync_catalog(conn, services)
+
+
+async def _sync_when_free(app: FastAPI) -> None:
+    """A database without a free connection, or in the middle of a fail-over, is waited for."""
+    while True:
+        try:
+            await sync_schedules(app)
+            return
+        except (*LOST, PoolTimeout) as error:
+            log.warning("the schedules cannot be stored yet, trying again: %s", str(error).partition("\n")[0])
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
+@asynccontextmanager
+async def serving(
+    dsn: str, settings: Settings, running: Fleet, door: Door, registry: Registry
+) -> AsyncIterator[FastAPI]:
+    """Without keys only this machine is served: whoever binds elsewhere needs one first."""
+    is_local = is_loopback(door.listener.getsockname()[0])
+    async with opened(dsn, application="dagmaster api", busy_seconds=inf) as conn:
+        if not is_local and not await any_keys(conn):
+            raise Misconfigured(
+                f"{door.listener.getsockname()[0]} can be reached by others, and there is no API key yet: make one "
+                "with `dagmaster keys create --name me --role admin`, or serve on 127.0.0.1"
+            )
+    async with opened_services(
+        dsn,
+        settings,
+        notifier=running.notifier,
+        catalog=door.catalog,
+        registry=registry,
+        is_local=is_local,
+        orchestrator=running.orchestrator,
+    ) as services:
+        app = create_app(services)
+        await _sync_when_free(app)
+        async with reloading(services, lambda: forget_keys(app)), served(app, door.listener):
+            yield app

@@ -1,0 +1,152 @@
+"""Notice edited files: workflows are read again, and for Python the process starts again as it was started."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import typer
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.preparation import queues_of
+from dagmaster.cli.failures import tell
+from dagmaster.errors import DagmasterError
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+CHECK_SECONDS = 60.0
+INSTALLED = ("site-packages", "dist-packages")
+
+Stamps = Mapping[Path, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Reloader:
+    """Jobs that run keep the definition that they were submitted with; only later ones get the new.
+
+    `needs_restart` is set when the process should start again.
+    """
+
+    catalog: Catalog
+    handlers: Sequence[str]
+    queues: Sequence[str]
+    on_change: Callable[[], Awaitable[None]] | None = None  # such as to take up changed schedules
+    needs_restart: bool = False
+    _seen: Stamps = field(default_factory=dict)
+    _broken: Stamps = field(default_factory=dict)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until a restart is needed, for which `stop` is set."""
+        self._seen = stamps(python_files(self.handlers))
+        while not stop.is_set():
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self._reload_workflows()
+            except (DagmasterError, OSError, psycopg.Error) as error:
+                log.warning("the workflows cannot be read again: %s", error)
+            if self._misses_a_queue() or await self._has_new_python():
+                self.needs_restart = True
+                stop.set()
+
+    async def _reload_workflows(self) -> None:
+        workflows, problems = self.catalog.workflows, self.catalog.problems
+        self.catalog.reload()
+        changed = list(changes(workflows, self.catalog.workflows))
+        for line in changed:
+            typer.echo(f"reloaded    {line}")
+        for file, found in self.catalog.problems.items():
+            if problems.get(file) != found:
+                tell(*map(str, found))
+        if changed and self.on_change is not None:
+            await self.on_change()
+
+    def _misses_a_queue(self) -> bool:
+        named = {queue for workflow in self.catalog.workflows.values() for queue in queues_of(workflow)}
+        missing = sorted(named - set(self.queues))
+        if missing:
+            typer.echo(f"restarting  to take tasks from {', '.join(missing)} too")
+        return bool(missing)
+
+    async def _has_new_python(self) -> bool:
+        now = stamps(self._seen)
+        changed = [path for path in self._seen if now.get(path) != self._seen[path]]
+        if not changed or now == self._broken:
+            return False
+        names = ", ".join(sorted(_shown(path) for path in changed))
+        problem = await check_python(self.handlers)
+        if problem:
+            self._broken = now  # Said once, and looked at again when it is edited again.
+            typer.echo(f"not loaded  {names} changed; the version before is still used")
+            tell(problem)
+            return False
+        typer.echo(f"restarting  {names} changed")
+        return True
+
+
+def changes(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        if name not in before:
+            yield f"{name} (new)"
+        elif name not in after:
+            yield f"{name} (removed)"
+        elif before[name] is not after[name] and before[name] != after[name]:
+            yield f"{name} (changed)"
+
+
+def python_files(handlers: Sequence[str]) -> list[Path]:
+    """The files of handlers, and of the modules that were imported from the working folder; no installed ones."""
+    here = Path.cwd().resolve()
+    named = [Path(spec).expanduser().resolve() for spec in handlers if spec.endswith(".py")]
+    loaded = [getattr(one, "__file__", None) or "" for one in list(sys.modules.values())]
+    own = [Path(file).resolve() for file in loaded if file.startswith(f"{here}{os.sep}")]
+    own = [path for path in own if not set(path.parts) & set(INSTALLED)]
+    return sorted({*named, *own})
+
+
+def stamps(paths: Sequence[Path] | Stamps) -> Stamps:
+    found: dict[Path, tuple[int, int]] = {}
+    for path in paths:
+        try:
+            stat = path.stat()
+        except OSError:  # An editor may be about to replace it.
+            continue
+        found[path] = (stat.st_mtime_ns, stat.st_size)
+    return found
+
+
+async def check_python(handlers: Sequence[str]) -> str | None:
+    """Why a new process could not load the handlers; None when it can."""
+    options = [f"--handlers={spec}" for spec in handlers]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "dagmaster", "workflows", "--json", *options),
+        env={name: value for name, value in os.environ.items() if name != "DAGMASTER_URL"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, errors = await asyncio.wait_for(process.communicate(), CHECK_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return f"it does not load within {CHECK_SECONDS:.0f} s"
+    return errors.decode(errors="replace").strip() if process.returncode else None
+
+
+def start_again(port: int, execute: Callable[[str, list[str]], object] = os.execv) -> None:
+    """As it was started, on the same port. The embedded server runs on meanwhile: the new process joins it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    chosen = ["--port", str(port)]
+    given = sys.argv[1:-2] if sys.argv[-2:] == chosen else sys.argv[1:]
+    execute(sys.executable, [sys.executable, "-m", "dagmaster", *given, *chosen])
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd().resolve()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

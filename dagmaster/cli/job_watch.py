@@ -1,0 +1,113 @@
+"""How far a job is: looked up in the database again and again until it has ended."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Any
+
+from dagmaster.cli.output import between
+from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
+from dagmaster.errors import DatabaseUnavailable, UnknownJob
+from dagmaster.model.graph import Graph, NodeType
+from dagmaster.model.outcome import NO_CHILDREN, outcome_of
+from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding, percent_done, work_percent
+from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.store.connect import LOST, Connection, opened
+from dagmaster.store.estimates import Histories, Standing, standing_of
+from dagmaster.store.jobs import get_job, job_status, returned_by, watch_nodes
+
+FIRST_LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.125
+RECONNECT_SECONDS = 1.0
+
+
+def steps_of(graph: Graph) -> list[str]:
+    """The nodes that do something, in the order in which they follow each other."""
+    return [name for name, node in graph.nodes.items() if node.type not in (NodeType.START, NodeType.END)]
+
+
+async def look(conn: Connection, job_id: int, order: Sequence[str], histories: Histories) -> JobView:
+    """The job with the nodes that `order` names."""
+    rows = await job_status(conn, [job_id])
+    if not rows:
+        raise UnknownJob(f"job {job_id} is gone")
+    [job] = rows
+    nodes = {row["node_id"]: row for row in await watch_nodes(conn, job_id)}
+    standing = await standing_of(conn, job_id)
+    return JobView(
+        job_id,
+        job["workflow_id"],
+        JobStatus(job["status"]),
+        [_node(nodes[name], standing.job.nodes.get(name)) for name in order if name in nodes],
+        job["error_message"],
+        job["result_data"],
+        between(job["created_at"], job["completed_at"] or standing.job.now) or 0.0,
+        await outlook_of(conn, standing, histories),
+        await returned_by(conn, await get_job(conn, job_id)) if job["status"] == JobStatus.COMPLETED else None,
+    )
+
+
+async def outlook_of(conn: Connection, standing: Standing, histories: Histories) -> Outlook:
+    found = await histories.estimate(conn, standing)
+    return Outlook(
+        work_percent(standing.job),
+        standing.job.now,
+        found.ends_at if found else None,
+        found.basis if found else None,
+        found.overdue.total_seconds() if found else 0.0,
+        percent_done(standing.job),
+    )
+
+
+def with_outcomes(nodes: Sequence[Mapping[str, Any]], standing: JobStanding) -> list[Mapping[str, Any]]:
+    """Rows of nodes as the HTTP API shows them: how each stands together with its children."""
+    known = {name: node.children for name, node in standing.nodes.items()}
+    children = [known.get(row["node_id"], NO_CHILDREN) for row in nodes]
+    return [
+        {**row, "outcome": outcome_of(row["status"], one, row["ended_by"]), "children": one.counts}
+        for row, one in zip(nodes, children, strict=True)
+    ]
+
+
+def _fan(fan: FanStanding) -> FanView:
+    return FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items)
+
+
+def _node(row: Mapping[str, Any], standing: NodeStanding | None) -> NodeView:
+    fan = standing.fan if standing else None
+    return NodeView(
+        row["node_id"],
+        NodeStatus(row["status"]),
+        row["retry_count"] + 1,
+        max(row["max_retries"], row["retry_count"]) + 1,
+        row["last_error"],
+        row["not_before"],
+        row["started_at"],
+        row["completed_at"],
+        row["now"],
+        _fan(fan) if fan else None,
+        standing.outcome if standing else None,
+    )
+
+
+async def follow(dsn: str, job_id: int, order: Sequence[str], show: Show) -> JobView:
+    """Show the job each time it was looked at, until it has ended. The database may be away for a while."""
+    histories = Histories()
+    while True:
+        with suppress(*LOST, DatabaseUnavailable):
+            async with opened(dsn, application="dagmaster cli") as conn:
+                return await _follow(conn, job_id, order, show, histories)
+        await asyncio.sleep(RECONNECT_SECONDS)
+
+
+async def _follow(conn: Connection, job_id: int, order: Sequence[str], show: Show, histories: Histories) -> JobView:
+    pause = FIRST_LOOK_SECONDS
+    while True:
+        began = perf_counter()
+        view = await look(conn, job_id, order, histories)
+        show(view)
+        if view.has_ended:
+            return view
+        await asyncio.sleep(max(pause, SHARE_OF_TIME * (perf_counter() - began)))
+        pause = min(pause * 1.5, POLL_SECONDS)

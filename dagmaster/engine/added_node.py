@@ -1,0 +1,73 @@
+"""An added node: in its row by a definition of its own, in memory a node like the others."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import orjson
+
+from dagmaster.engine.state import NodeState
+from dagmaster.model.added import AddedNode, awaited
+from dagmaster.model.dynamic_nodes import node_row, read_node
+from dagmaster.model.expressions import Template
+from dagmaster.model.graph import GraphNode, NodeType, TaskSpec
+from dagmaster.model.retry import RetryPolicy
+from dagmaster.model.workflow import DEFAULT_TIMEOUT_SECONDS
+
+_NO_PARAMS = Template({})
+_NEVER_TRIED_AGAIN = RetryPolicy(max_attempts=0)
+# What a row means that says nothing else, whatever the operator sets later.
+_USUAL_RETRY = RetryPolicy()
+
+
+def encode_definition(given: AddedNode, node: NodeState) -> bytes:
+    """What its row keeps; parameters that name results only here, until they are known."""
+    task = node.spec.task
+    queue, timeout, retry = (task.queue, task.timeout_seconds, task.retry) if task else (None, None, None)
+    row = node_row(
+        given,
+        node.spec.all_of,
+        queue,
+        None if timeout == DEFAULT_TIMEOUT_SECONDS else timeout,
+        None if retry is _USUAL_RETRY or retry == _USUAL_RETRY else retry,
+    )
+    if task is not None and task.params.raw:
+        row["refs"] = task.params.raw
+    if node.snowflake is not None:  # The first that it was given: by it others know it.
+        row["task"] = node.snowflake
+    return orjson.dumps(row)
+
+
+def read_definition(node_id: str, definition: bytes, added_by: str | None) -> NodeState:
+    """The node as it was added, from its row."""
+    row = orjson.loads(definition)
+    refs = row.pop("refs", {})
+    given = read_node({"id": node_id, "params": refs, **row}, f"the definition of {node_id}")
+    timeout, retry = given.timeout_seconds or DEFAULT_TIMEOUT_SECONDS, given.retry or _USUAL_RETRY
+    return state_of(given, added_by, given.queue or "", timeout, retry)
+
+
+def state_of(given: AddedNode, added_by: str | None, queue: str, timeout: float, retry: RetryPolicy) -> NodeState:
+    """In memory it is a node like the others, with a specification of its own."""
+    sources = awaited(given)
+    if given.type == "gate":
+        spec = GraphNode(given.node_id, NodeType.GATE, sources, (), (), _NEVER_TRIED_AGAIN)
+        return NodeState(given.node_id, spec, 0, is_added=True, added_by=added_by)
+    task = _task_spec(given.handler, queue, timeout, retry)
+    if given.refs:
+        task = replace(task, params=Template(given.params))
+    spec = GraphNode(given.node_id, NodeType.TASK, sources, (), (), retry, task=task)
+    return NodeState(
+        given.node_id,
+        spec,
+        retry.max_attempts,
+        is_added=True,
+        added_by=added_by,
+        has_params=not given.refs,
+        snowflake=given.task,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _task_spec(handler: str, queue: str, timeout_seconds: float, retry: RetryPolicy) -> TaskSpec:
+    """Shared by all that are alike; thousands are."""
+    return TaskSpec(handler, queue, _NO_PARAMS, timeout_seconds, retry)

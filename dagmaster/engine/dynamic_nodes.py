@@ -1,0 +1,224 @@
+"""Nodes that a running task adds to its own job, or somebody from outside.
+
+What is there already is kept: an attempt that is repeated adds the same nodes again. An added node waits for any nodes
+of the job; no node of the definition ever waits for an added one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import orjson
+
+from dagmaster.engine.added_node import encode_definition, state_of
+from dagmaster.engine.change_set import ChangeSet
+from dagmaster.engine.edges import is_dead, is_ready, make_ready, skip
+from dagmaster.engine.failures import fail_attempt
+from dagmaster.engine.job_end import start_job
+from dagmaster.engine.messages import TasksAdded
+from dagmaster.engine.node_start import start
+from dagmaster.engine.reports import begin, find_current
+from dagmaster.engine.results import REFUSED, waits_for
+from dagmaster.engine.state import JobState, NodeState, count_edge, follow, is_live, is_settled, unfollow
+from dagmaster.errors import Invalid
+from dagmaster.model.added import AddedDependency, AddedNode, awaited, may_add
+from dagmaster.model.finalizers import Phase
+from dagmaster.model.states import (
+    NODE_IN_FLIGHT,
+    NODE_REOPENED,
+    NODE_TERMINAL,
+    EventStatus,
+    JobStatus,
+    NodeStatus,
+)
+
+SHOWN_IDS = 20
+
+
+def accept_added(changes: ChangeSet, message: TasksAdded) -> None:
+    """Taken in only while the attempt that adds is the current one and under way."""
+    adder = None
+    if message.node_id is not None:
+        adder = find_current(changes, message.node_id, message.task_id or "")
+        if adder is None or adder.status not in NODE_IN_FLIGHT or adder.result_of is not None:
+            return
+        if adder.status is NodeStatus.DISPATCHED:  # That it adds proves that it runs.
+            begin(changes, adder, message.worker_id)
+    try:
+        _check(changes, adder, message)
+    except Invalid as error:
+        if adder is None:
+            refuse_from_outside(changes, str(error), message.actor)
+        else:
+            fail_attempt(changes, adder, f"what it added is refused: {error}", permanent=True, error_types=REFUSED)
+        return
+    if changes.job.status is JobStatus.PENDING:  # Paused before it began: what is added must find it begun.
+        start(changes)
+        start_job(changes, None)
+    _add(changes, adder, message)
+
+
+def refuse_from_outside(changes: ChangeSet, why: str, actor: str | None) -> None:
+    warning = f"what was added is refused: {why}"
+    changes.note("job_warning", EventStatus.WARNING, warning=warning, refused="added", actor=actor)
+
+
+def _check(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> None:
+    """All of it, before any of it is added."""
+    job, adder_id = changes.job, adder.node_id if adder else None
+    if adder is None and job.error is not None:
+        raise Invalid("the job is failing")
+    phase = job.phase_of(adder) if adder else Phase.MAIN
+    if adder is None and job.last_open and not job.main_open:
+        raise Invalid("the job is over but for what runs last")
+    if len(job.nodes) + sum(node.node_id not in job.nodes for node in message.nodes) > changes.rules.max_fan_out:
+        raise Invalid(f"a job may have {changes.rules.max_fan_out} nodes")
+    planned: dict[str, tuple[str, ...]] = {}
+    for node in message.nodes:
+        known = job.nodes.get(node.node_id)
+        if node.node_id in planned:
+            raise Invalid(f"{node.node_id} is named twice")
+        if not may_add(adder_id, node.node_id) or (known is not None and not _is_of(known, adder_id)):
+            raise Invalid(f"{adder_id or 'the outside'} cannot add a node of the id {node.node_id}")
+        for source in awaited(node):
+            if source == node.node_id or (source not in job.nodes and source not in planned):
+                raise Invalid(f"{node.node_id} waits for {source}, which the job does not have")
+            if source in job.nodes and job.phase_of(job.nodes[source]) is not phase:
+                raise Invalid(f"{node.node_id} waits for {source}, which has its turn at another time")
+        if known is not None:
+            _check_more(job, known, node, planned)
+        elif node.type == "task" and node.queue is None and adder is None:
+            raise Invalid(f"{node.node_id} needs a queue")
+        planned[node.node_id] = awaited(node)
+
+
+def _is_set_aside(job: JobState, node: NodeState) -> bool:
+    """A chain that runs last runs once more: what it added the last time waits to be added again."""
+    return node.status is NodeStatus.SKIPPED and job.phase_of(node) is not Phase.MAIN
+
+
+def _is_of(node: NodeState, adder: str | None) -> bool:
+    return node.is_added and node.added_by == adder
+
+
+def _check_more(job: JobState, node: NodeState, given: AddedNode, planned: Mapping[str, tuple[str, ...]]) -> None:
+    """A node that is there may wait for more as long as it has not begun."""
+    for source in _more(node, given):
+        if node.status is not NodeStatus.PENDING and not _is_set_aside(job, node):
+            raise Invalid(f"{node.node_id} is {node.status}: it is too late for it to wait for {source}")
+        if waits_for(job, source, node.node_id, planned):
+            raise Invalid(f"{node.node_id} and {source} would wait for each other")
+
+
+def _more(node: NodeState, given: AddedNode) -> tuple[str, ...]:
+    there = set(node.spec.all_of)
+    return tuple(one for one in awaited(given) if one not in there)
+
+
+def _add(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> None:
+    job = changes.job
+    fresh = [
+        node.node_id
+        for node in message.nodes
+        if (known := job.nodes.get(node.node_id)) is None or _is_set_aside(job, known)
+    ]
+    if fresh or not message.nodes:
+        changes.note(
+            "tasks_added",
+            EventStatus.INFO,
+            adder,
+            source_app="worker" if adder else "orchestrator",
+            added_by=adder.node_id if adder else message.actor,
+            count=len(fresh),
+            node_ids=fresh[:SHOWN_IDS],
+        )
+    for node in message.nodes:
+        known = job.nodes.get(node.node_id)
+        if known is None:
+            _add_node(changes, adder, node)
+        elif _is_set_aside(job, known):
+            _add_again(changes, adder, known, node)
+        else:
+            _wait_for_more(changes, known, node)
+    changes.groups += message.groups  # Those that are stored already are kept, as nodes are.
+    changes.dependencies += _numbered(job, message.dependencies)
+
+
+def _numbered(job: JobState, dependencies: Iterable[AddedDependency]) -> Iterator[AddedDependency]:
+    """By the snowflake ids of the tasks: a repeated attempt gives new ones, and those of the first stay."""
+    for one in dependencies:
+        previous, following = _number_of(job, one.previous_id), _number_of(job, one.next_id)
+        if previous is not None and following is not None:
+            yield AddedDependency(previous, one.previous_type, following, one.next_type)
+
+
+def _number_of(job: JobState, end: int | str) -> int | None:
+    if isinstance(end, int):
+        return end
+    node = job.nodes.get(end)
+    return node.snowflake if node is not None else None
+
+
+def _add_node(changes: ChangeSet, adder: NodeState | None, given: AddedNode) -> None:
+    job = changes.job
+    node = _new_state(changes, adder, given)
+    node.definition = encode_definition(given, node)
+    job.nodes[node.node_id] = changes.created[node.node_id] = node
+    job.count_open(node, 1)
+    node.all_open = len(node.spec.all_of)
+    _connect(job, node, node.spec.all_of)
+    _set_off(changes, node)
+
+
+def _new_state(changes: ChangeSet, adder: NodeState | None, given: AddedNode) -> NodeState:
+    queue = given.queue or (adder.task_queue if adder is not None else "")
+    timeout = given.timeout_seconds or changes.rules.default_timeout_seconds
+    retry = given.retry or changes.rules.default_retry
+    node = state_of(given, adder.node_id if adder else None, queue, timeout, retry)
+    if node.has_params:
+        node.params = orjson.dumps(given.params)
+    return node
+
+
+def _add_again(changes: ChangeSet, adder: NodeState | None, node: NodeState, given: AddedNode) -> None:
+    """As it is added now, behind what it waits for now."""
+    fresh = _new_state(changes, adder, given)
+    for name in node.spec.all_of:
+        unfollow(changes.job.nodes[name], node)
+    node.spec, node.max_retries = fresh.spec, node.attempt + fresh.max_retries
+    if fresh.has_params:
+        node.params, node.has_params = fresh.params, True
+    node.definition = encode_definition(given, node)
+    node.completed_at = None
+    changes.move_node(node, NODE_REOPENED)
+    node.all_open, node.live = len(node.spec.all_of), 0
+    _connect(changes.job, node, node.spec.all_of)
+    _set_off(changes, node)
+
+
+def _wait_for_more(changes: ChangeSet, node: NodeState, given: AddedNode) -> None:
+    more = _more(node, given)
+    if not more:
+        return
+    node.spec = replace(node.spec, all_of=(*node.spec.all_of, *more))
+    node.definition = encode_definition(given, node)
+    if node.node_id not in changes.created:
+        changes.touched[node.node_id] = node
+    node.all_open += len(more)
+    _connect(changes.job, node, more)
+    _set_off(changes, node)
+
+
+def _connect(job: JobState, node: NodeState, sources: Iterable[str]) -> None:
+    for name in sources:
+        source = job.nodes[name]
+        follow(source, node)
+        if source.status in NODE_TERMINAL and is_settled(job, source):
+            count_edge(node, source, live=is_live(source, node.node_id))
+
+
+def _set_off(changes: ChangeSet, node: NodeState) -> None:
+    """What it waits for may have ended already."""
+    if is_ready(node):
+        make_ready(changes, node)
+    elif is_dead(node):
+        skip(changes, node, "conditional_branch_not_taken")

@@ -1,0 +1,206 @@
+"""How a job ends: completed, failed or cancelled, once."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet
+from dagmaster.engine.edges import skip
+from dagmaster.engine.messages import Cancel, TimerKind
+from dagmaster.engine.state import JobState, NodeState, failed_nodes
+from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
+from dagmaster.model.finalizers import Phase
+from dagmaster.model.graph import NodeType
+from dagmaster.model.states import (
+    JOB_CANCELLED,
+    JOB_COMPLETED,
+    JOB_FAILED,
+    JOB_STARTED,
+    NODE_IN_FLIGHT,
+    EndedBy,
+    EventStatus,
+    JobStatus,
+    NodeStatus,
+)
+
+WAITING_TYPES = (NodeType.WAIT, NodeType.APPROVAL, NodeType.WORKFLOW)
+# Why what comes now changes nothing.
+ENDED = "the job has ended"
+# What the row of a node says that was under way.
+REVOKED = {
+    EndedBy.REVOKED: "stopped because the job failed",
+    EndedBy.CANCELLED: "stopped because the job was cancelled",
+}
+
+
+def complete_if_done(changes: ChangeSet) -> None:
+    """The last open node has ended."""
+    job = changes.job
+    if job.open or job.status is not JobStatus.RUNNING or changes.ready:
+        return
+    if job.error is not None:  # The last chains have run.
+        _end_failed(changes)
+        return
+    if failed := failed_nodes(job):  # Whoever held it before has failed the node, and not the job.
+        fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed[0])
+        return
+    job.completed_at = changes.now
+    job.result = _result(changes)
+    keys = [node.node_id for node in job.nodes.values() if node.output is not None and node.node_id in job.graph.nodes]
+    changes.move_job(
+        JOB_COMPLETED,
+        duration_seconds=job.duration_seconds,
+        node_count=len(job.nodes),
+        result_keys=keys[:100],
+    )
+
+
+def start_job(changes: ChangeSet, first_node: str | None) -> None:
+    changes.job.started_at = changes.now
+    set_deadline(changes)
+    changes.move_job(JOB_STARTED, first_node=first_node)
+
+
+def set_deadline(changes: ChangeSet) -> None:
+    """All its time lies ahead. Of a job that is paused it begins when the pause ends, by which it is moved then."""
+    job, seconds = changes.job, _seconds_allowed(changes)
+    job.deadline_at = (job.paused_at or changes.now) + timedelta(seconds=seconds) if seconds is not None else None
+    if job.deadline_at is not None:
+        changes.arm(TimerKind.DEADLINE, job.deadline_at)
+
+
+def _seconds_allowed(changes: ChangeSet) -> float | None:
+    """As its workflow says. The default is for jobs that work: none that may rightly wait for days has it."""
+    graph = changes.job.graph
+    if graph.workflow.timeout_seconds is not None or any(spec.type in WAITING_TYPES for spec in graph.nodes.values()):
+        return graph.workflow.timeout_seconds
+    return changes.rules.default_job_timeout_seconds
+
+
+def end_late(changes: ChangeSet) -> None:
+    """Its time is over. The chains that run last have no limit, and a pause has moved the deadline."""
+    job = changes.job
+    if job.deadline_at is None or job.is_paused or changes.now < job.deadline_at or job.error is not None:
+        return
+    if job.last_open and not job.main_open:
+        return
+    seconds = _seconds_allowed(changes)  # None if the operator has taken back the default since.
+    within = f"within {seconds:g} s" if seconds is not None else f"by {job.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
+    fail_job(changes, f"Timeout: the job did not end {within}")
+
+
+def fail_job(changes: ChangeSet, error: str, failed_node: str | None = None) -> None:
+    """Fail fast: nothing more is dispatched, what runs is revoked (rulings C-08, D-01).
+
+    With chains that run last the job is failing from now on, and has failed when they have ended.
+    """
+    job = changes.job
+    if job.status is JobStatus.PENDING:
+        start_job(changes, None)
+    job.error, job.failed_node = error[:MAX_ERROR_LENGTH], failed_node
+    changes.job_touched = True
+    _close_nodes(changes, "job_failed", EndedBy.REVOKED, with_last=False)
+    if not job.open:
+        _end_failed(changes)
+
+
+def give_up(changes: ChangeSet, error: str) -> None:
+    """It does not move any more; if the last chains do not, there is nothing left to wait for."""
+    job = changes.job
+    if not job.last_open or job.main_open:
+        fail_job(changes, error)
+        return
+    job.error = job.error or error[:MAX_ERROR_LENGTH]
+    _close_nodes(changes, "job_failed", EndedBy.REVOKED)
+    _end_failed(changes)
+
+
+def _end_failed(changes: ChangeSet) -> None:
+    job = changes.job
+    job.completed_at = changes.now
+    failed = failed_nodes(job)
+    changes.move_job(
+        JOB_FAILED,
+        error=job.error,
+        failed_node=job.failed_node,
+        failed_nodes=failed[:100],
+        duration_seconds=job.duration_seconds,
+    )
+
+
+def cancel(changes: ChangeSet, message: Cancel) -> None:
+    job = changes.job
+    job.completed_at = changes.now
+    job.error = message.reason[:MAX_ERROR_LENGTH] if message.reason else None
+    _close_nodes(changes, "job_cancelled", EndedBy.CANCELLED)
+    changes.move_job(JOB_CANCELLED, actor=message.actor, reason=message.reason)
+
+
+def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_last: bool = True) -> None:
+    """Nothing is left open: what had not begun is skipped, what was under way is revoked."""
+    changes.ready.clear()
+    changes.job.held.clear()
+    changes.job.postponed.clear()
+    changes.holds_tasks = None  # They are closed, not held.
+    for fan in changes.job.fans.values():
+        fan.waiting.clear()
+        fan.items = None
+    for node in list(changes.job.nodes.values()):
+        if not with_last and node.spec.phase is not Phase.MAIN:
+            continue
+        if node.status in (NodeStatus.PENDING, NodeStatus.READY):
+            skip(changes, node, reason)
+        elif node.status in NODE_IN_FLIGHT:
+            changes.fail(node, REVOKED[ended_by], ended_by, status=EventStatus.WARNING, will_retry=False)
+
+
+def _result(changes: ChangeSet) -> JobResult:
+    """The outputs by node, without a fan-out's children (ruling D-18), and where they come from."""
+    job = changes.job
+    workflow = job.graph.workflow
+    given = {node.node_id: node.output for node in _with_output(job)}
+    outputs = _within_limit(changes, given)
+    data = {name: orjson.Fragment(value) for name, value in outputs.items() if isinstance(value, bytes)}
+    parts = {name: value for name, value in outputs.items() if isinstance(value, StoredValue)}
+    provenance: dict[str, Any] = {
+        "workflow_id": workflow.workflow_id,
+        "workflow_version": workflow.version,
+        "job_id": str(job.job_id),
+        "completed_at": job.completed_at,
+    }
+    if left_out := [name for name in given if name not in outputs]:
+        provenance["left_out"] = left_out
+    return JobResult(orjson.dumps({**data, "_provenance": provenance}), parts)
+
+
+def _within_limit(changes: ChangeSet, outputs: Mapping[str, Value | None]) -> dict[str, Value]:
+    """Large values are copied from where they are. When all are too much, the largest stay with their nodes alone."""
+    left, most = sum(map(size_of, outputs.values())), changes.rules.max_result_bytes
+    kept: dict[str, Value] = {}
+    omitted = []
+    for name in sorted(outputs, key=lambda name: size_of(outputs[name]), reverse=True):
+        value = outputs[name] or b"null"
+        if left > most:
+            left -= size_of(value)
+            omitted.append(name)
+        else:
+            is_small = isinstance(value, bytes) and len(value) <= changes.rules.inline_bytes
+            kept[name] = value if is_small else _place(name, value)
+    if omitted:
+        limit = f"{spell_size(most)} (max_result_bytes)"
+        warning = f"the result would be over {limit}; it leaves out outputs that are found at their nodes"
+        changes.note("job_warning", EventStatus.WARNING, warning=warning, left_out=omitted[:100])
+    return {name: kept[name] for name in outputs if name in kept}
+
+
+def _place(name: str, value: Value) -> StoredValue:
+    """Where it is, or is being written."""
+    is_elsewhere = isinstance(value, StoredValue) and (value.mail_id or value.node_id)
+    return value if is_elsewhere and isinstance(value, StoredValue) else StoredValue(size_of(value), node_id=name)
+
+
+def _with_output(job: JobState) -> list[NodeState]:
+    nodes = (job.nodes[node_id] for node_id in job.graph.nodes)
+    return [node for node in nodes if node.output is not None and node.status is NodeStatus.COMPLETED]

@@ -1,0 +1,290 @@
+"""From ready to running: what each type of node does when its time has come."""
+
+from collections import deque
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+import orjson
+
+from dagmaster.engine.change_set import ChangeSet, Dispatch
+from dagmaster.engine.edges import make_ready, pass_on
+from dagmaster.engine.failures import fail_attempt
+from dagmaster.engine.fan import (
+    aggregate,
+    child_params,
+    expand_slice,
+    fan_out_output,
+    has_slot,
+    open_fan,
+    resolve_items,
+)
+from dagmaster.engine.job_end import start_job
+from dagmaster.engine.messages import TimerKind
+from dagmaster.engine.needs import NotAtHand, require
+from dagmaster.engine.scope import added_params, encode, scope_of
+from dagmaster.engine.state import NodeState, is_executed
+from dagmaster.engine.values import StoredValue, Value, spell_size
+from dagmaster.engine.wait_nodes import WAITING, begin_approval, begin_call, begin_wait, take_up_waiting
+from dagmaster.errors import ExpressionFailed, ValuesTooLarge
+from dagmaster.model.finalizers import Phase
+from dagmaster.model.graph import BranchSpec, NodeType
+from dagmaster.model.states import (
+    NODE_COMPLETED,
+    NODE_DISPATCHED,
+    EventStatus,
+    JobStatus,
+    NodeStatus,
+)
+
+MIN_DISPATCH_TIMEOUT_SECONDS = 1800.0
+EXPRESSION_FAILED = ("ExpressionFailed", "dagmaster.errors.ExpressionFailed", "Exception")
+
+
+def run_ready(changes: ChangeSet) -> None:
+    """Start every node whose time has come, and what becomes ready by it."""
+    if changes.job.is_paused:
+        changes.ready.clear()  # They stay ready, and are found again when the job goes on.
+    while changes.ready:
+        node = changes.ready.popleft()
+        if node.status is not NodeStatus.READY or is_backing_off(changes, node):
+            continue
+        if changes.job.status is JobStatus.PENDING:
+            start_job(changes, node.node_id)
+        try:
+            _run(changes, node)
+        except NotAtHand:
+            changes.job.postponed[node.node_id] = None
+        except ExpressionFailed as error:
+            permanent = isinstance(error, ValuesTooLarge)
+            fail_attempt(changes, node, str(error), permanent=permanent, error_types=EXPRESSION_FAILED)
+
+
+def go_on(changes: ChangeSet) -> None:
+    """Run the postponed nodes, or as many of them as one change set may hold."""
+    job = changes.job
+    for node_id in list(job.postponed)[: changes.rules.slice_size]:
+        del job.postponed[node_id]
+        node = job.nodes[node_id]
+        if node.status is NodeStatus.READY:
+            changes.ready.append(node)
+        else:
+            expand(changes, node)
+
+
+def is_backing_off(changes: ChangeSet, node: NodeState) -> bool:
+    return node.not_before is not None and node.not_before > changes.now
+
+
+def _run(changes: ChangeSet, node: NodeState) -> None:
+    if is_executed(node):
+        dispatch(changes, node)
+        return
+    require(changes, node)
+    match node.spec.type:
+        case NodeType.START | NodeType.END | NodeType.GATE:
+            complete_here(changes, node, None)
+        case NodeType.CONDITIONAL:
+            complete_here(changes, node, route(changes, node))
+        case NodeType.FAN_IN:
+            assert node.spec.fan_in is not None
+            complete_here(changes, node, aggregate(changes, node.spec.fan_in))
+        case NodeType.FAN_OUT:
+            if node.output is None:
+                open_fan(changes, node, resolve_items(changes, node))
+            changes.begin(node)
+            expand(changes, node)
+        case NodeType.WAIT:
+            if (output := begin_wait(changes, node)) is not None:
+                complete(changes, node, output)
+        case NodeType.APPROVAL:
+            begin_approval(changes, node)
+        case NodeType.WORKFLOW:
+            begin_call(changes, node)
+        case NodeType.TASK:
+            raise AssertionError("a task is executed by a worker")
+        case _:
+            assert_never(node.spec.type)
+
+
+def dispatch(changes: ChangeSet, node: NodeState) -> None:
+    """Put its task on the queue, unless `max_parallel` or a full queue holds it back."""
+    job = changes.job
+    if node.is_child and not has_slot(job, node):
+        job.fans[node.parent or ""].waiting.append(node.node_id)
+        return
+    task, queue = node.task, node.task_queue
+    if queue in changes.rules.closed_queues:
+        job.held.setdefault(queue, deque()).append(node.node_id)
+        return
+    if not node.has_params or _may_differ(changes, node):
+        require(changes, node)
+        node.params = _encoded_params(changes, node)
+        node.has_params = True
+    node.not_before = None
+    node.dispatched_at = changes.now
+    changes.move_node(node, NODE_DISPATCHED, queue=queue, handler=task.handler)
+    task_id = job.task_id(node)
+    changes.dispatches[task_id] = Dispatch(node, task_id, node.attempt, changes.now)
+    changes.arm(TimerKind.DISPATCH, dispatch_deadline(changes, node), node)
+
+
+def _encoded_params(changes: ChangeSet, node: NodeState) -> bytes:
+    params = encode(params_of(changes, node), f"the parameters of {node.node_id}")
+    if len(params) > changes.rules.max_fan_in_bytes:
+        raise ValuesTooLarge(
+            f"the parameters of {node.node_id} are {spell_size(len(params))}, and the limit (max_fan_in_bytes) is "
+            f"{spell_size(changes.rules.max_fan_in_bytes)}; pass on where the data is, not the data, or raise the limit"
+        )
+    changes.bytes += len(params)
+    return params
+
+
+def _may_differ(changes: ChangeSet, node: NodeState) -> bool:
+    """What an earlier run of a last chain was given. An added node has its own at hand if it names results."""
+    return changes.job.phase_of(node) is not Phase.MAIN and (not node.is_added or bool(node.task.params.raw))
+
+
+def params_of(changes: ChangeSet, node: NodeState) -> Any:
+    if node.is_child:
+        return child_params(changes, node)
+    return added_params(changes, node) if node.is_added else node.task.params.resolve(scope_of(changes))
+
+
+def dispatch_timeout(changes: ChangeSet, node: NodeState) -> timedelta:
+    """How long it may wait in its queue (ruling C-32)."""
+    seconds = changes.rules.dispatch_timeout_seconds
+    return timedelta(seconds=seconds or max(node.task.timeout_seconds, MIN_DISPATCH_TIMEOUT_SECONDS))
+
+
+def dispatch_deadline(changes: ChangeSet, node: NodeState) -> datetime:
+    """Counted anew after a pause."""
+    assert node.dispatched_at is not None
+    resumed = changes.job.resumed_at
+    since = max(node.dispatched_at, resumed) if resumed is not None else node.dispatched_at
+    return since + dispatch_timeout(changes, node)
+
+
+def complete_here(changes: ChangeSet, node: NodeState, output: bytes | None) -> None:
+    changes.begin(node)
+    complete(changes, node, output)
+
+
+def complete(
+    changes: ChangeSet,
+    node: NodeState,
+    output: Value | None,
+    duration_ms: int | None = None,
+    ended_at: datetime | None = None,
+) -> None:
+    """Accept the output and decide the edges that leave the node. Without `ended_at` it ends now."""
+    node.output = output
+    if isinstance(output, StoredValue):
+        changes.job.has_stored = True
+    elif output is not None:
+        changes.bytes += len(output)
+    node.completed_at = ended_at or changes.now
+    if duration_ms is None and node.started_at is not None:
+        duration_ms = round((changes.now - node.started_at).total_seconds() * 1000)
+    changes.move_node(node, NODE_COMPLETED, duration_ms=duration_ms, output_keys=_keys(output))
+    pass_on(changes, node)
+
+
+def _keys(output: Value | None) -> list[str] | None:
+    """The summary that the timeline keeps; reading a large output again would cost more than it tells."""
+    if not isinstance(output, bytes) or len(output) > 65_536:
+        return None
+    value = orjson.loads(output)
+    return list(value)[:50] if isinstance(value, dict) else None
+
+
+def expand(changes: ChangeSet, node: NodeState) -> None:
+    """Make the next slice of children; the fan-out is completed when all are made."""
+    if node.status is not NodeStatus.RUNNING:
+        return
+    fan = changes.job.fans[node.node_id]
+    if fan.items is None:
+        try:
+            require(changes, node)
+        except NotAtHand:
+            changes.job.postponed[node.node_id] = None
+            return
+    if expand_slice(changes, node):
+        complete(changes, node, fan_out_output(fan, node.node_id))
+
+
+def route(changes: ChangeSet, node: NodeState) -> bytes:
+    """Take the first branch whose condition holds."""
+    scope = scope_of(changes)
+    taken: BranchSpec | None = None
+    for branch in node.spec.branches:
+        if branch.condition is not None:
+            verdict = branch.condition.evaluate(scope)
+            if verdict.warning:
+                changes.note("node_warning", EventStatus.WARNING, node, warning=verdict.warning, branch=branch.name)
+            if not verdict.matched:
+                continue
+        taken = branch
+        break
+    if taken is None:
+        raise ExpressionFailed("no branch matches and there is no default branch")
+    return encode(
+        {
+            "condition_result": taken.condition is not None,
+            "taken": list(taken.targets),
+            "taken_branch": taken.name,
+            "skipped_branches": [branch.name for branch in node.spec.branches if branch is not taken],
+        },
+        "the conditional",
+    )
+
+
+def resume(changes: ChangeSet) -> None:
+    """Start the job, or go on where it stood when another owner had it."""
+    job = changes.job
+    changes.arm(
+        TimerKind.ZOMBIE, (job.last_progress_at or changes.now) + timedelta(seconds=changes.rules.zombie_after_seconds)
+    )
+    if job.deadline_at is not None:
+        changes.arm(TimerKind.DEADLINE, job.deadline_at)
+    if job.status is JobStatus.PENDING:
+        if not job.is_paused:
+            start(changes)
+        return
+    for node in list(job.nodes.values()):
+        take_up(changes, node)
+
+
+def take_up(changes: ChangeSet, node: NodeState) -> None:
+    """Arm again the timer that a node waits for, or do what was still to be done for it."""
+    match node.status:
+        case NodeStatus.READY if node.not_before is not None and is_backing_off(changes, node):
+            changes.arm(TimerKind.RETRY, node.not_before, node)
+        case NodeStatus.READY:
+            changes.ready.append(node)
+        case NodeStatus.DISPATCHED:
+            changes.arm(TimerKind.DISPATCH, dispatch_deadline(changes, node), node)
+        case NodeStatus.RUNNING if node.result_of is not None:
+            pass
+        case NodeStatus.RUNNING if is_executed(node):
+            arm_timeout(changes, node)
+        case NodeStatus.RUNNING if node.spec.type in WAITING:
+            take_up_waiting(changes, node)
+        case NodeStatus.RUNNING:
+            expand(changes, node)
+        case _:
+            pass
+
+
+def arm_timeout(changes: ChangeSet, node: NodeState) -> None:
+    """The worker enforces the timeout; the owner does when the worker does not."""
+    changes.arm(TimerKind.TIMEOUT, (node.started_at or changes.now) + timeout(changes, node), node)
+
+
+def timeout(changes: ChangeSet, node: NodeState) -> timedelta:
+    """How long it may run before its owner gives it up."""
+    return timedelta(seconds=node.task.timeout_seconds + changes.rules.timeout_grace_seconds)
+
+
+def start(changes: ChangeSet) -> None:
+    for root in changes.job.graph.roots:
+        make_ready(changes, changes.job.nodes[root])

@@ -1,0 +1,105 @@
+"""What ends a wait: a time that has come, a signal, a decision, the end of the child."""
+
+from typing import Any
+
+from dagmaster.engine.change_set import ChangeSet
+from dagmaster.engine.failures import fail_attempt
+from dagmaster.engine.job_end import ENDED
+from dagmaster.engine.messages import ApprovalDecision, SignalSent, TaskCompleted, TaskFailed
+from dagmaster.engine.node_start import complete
+from dagmaster.engine.scope import encode
+from dagmaster.engine.state import NodeState
+from dagmaster.engine.wait_nodes import WAITING, wait_output
+from dagmaster.model.graph import NodeType
+from dagmaster.model.retry import TIMED_OUT
+from dagmaster.model.states import EndedBy, EventStatus, NodeStatus
+
+MAX_KEPT_SIGNALS = 1000
+SHOWN_NODES = 20
+REJECTED = ("Rejected", "Exception")
+
+
+def wake(changes: ChangeSet, node: NodeState) -> None:
+    """Its time has come; what waited for somebody has waited in vain."""
+    if node.status is not NodeStatus.RUNNING or node.spec.type not in WAITING:
+        return
+    if node.not_before is None or node.not_before > changes.now:
+        return
+    if node.spec.wait is not None and node.spec.wait.signal is None:
+        _end_wait(changes, node, wait_output(changes, node, None))
+        return
+    error = f"timed out: {_in_vain(node)} within {_patience(node):g} s"
+    fail_attempt(changes, node, error, error_types=TIMED_OUT, ended_by=EndedBy.TIMEOUT, timeout="wait")
+
+
+def _in_vain(node: NodeState) -> str:
+    if node.spec.wait is not None:
+        return f"the signal {node.spec.wait.signal!r} did not come"
+    return "nobody decided" if node.spec.approval is not None else "the job that it called did not end"
+
+
+def _patience(node: NodeState) -> float:
+    spec = node.spec.wait or node.spec.approval or node.spec.child_job
+    return spec.timeout_seconds or 0.0 if spec is not None else 0.0
+
+
+def _end_wait(changes: ChangeSet, node: NodeState, output: bytes) -> None:
+    node.not_before = None
+    complete(changes, node, output)
+
+
+def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
+    """It wakes all that wait for it now; if nobody does, it is kept for the first that will."""
+    job = changes.job
+    # Only nodes of the definition wait for signals.
+    waiting = [job.nodes[node_id] for node_id in job.graph.nodes if _waits_for(job.nodes[node_id], message.name)]
+    signal = {"name": message.name, "data": message.data, "actor": message.actor, "at": message.at.isoformat()}
+    is_kept = not waiting and len(job.signals) < MAX_KEPT_SIGNALS
+    names = [node.node_id for node in waiting[:SHOWN_NODES]]
+    changes.note("signal_received", EventStatus.INFO, name=message.name, actor=message.actor, woke=names, kept=is_kept)
+    if is_kept:
+        job.signals.append(signal)
+        changes.job_touched = True
+    elif not waiting:
+        changes.note(
+            "job_warning", EventStatus.WARNING, warning=f"{MAX_KEPT_SIGNALS} signals are kept: this one is lost"
+        )
+    for node in waiting:
+        _end_wait(changes, node, wait_output(changes, node, signal))
+
+
+def ignore_signal(changes: ChangeSet, message: SignalSent) -> None:
+    """The job ended while it was on its way."""
+    said: dict[str, Any] = {"name": message.name, "actor": message.actor, "woke": [], "kept": False, "reason": ENDED}
+    changes.note("signal_received", EventStatus.WARNING, **said)
+
+
+def _waits_for(node: NodeState, name: str) -> bool:
+    return node.status is NodeStatus.RUNNING and node.spec.wait is not None and node.spec.wait.signal == name
+
+
+def accept_decision(changes: ChangeSet, message: ApprovalDecision) -> None:
+    """The first one counts; one for an attempt that is over changes nothing."""
+    node = changes.job.nodes.get(message.node_id)
+    if node is None or node.spec.type is not NodeType.APPROVAL or node.status is not NodeStatus.RUNNING:
+        return
+    if changes.job.task_id(node) != message.task_id:
+        return
+    status = EventStatus.SUCCESS if message.approved else EventStatus.WARNING
+    decided: dict[str, Any] = {"approved": message.approved, "by": message.actor, "comment": message.comment}
+    changes.note("approval_decided", status, node, **decided)
+    node.not_before = None
+    if message.approved:
+        complete(changes, node, encode({**decided, "at": message.at}, "the decision"))
+        return
+    why = f": {message.comment}" if message.comment else ""
+    error = f"rejected by {message.actor or 'somebody'}{why}"
+    fail_attempt(changes, node, error, permanent=True, error_types=REJECTED)
+
+
+def find_caller(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState | None:
+    """The node whose child has ended. Children speak for themselves: what a worker says of them is not believed."""
+    node = changes.job.nodes.get(message.node_id)
+    if node is None or node.spec.type is not NodeType.WORKFLOW or message.worker_id is not None:
+        return None
+    return node if changes.job.task_id(node) == message.task_id else None

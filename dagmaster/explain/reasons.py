@@ -1,0 +1,152 @@
+"""Which reasons keep a node where it is. Each is real: without all of them the node moves on."""
+
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import NamedTuple, assert_never
+
+import orjson
+
+from dagmaster.engine.change_set import Rules
+from dagmaster.engine.edges import is_dead
+from dagmaster.engine.fan import has_slot
+from dagmaster.engine.state import JobState, NodeState, failed_nodes, is_executed, is_live, is_settled, own_output
+from dagmaster.explain.facts import Facts, Kind, OwnerFacts
+from dagmaster.explain.waits import find_patience
+from dagmaster.model.graph import NodeType
+from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus
+
+# Good reasons to stand still: somebody or something is at work, is waited for, or wants it so.
+RIGHTLY = frozenset(
+    {
+        Kind.PAUSED,
+        Kind.EXPANDING,
+        Kind.RETRY,
+        Kind.BACK_PRESSURE,
+        Kind.WAITING_FOR_TIME,
+        Kind.WAITING_FOR_SIGNAL,
+        Kind.WAITING_FOR_APPROVAL,
+        Kind.WAITING_FOR_JOB,
+    }
+)
+
+
+class Undecided(NamedTuple):
+    """The sources that still decide over a node: every one of `all_of`, and of `any_of` the first that completes."""
+
+    all_of: list[str]
+    any_of: list[str]
+
+
+class Bypass(NamedTuple):
+    """The branch that a conditional took instead."""
+
+    conditional: str
+    taken: str
+
+
+def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> list[Kind]:
+    """All that hold, never none; the one to be named first comes first."""
+    orphaned = [] if facts.owner.is_alive else [Kind.NO_OWNER]
+    paused = [Kind.PAUSED] if job.is_paused else []
+    if (patience := find_patience(job, node)) is not None:
+        return [patience, *orphaned]
+    match node.status:
+        case NodeStatus.COMPLETED | NodeStatus.FAILED | NodeStatus.SKIPPED:
+            return [Kind.ENDED]
+        case NodeStatus.PENDING:
+            waits = any(undecided(job, node))
+            return [Kind.WAITING_FOR_NODES, *paused, *orphaned] if waits else _or_soon([*paused, *orphaned])
+        case NodeStatus.READY:
+            return _or_soon([*paused, *orphaned, *_held_back(job, node, now, rules)])
+        case NodeStatus.DISPATCHED if node.node_id in facts.ahead:
+            return [*paused, Kind.QUEUED, *orphaned]
+        case NodeStatus.DISPATCHED:  # A worker has taken it; only its owner has not heard of it.
+            return _or_soon(orphaned)
+        case NodeStatus.RUNNING if node.result_of is not None:
+            return [Kind.GIVING_RESULT, *orphaned]
+        case NodeStatus.RUNNING if is_executed(node):
+            return [Kind.RUNNING, *orphaned]
+        case NodeStatus.RUNNING:
+            return [*orphaned, Kind.EXPANDING]
+        case _:
+            assert_never(node.status)
+
+
+def stands_without_reason(job: JobState, now: datetime, rules: Rules) -> bool:
+    """Whether no open node has a good reason to stand where it is: the job should move, and does not."""
+    if job.is_terminal or job.is_paused:
+        return False
+    alive = Facts(OwnerFacts(is_alive=True), orchestrators=1, threshold_seconds=0)
+    open_nodes = [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
+    return not any(_stands_rightly(job, node, alive, now, rules) for node in open_nodes)
+
+
+def _stands_rightly(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> bool:
+    found = reasons(job, node, facts, now, rules)
+    if Kind.RUNNING in found and node.started_at is not None:
+        seconds = node.task.timeout_seconds + rules.timeout_grace_seconds
+        return now < node.started_at + timedelta(seconds=seconds)
+    return not RIGHTLY.isdisjoint(found)
+
+
+def _or_soon(found: list[Kind]) -> list[Kind]:
+    return found or [Kind.ABOUT_TO_RUN]
+
+
+def _held_back(job: JobState, node: NodeState, now: datetime, rules: Rules) -> Iterator[Kind]:
+    if node.not_before is not None and node.not_before > now:
+        yield Kind.RETRY
+    if node.is_child and not has_slot(job, node):
+        yield Kind.HELD_BY_MAX_PARALLEL
+    if is_executed(node) and node.task_queue in rules.closed_queues:
+        yield Kind.BACK_PRESSURE
+
+
+def undecided(job: JobState, node: NodeState) -> Undecided:
+    """Once one of `any_of` is alive, the others decide nothing."""
+    if node.is_child:
+        return Undecided([], [])
+    all_of = [source for source in node.spec.all_of if not is_settled(job, job.nodes[source])]
+    if node.any_live:
+        return Undecided(all_of, [])
+    any_of = [source for source in node.spec.any_of if not is_settled(job, job.nodes[source])]
+    return Undecided(all_of, any_of)
+
+
+def is_lost(job: JobState, node: NodeState) -> bool:
+    """It will be skipped as soon as the rest is decided: none of its `any_of` lives."""
+    return bool(node.spec.any_of) and not node.any_live and node.any_open == 0
+
+
+def slot_holders(job: JobState, child: NodeState) -> list[str]:
+    assert child.parent is not None
+    return [one.node_id for one in job.children(child.parent) if one.status in NODE_IN_FLIGHT]
+
+
+def bypass(job: JobState, node: NodeState) -> Bypass | None:
+    """Why a node was skipped while its job went on; None when it was skipped because the job had ended."""
+    if node.is_child or not (node.spec.all_of or node.spec.any_of) or not is_dead(node):
+        return None
+    seen, look = {node.node_id}, deque([node])
+    while look:
+        target = look.popleft()
+        for source in (job.nodes[name] for name in (*target.spec.all_of, *target.spec.any_of)):
+            if source.status is NodeStatus.SKIPPED and source.node_id not in seen:
+                seen.add(source.node_id)
+                look.append(source)
+            elif _turned_away(source, target):
+                return Bypass(source.node_id, orjson.loads(own_output(source)).get("taken_branch", ""))
+    return None
+
+
+def _turned_away(source: NodeState, target: NodeState) -> bool:
+    is_choice = source.spec.type is NodeType.CONDITIONAL and source.status is NodeStatus.COMPLETED
+    return is_choice and not is_live(source, target.node_id)
+
+
+def culprits(job: JobState) -> list[str]:
+    """The nodes that failed by themselves, not because their job did."""
+    if job.status is not JobStatus.FAILED:
+        return []
+    return failed_nodes(job)

@@ -1,0 +1,328 @@
+"""Reasons in words, with the names and numbers behind them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from dagmaster.engine.state import JobState, NodeState, is_executed, is_revoked
+from dagmaster.explain.facts import Facts, Kind, QueueFacts
+from dagmaster.explain.reasons import bypass, culprits, is_lost, slot_holders, undecided
+from dagmaster.explain.waits import describe_patience, find_passed_by
+from dagmaster.model.states import JobStatus, NodeStatus
+
+NAMED = 4
+LISTED = 100
+ERROR_LENGTH = 200
+
+STATUS_WORDS = {
+    NodeStatus.PENDING: "waiting",
+    NodeStatus.READY: "ready",
+    NodeStatus.DISPATCHED: "queued",
+    NodeStatus.RUNNING: "running",
+}
+
+
+class Words(NamedTuple):
+    """What is said of a node: `Node x {text}.`"""
+
+    text: str
+    data: dict[str, Any]
+
+
+def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: datetime) -> Words:
+    match kind:
+        case Kind.ENDED:
+            return _ended(job, node)
+        case Kind.RUNNING:
+            return _running(node, facts, now)
+        case Kind.EXPANDING:
+            return _expanding(job, node)
+        case Kind.GIVING_RESULT:
+            return _giving(job, node)
+        case Kind.WAITING_FOR_NODES:
+            return _waiting(job, node)
+        case Kind.RETRY:
+            return _retry(node, facts, now)
+        case Kind.QUEUED:
+            return _queued(node, facts)
+        case Kind.HELD_BY_MAX_PARALLEL:
+            return _held(job, node)
+        case Kind.BACK_PRESSURE:
+            return _back_pressure(node, facts)
+        case Kind.PAUSED | Kind.NO_OWNER:
+            return _halted(kind, job, facts, now)
+        case Kind.ABOUT_TO_RUN:
+            return _about_to_run(node, facts)
+        case _:
+            return Words(*describe_patience(kind, job, node, facts))
+
+
+def _halted(kind: Kind, job: JobState, facts: Facts, now: datetime) -> Words:
+    if kind is Kind.PAUSED:
+        words = paused(job, now)
+        return Words(f"stands still: job {job.job_id} {words.text}", words.data)
+    words = no_owner(job, facts)
+    return Words(f"stands still: {words.text}", words.data)
+
+
+def paused(job: JobState, now: datetime) -> Words:
+    assert job.paused_at is not None
+    data = {"paused_by": job.paused_by, "paused_at": job.paused_at.isoformat()}
+    return Words(f"was paused{_by(job.paused_by)} {span(now - job.paused_at)} ago", data)
+
+
+def _by(actor: str | None) -> str:
+    return f" by {actor}" if actor else ""
+
+
+def no_owner(job: JobState, facts: Facts) -> Words:
+    owner, threshold = facts.owner, facts.threshold_seconds
+    data = {
+        "owner_id": owner.owner_id,
+        "beat_seconds_ago": owner.beat_seconds_ago,
+        "threshold_seconds": threshold,
+        "orchestrators": facts.orchestrators,
+    }
+    if facts.orchestrators == 0:
+        return Words("no orchestrator is running", data)
+    if owner.owner_id is None:
+        return Words(f"job {job.job_id} has no owner; an orchestrator adopts it at its next look", data)
+    beat = owner.beat_seconds_ago
+    last = f"last beat {span(timedelta(seconds=beat))} ago" if beat is not None else "is unknown"
+    is_due = beat is None or beat >= threshold
+    when = "at its next look" if is_due else f"after {span(timedelta(seconds=threshold))}"
+    text = f"job {job.job_id} has no living owner: orchestrator {owner.owner_id} {last}; another one takes over {when}"
+    return Words(text, data)
+
+
+def _running(node: NodeState, facts: Facts, now: datetime) -> Words:
+    since = node.started_at or now
+    times_out = since + timedelta(seconds=node.task.timeout_seconds)
+    worker, progress = facts.holders.get(node.node_id), facts.progress.get(node.node_id)
+    data: dict[str, Any] = {
+        "started_at": since.isoformat(),
+        "worker_id": worker,
+        "times_out_at": times_out.isoformat(),
+        "attempt": node.attempt,
+    }
+    on, told = f" on worker {worker}" if worker else "", ""
+    if progress is not None:
+        data["progress"] = {"percent": progress.percent, "message": progress.message}
+        percent = f"{progress.percent:g} %" if progress.percent is not None else None
+        told = f" ({': '.join(filter(None, (percent, progress.message)))})"
+    return Words(f"has been running for {span(now - since)}{on}{told} and may run until {clock(times_out)}", data)
+
+
+def _expanding(job: JobState, node: NodeState) -> Words:
+    fan = job.fans[node.node_id]
+    text = f"is being expanded: {fan.created:,} of its {fan.total:,} children are made"
+    return Words(text, {"created": fan.created, "total": fan.total})
+
+
+def _giving(job: JobState, node: NodeState) -> Words:
+    assert node.result_of is not None
+    text = f"has done its part and gives the result of `{node.result_of}`, which is {_doing(job, node.result_of)}"
+    return Words(text, {"result_of": _source(job, node.result_of)})
+
+
+def _waiting(job: JobState, node: NodeState) -> Words:
+    all_of, any_of = undecided(job, node)
+    lost = is_lost(job, node)
+    is_plain = not lost and not (all_of and any_of)
+    choice = "for one of" if len(any_of) > 1 else "for"
+    parts = [f"for {_doing_names(all_of, job, is_plain=is_plain)}"] if all_of else []
+    parts += [f"{choice} {_doing_names(any_of, job, is_plain=is_plain)}"] if any_of else []
+    data = {
+        "all_of": [_source(job, name) for name in all_of[:LISTED]],
+        "any_of": [_source(job, name) for name in any_of[:LISTED]],
+        "will_be_skipped": lost,
+    }
+    return Words(f"waits {' and '.join(parts)}{' and will then be skipped' if lost else ''}", data)
+
+
+def _source(job: JobState, name: str) -> dict[str, Any]:
+    node, found = job.nodes[name], {"node_id": name, "status": str(job.nodes[name].status)}
+    if node.status is NodeStatus.COMPLETED:
+        fan = job.fans[name]
+        return {**found, "children": fan.total, "children_open": fan.open}
+    return found
+
+
+def names(ids: Sequence[str]) -> str:
+    """`a`, `b` and 3 more."""
+    return _joined([f"`{name}`" for name in ids[:NAMED]], len(ids))
+
+
+def _doing_names(ids: Sequence[str], job: JobState, *, is_plain: bool) -> str:
+    """With what they do: once for all if they do the same, otherwise for each."""
+    words = [_doing(job, name) for name in ids]
+    if is_plain and len(set(words)) == 1:
+        return f"{names(ids)}, which {'is' if len(ids) == 1 else 'are'} {words[0]}"
+    return _joined([f"`{name}` ({does})" for name, does in zip(ids, words, strict=True)][:NAMED], len(ids))
+
+
+def _joined(parts: list[str], total: int) -> str:
+    if total > len(parts):
+        parts = [*parts, f"{total - len(parts):,} more"]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _doing(job: JobState, name: str) -> str:
+    node = job.nodes[name]
+    if node.status is NodeStatus.COMPLETED:
+        fan = job.fans[name]
+        return f"expanded with {fan.open:,} of {fan.total:,} children open"
+    return STATUS_WORDS.get(node.status, str(node.status))
+
+
+def _retry(node: NodeState, facts: Facts, now: datetime) -> Words:
+    assert node.not_before is not None
+    error = facts.errors.get(node.node_id)
+    last = f" (last: {_line(error)})" if error else ""
+    times = "once" if node.attempt == 1 else f"{node.attempt} times"
+    data = {
+        "failures": node.attempt,
+        "last_error": error,
+        "not_before": node.not_before.isoformat(),
+        "in_seconds": round((node.not_before - now).total_seconds(), 3),
+        "max_retries": node.max_retries,
+    }
+    when = f"{clock(node.not_before)}, in {span(node.not_before - now)}"
+    where = f" in queue `{node.queue}`" if node.queue else ""
+    return Words(f"failed {times}{last} and is tried again{where} at {when}", data)
+
+
+def _queued(node: NodeState, facts: Facts) -> Words:
+    task, name, ahead = node.task, node.task_queue, facts.ahead[node.node_id]
+    queue = facts.queues.get(name, QueueFacts())
+    taking = [one for one in queue.consumers if one.is_taking]
+    able = [one for one in taking if one.has(task.handler)]
+    free = [one for one in able if one.is_free]
+    data = {
+        "queue": name,
+        "handler": task.handler,
+        "ahead": ahead,
+        "depth": queue.depth,
+        "consumers": len(taking),
+        "drained": len(queue.consumers) - len(taking),
+        "able": len(able),
+        "free": len(free),
+        "workers": [one.worker_id for one in able[:LISTED]],
+        "is_registered": task.handler not in facts.unregistered,
+    }
+    place = f"waits in queue `{name}` behind {count(ahead, 'task')}" if ahead else f"is next in queue `{name}`"
+    service = _service(queue, len(taking), len(able), len(free), task.handler)
+    if taking and not able and task.handler in facts.unregistered:
+        service += ", which no worker has registered"
+    return Words(f"{place}; {service}", data)
+
+
+def _service(queue: QueueFacts, everyone: int, able: int, free: int, handler: str) -> str:
+    if not queue.consumers:
+        return "no worker consumes this queue"
+    if not everyone:
+        drained = len(queue.consumers)
+        return "its only worker takes no more tasks" if drained == 1 else f"all {drained} workers take no more tasks"
+    if not able:
+        consume = "its only worker does not have" if everyone == 1 else f"none of its {everyone} workers has"
+        return f"{consume} the handler `{handler}`"
+    if not free:
+        return "the only worker that takes such tasks is busy" if able == 1 else f"all {able} workers for it are busy"
+    return f"{free} of {count(able, 'worker')} for it {'is' if free == 1 else 'are'} free"
+
+
+def _held(job: JobState, node: NodeState) -> Words:
+    holders = slot_holders(job, node)
+    assert node.spec.fan_out is not None
+    limit = node.spec.fan_out.max_parallel
+    data = {"max_parallel": limit, "held_by": holders[:LISTED], "fan_out": node.parent}
+    place = "the only place" if limit == 1 else f"one of {limit} places"
+    return Words(f"waits for {place} (max_parallel), held by {names(holders)}", data)
+
+
+def _back_pressure(node: NodeState, facts: Facts) -> Words:
+    name = node.task_queue
+    queue = facts.queues.get(name, QueueFacts())
+    limit = f", the limit is {queue.limit:,}" if queue.limit is not None else ""
+    text = f"is held back because queue `{name}` is full ({count(queue.depth, 'task')} waiting{limit})"
+    return Words(text, {"queue": name, "depth": queue.depth, "limit": queue.limit})
+
+
+def _about_to_run(node: NodeState, facts: Facts) -> Words:
+    data: dict[str, Any] = {"owner_id": facts.owner.owner_id}
+    if node.status is not NodeStatus.DISPATCHED:
+        return Words("is about to start: nothing stands in its way, its owner acts within a moment", data)
+    worker = facts.holders.get(node.node_id)
+    who = f"worker {worker}" if worker else "a worker"
+    return Words(f"was taken by {who}, and its owner hears of it within a moment", {**data, "worker_id": worker})
+
+
+def _ended(job: JobState, node: NodeState) -> Words:
+    data: dict[str, Any] = {
+        "completed_at": node.completed_at.isoformat() if node.completed_at else None,
+        "attempts": node.attempt + 1,
+    }
+    match node.status:
+        case NodeStatus.COMPLETED:
+            return Words(f"completed{_when(node)}{_children(job, node)}", data)
+        case NodeStatus.FAILED if is_revoked(node):
+            return Words(f"was stopped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
+        case NodeStatus.FAILED:
+            tries = count(node.attempt + 1, "attempt")
+            return Words(f"failed for good after {tries}: {_line(node.error)}", {**data, "error": node.error})
+        case _:
+            return _skipped(job, node, data)
+
+
+def _skipped(job: JobState, node: NodeState, data: dict[str, Any]) -> Words:
+    found = bypass(job, node)
+    if found is None and (why := find_passed_by(job, node)) is not None:
+        return Words(f"was skipped because {why}", data)
+    if found is None:
+        return Words(f"was skipped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
+    text = f"was skipped because `{found.conditional}` took the branch `{found.taken}`, which does not lead to it"
+    return Words(text, {**data, "cause": [found.conditional], "branch": found.taken})
+
+
+def _end_of(job: JobState) -> str:
+    failed = job.status is not JobStatus.CANCELLED
+    why = f" ({_line(job.error)})" if job.error else ""
+    return f"job {job.job_id} {'failed' if failed else 'was cancelled'}{why}"
+
+
+def _when(node: NodeState) -> str:
+    if node.completed_at is None:
+        return ""
+    took = f" after {span(node.completed_at - node.started_at)}" if node.started_at and is_executed(node) else ""
+    return f" at {clock(node.completed_at)}{took}"
+
+
+def _children(job: JobState, node: NodeState) -> str:
+    fan = None if node.is_child else job.fans.get(node.node_id)
+    return f"; {fan.open:,} of its {fan.total:,} children are still open" if fan and fan.open else ""
+
+
+def _line(error: str | None) -> str:
+    first = (error or "no error was told").strip().partition("\n")[0]
+    return first if len(first) <= ERROR_LENGTH else f"{first[:ERROR_LENGTH]}..."
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def clock(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def span(length: timedelta) -> str:
+    seconds = max(length.total_seconds(), 0.0)
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    if seconds < 120:
+        return f"{round(seconds)} s"
+    if seconds < 7200:
+        return f"{round(seconds / 60)} minutes"
+    if seconds < 172_800:
+        return f"{round(seconds / 3600)} hours"
+    return f"{round(seconds / 86_400)} days"

@@ -1,0 +1,112 @@
+"""What a node waits for that no other node of its job can give it, in words."""
+
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, assert_never
+
+from dagmaster.engine.state import JobState, NodeState
+from dagmaster.explain.facts import Facts, Kind
+from dagmaster.model.finalizers import Phase
+from dagmaster.model.graph import NodeType
+from dagmaster.model.states import JobStatus, NodeStatus
+
+Patient = Literal[
+    Kind.WAITING_FOR_TIME,
+    Kind.WAITING_FOR_SIGNAL,
+    Kind.WAITING_FOR_APPROVAL,
+    Kind.WAITING_FOR_JOB,
+    Kind.WAITING_FOR_END,
+]
+
+
+class Patience(NamedTuple):
+    text: str
+    data: dict[str, Any]
+
+
+def find_patience(job: JobState, node: NodeState) -> Kind | None:
+    """None where it does not wait, or only for other nodes."""
+    if node.status is NodeStatus.PENDING:
+        is_head = not node.spec.all_of and not node.spec.any_of and node.spec.phase is not Phase.MAIN
+        return Kind.WAITING_FOR_END if is_head else None
+    if node.status is not NodeStatus.RUNNING:
+        return None
+    match node.spec.type:
+        case NodeType.WAIT:
+            is_signal = node.spec.wait is not None and node.spec.wait.signal is not None
+            return Kind.WAITING_FOR_SIGNAL if is_signal else Kind.WAITING_FOR_TIME
+        case NodeType.APPROVAL:
+            return Kind.WAITING_FOR_APPROVAL
+        case NodeType.WORKFLOW:
+            return Kind.WAITING_FOR_JOB
+        case _:
+            return None
+
+
+def describe_patience(kind: Patient, job: JobState, node: NodeState, facts: Facts) -> Patience:
+    data = {"since": _told(node.started_at), "until": _told(node.not_before)}
+    match kind:
+        case Kind.WAITING_FOR_TIME:
+            return Patience(f"waits until {_clock(node.not_before)}", data)
+        case Kind.WAITING_FOR_SIGNAL:
+            assert node.spec.wait is not None
+            name = node.spec.wait.signal
+            text = f"waits for the signal `{name}` since {_clock(node.started_at)}{_at_most(node)}"
+            return Patience(text, {**data, "signal": name})
+        case Kind.WAITING_FOR_APPROVAL:
+            assert node.spec.approval is not None
+            who = node.spec.approval.approvers
+            by = f" by {' or '.join(who)}" if who else ""
+            text = f"waits for approval{by} since {_clock(node.started_at)}{_at_most(node)}"
+            return Patience(text, {**data, "approvers": list(who)})
+        case Kind.WAITING_FOR_JOB:
+            return _for_job(node, facts, data)
+        case Kind.WAITING_FOR_END:
+            when = "fails" if node.spec.phase is Phase.ON_FAILURE else "ends"
+            return Patience(f"runs when the rest of the job {when}", {"phase": str(node.spec.phase)})
+        case _:
+            assert_never(kind)
+
+
+def find_passed_by(job: JobState, node: NodeState) -> str | None:
+    """Why a node of a chain that runs last was skipped; None when it was because of the end of the job."""
+    if job.phase_of(node) is Phase.MAIN or job.status is JobStatus.CANCELLED:
+        return None
+    skipped = [node]
+    while skipped:
+        node = skipped[0]
+        before = [job.nodes[name] for name in (*node.spec.all_of, *node.spec.any_of)]
+        if failed := [one.node_id for one in before if one.status is NodeStatus.FAILED]:
+            return f"`{failed[0]}` before it failed"
+        skipped = [one for one in before if one.status is NodeStatus.SKIPPED]
+    if node.is_added:
+        return _not_again(job, node)
+    return "the job did not fail" if node.spec.phase is Phase.ON_FAILURE else None
+
+
+def _not_again(job: JobState, node: NodeState) -> str | None:
+    """It was set aside when the job was tried again, unless it was open when the job ended."""
+    if job.completed_at is not None and node.completed_at is not None and node.completed_at >= job.completed_at:
+        return None
+    return f"`{node.added_by}`, which added it before, has not added it again"
+
+
+def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> Patience:
+    assert node.spec.child_job is not None
+    workflow_id, child = node.spec.child_job.workflow_id, facts.children.get(node.node_id)
+    told = {**data, "workflow_id": workflow_id, "job_id": None if child is None else str(child)}
+    if child is None:
+        return Patience(f"calls the workflow `{workflow_id}`; its job is about to be submitted", told)
+    text = f"waits for job {child} of the workflow `{workflow_id}` since {_clock(node.started_at)}{_at_most(node)}"
+    return Patience(text, told)
+
+
+def _at_most(node: NodeState) -> str:
+    return f", at most until {_clock(node.not_before)}" if node.not_before is not None else ""
+
+
+def _clock(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else "now"
+
+
+def _told(at: datetime | None) -> str | None:
+    return at.isoformat() if at is not None else None

@@ -1,0 +1,308 @@
+"""Literal parameters of tasks, judged by the JSON Schema of their handler.
+
+A worker reads parameters as pydantic does: `"3"` passes for an integer. So they are judged here: what a worker would
+take is never refused, and what this module does not know (formats, patterns, unknown keywords) is left to the worker.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dagmaster.model.contracts import Contracts
+from dagmaster.model.problems import Path, Problem, did_you_mean
+from dagmaster.model.redact import redact
+from dagmaster.model.references import describe
+from dagmaster.model.workflow import ChildTask, FanOutNode, TaskNode, Workflow
+
+# In a schema: code of the handler's own reads this value, and may take others than the schema says.
+READ_BY_CODE: Final = "x-read-by-code"
+
+MAX_DEPTH: Final = 40
+MAX_STEPS: Final = 20_000
+MAX_FAULTS: Final = 20
+MAX_DESCRIPTION: Final = 500
+_WHOLE_INPUT: Final = re.compile(r"\s*\{\{\s*inputs\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}\s*")
+# An argument for the first parameter, from somebody who does not know its name. No parameter can be called so.
+FIRST_PARAMETER: Final = "*first"
+_REFERENCE: Final = "#/$defs/"
+_FLAGS: Final = frozenset({"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"})
+_NAMES: Final = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "a boolean",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`path` leads from the parameters to the value that is refused."""
+
+    path: Path
+    message: str
+
+
+def find_param_problems(workflow: Workflow, contracts: Contracts) -> Iterator[Problem]:
+    """What handlers refuse: an error where every worker that runs the handler does, else a warning.
+
+    The workers may run newer or older code than the one that has registered the contract.
+    """
+    for node_id, path, task in _tasks(workflow):
+        contract = contracts.get(task.handler)
+        if contract is None or contract.params is None:
+            continue
+        for fault in find_faults({**workflow.globals, **task.params}, contract.params):
+            is_global = bool(fault.path) and fault.path[0] not in task.params and fault.path[0] in workflow.globals
+            yield Problem(
+                f"node {node_id!r}: handler {task.handler!r} {fault.message}",
+                ("globals", *fault.path) if is_global else (*path, "params", *fault.path),
+                severity="error" if contract.is_uniform else "warning",
+                about="params",
+            )
+
+
+def described(workflow: Workflow, contracts: Contracts) -> Workflow:
+    """The workflow, where an input without a description that goes to a handler as it is has the parameter's."""
+    said = {
+        name: text
+        for _, _, task in _tasks(workflow)
+        if (contract := contracts.get(task.handler)) is not None and contract.params is not None
+        for name, text in _descriptions(task, contract.params)
+    }
+    inputs = {
+        name: spec.model_copy(update={"description": said[name]}) if name in said and not spec.description else spec
+        for name, spec in workflow.inputs.items()
+    }
+    return workflow.model_copy(update={"inputs": inputs}) if said else workflow
+
+
+def _descriptions(task: ChildTask, schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    properties = schema.get("properties")
+    for name, value in task.params.items():
+        known = properties.get(name) if isinstance(properties, Mapping) else None
+        text = known.get("description") if isinstance(known, Mapping) else None
+        whole = _WHOLE_INPUT.fullmatch(value) if isinstance(value, str) else None
+        if whole and isinstance(text, str) and text:
+            yield whole[1], text[:MAX_DESCRIPTION]
+
+
+def _tasks(workflow: Workflow) -> Iterator[tuple[str, Path, ChildTask]]:
+    for node_id, node in workflow.nodes.items():
+        if isinstance(node, TaskNode):
+            yield node_id, ("nodes", node_id), node
+        if isinstance(node, FanOutNode):
+            yield node_id, ("nodes", node_id, "task"), node.task
+
+
+def find_faults(params: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Fault]:
+    """Some of them where there are many. Whoever registered the schema may have written anything into it."""
+    return _Judge(schema).judge_params(params)
+
+
+class _Judge:
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = schema
+        definitions = schema.get("$defs")
+        self._definitions = definitions if isinstance(definitions, Mapping) else {}
+        self._steps = 0
+
+    def judge_params(self, params: Mapping[str, Any]) -> list[Fault]:
+        faults: list[Fault] = []
+        for fault in self._judge(dict(params), self._root, (), 0):
+            faults.append(fault)
+            if len(faults) == MAX_FAULTS:
+                break
+        return faults
+
+    def _judge(self, value: Any, schema: Any, path: Path, depth: int) -> Iterator[Fault]:
+        self._steps += 1
+        if depth > MAX_DEPTH or self._steps > MAX_STEPS or _is_expression(value):
+            return
+        if not isinstance(schema, Mapping) or schema.get(READ_BY_CODE):
+            return
+        if isinstance(reference := schema.get("$ref"), str) and reference.startswith(_REFERENCE):
+            yield from self._judge(value, self._definitions.get(reference.removeprefix(_REFERENCE)), path, depth + 1)
+        for part in _listed(schema.get("allOf")):
+            yield from self._judge(value, part, path, depth + 1)
+        for key in ("anyOf", "oneOf"):
+            if options := _listed(schema.get(key)):
+                yield from self._judge_options(value, options, path, depth)
+        if wrong := _find_wrong_value(value, schema):
+            yield Fault(path, _refusal(path, wrong, value))
+            return
+        match value:
+            case dict():
+                yield from self._judge_object(value, schema, path, depth)
+            case list() | tuple():
+                yield from self._judge_items(value, schema, path, depth)
+
+    def _judge_options(self, value: Any, options: list[Any], path: Path, depth: int) -> Iterator[Fault]:
+        found = [list(self._judge(value, one, path, depth + 1)) for one in options]
+        if not all(found):
+            return
+        if len(telling := [faults for one, faults in zip(options, found, strict=True) if not _is_null(one)]) == 1:
+            yield from telling[0]
+            return
+        kinds = list(dict.fromkeys(kind for one in options for kind in self._kinds(one)))
+        wanted = " or ".join(kinds) if kinds else "something else"
+        yield Fault(path, _refusal(path, f"must be {wanted}", value))
+
+    def _kinds(self, schema: Any) -> list[str]:
+        if isinstance(schema, Mapping) and isinstance(reference := schema.get("$ref"), str):
+            schema = self._definitions.get(reference.removeprefix(_REFERENCE))
+        if not isinstance(schema, Mapping):
+            return []
+        return [_NAMES[kind] for kind in _types(schema)]
+
+    def _judge_object(
+        self, value: Mapping[str, Any], schema: Mapping[str, Any], path: Path, depth: int
+    ) -> Iterator[Fault]:
+        properties = schema.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        others = schema.get("additionalProperties", True)
+        for key, part in value.items():
+            if key in known:
+                yield from self._judge(part, known[key], (*path, key), depth + 1)
+            elif others is False and "patternProperties" not in schema and key != FIRST_PARAMETER:
+                hint = did_you_mean(str(key), known)
+                yield Fault((*path, key), f"takes no parameter {_name((*path, key))}{hint}")
+            else:
+                yield from self._judge(part, others, (*path, key), depth + 1)
+        if FIRST_PARAMETER in value:
+            return
+        for key in _listed(schema.get("required")):
+            if isinstance(key, str) and key not in value:
+                yield Fault(path, f"needs the parameter {_name((*path, key))}")
+
+    def _judge_items(self, value: Any, schema: Mapping[str, Any], path: Path, depth: int) -> Iterator[Fault]:
+        first = _listed(schema.get("prefixItems"))
+        for place, part in enumerate(value):
+            item = first[place] if place < len(first) else schema.get("items")
+            yield from self._judge(part, item, (*path, place), depth + 1)
+
+
+def _is_expression(value: Any) -> bool:
+    return isinstance(value, str) and "{{" in value
+
+
+def _is_null(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") == "null"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    kinds = schema.get("type")
+    named = [kinds] if isinstance(kinds, str) else _listed(kinds)
+    return [kind for kind in named if isinstance(kind, str) and kind in _NAMES]
+
+
+def _refusal(path: Path, wrong: str, value: Any) -> str:
+    return f"refuses the parameter {_name(path)}: it {wrong}, not {_show(path, value)}"
+
+
+def _name(path: Path) -> str:
+    return repr(".".join(map(str, path)))
+
+
+def _show(path: Path, value: Any) -> str:
+    kind, shown = describe(value), repr(value)
+    key = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
+    if isinstance(value, str | int | float) and len(shown) < 40 and redact({key: value}) == {key: value}:
+        return kind if isinstance(value, bool) else f"{kind} ({shown})"
+    return kind
+
+
+def _find_wrong_value(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """What a value of its own must be, and this one is not."""
+    allowed = [schema["const"]] if "const" in schema else _listed(schema.get("enum"))
+    if allowed and not any(_is_same(value, one) for one in allowed):
+        shown = ", ".join(map(repr, allowed[:10])) + (", ..." if len(allowed) > 10 else "")
+        return f"must be {'one of ' if len(allowed) > 1 else ''}{shown}"
+    kinds = _types(schema)
+    if kinds and not any(_passes(value, kind, schema) for kind in kinds):
+        return f"must be {' or '.join(_NAMES[kind] for kind in kinds)}"
+    return _find_wrong_size(value, schema)
+
+
+def _is_same(value: Any, allowed: Any) -> bool:
+    return value == allowed or (type(value) is not type(allowed) and str(value).lower() == str(allowed).lower())
+
+
+def _passes(value: Any, kind: str, schema: Mapping[str, Any]) -> bool:
+    match kind:
+        case "null":
+            return value is None
+        case "string":
+            # Dates and times are also numbers of seconds, paths and addresses objects of their own.
+            return isinstance(value, str) or ("format" in schema and isinstance(value, int | float))
+        case "integer":
+            number = _number(value)
+            return isinstance(number, int) or (number is not None and number.is_integer())
+        case "number":
+            return _number(value) is not None
+        case "boolean":
+            return isinstance(value, bool) or str(value).lower() in _FLAGS or value in (0.0, 1.0)
+        case "array":
+            return isinstance(value, list | tuple)
+        case _:
+            return isinstance(value, Mapping)
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, int | float):
+        return value
+    try:
+        return float(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _find_wrong_size(value: Any, schema: Mapping[str, Any]) -> str | None:
+    match value:
+        case bool() | None:
+            return None
+        case int() | float():
+            return _find_outside(value, schema)
+        case str():
+            return _find_wrong_length(len(value), schema, "Length", "characters")
+        case list() | tuple():
+            # A set takes what is there twice once.
+            limits = {} if schema.get("uniqueItems") else schema
+            return _find_wrong_length(len(value), limits, "Items", "items")
+    return None
+
+
+def _find_outside(value: int | float, schema: Mapping[str, Any]) -> str | None:
+    limits = {name: limit for name, limit in schema.items() if _is_number(limit)}
+    if not math.isfinite(value):
+        return None
+    if value < limits.get("minimum", -math.inf):
+        return f"must be at least {limits['minimum']}"
+    if value > limits.get("maximum", math.inf):
+        return f"must be at most {limits['maximum']}"
+    if value <= limits.get("exclusiveMinimum", -math.inf):
+        return f"must be above {limits['exclusiveMinimum']}"
+    if value >= limits.get("exclusiveMaximum", math.inf):
+        return f"must be below {limits['exclusiveMaximum']}"
+    return None
+
+
+def _find_wrong_length(length: int, schema: Mapping[str, Any], noun: str, unit: str) -> str | None:
+    limits = {name: limit for name, limit in schema.items() if _is_number(limit)}
+    if length < limits.get(f"min{noun}", 0):
+        return f"must have at least {limits[f'min{noun}']} {unit}"
+    if length > limits.get(f"max{noun}", math.inf):
+        return f"must have at most {limits[f'max{noun}']} {unit}"
+    return None
+
+
+def _is_number(limit: Any) -> bool:
+    return isinstance(limit, int | float) and not isinstance(limit, bool)

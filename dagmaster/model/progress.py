@@ -1,0 +1,145 @@
+"""Where the nodes of a job stand, and how much of the job is done by that."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import fsum
+
+from dagmaster.model.outcome import ENDED, Children, Outcome, children_of, outcome_of
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
+
+ALMOST_ALL = 99.9
+
+
+@dataclass(frozen=True, slots=True)
+class FanStanding:
+    """The children of a fan-out. `items` is how many there will be: they are made in slices."""
+
+    items: int
+    counts: Mapping[str, int]  # what was cancelled with its job is apart from what failed
+    retries: int = 0
+    last_ended_at: datetime | None = None
+    newest_started_at: datetime | None = None  # of those that run
+    child_seconds: float | None = None  # how long those that completed took, on average
+
+    @property
+    def running(self) -> int:
+        return self.counts.get(NodeStatus.RUNNING, 0)
+
+    @property
+    def left(self) -> int:
+        return self.items - sum(number for status, number in self.counts.items() if status in ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """A node of the definition; `fan` if it is a fan-out that has children; `added` is what its tasks have added.
+
+    `may_fail` if it has failed, or children of it have, and the job goes on without them.
+    """
+
+    status: NodeStatus
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    not_before: datetime | None = None
+    fan: FanStanding | None = None
+    added: Mapping[str, int] = field(default_factory=dict)
+    may_fail: bool = False
+    is_cancelled: bool = False  # under way when its job was cancelled
+
+    @property
+    def children(self) -> Children:
+        of_fan: Mapping[str, int] = self.fan.counts if self.fan else {}
+        ended_at = self.fan.last_ended_at if self.fan else None
+        return children_of(of_fan, self.added, may_fail=self.may_fail, last_ended_at=ended_at)
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome.CANCELLED if self.is_cancelled else outcome_of(self.status, self.children)
+
+    @property
+    def open_added(self) -> int:
+        return sum(number for status, number in self.added.items() if status not in ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStanding:
+    """A job with the nodes of its definition, at the time `now`."""
+
+    status: JobStatus
+    now: datetime
+    nodes: Mapping[str, NodeStanding]
+    completed_at: datetime | None = None
+    paused_at: datetime | None = None
+
+
+def percent_done(job: JobStanding) -> float:
+    """Of the nodes of the definition, those that completed or were skipped, or failed and were allowed to; of a
+    fan-out as much as of its children.
+
+    Children that appear do not lower it, because the number of items is known before the first of them. What a running
+    task says of itself does not count. What it has added counts with it, one as much as the other: it grows, and the
+    share that is done becomes smaller. A job that failed or was cancelled keeps the value that it had before.
+    """
+    if job.status is JobStatus.COMPLETED:
+        return 100.0
+    shares = [_share(node, job) for node in job.nodes.values()]
+    # The sum of `fsum` is the same in any order: no two looks differ by how the rows came.
+    percent = round(100 * fsum(shares) / max(len(shares), 1), 1)
+    # What a failure skips before the last chains run counts as skipped; but a job that failed has not done all of it.
+    is_all = bool(shares) and job.status not in JOB_TERMINAL and all(share == 1 for share in shares)
+    return percent if is_all else min(percent, ALMOST_ALL)
+
+
+def work_percent(job: JobStanding) -> float:
+    """Of all nodes that are known, the items of fan-outs among them, those that have completed.
+
+    What was skipped is no work. Other than `percent_done` this falls when a fan-out learns how many items it has.
+    """
+    if job.status is JobStatus.COMPLETED:
+        return 100.0
+    done, known = known_work(job)
+    return min(round(100 * done / known, 1), ALMOST_ALL) if known else 0.0
+
+
+def known_work(job: JobStanding) -> tuple[int, int]:
+    """How many nodes are done, and how many there will be as far as is known."""
+    done = known = 0
+    for node in job.nodes.values():
+        children = node.children
+        items = node.fan.items if node.fan is not None else 0
+        known += max(items + sum(node.added.values()), children.total) - children.counts.get(NodeStatus.SKIPPED, 0)
+        done += children.counts.get(NodeStatus.COMPLETED, 0) + children.tolerated
+        if node.status is not NodeStatus.SKIPPED:
+            known += 1
+            done += node.outcome.bucket == NodeStatus.COMPLETED or (node.status is NodeStatus.FAILED and node.may_fail)
+    return done, known
+
+
+def _share(node: NodeStanding, job: JobStanding) -> float:
+    own = _own_share(node, job)
+    if not node.added:
+        return own
+    return (own + _done(node.added, job)) / (1 + sum(node.added.values()))
+
+
+def _own_share(node: NodeStanding, job: JobStanding) -> float:
+    if node.fan is not None:
+        return _done(node.fan.counts, job, may_fail=node.may_fail) / node.fan.items
+    if node.status is NodeStatus.SKIPPED or (node.status is NodeStatus.FAILED and node.may_fail):
+        return float(not _was_closed(node, job))
+    return float(node.status is NodeStatus.COMPLETED)
+
+
+def _done(counts: Mapping[str, int], job: JobStanding, *, may_fail: bool = False) -> int:
+    """Children, and most of what is added, are only ever skipped by the end of their job, which withdraws others."""
+    also = () if job.status in JOB_TERMINAL else (NodeStatus.SKIPPED, NodeStatus.FAILED)[: 1 + may_fail]
+    return counts.get(NodeStatus.COMPLETED, 0) + sum(counts.get(status, 0) for status in also)
+
+
+def _was_closed(node: NodeStanding, job: JobStanding) -> bool:
+    """Whether it was skipped or withdrawn only because its job ended."""
+    if job.status not in JOB_TERMINAL or job.completed_at is None or node.completed_at is None:
+        return False
+    return node.completed_at >= job.completed_at

@@ -1,0 +1,70 @@
+"""Submit the jobs that nodes call, once their attempts are written; as often as it takes, and each only once."""
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+
+import orjson
+
+from dagmaster.engine.change_set import Call, ChangeSet
+from dagmaster.engine.messages import TaskFailed
+from dagmaster.engine.state import JobState
+from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
+from dagmaster.model.inputs import check_inputs
+from dagmaster.orchestrator.definitions import Definitions
+from dagmaster.orchestrator.envelopes import Envelope
+from dagmaster.store.connect import Connection, may_pass
+from dagmaster.store.jobs import Caller, NewJob, submit
+from dagmaster.store.signals import written_inputs
+
+log = logging.getLogger(__name__)
+
+SUBMITTER = "dagmaster"
+
+
+async def start_children(
+    conn: Connection, change_sets: Iterable[ChangeSet], definitions: Definitions, owner_id: str, now: datetime
+) -> list[Envelope]:
+    """What is to be told to the callers whose jobs cannot be submitted at all."""
+    failed = []
+    for changes in change_sets:
+        for call in changes.calls.values():
+            try:
+                await _place(conn, changes.job, call, definitions, owner_id)
+            except (IdempotencyConflict, UnknownJob):
+                continue  # It was submitted before; or nobody waits for it any more.
+            except Exception as error:  # A definition may be wrong in any way, and the other jobs must go on.
+                if may_pass(error):
+                    raise
+                log.warning("the call of %s cannot be placed", call.task_id, exc_info=not isinstance(error, Invalid))
+                failed.append(Envelope(changes.job.job_id, _failure(call, error, now)))
+    return failed
+
+
+async def _place(conn: Connection, parent: JobState, call: Call, definitions: Definitions, owner_id: str) -> None:
+    if call.workflow_hash is None:
+        raise Invalid(f"the definition of workflow {call.workflow_id!r} was not pinned with the job")
+    graph = definitions.get(call.workflow_hash, await definitions.fetch(conn, [call.workflow_hash]))
+    inputs = orjson.loads(
+        call.inputs if call.inputs is not None else await written_inputs(conn, parent.job_id, call.node_id)
+    )
+    if not isinstance(inputs, dict):
+        raise Invalid("the inputs of a workflow must be an object")
+    job = NewJob(
+        graph,
+        check_inputs(graph.workflow, inputs, may_be_sealed=True),
+        priority=parent.priority,
+        submitted_by=SUBMITTER,
+        correlation_id=parent.correlation_id,
+        idempotency_key=call.task_id,
+        trace_parent=parent.trace_parent,
+        caller=Caller(parent.job_id, call.node_id, call.task_id),
+    )
+    # Nobody waits for it longer than its caller: no other instance needs to be asked whether it lives.
+    await submit(conn, job, threshold_seconds=0, owner_id=owner_id, source_app="orchestrator", notifies=False)
+
+
+def _failure(call: Call, error: Exception, now: datetime) -> TaskFailed:
+    message = f"the workflow {call.workflow_id!r} cannot be run: {error}"
+    types = (type(error).__name__, "Exception")
+    return TaskFailed(call.node_id, call.task_id, None, now, message, permanent=True, error_types=types)

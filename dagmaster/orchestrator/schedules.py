@@ -1,0 +1,57 @@
+"""The chore that starts jobs when their schedules are due."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from dagmaster.store.connect import Connection, may_pass
+from dagmaster.store.schedule_runs import claim_due, fire, pass_over, seconds_to_next
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+
+
+class Scheduling:
+    """As many orchestrators as there are may do it: a schedule that one of them holds is passed over by the others.
+
+    The jobs and the next time are written in one transaction. Whoever dies in between has done nothing, and another
+    one does it.
+    """
+
+    def __init__(self, *, threshold_seconds: float) -> None:
+        self._threshold_seconds = threshold_seconds
+
+    async def run_once(self, conn: Connection) -> float | None:
+        """Start what is due; in how many seconds to look again, if that is sooner than usual."""
+        await self._fire_due(conn)
+        wait = await seconds_to_next(conn)
+        return wait if wait is not None and 0 < wait < POLL_SECONDS else None
+
+    async def _fire_due(self, conn: Connection) -> None:
+        """Each schedule once: one that has much to catch up on does not keep the others waiting."""
+        seen: list[str] = []
+        while (schedule_id := await self._fire_one(conn, seen)) is not None:
+            seen.append(schedule_id)
+
+    async def _fire_one(self, conn: Connection, seen: list[str]) -> str | None:
+        async with conn.transaction():
+            row = await claim_due(conn, seen)
+            if row is None:
+                return None
+            await self._fire(conn, row)
+            schedule_id: str = row["schedule_id"]
+            return schedule_id
+
+    async def _fire(self, conn: Connection, row: Mapping[str, Any]) -> None:
+        try:
+            async with conn.transaction():
+                due = await fire(conn, row, threshold_seconds=self._threshold_seconds)
+        except Exception as error:  # A definition may be wrong in any way, and the other schedules must go on.
+            if may_pass(error):
+                raise
+            log.exception("schedule %s cannot start its job", row["schedule_id"])
+            await pass_over(conn, row, f"{type(error).__name__}: {error}")
+            return
+        if due.missed:
+            log.warning("schedule %s has missed %d times", row["schedule_id"], len(due.missed))

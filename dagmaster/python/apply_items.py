@@ -1,0 +1,142 @@
+"""Make tasks, and add them to a job: from inside of it, or from outside."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from dagmaster.authoring.implicit import default_queue
+from dagmaster.errors import Conflict, UnknownHandler
+from dagmaster.handlers import HandlerContext, registry
+from dagmaster.handlers.current import find_current_task
+from dagmaster.python.context import find_context, session
+from dagmaster.python.entrypoints import entry_point
+from dagmaster.python.graphs import Item, Task, within
+from dagmaster.python.node_plans import Planner
+from dagmaster.python.options import retry_of
+from dagmaster.python.plans import NoNumbers, Numbers, Plan
+from dagmaster.python.signatures import Signature
+from dagmaster.python.tasks import TaskFunction
+from dagmaster.settings import load_settings
+from dagmaster.store.dynamic_nodes import add_to_job, until_added
+
+Callback = str | Callable[..., Any]
+Applied = TypeVar("Applied", bound="Item | Sequence[Item]")
+
+ACTOR = "python"
+# How the queues begin of jobs that one process runs alone.
+LOCAL_QUEUE = "local-"
+WITHIN_SECONDS = 3.0
+# So many are planned within a few milliseconds; more would hold up the loop, in which others beat and report.
+PLANNED_AT_ONCE = 250
+
+_numbers: WeakKeyDictionary[HandlerContext, Numbers] = WeakKeyDictionary()
+
+
+def create_task(
+    callback: Callback,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    timeout: float | None = None,
+    retries: int | None = None,
+) -> Task:
+    """A call of the callback that a worker will make once it is applied; a task among the arguments is its result.
+
+    `name` makes the node's id one that can be told. What is not said here is as the callback's `@task` says.
+    """
+    handler = entry_point(callback)
+    known = _options_of(callback, handler)
+    given = dict(kwargs or {})
+    _check_names(callback, given)
+    return Task(
+        handler,
+        given,
+        name=name,
+        queue=queue or known.get("queue"),
+        timeout_seconds=timeout or known.get("timeout_seconds"),
+        retry=retry_of(retries, None, known.get("retry")),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _signature_of(function: Callable[..., Any]) -> Signature:
+    """Thousands of tasks call the same function."""
+    return Signature(function)
+
+
+def _check_names(callback: Callback, given: Collection[str]) -> None:
+    """Raises TypeError, as a call would. What is named by a text may be another function elsewhere."""
+    if isinstance(callback, TaskFunction):
+        callback.signature.check_names(given)
+    elif not isinstance(callback, str):
+        _signature_of(callback).check_names(given)
+
+
+def _options_of(callback: Callback, handler: str) -> dict[str, Any]:
+    chosen: Any = callback.chosen if isinstance(callback, TaskFunction) else None
+    if chosen is None:
+        try:
+            chosen = registry.get(handler)
+        except UnknownHandler:
+            return {}
+    return {"queue": chosen.queue, "timeout_seconds": chosen.timeout_seconds, "retry": chosen.retry}
+
+
+async def apply(items: Applied, job_id: int | None = None) -> Applied:
+    """Add the items to a job, all of them or none: to the one that is named, or to that of the open OrchContext or of
+    the running task.
+
+    They are stored when it returns. Raises Invalid for items that wait in a circle or for what is not applied.
+    """
+    listed = [items] if isinstance(items, Item) else list(items)
+    task, context = find_current_task(), find_context()
+    if job_id is None and context is not None:
+        job_id = context.job_id
+    if task is not None and job_id in (None, task.job_id):
+        numbers = _numbers.setdefault(task, Numbers())
+        is_local = task.queue.startswith(LOCAL_QUEUE)
+        if is_local:
+            _check_known(listed)
+        queue_of = _nowhere_else if is_local else _as_it_says
+        made, slices = await _planned(Planner(listed, task.job_id, task.node_id, numbers, queue_of))
+        await task.add(slices)
+    else:
+        if job_id is None:
+            raise Conflict("apply() needs a job_id here: no task is running whose job it could be")
+        queue = default_queue(load_settings())
+        made, slices = await _planned(Planner(listed, job_id, None, NoNumbers(), lambda task: task.queue or queue))
+        await _add_from_outside(job_id, slices)
+    made.settle()
+    return items
+
+
+async def _planned(planner: Planner) -> tuple[Plan, list[bytes]]:
+    def plan() -> tuple[Plan, list[bytes]]:
+        made = planner.plan()
+        return made, made.encode()
+
+    return plan() if len(planner) <= PLANNED_AT_ONCE else await asyncio.to_thread(plan)
+
+
+def _check_known(items: Sequence[Item]) -> None:
+    """Raises UnknownHandler: in a job that only this process runs, nobody else would know it."""
+    for name in {item.handler for item in within(items) if isinstance(item, Task)}:
+        registry.get(name)
+
+
+def _as_it_says(task: Task) -> str | None:
+    return task.queue
+
+
+def _nowhere_else(_: Task) -> None:
+    """Where the task came from that adds it, whatever it names."""
+
+
+async def _add_from_outside(job_id: int, slices: Sequence[bytes]) -> None:
+    """They are stored at once. It is waited a little until the job's owner has them: then others can wait for them."""
+    async with session() as conn:
+        node_ids = await add_to_job(conn, job_id, slices, actor=ACTOR)
+        await until_added(conn, job_id, node_ids[-1:], seconds=WITHIN_SECONDS)

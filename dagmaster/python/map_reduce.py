@@ -1,0 +1,98 @@
+"""Many tasks of one kind: a part of a list for each, or layer by layer until one value is left."""
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dagmaster.errors import Invalid, UnknownHandler
+from dagmaster.handlers import registry
+from dagmaster.model.params import FIRST_PARAMETER
+from dagmaster.python.apply_items import Callback, create_task
+from dagmaster.python.entrypoints import entry_point
+from dagmaster.python.graphs import Group, Item, Task
+from dagmaster.python.values import ObjectRef, ViewRef
+
+COLLECT = "collect"  # a basic handler: every worker knows it
+CHUNK_SIZE = 10_000
+FAN_IN = 1_000
+
+Items = Iterable[Any] | ObjectRef | ViewRef
+
+
+def map(callback: Callback, items: Items, chunk_size: int = CHUNK_SIZE, **kwargs: Any) -> Group:
+    """One task for each chunk of the items, and one that collects: its result is the list of theirs, in order.
+
+    The chunk is the first argument of the callback, a list or a view of so many rows; `kwargs` are the others.
+    """
+    if chunk_size < 1:
+        raise Invalid(f"chunk_size must be 1 or more, not {chunk_size}")
+    first = _first_parameter(callback)
+    chunks = _views(items, chunk_size) if isinstance(items, ObjectRef | ViewRef) else _lists(_listed(items), chunk_size)
+    parts = [create_task(callback, {**kwargs, first: chunk}) for chunk in chunks]
+    collector = Task(COLLECT, {"values": parts})
+    return Group(f"map {_label(callback)}", [*parts, collector], result=collector)
+
+
+def reduce(callback: Callback, items: Iterable[Any] | Group, *, fan_in: int = FAN_IN, **kwargs: Any) -> Group:
+    """Tasks that make one value of up to `fan_in` values each, in layers, until one is left: that is the result.
+
+    The callback's first argument is a list: of items, or of what the callback made of them before. The items may be
+    what `map` gave: then each chunk's result is one of them, and need not be collected first.
+    """
+    if fan_in < 2:
+        raise Invalid(f"fan_in must be 2 or more, not {fan_in}")
+    first = _first_parameter(callback)
+    values, parts = _mapped(items) if isinstance(items, Group) else (_listed(items), [])
+    tasks: list[Task] = []
+    while len(values) > 1 or not tasks:
+        values = [create_task(callback, {**kwargs, first: some}) for some in _lists(values, fan_in) or [[]]]
+        tasks += values
+    return Group(f"reduce {_label(callback)}", [*parts, *tasks], result=tasks[-1])
+
+
+def _mapped(group: Group) -> tuple[Sequence[Any], list[Item]]:
+    """The tasks of the chunks, and what has to be applied with those that reduce."""
+    values = [task for task in group.tasks() if task is not group.result]
+    return values, [] if group.is_applied or group.group is not None else [group]
+
+
+def _listed(items: Iterable[Any]) -> Sequence[Any]:
+    if isinstance(items, Item):
+        raise Invalid(f"how long the result of {items} is will be known when it has run; map it in a task that gets it")
+    return items if isinstance(items, list | tuple) else list(items)
+
+
+def _lists(values: Sequence[Any], size: int) -> list[list[Any]]:
+    return [list(values[start : start + size]) for start in range(0, len(values), size)]
+
+
+def _views(table: ObjectRef | ViewRef, size: int) -> Iterator[ViewRef]:
+    view = table if isinstance(table, ViewRef) else ViewRef(table_id=table.table_id)
+    if view.limit is None:
+        raise Invalid(
+            f"how many rows table {view.table_id} has is not known here; "
+            f"map ViewRef(table_id={view.table_id!r}, limit=ROWS)"
+        )
+    begin = view.offset or 0
+    for start in range(begin, begin + view.limit, size):
+        yield view.model_copy(update={"offset": start, "limit": min(size, begin + view.limit - start)})
+
+
+def _first_parameter(callback: Callback) -> str:
+    """By its name: that is how arguments travel. Where only workers know the function, they know which it is."""
+    handler = entry_point(callback)
+    try:
+        function = getattr(registry.get(handler).function, "__wrapped__", None)
+    except UnknownHandler:
+        return FIRST_PARAMETER
+    parameters = list(inspect.signature(function).parameters.values()) if function is not None else []
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    ):
+        raise Invalid(f"{handler!r} cannot be mapped: it must be a Python function with a first parameter")
+    return parameters[0].name
+
+
+def _label(callback: Callback) -> str:
+    return entry_point(callback).rpartition(":")[2]

@@ -1,0 +1,56 @@
+"""When an attempt waited, ran and ended: as its worker measured it, and nothing of the attempt before it."""
+
+from datetime import timedelta
+
+from dagmaster.engine.change_set import Event, Result
+from dagmaster.model.states import EndedBy, NodeStatus, TaskStatus
+from dagmaster.simulation.ground import Ground, require
+from dagmaster.simulation.store import NodeRow
+from dagmaster.simulation.workers import TOOK_MS
+
+# How an attempt ends by the word of its worker, and how its result says so.
+REPORTED = {EndedBy.RESULT: TaskStatus.COMPLETED, EndedBy.FAILURE: TaskStatus.FAILED}
+
+
+def check_times(ground: Ground, row: NodeRow) -> None:
+    """A node has the times of its present attempt only: what lies between two attempts belongs to neither."""
+    waited, began, ended = row.dispatched_at, row.started_at, row.completed_at
+    match row.status:
+        case NodeStatus.PENDING | NodeStatus.READY:
+            is_right = waited is None and began is None and ended is None
+        case NodeStatus.DISPATCHED:
+            is_right = waited is not None and began is None and ended is None
+        case NodeStatus.RUNNING:
+            is_right = waited is not None and began is not None and waited <= began and ended is None
+        case NodeStatus.SKIPPED:
+            is_right = waited is None and began is None and ended is not None
+        case _:
+            is_right = ended is not None and (began is None or (waited is not None and waited <= began <= ended))
+    require(is_right, "{} is {} with the times {}, {}, {}", row.node_id, row.status, waited, began, ended)
+    result = ground.store.results.get(row.task_id or "")
+    if result is None or row.ended_by is None or not is_measured(ground, row.node_id):
+        return
+    if REPORTED.get(row.ended_by) is result.status:
+        _check_measured(row, result)
+
+
+def _check_measured(row: NodeRow, result: Result) -> None:
+    """However late it was written."""
+    assert row.dispatched_at is not None
+    began = max(result.reported_at - timedelta(milliseconds=TOOK_MS), row.dispatched_at)
+    same = (row.started_at, row.completed_at) == (began, result.reported_at)
+    require(same, "{} ran from {} to {}, its worker says: {}", row.node_id, row.started_at, row.completed_at, result)
+
+
+def check_duration(ground: Ground, event: Event) -> None:
+    """What the timeline says of an attempt that a worker has ended."""
+    is_told = event.event_type == "node_completed" or "worker_id" in (event.event_data or {})
+    ended_by = (event.event_data or {}).get("ended_by")
+    if is_told and ended_by in REPORTED and event.node_id is not None and is_measured(ground, event.node_id):
+        require(event.duration_ms == TOOK_MS, "{} took {} ms, not {}", event.task_id, event.duration_ms, TOOK_MS)
+
+
+def is_measured(ground: Ground, node_id: str) -> bool:
+    """Whether a worker's report ends it; not where it waits for the result of another node after that."""
+    addition = ground.case.additions.get(node_id)
+    return node_id in ground.case.plans and (addition is None or addition.result_of is None)

@@ -1,0 +1,117 @@
+"""Waits, approvals and calls of a random case: what wakes them, what becomes of them, and what must be true of it."""
+
+from collections.abc import Iterator
+
+import orjson
+
+from dagmaster.engine.messages import ApprovalDecision, SignalSent, TaskCompleted, TaskFailed
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.model.workflow import ApprovalNode, WaitNode, WorkflowNode
+from dagmaster.simulation.forged_reports import FORGER
+from dagmaster.simulation.ground import Ground, require
+from dagmaster.simulation.store import NodeRow
+
+MOST_SIGNALS = 3
+
+
+class Outside:
+    """Those who send signals, decide, and run the jobs that are called."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._sent: dict[str, int] = {}
+
+    def signal(self) -> bool:
+        """Sometimes before anybody waits for it; in calm weather only to those who wait."""
+        ground = self._ground
+        names = [row.node_id for row in self._steps(WaitNode) if self._hears(row)]
+        if not names:
+            return False
+        self.send_signal(ground.rng.choice(names))
+        return True
+
+    def send_signal(self, node_id: str) -> None:
+        self._sent[node_id] = self._sent.get(node_id, 0) + 1
+        self._ground.store.add_mail(SignalSent(node_id, {"to": node_id}, self._ground.now, "someone"))
+        self._ground.note(f"someone signals {node_id}")
+
+    def _hears(self, row: NodeRow) -> bool:
+        node = self._ground.case.blueprint.workflow.nodes[row.node_id]
+        if not isinstance(node, WaitNode) or node.signal is None or row.status in NODE_TERMINAL:
+            return False
+        is_on_its_way = any(
+            isinstance(mail, SignalSent) and mail.name == node.signal for mail in self._ground.store.mailbox.values()
+        )
+        if row.status is NodeStatus.RUNNING and self._ground.is_calm:
+            return not is_on_its_way
+        return not self._ground.is_calm and self._sent.get(row.node_id, 0) < MOST_SIGNALS
+
+    def decide(self) -> bool:
+        rows = [row for row in self._steps(ApprovalNode) if row.status is NodeStatus.RUNNING and not self._is_told(row)]
+        if not rows:
+            return False
+        self.send_decision(self._ground.rng.choice(rows))
+        return True
+
+    def send_decision(self, row: NodeRow) -> None:
+        ground = self._ground
+        approved = ground.case.answers[row.node_id] == 0
+        if ground.rng.random() < 0.3:  # For an attempt that never was, or was before.
+            ground.store.add_mail(ApprovalDecision(row.node_id, f"{row.task_id}9", not approved, ground.now, FORGER))
+        ground.store.add_mail(
+            ApprovalDecision(row.node_id, row.task_id or "", approved, ground.now, "someone", "so be it")
+        )
+        ground.note(f"someone {'approves' if approved else 'rejects'} {row.node_id}")
+
+    def _is_told(self, row: NodeRow) -> bool:
+        mail = self._ground.store.mailbox.values()
+        return any(isinstance(one, ApprovalDecision) and one.task_id == row.task_id for one in mail)
+
+    def end_child(self) -> bool:
+        """A child ends; its parent hears of it once, in the transaction that ends it."""
+        running = [task_id for task_id, status in self._ground.store.children.items() if status == "running"]
+        if not running:
+            return False
+        self.report_child(self._ground.rng.choice(running))
+        return True
+
+    def report_child(self, task_id: str) -> None:
+        ground = self._ground
+        node_id, attempt = task_id.partition("_")[2].rsplit("_", 1)
+        is_well = int(attempt) >= ground.case.answers[node_id]
+        ground.store.children[task_id] = "completed" if is_well else "failed"
+        if is_well:
+            output = orjson.dumps({"job_id": task_id, "result": {}})
+            ground.store.add_mail(TaskCompleted(node_id, task_id, None, ground.now, output))
+        else:
+            error = f"job of {task_id} failed"
+            ground.store.add_mail(TaskFailed(node_id, task_id, None, ground.now, error, error_types=("JobFailed",)))
+        ground.note(f"the child {task_id} ends")
+
+    def _steps(self, kind: type[WaitNode | ApprovalNode]) -> Iterator[NodeRow]:
+        nodes = self._ground.case.blueprint.workflow.nodes
+        return (row for row in self._ground.store.nodes.values() if isinstance(nodes.get(row.node_id), kind))
+
+
+def check_step(ground: Ground, row: NodeRow) -> None:
+    """A step has completed: what it waited for has happened."""
+    node = ground.case.blueprint.workflow.nodes.get(row.node_id)
+    output, sent = orjson.loads(row.output or b"null"), ground.store.sent
+    match node:
+        case WaitNode(signal=None):
+            assert row.completed_at is not None and row.started_at is not None
+            waited = (row.completed_at - row.started_at).total_seconds()
+            require(waited >= float(node.seconds or 0), "{} waited only {} s", row.node_id, waited)
+        case WaitNode():
+            heard = any(isinstance(one, SignalSent) and one.name == node.signal for one in sent)
+            same = output["signal"]["data"] == {"to": node.signal}
+            require(heard and same, "{} heard {}, and nobody said so", row.node_id, output)
+        case ApprovalNode():
+            said = [one for one in sent if isinstance(one, ApprovalDecision) and one.task_id == row.task_id]
+            require(bool(said) and said[0].approved and output["approved"], "{} was not approved", row.node_id)
+        case WorkflowNode():
+            told = [one for one in sent if isinstance(one, TaskCompleted) and one.task_id == row.task_id]
+            same = any(one.worker_id is None and one.output == row.output for one in told)
+            require(same, "{} has the output {}, which no child gave", row.node_id, row.output)
+        case _:
+            pass

@@ -1,0 +1,70 @@
+"""Nodes that somebody adds to a job from outside, while it runs."""
+
+import asyncio
+from collections.abc import Sequence
+
+import orjson
+
+from dagmaster.errors import Conflict, Invalid, JobEnded
+from dagmaster.model.added import awaited, may_add
+from dagmaster.model.dynamic_nodes import read_slice
+from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.store.connect import Connection
+from dagmaster.store.jobs import get_job
+from dagmaster.store.mailbox import add_mail
+from dagmaster.store.notifications import MAIL
+from dagmaster.store.statements import run
+
+# A note for each unknown id would be too long.
+NAMED = 5
+POLL_SECONDS = 0.03
+
+
+async def add_to_job(conn: Connection, job_id: int, slices: Sequence[bytes], *, actor: str | None = None) -> list[str]:
+    """The ids of the nodes, which the job's owner takes in within a moment. Raises Invalid, UnknownJob, JobEnded."""
+    parts = [read_slice(one) for one in slices]
+    nodes = [node for part in parts for node in part.nodes]
+    ids = [node.node_id for node in nodes]
+    for node in nodes:
+        if not may_add(None, node.node_id):
+            raise Invalid(f"the id of a node that is added from outside is `added.` and a number, not {node.node_id!r}")
+        if node.type == "task" and node.queue is None:
+            raise Invalid(f"{node.node_id} needs a queue")
+    job = await get_job(conn, job_id)
+    if job["status"] in JOB_TERMINAL:
+        raise JobEnded(f"job {job_id} is {job['status']}: nothing can be added to it")
+    await _check_known(conn, job_id, {one for node in nodes for one in awaited(node)} - set(ids))
+    rows = [
+        {"job_id": job_id, "kind": "added", "output": orjson.Fragment(one), "data": {"actor": actor}} for one in slices
+    ]
+    await add_mail(conn, rows)
+    await conn.execute(f"NOTIFY {MAIL}")
+    return ids
+
+
+async def _check_known(conn: Connection, job_id: int, node_ids: set[str]) -> None:
+    """One that is on its way by mail is not known yet: it is added together with what waits for it, or awaited."""
+    if not node_ids:
+        return
+    cursor = await run(conn, "known_nodes", {"job_id": job_id, "node_ids": sorted(node_ids)})
+    unknown = sorted(node_ids - {row["node_id"] for row in await cursor.fetchall()})
+    if unknown:
+        raise Invalid(f"job {job_id} has no node {', '.join(unknown[:NAMED])} that could be waited for")
+
+
+async def until_added(conn: Connection, job_id: int, node_ids: Sequence[str], *, seconds: float) -> bool:
+    """Whether the owner has taken them in, or had no time for it yet. Raises JobEnded, and Conflict when it refused."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        values = {"job_id": job_id, "node_ids": list(node_ids)}
+        standing = await (await run(conn, "added_standing", values)).fetchone()
+        if standing is None or standing["known"] == len(node_ids):
+            return standing is not None
+        if standing["status"] in JOB_TERMINAL:
+            raise JobEnded(f"job {job_id} is {standing['status']}: what was added came too late")
+        if not standing["is_unread"]:
+            refusal = await (await run(conn, "last_refusal", {"job_id": job_id})).fetchone()
+            raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'what was added is refused'}")
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,151 @@
+"""Where a job stands, how its workflow went before, and when it may be over by that."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from time import monotonic
+from typing import Any
+
+from dagmaster.errors import UnknownJob
+from dagmaster.explain.estimate import TIMED, Estimate, Usual, estimate
+from dagmaster.model.graph import Graph, NodeType
+from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
+from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
+from dagmaster.store.connect import Connection
+from dagmaster.store.pinned import PinnedGraphs
+from dagmaster.store.statements import fetch
+from dagmaster.store.tasks import unserved
+
+HISTORY_SECONDS = 30.0
+KEEP_HISTORIES = 200
+MOST_JOBS, FEWEST_JOBS = 20, 3
+MOST_NODES = 10_000  # of all those jobs together
+MOST_CHILDREN = 100  # of each fan-out
+TOLERANCE = 0.1
+WINDOW = 5_000  # of the newest jobs, in which completed ones are looked for
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    job_id: int
+    job: JobStanding
+    workflow_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The definition of a job, and how long its nodes took in other jobs."""
+
+    graph: Graph
+    usual: Mapping[str, Usual]
+
+
+async def standing_of(conn: Connection, job_id: int) -> Standing:
+    """All of it is read in one moment."""
+    rows = await fetch(conn, "job_standing", {"job_id": job_id})
+    if not rows:
+        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
+    first = rows[0]
+    nodes = {row["node_id"]: _node(row) for row in rows if row["node_id"] is not None}
+    status = JobStatus(first["job_status"])
+    job = JobStanding(status, first["now"], nodes, first["job_completed_at"], first["paused_at"])
+    return Standing(job_id, job, first["workflow_hash"])
+
+
+def _node(row: Row) -> NodeStanding:
+    return NodeStanding(
+        NodeStatus.FAILED if row["status"] == EndedBy.CANCELLED else NodeStatus(row["status"]),
+        row["dispatched_at"],
+        row["started_at"],
+        row["completed_at"],
+        row["not_before"],
+        _fan(row) if row["counts"] is not None else None,
+        row["added"] or {},
+        row["may_fail"],
+        is_cancelled=row["status"] == EndedBy.CANCELLED,
+    )
+
+
+def _fan(row: Row) -> FanStanding:
+    counts: dict[str, int] = row["counts"]
+    return FanStanding(
+        max(row["items"] or 0, sum(counts.values())),
+        counts,
+        row["retries"],
+        row["last_ended_at"],
+        row["newest_started_at"],
+        row["child_seconds"],
+    )
+
+
+class Histories:
+    """How workflows usually go, looked up again when it is old: those who look at a job often ask for it each time."""
+
+    def __init__(
+        self, pinned: PinnedGraphs | None = None, *, keep: int = KEEP_HISTORIES, seconds: float = HISTORY_SECONDS
+    ) -> None:
+        self._pinned = pinned or PinnedGraphs()
+        self._known: dict[str, tuple[float, History]] = {}
+        self._keep, self._seconds = keep, seconds
+
+    async def estimate(self, conn: Connection, standing: Standing) -> Estimate | None:
+        """None for a job that does not run, and for one with a task that no worker takes: nobody knows for how long."""
+        if standing.job.status is not JobStatus.RUNNING or standing.job.paused_at is not None:
+            return None
+        if has_queued(standing.job) and await unserved(conn, standing.job_id):
+            return None
+        history = await self._of(conn, standing.workflow_hash)
+        return estimate(history.graph, standing.job, history.usual) if history is not None else None
+
+    async def _of(self, conn: Connection, workflow_hash: str) -> History | None:
+        until, known = self._known.get(workflow_hash, (0.0, None))
+        if known is not None and monotonic() < until:
+            return known
+        if known is not None:  # Whoever asks meanwhile gets the old one.
+            self._known[workflow_hash] = (monotonic() + self._seconds, known)
+        graph = known.graph if known is not None else await self._pinned.find(conn, workflow_hash)
+        if graph is None:
+            return None
+        found = History(graph, await usual_times(conn, graph))
+        if len(self._known) >= self._keep and workflow_hash not in self._known:
+            del self._known[next(iter(self._known))]
+        self._known[workflow_hash] = (monotonic() + self._seconds, found)
+        return found
+
+
+def has_queued(job: JobStanding) -> bool:
+    return any(
+        node.status is NodeStatus.DISPATCHED or (node.fan is not None and node.fan.counts.get(NodeStatus.DISPATCHED))
+        for node in job.nodes.values()
+    )
+
+
+async def usual_times(conn: Connection, graph: Graph) -> dict[str, Usual]:
+    """By node, of those that take time; without those of which the last completed jobs know nothing."""
+    timed = [node for node in graph.nodes.values() if node.type in TIMED]
+    values = {
+        "workflow_id": graph.workflow.workflow_id,
+        "workflow_hash": graph.workflow.content_hash,
+        "node_ids": [node.node_id for node in timed],
+        "fan_outs": [node.node_id for node in timed if node.type is NodeType.FAN_OUT],
+        "jobs": max(min(MOST_JOBS, MOST_NODES // max(len(timed), 1)), FEWEST_JOBS),
+        "children": MOST_CHILDREN,
+        "window": WINDOW,
+    }
+    rows = await fetch(conn, "usual_times", values)
+    return {row["node_id"]: _usual(row) for row in rows}
+
+
+def _usual(row: Row) -> Usual:
+    parallel = row["parallel"] or 1.0
+    if parallel > 1:  # A number of workers, on average not all of them busy, by clocks that are not quite the same.
+        parallel = float(max(ceil(parallel - TOLERANCE), 1))
+    return Usual(
+        row["run_seconds"],
+        row["wait_seconds"] or 0.0,
+        row["items"],
+        parallel,
+        row["is_skipped"],
+    )

@@ -1,0 +1,179 @@
+"""Why a job, or a node of it, does not run: its state and the facts around it, read in one moment."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from dagmaster.engine.change_set import Rules
+from dagmaster.engine.state import JobState, NodeState, is_executed, new_job, restore
+from dagmaster.errors import NotFound, UnknownJob, UnknownNode
+from dagmaster.explain import explanation
+from dagmaster.explain.facts import Consumer, Explanation, Facts, OwnerFacts, Progress, QueueFacts
+from dagmaster.model.graph import Graph, NodeType
+from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.store.connect import Connection
+from dagmaster.store.handlers import known_handlers
+from dagmaster.store.instances import is_orchestrated
+from dagmaster.store.jobs import node_of
+from dagmaster.store.pinned import PinnedGraphs
+from dagmaster.store.statements import fetch, run
+
+Row = Mapping[str, Any]
+
+# An owner that has been silent for half of the time after which it is given up has missed more than one beat.
+SILENT = 0.5
+MAX_DETAILS = 20
+DECIDING = (NodeType.CONDITIONAL, NodeType.FAN_OUT)
+
+
+class _Queue(NamedTuple):
+    """`is_closed` when the job's owner lets nothing more into it."""
+
+    name: str
+    facts: QueueFacts
+    is_closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    job: JobState
+    facts: Facts
+    rules: Rules
+    now: datetime
+
+
+async def explain_job(
+    conn: Connection, job_id: int, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
+) -> Explanation:
+    """Raises UnknownJob. Opens a transaction of its own. Those who ask often have `pinned`."""
+    it = await _look(conn, job_id, None, threshold_seconds, pinned)
+    return explanation.explain_job(it.job, it.facts, it.now, it.rules)
+
+
+async def explain_node(
+    conn: Connection, job_id: int, node_id: str, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
+) -> Explanation:
+    """Raises UnknownJob and UnknownNode. Opens a transaction of its own."""
+    it = await _look(conn, job_id, node_id, threshold_seconds, pinned)
+    return explanation.explain_node(it.job, node_id, it.facts, it.now, it.rules)
+
+
+async def _look(
+    conn: Connection, job_id: int, node_id: str | None, threshold_seconds: float, pinned: PinnedGraphs | None
+) -> _Moment:
+    """The facts about one node, or about all that are open."""
+    async with conn.transaction():
+        await run(conn, "explain_snapshot")
+        row = await _job_row(conn, job_id, threshold_seconds)
+        job = await _load(conn, row, pinned or PinnedGraphs())
+        if node_id is not None and node_id not in job.nodes:
+            raise UnknownNode(f"job {job_id} has no node {node_id!r}; `dagmaster show {job_id}` lists them")
+        wanted = [job.nodes[node_id]] if node_id is not None else _open_nodes(job)
+        queues = await _queues(conn, wanted, row["owner_id"])
+        tasks = await fetch(conn, "explain_tasks", {"job_id": job_id})
+        is_there = await is_orchestrated(conn, threshold_seconds=threshold_seconds)
+        facts = Facts(
+            _owner(row, threshold_seconds, is_there=is_there),
+            row["orchestrators"] if is_there else 0,
+            threshold_seconds,
+            {queue.name: queue.facts for queue in queues},
+            ahead={one["node_id"]: one["ahead"] for one in tasks if one["ahead"] is not None},
+            holders={one["node_id"]: one["worker_id"] for one in tasks if one["worker_id"] is not None},
+            errors=await _errors(conn, job, wanted),
+            progress=await _progress(conn, job, wanted),
+            children=await _children(conn, job, wanted),
+            unregistered=await _unregistered(conn, wanted),
+        )
+    return _Moment(job, facts, Rules(closed_queues={queue.name for queue in queues if queue.is_closed}), row["now"])
+
+
+async def _job_row(conn: Connection, job_id: int, threshold_seconds: float) -> Row:
+    values = {"job_id": job_id, "threshold_seconds": threshold_seconds}
+    row = await (await run(conn, "explain_job", values)).fetchone()
+    if row is None:
+        raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
+    return row
+
+
+async def _load(conn: Connection, row: Row, pinned: PinnedGraphs) -> JobState:
+    """The job as its owner would have it in memory, whether it has one or not, without what its nodes hold."""
+    graph = await pinned.find(conn, row["workflow_hash"])
+    if graph is None:
+        raise NotFound(f"the pinned definition of job {row['job_id']} is not in dag_workflows")
+    job = new_job(row["job_id"], graph, {}, row["created_at"], priority=row["priority"])
+    job.status = JobStatus(row["status"])
+    job.started_at, job.completed_at = row["started_at"], row["completed_at"]
+    job.error, job.failed_node = row["error_message"], row["failed_node"]
+    job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
+    deciding = [node.node_id for node in graph.nodes.values() if node.type in DECIDING]
+    nodes = await run(conn, "explain_nodes", {"job_id": job.job_id, "deciding": deciding})
+    restore(job, [_node(one, graph) for one in await nodes.fetchall()])
+    return job
+
+
+def _node(row: Row, graph: Graph) -> NodeState:
+    node = node_of(row, graph, row["definition"].encode() if row["definition"] is not None else None)
+    node.output = row["output"].encode() if row["output"] is not None else None
+    return node
+
+
+def _open_nodes(job: JobState) -> list[NodeState]:
+    return [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
+
+
+def _owner(row: Row, threshold_seconds: float, *, is_there: bool) -> OwnerFacts:
+    beat = row["beat_seconds_ago"]
+    beats = row["owner_runs"] and beat is not None and beat < threshold_seconds * SILENT
+    return OwnerFacts(row["owner_id"], round(beat, 1) if beat is not None else None, bool(beats and is_there))
+
+
+async def _queues(conn: Connection, nodes: Iterable[NodeState], owner_id: str | None) -> list[_Queue]:
+    """Those that these nodes need."""
+    names = sorted({node.task_queue for node in nodes if is_executed(node)})
+    if not names:
+        return []
+    found = await fetch(conn, "explain_queues", {"queues": names, "owner_id": owner_id})
+    workers = await fetch(conn, "explain_consumers", {"queues": names})
+    return [_queue(row, [one for one in workers if row["queue"] in one["queues"]]) for row in found]
+
+
+def _queue(row: Row, workers: Iterable[Row]) -> _Queue:
+    return _Queue(row["queue"], QueueFacts(row["depth"], row["most"], tuple(map(_consumer, workers))), row["is_closed"])
+
+
+def _consumer(row: Row) -> Consumer:
+    handlers = frozenset(row["handlers"]) if row["handlers"] is not None else None
+    return Consumer(row["worker_id"], handlers, row["concurrency"], row["running"], row["stuck"], row["is_taking"])
+
+
+async def _errors(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, str]:
+    """Of nodes that wait for another attempt; of some of them when there are many."""
+    retrying = [node.node_id for node in nodes if node.status is NodeStatus.READY and node.not_before is not None]
+    if not retrying:
+        return {}
+    values = {"job_id": job.job_id, "node_ids": retrying[:MAX_DETAILS]}
+    rows = await fetch(conn, "explain_errors", values)
+    return {row["node_id"]: row["error_message"] for row in rows if row["error_message"]}
+
+
+async def _progress(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, Progress]:
+    running = [job.task_id(node) for node in nodes if node.status is NodeStatus.RUNNING and is_executed(node)]
+    if not running:
+        return {}
+    rows = await fetch(conn, "explain_progress", {"task_ids": running[:MAX_DETAILS]})
+    return {row["node_id"]: Progress(row["progress_percent"], row["progress_message"]) for row in rows}
+
+
+async def _children(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, int]:
+    """The jobs that these nodes wait for."""
+    calling = [job.task_id(node) for node in nodes if node.spec.child_job is not None]
+    if not calling:
+        return {}
+    rows = await fetch(conn, "explain_children", {"job_id": job.job_id, "task_ids": calling})
+    return {row["parent_node_id"]: row["job_id"] for row in rows}
+
+
+async def _unregistered(conn: Connection, nodes: Iterable[NodeState]) -> frozenset[str]:
+    names = {node.task.handler for node in nodes if is_executed(node)}
+    return frozenset(names - await known_handlers(conn, names)) if names else frozenset()

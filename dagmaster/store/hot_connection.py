@@ -1,0 +1,170 @@
+"""A connection for loops that run the same few statements again and again, with pauses between them."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, abc, pq
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.rows import DictRow
+
+_CANCEL_SECONDS = 5.0
+_SUCCESS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A statement that the server knows by name, with the converter of its parameters and rows."""
+
+    name: bytes
+    transformer: abc.Transformer
+
+
+class HotConnection(AsyncConnection[DictRow]):
+    """`fetch_prepared` talks to libpq directly, without cursors and generators.
+
+    After a pause the processor's caches are cold, and every line of Python between two waits costs several times its
+    usual price: the general way took 0.35 ms for `SELECT 1` where this one takes 0.17.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._statements: dict[bytes, _Prepared] = {}
+        self._numbers = itertools.count()
+
+    async def fetch_prepared(self, text: bytes, values: Sequence[Any]) -> list[DictRow]:
+        """All rows of a statement; it is prepared when it runs for the first time."""
+        async with self.lock:
+            prepared = self._statements.get(text) or await self._prepare(text)
+            self._send(prepared, values)
+            [result, *_] = await self._results()
+        return _rows(prepared, result)
+
+    async def fetch_atomically(self, statements: Sequence[tuple[bytes, Sequence[Any]]]) -> list[list[DictRow]]:
+        """The rows of each statement; all run in one transaction and one round trip."""
+        async with self.lock:
+            prepared = [self._statements.get(text) or await self._prepare(text) for text, _ in statements]
+            self.pgconn.enter_pipeline_mode()
+            try:
+                for one, (_, values) in zip(prepared, statements, strict=True):
+                    self._send(one, values)
+                self.pgconn.pipeline_sync()
+                results = await self._results()
+            finally:
+                if self.pgconn.status == pq.ConnStatus.OK:
+                    self.pgconn.exit_pipeline_mode()
+        return [_rows(one, result) for one, result in zip(prepared, results, strict=False)]
+
+    def forget_prepared(self) -> None:
+        """Prepare every statement again when it is run next: the schema has changed."""
+        self._statements.clear()
+
+    async def _prepare(self, text: bytes) -> _Prepared:
+        name = f"dagmaster_{next(self._numbers)}".encode()
+        self.pgconn.send_prepare(name, text)
+        [result, *_] = await self._results()
+        _check(result)
+        prepared = self._statements[text] = _Prepared(name, Transformer(self))
+        return prepared
+
+    def _send(self, prepared: _Prepared, values: Sequence[Any]) -> None:
+        parameters = prepared.transformer.dump_sequence(values, [PyFormat.TEXT] * len(values))
+        self.pgconn.send_query_prepared(prepared.name, parameters)
+
+    async def _results(self) -> list[pq.abc.PGresult]:
+        """At least one, or an error."""
+        answer = _Answer(self.pgconn)
+        try:
+            return await answer.received()
+        except asyncio.CancelledError:
+            await self._cancel(answer)
+            raise
+
+    async def _cancel(self, answer: "_Answer") -> None:
+        """End the statement, so that the connection can be used again; else close the connection."""
+        try:
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await self.cancel_safe(timeout=_CANCEL_SECONDS)
+                await answer.received()
+        except BaseException as error:
+            self.pgconn.finish()
+            if not isinstance(error, TimeoutError | psycopg.Error):
+                raise
+
+
+class _Answer:
+    """Sends what libpq has not sent yet and reads until all statements are answered."""
+
+    def __init__(self, pgconn: pq.abc.PGconn) -> None:
+        self._pgconn = pgconn
+        self._in_pipeline = pgconn.pipeline_status != pq.PipelineStatus.OFF
+        self._results: list[pq.abc.PGresult] = []
+        self._is_sending = False
+        self._is_complete: asyncio.Future[None] | None = None
+
+    async def received(self) -> list[pq.abc.PGresult]:
+        loop, socket = asyncio.get_running_loop(), self._pgconn.socket
+        self._is_complete = loop.create_future()
+        self._is_sending = bool(self._pgconn.flush())
+        loop.add_reader(socket, self._attempt, self._read)
+        if self._is_sending:
+            loop.add_writer(socket, self._attempt, self._write)
+        try:
+            await self._is_complete
+        finally:
+            loop.remove_reader(socket)
+            if self._is_sending:
+                loop.remove_writer(socket)
+        if not self._results:
+            raise psycopg.OperationalError("the connection is lost")
+        return self._results
+
+    def _attempt(self, call: Callable[[], None]) -> None:
+        assert self._is_complete is not None
+        try:
+            call()
+        except psycopg.Error as error:
+            if not self._is_complete.done():
+                self._is_complete.set_exception(error)
+
+    def _write(self) -> None:
+        if not self._pgconn.flush():
+            self._is_sending = False
+            asyncio.get_running_loop().remove_writer(self._pgconn.socket)
+
+    def _read(self) -> None:
+        assert self._is_complete is not None
+        self._pgconn.consume_input()
+        was_end = False
+        while not self._is_complete.done() and not self._pgconn.is_busy():
+            result = self._pgconn.get_result()
+            if result is not None:
+                self._results.append(result)
+            if self._is_last(result, was_end=was_end):
+                self._is_complete.set_result(None)
+            was_end = result is None
+
+    def _is_last(self, result: pq.abc.PGresult | None, *, was_end: bool) -> bool:
+        """None ends the results of a statement, and without a pipeline there is one. A second None ends everything:
+        the connection is lost.
+        """
+        if result is None:
+            return was_end or not self._in_pipeline
+        return result.status == pq.ExecStatus.PIPELINE_SYNC
+
+
+def _check(result: pq.abc.PGresult) -> None:
+    if result.status not in _SUCCESS:
+        raise psycopg.errors.error_from_result(result)
+
+
+def _rows(prepared: _Prepared, result: pq.abc.PGresult) -> list[DictRow]:
+    _check(result)
+    if not result.ntuples:
+        return []
+    names = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
+    prepared.transformer.set_pgresult(result)
+    return prepared.transformer.load_rows(0, result.ntuples, lambda values: dict(zip(names, values, strict=True)))

@@ -1,0 +1,135 @@
+"""What people ask of a job: cancel, pause, go on, try again. Its owner is told, and does it. And what of a worker."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownNode, UnknownWorker
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
+from dagmaster.store.connect import Connection
+from dagmaster.store.instances import want_worker
+from dagmaster.store.jobs import get_job_head
+from dagmaster.store.mailbox import add_mail
+from dagmaster.store.notifications import MAIL
+from dagmaster.store.statements import run
+from dagmaster.store.viewing import note_command
+
+POLL_SECONDS = 0.03
+# By command.
+WANTED = {"drain": "drain", "stop": "stop", "resume": "run"}
+
+Row = dict[str, Any]
+
+
+async def request_cancel(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> Row:
+    """The job as it was; raises JobEnded (ruling D-12)."""
+    job = await _live_job(conn, job_id, "cancelled")
+    await _tell(conn, job_id, "cancel", actor=actor, reason=reason)
+    return job
+
+
+async def request_pause(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> Row:
+    job = await _live_job(conn, job_id, "paused")
+    if job["paused_at"] is not None:
+        raise Conflict(f"job {job_id} is paused already, by {job['paused_by'] or 'somebody'}")
+    await _tell(conn, job_id, "pause", actor=actor, reason=reason)
+    return job
+
+
+async def request_resume(conn: Connection, job_id: int, *, actor: str | None) -> Row:
+    job = await _live_job(conn, job_id, "resumed")
+    if job["paused_at"] is None:
+        raise Conflict(f"job {job_id} is not paused")
+    await _tell(conn, job_id, "resume", actor=actor)
+    return job
+
+
+async def request_retry(
+    conn: Connection, job_id: int, node_id: str | None, *, actor: str | None, threshold_seconds: float
+) -> Row:
+    """A failed job is reopened; in a running one a node's back-off is cut short. None stands for all that failed."""
+    job = await get_job_head(conn, job_id)
+    if node_id is not None:
+        await _check_node(conn, job, node_id)
+    if job["status"] == JobStatus.FAILED:
+        await _reopen(conn, job_id, node_id, actor, threshold_seconds)
+    elif job["status"] in JOB_TERMINAL:
+        raise JobEnded(f"job {job_id} is {job['status']}: only a failed job can be tried again")
+    elif node_id is None:
+        raise Conflict(f"job {job_id} is {job['status']}: nothing in it has failed for good")
+    elif await _status_of(conn, job_id, node_id) == NodeStatus.FAILED:
+        raise Conflict(f"node {node_id!r} has failed for good, and job {job_id} goes on without it")
+    else:
+        await _tell(conn, job_id, "retry", node_id=node_id, actor=actor)
+    return job
+
+
+async def _check_node(conn: Connection, job: Row, node_id: str) -> None:
+    job_id = job["job_id"]
+    node = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if node is None:
+        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+    waits = node["status"] == NodeStatus.READY and node["not_before"] is not None
+    if node["status"] != NodeStatus.FAILED and not waits:
+        raise Conflict(f"node {node_id!r} is {node['status']}: only one that has failed can be tried again")
+
+
+async def _status_of(conn: Connection, job_id: int, node_id: str) -> str | None:
+    node = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
+    return node["status"] if node is not None else None
+
+
+async def _reopen(
+    conn: Connection, job_id: int, node_id: str | None, actor: str | None, threshold_seconds: float
+) -> None:
+    data = orjson.dumps({"actor": actor}).decode()
+    values = {"job_id": job_id, "node_id": node_id, "data": data, "threshold_seconds": threshold_seconds}
+    if await (await run(conn, "reopen_job", values)).fetchone() is not None:
+        return
+    job = await get_job_head(conn, job_id)
+    if "removal" in job["metadata"]:
+        raise Conflict(f"job {job_id} is old and is just being removed")
+    if job["owner_id"] is not None:
+        raise Conflict(f"job {job_id} is being tried again already")
+    raise Unavailable(
+        "no orchestrator is running that could try the job again; "
+        "start one, for example with `dagmaster dev`, and try again"
+    )
+
+
+async def _live_job(conn: Connection, job_id: int, wish: str) -> Row:
+    job = await get_job_head(conn, job_id)
+    if job["status"] in JOB_TERMINAL:
+        raise JobEnded(f"job {job_id} is {job['status']} and cannot be {wish}")
+    return job
+
+
+async def _tell(conn: Connection, job_id: int, kind: str, *, node_id: str | None = None, **data: str | None) -> None:
+    await add_mail(conn, [{"job_id": job_id, "kind": kind, "node_id": node_id, "data": data}])
+    await conn.execute(f"NOTIFY {MAIL}")
+
+
+async def until(conn: Connection, job_id: int, holds: Callable[[Row], bool], *, seconds: float) -> Row:
+    """The job when it is as asked for, or as it is when that took too long."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        job = await get_job_head(conn, job_id)
+        if holds(job) or asyncio.get_running_loop().time() > deadline:
+            return job
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def steer_worker(conn: Connection, worker_id: str, command: str, *, actor: str | None) -> str:
+    """What is wanted of it now; it hears of it within seconds, and the audit has it. Raises UnknownWorker, and
+    Conflict for one that is gone.
+    """
+    wanted = WANTED[command]
+    async with conn.transaction():  # What is done is in the audit, and nothing else is.
+        if not await want_worker(conn, worker_id, wanted):
+            if await (await run(conn, "find_worker", {"worker_id": worker_id})).fetchone() is None:
+                raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; `dagmaster workers` lists them")
+            raise Conflict(f"worker {worker_id} has stopped or was lost")
+        await note_command(conn, {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id})
+    return wanted

@@ -1,0 +1,158 @@
+"""Wake-ups through LISTEN and NOTIFY: hints that save waiting for the next poll. Nothing depends on them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import LiteralString
+
+import psycopg
+
+from dagmaster.errors import DatabaseUnavailable
+from dagmaster.store.connect import LOST, Connection, connect
+
+log = logging.getLogger(__name__)
+
+MAIL: LiteralString = "dagmaster_mail"
+TASKS: LiteralString = "dagmaster_tasks"
+RELOAD: LiteralString = "dagmaster_reload"
+
+_LISTEN: Mapping[str, LiteralString] = {
+    MAIL: "LISTEN dagmaster_mail",
+    TASKS: "LISTEN dagmaster_tasks",
+    RELOAD: "LISTEN dagmaster_reload",
+}
+_NOTIFY: Mapping[str, LiteralString] = {
+    MAIL: "NOTIFY dagmaster_mail",
+    TASKS: "NOTIFY dagmaster_tasks",
+    RELOAD: "NOTIFY dagmaster_reload",
+}
+
+# A notification in every commit would serialise the commits of all processes: one may ride along only now and then.
+RIDE_INTERVAL_SECONDS = 0.001
+MIN_INTERVAL_SECONDS = 0.003
+NOT_URGENT_SECONDS = 0.05
+RECONNECT_SECONDS = 1.0
+
+
+class Notifier:
+    """Sends and hears notifications on one connection: what was asked for since the last time is sent at most once in a
+    few milliseconds, and what is heard is passed on at once.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._calls: dict[str, Callable[[], None]] = {}
+        self._due: set[str] = set()
+        self._last_ride = 0.0
+        self._next_send = 0.0
+        self._wake = asyncio.Event()
+        self._lost: psycopg.Error | None = None
+
+    def on(self, channel: str, call: Callable[[], None]) -> None:
+        """Call this when the channel is notified."""
+        self._calls[channel] = call
+        self._wake.set()
+
+    def notify(self, channel: str, *, urgent: bool = True) -> None:
+        """What is not urgent waits a little for something that is."""
+        self._due.add(channel)
+        if urgent:
+            self._wake.set()
+        else:
+            asyncio.get_running_loop().call_later(NOT_URGENT_SECONDS, self._wake_if_due)
+
+    def can_piggyback(self) -> bool:
+        """Whether the caller's next commit may carry a notification itself, which is the quickest way."""
+        now = monotonic()
+        if now - self._last_ride < RIDE_INTERVAL_SECONDS:
+            return False
+        self._last_ride = now
+        return True
+
+    def _wake_if_due(self) -> None:
+        if self._due:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                conn = await connect(self._dsn, application="dagmaster signals", durable=False)
+                async with conn:
+                    await self._serve(conn)
+            except (*LOST, DatabaseUnavailable) as error:
+                log.debug("the notifier lost its connection: %s", error)
+                await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _serve(self, conn: Connection) -> None:
+        conn.add_notify_handler(lambda notification: self._hear(notification.channel))
+        heard: set[str] = set()
+        self._lost = None
+        while True:
+            for channel in self._calls.keys() - heard:
+                await conn.execute(_LISTEN[channel])
+                heard.add(channel)
+                self._hear(channel)  # What came before we listened.
+            await self._send(conn)
+            await self._rest(conn)
+
+    async def _send(self, conn: Connection) -> None:
+        if not self._due:
+            return
+        now = monotonic()
+        if now < self._next_send:
+            asyncio.get_running_loop().call_later(self._next_send - now, self._wake_if_due)
+            return
+        due, self._due = self._due, set()
+        for channel in due:
+            await conn.execute(_NOTIFY[channel])
+        self._next_send = monotonic() + MIN_INTERVAL_SECONDS
+
+    async def _rest(self, conn: Connection) -> None:
+        """Until there is something to do; what the server sends meanwhile is read as it comes."""
+        self._pass_on(conn)  # The last answer may have brought some along.
+        loop = asyncio.get_running_loop()
+        # The number that was added is the one to remove: a connection that broke has none any more.
+        socket = conn.fileno()
+        loop.add_reader(socket, self._read, conn)
+        try:
+            await self._wake.wait()
+        finally:
+            loop.remove_reader(socket)
+        self._wake.clear()
+        if self._lost is not None:
+            raise self._lost
+
+    def _read(self, conn: Connection) -> None:
+        try:
+            conn.pgconn.consume_input()
+        except psycopg.Error as error:
+            self._lost = error
+            self._wake.set()
+            return
+        self._pass_on(conn)
+
+    def _pass_on(self, conn: Connection) -> None:
+        while (notification := conn.pgconn.notifies()) is not None:
+            self._hear(notification.relname.decode())
+
+    def _hear(self, channel: str) -> None:
+        self._calls[channel]()
+
+
+async def listen(dsn: str, calls: Mapping[str, Callable[[], None]]) -> None:
+    """Call what belongs to each channel when it is notified, until cancelled."""
+    while True:
+        try:
+            conn = await connect(dsn, application="dagmaster listener")
+            async with conn:
+                for channel in calls:
+                    await conn.execute(_LISTEN[channel])
+                for call in calls.values():  # What came before we listened.
+                    call()
+                async for notification in conn.notifies():
+                    calls[notification.channel]()
+        except (*LOST, DatabaseUnavailable) as error:
+            log.debug("listener lost its connection: %s", error)
+            await asyncio.sleep(RECONNECT_SECONDS)

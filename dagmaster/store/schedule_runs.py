@@ -1,0 +1,235 @@
+"""Jobs that schedules start: when they are due, when somebody asks for one, and for times gone by."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import orjson
+
+from dagmaster.errors import Conflict, Invalid, NotFound
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.graph import Graph
+from dagmaster.model.schedule import next_time, times_between
+from dagmaster.model.schedule_runs import Due, find_due, inputs_at, show_time
+from dagmaster.model.workflow import Workflow
+from dagmaster.store.connect import Connection, encode_rows, storable
+from dagmaster.store.jobs import NewJob, Submitted, submit_many
+from dagmaster.store.schedules import get_schedule, rule_of
+from dagmaster.store.statements import run
+
+SUBMITTER = "schedule"
+MAX_BACKFILL = 1000
+MAX_TIMES = 100_000
+EARLIEST = datetime(1970, 1, 2, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """Of all `times` in the range, `existing` had a job before. `left` are for another call."""
+
+    times: int
+    existing: int
+    submitted: int
+    left: int
+    first: datetime | None
+    last: datetime | None
+    job_ids: tuple[int, ...] = ()
+
+
+async def claim_due(conn: Connection, seen: Sequence[str]) -> dict[str, Any] | None:
+    """A schedule that is due and none of `seen`, locked in the caller's transaction."""
+    return await (await run(conn, "claim_due_schedule", {"seen": list(seen)})).fetchone()
+
+
+async def seconds_to_next(conn: Connection) -> float | None:
+    """Until the next schedule is due; None when there is none."""
+    row = await (await run(conn, "seconds_to_next_schedule")).fetchone()
+    return row["seconds"] if row else None
+
+
+async def fire(conn: Connection, row: Mapping[str, Any], *, threshold_seconds: float) -> Due:
+    """Start what is due of a claimed schedule and move it on, in the caller's transaction: both or nothing."""
+    graph = _graph_of(row["workflow_hash"], row["definition"])
+    schedule = graph.workflow.schedule
+    assert schedule is not None
+    due = find_due(schedule, row["next_at"], row["now"])
+    if due.times:
+        jobs = [_new_job(graph, at) for at in due.times]
+        submitted = await submit_many(conn, jobs, threshold_seconds=threshold_seconds, source_app="orchestrator")
+        await _note_fired(conn, graph, zip(due.times, submitted, strict=True), row["now"], "orchestrator")
+    if due.missed:
+        await _note_missed(conn, row["schedule_id"], due)
+    last = due.times[-1] if due.times else None
+    await run(conn, "move_schedule", {"schedule_id": row["schedule_id"], "next_at": due.next_at, "last_at": last})
+    return due
+
+
+async def pass_over(conn: Connection, row: Mapping[str, Any], error: str) -> None:
+    """It cannot be started: say so and go on with the next time, or with none when even that is not to be found."""
+    try:
+        next_at = next_time(rule_of(row), row["now"])
+    except Conflict:
+        next_at = None
+    data = {"schedule_id": row["schedule_id"], "count": 1, "first": show_time(row["next_at"])}
+    await run(conn, "note_missed", {"data": orjson.dumps(data).decode(), "error": storable(error)})
+    await run(conn, "move_schedule", {"schedule_id": row["schedule_id"], "next_at": next_at, "last_at": None})
+
+
+async def trigger(
+    conn: Connection, schedule_id: str, *, actor: str | None, threshold_seconds: float, source_app: str = "cli"
+) -> tuple[Submitted, datetime]:
+    """Start a job as the schedule would, now; also of one that is paused."""
+    row = await get_schedule(conn, schedule_id)
+    graph = await _load_graph(conn, row)
+    at: datetime = row["now"].replace(microsecond=0)
+    job = _new_job(graph, at, actor=actor, is_asked_for=True)
+    async with conn.transaction():
+        [submitted] = await submit_many(conn, [job], threshold_seconds=threshold_seconds, source_app=source_app)
+        await _note_fired(conn, graph, [(at, submitted)], at, source_app, actor=actor, is_asked_for=True)
+    return submitted, at
+
+
+async def backfill(
+    conn: Connection,
+    schedule_id: str,
+    start: datetime,
+    end: datetime,
+    *,
+    most: int = MAX_BACKFILL,
+    dry_run: bool = False,
+    actor: str | None = None,
+    threshold_seconds: float,
+    source_app: str = "cli",
+) -> Backfilled:
+    """Start a job for each time from `start` on and before `end` that has none, the oldest first, at most `most`.
+
+    What is still to come is left to the schedule. A time without an offset is one of the schedule's timezone.
+    """
+    row = await get_schedule(conn, schedule_id)
+    graph = await _load_graph(conn, row)
+    times = _times_of(graph, start, end, row["now"])
+    wanted = await _without_job(conn, schedule_id, times)
+    chosen = wanted[:most]
+    new: list[int] = []
+    if chosen and not dry_run:
+        new = await _submit_all(conn, graph, chosen, row["now"], actor, threshold_seconds, source_app)
+    return Backfilled(
+        times=len(times),
+        existing=len(times) - len(wanted),
+        submitted=len(new),
+        left=len(wanted) - (0 if dry_run else len(chosen)),
+        first=times[0] if times else None,
+        last=times[-1] if times else None,
+        job_ids=tuple(new),
+    )
+
+
+def _times_of(graph: Graph, start: datetime, end: datetime, now: datetime) -> list[datetime]:
+    schedule = graph.workflow.schedule
+    assert schedule is not None
+    first, last = (at if at.tzinfo else at.replace(tzinfo=ZoneInfo(schedule.timezone)) for at in (start, end))
+    if not EARLIEST <= first < last:
+        raise Invalid(
+            f"the range from {start} to {end} is none: it must begin after 1970, and end behind its beginning"
+        )
+    times = times_between(schedule, first, min(last, now), MAX_TIMES + 1)
+    if len(times) > MAX_TIMES:
+        raise Invalid(f"the range has more than {MAX_TIMES:,} times of the schedule; choose a shorter one")
+    return times
+
+
+async def _without_job(conn: Connection, schedule_id: str, times: Sequence[datetime]) -> list[datetime]:
+    keys = {_key(schedule_id, at): at for at in times}
+    cursor = await run(conn, "find_scheduled", {"submitted_by": SUBMITTER, "keys": list(keys)})
+    taken = {row["idempotency_key"] for row in await cursor.fetchall()}
+    return [at for key, at in keys.items() if key not in taken]
+
+
+async def _submit_all(
+    conn: Connection,
+    graph: Graph,
+    times: Sequence[datetime],
+    now: datetime,
+    actor: str | None,
+    threshold_seconds: float,
+    source_app: str,
+) -> list[int]:
+    jobs = [_new_job(graph, at, actor=actor) for at in times]
+    async with conn.transaction():
+        submitted = await submit_many(conn, jobs, threshold_seconds=threshold_seconds, source_app=source_app)
+        fired = zip(times, submitted, strict=True)
+        await _note_fired(conn, graph, fired, now, source_app, actor=actor, is_backfill=True)
+    return [one.job_id for one in submitted if one.is_new]
+
+
+async def _load_graph(conn: Connection, row: Mapping[str, Any]) -> Graph:
+    cursor = await run(conn, "schedule_definition", {"workflow_hash": row["workflow_hash"]})
+    found = await cursor.fetchone()
+    return _graph_of(row["workflow_hash"], found["definition"] if found else None)
+
+
+def _graph_of(workflow_hash: str, definition: str | None) -> Graph:
+    if definition is None:
+        raise NotFound(
+            f"the definition {workflow_hash[:12]} of the schedule is not in dag_workflows; `dagmaster schedules sync` "
+            "stores it again"
+        )
+    return compile_graph(Workflow.model_validate_json(definition))
+
+
+def _new_job(graph: Graph, at: datetime, *, actor: str | None = None, is_asked_for: bool = False) -> NewJob:
+    """Under a key, so that there is one job for a time, whoever starts it. What is asked for by hand has no time."""
+    workflow = graph.workflow
+    return NewJob(
+        graph,
+        inputs_at(workflow, at),
+        submitted_by=SUBMITTER,
+        idempotency_key=None if is_asked_for else _key(workflow.workflow_id, at),
+        metadata={"schedule_id": workflow.workflow_id, "scheduled_for": show_time(at)},
+        actor=actor or SUBMITTER,
+        schedule_id=workflow.workflow_id,
+        scheduled_for=at,
+    )
+
+
+def _key(schedule_id: str, at: datetime) -> str:
+    return f"schedule:{schedule_id}:{show_time(at)}"
+
+
+async def _note_fired(
+    conn: Connection,
+    graph: Graph,
+    fired: Iterable[tuple[datetime, Submitted]],
+    now: datetime,
+    source_app: str,
+    **more: Any,
+) -> None:
+    schedule_id = graph.workflow.workflow_id
+    events = [
+        {
+            "job_id": one.job_id,
+            "data": {
+                "schedule_id": schedule_id,
+                "scheduled_for": show_time(at),
+                "late_seconds": round((now - at).total_seconds(), 3),
+                **more,
+            },
+        }
+        for at, one in fired
+        if one.is_new
+    ]
+    if events:
+        await run(conn, "note_fired", {"events": encode_rows(events), "source_app": source_app})
+
+
+async def _note_missed(conn: Connection, schedule_id: str, due: Due) -> None:
+    data = {
+        "schedule_id": schedule_id,
+        "count": len(due.missed),
+        "is_more": due.is_more,
+        "first": show_time(due.missed[0]),
+        "last": show_time(due.missed[-1]),
+    }
+    await run(conn, "note_missed", {"data": orjson.dumps(data).decode(), "error": None})

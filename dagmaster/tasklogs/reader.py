@@ -1,0 +1,180 @@
+"""Read the log of one attempt at a node, also while it is written."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus
+from dagmaster.tasklogs.contract import READ_BYTES, TaskLogs
+
+POLL_SECONDS: Final = 0.3
+BLOCK_BYTES: Final = 64 * 1024
+MAX_LINE_CHARS: Final = 2000
+NOT_BEGUN: Final = frozenset({NodeStatus.PENDING, NodeStatus.READY, NodeStatus.DISPATCHED})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """How far a node is. Its attempts are counted from 1."""
+
+    status: NodeStatus
+    attempt: int
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        return cls(NodeStatus(row["status"]), row["retry_count"] + 1)
+
+    def is_over(self, attempt: int) -> bool:
+        return attempt < self.attempt or self.status in NODE_TERMINAL
+
+    def is_to_come(self, attempt: int) -> bool:
+        return attempt > self.attempt or (attempt == self.attempt and self.status in NOT_BEGUN)
+
+    @property
+    def newest_begun(self) -> int:
+        """While a node waits for its next attempt, people want to see the one before."""
+        return self.attempt - 1 if self.attempt > 1 and self.is_to_come(self.attempt) else self.attempt
+
+
+# None when nobody can say any more.
+Look = Callable[[], Awaitable[NodeState | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSelection:
+    """What somebody wants to read: of an attempt, or of the newest; behind an offset, or the last lines."""
+
+    attempt: int | None = None
+    offset: int = 0
+    tail: int | None = None
+    follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """There may be no log yet if it is to be followed."""
+
+    attempt: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A line of a log; the first is number 1."""
+
+    number: int
+    text: str
+
+
+@dataclass(slots=True)
+class Matches:
+    """`total` lines hold the text, of `log_lines` in all; `lines` are the first of them."""
+
+    lines: list[Match]
+    total: int
+    log_lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLog:
+    """The logs of a node's attempts."""
+
+    logs: TaskLogs
+    job_id: int
+    node_id: str
+
+    def task_id(self, attempt: int) -> str:
+        return f"{self.job_id}_{self.node_id}_{attempt - 1}"
+
+    async def find(self, wanted: LogSelection, state: NodeState) -> Found | None:
+        """None when there is no log; `why_none` tells why."""
+        attempt = wanted.attempt or state.newest_begun
+        size = await self.size(attempt)
+        may_come = wanted.follow and not state.is_over(state.attempt if wanted.attempt is None else attempt)
+        if size is None and not may_come:
+            return None
+        start = wanted.offset if wanted.tail is None else await self.tail(attempt, wanted.tail)
+        return Found(attempt, start, size or 0)
+
+    async def size(self, attempt: int) -> int | None:
+        return await self.logs.size(self.task_id(attempt))
+
+    async def tail(self, attempt: int, lines: int) -> int:
+        """Where the last lines begin."""
+        start = end = await self.size(attempt) or 0
+        # A newline at the very end ends the last line; it begins none.
+        missing = lines + 1 if end and await self._block(attempt, end - 1, end) == b"\n" else lines
+        while start and missing > 0:
+            place, start = start, max(start - BLOCK_BYTES, 0)
+            block = await self._block(attempt, start, place)
+            if (found := block.count(b"\n")) >= missing:
+                for _ in range(missing):
+                    block = block[: block.rfind(b"\n")]
+                return start + len(block) + 1
+            missing -= found
+        return start if lines else end
+
+    async def _block(self, attempt: int, start: int, end: int) -> bytes:
+        return await self.logs.read(self.task_id(attempt), start, end - start)
+
+    async def pieces(self, attempt: int, offset: int, end: int) -> AsyncIterator[bytes]:
+        while offset < end and (piece := await self._block(attempt, offset, min(offset + READ_BYTES, end))):
+            yield piece
+            offset += len(piece)
+
+    async def search(self, attempt: int, text: str, limit: int) -> "Matches":
+        """The first lines that hold the text, whatever its case, and how many there are in all."""
+        wanted, found, number = text.lower(), Matches([], 0, 0), 0
+        async for line in self._lines(attempt):
+            number += 1
+            if wanted in line.lower():
+                found.total += 1
+                if len(found.lines) < limit:
+                    found.lines.append(Match(number, line[:MAX_LINE_CHARS]))
+        found.log_lines = number
+        return found
+
+    async def _lines(self, attempt: int) -> AsyncIterator[str]:
+        rest = b""
+        async for piece in self.pieces(attempt, 0, await self.size(attempt) or 0):
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                yield line.decode(errors="replace")
+            await asyncio.sleep(0)  # A log of megabytes must not keep the server from answering others.
+        if rest:
+            yield rest.decode(errors="replace")
+
+    async def follow(self, attempt: int, offset: int, look: Look, *, goes_on: bool = True) -> AsyncIterator[bytes]:
+        """Until the attempt has ended; if it `goes_on`, with the attempts after it until the node has."""
+        while True:
+            # Asked before the log is read: what the attempt wrote before its end is still sent.
+            state = await look()
+            if state is None:
+                return
+            while piece := await self.logs.read(self.task_id(attempt), offset):
+                yield piece
+                offset += len(piece)
+            if not state.is_over(attempt):
+                await asyncio.sleep(POLL_SECONDS)
+            elif goes_on and attempt < state.attempt:
+                attempt, offset = attempt + 1, 0
+            else:
+                return
+
+
+def why_none(node: NodeLog, wanted: LogSelection, state: NodeState, place: Mapping[str, Any] | None) -> str:
+    """Why there is no log of this attempt; `place` is where its worker has said that it is."""
+    attempt = wanted.attempt or state.newest_begun
+    of = f"attempt {attempt} of node {node.node_id!r}"
+    if place is not None:
+        there = f" on {place['hostname']}" if place["hostname"] else ""
+        return f"the log of {of} is {place['log_path']}{there}; from here it cannot be read"
+    if state.status is NodeStatus.SKIPPED and state.attempt == attempt:
+        return f"node {node.node_id!r} was skipped; it has no log"
+    if attempt > state.attempt and state.status in NODE_TERMINAL:
+        return f"node {node.node_id!r} has ended with attempt {state.attempt}"
+    if state.is_to_come(attempt):
+        return f"{of} has not begun"
+    return f"{of} has written nothing" if state.is_over(attempt) else f"{of} has written nothing yet"

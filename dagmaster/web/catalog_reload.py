@@ -1,0 +1,66 @@
+"""What one server is asked to read again, all servers of the fleet do."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from dagmaster.errors import DagmasterError
+from dagmaster.store.connect import AWAY, Connection
+from dagmaster.store.notifications import RELOAD
+from dagmaster.store.statements import fetch
+from dagmaster.web.services import Services
+
+POLL_SECONDS: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Reloading:
+    """The audit is the truth; a notification only saves the wait for the next look at it."""
+
+    def __init__(self, services: Services, forget: Callable[[], None]) -> None:
+        self._services, self._forget = services, forget
+        self._wake = asyncio.Event()
+        self._seen: int | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._services.notifier.on(RELOAD, self._wake.set)
+        while True:
+            self._wake.clear()
+            try:
+                async with self._services.pool.connection() as conn:
+                    await self.look(conn)
+            except AWAY as error:
+                log.debug("whether to reload is not known: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wake.wait()
+
+    async def look(self, conn: Connection) -> None:
+        """What was asked for before this server started needs no reload."""
+        [row] = await fetch(conn, "last_reload")
+        asked, first = row["event_id"] or 0, self._seen is None
+        if first or asked == self._seen:
+            self._seen = asked
+            return
+        try:
+            await asyncio.to_thread(self._services.catalog.reload)
+        except DagmasterError as error:
+            log.warning("the workflows cannot be read again: %s", error)
+        self._services.forget_graphs()
+        self._forget()
+        self._seen = asked
+
+
+@asynccontextmanager
+async def reloading(services: Services, forget: Callable[[], None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(Reloading(services, forget).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

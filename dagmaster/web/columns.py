@@ -1,0 +1,30 @@
+"""Rows as columns: of thousands of rows, the names of fields and values that repeat are sent once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+Column = list[Any] | dict[str, Any]
+
+
+def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Column]:
+    """What a row has not is None. Columns of nothing but None are left out; static/graph/columns.js reads them."""
+    made = {name: column([row.get(name) for row in rows]) for name in names}
+    return {name: one for name, one in made.items() if one != {"same": None}}
+
+
+def column(values: list[Any]) -> Column:
+    """Few different values are listed once, with a digit for each row that says which."""
+    places: dict[Any, int] = {}
+    try:
+        for value in values:
+            if places.setdefault(value, len(places)) >= len(DIGITS):
+                return values
+    except TypeError:  # Some are no plain values, such as counts by status.
+        return values
+    if len(places) <= 1:
+        return {"same": next(iter(places), None)}
+    if len(places) == len(values):
+        return values
+    return {"values": list(places), "at": "".join(DIGITS[places[value]] for value in values)}

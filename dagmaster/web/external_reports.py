@@ -1,0 +1,114 @@
+"""Take in what is reported of attempts that are executed elsewhere."""
+
+from dagmaster.errors import Invalid, TaskOver, TooLarge
+from dagmaster.handlers.contract import Permanent, clean_text
+from dagmaster.handlers.invocation import TooLong, encode_output
+from dagmaster.model.redact import redact_text
+from dagmaster.schemas.callbacks import (
+    CheckpointCreate,
+    CheckpointFields,
+    ProgressFields,
+    TaskProgressCreate,
+    TaskResultCreate,
+)
+from dagmaster.store import progress
+from dagmaster.store.connect import Connection, storable
+from dagmaster.web.access import Caller, check_task
+from dagmaster.web.services import Services
+
+
+async def take_report(conn: Connection, services: Services, caller: Caller, body: TaskResultCreate) -> bool:
+    """Whether it was news. The job's owner finds it in its mailbox, like any worker's report."""
+    await check_task(conn, services, caller, body.task_id)
+    worker_id = storable(body.worker_id or caller.name or "api")
+    is_ended = body.status in ("completed", "failed")
+    output = encoded(body.output or {}, services.settings.max_output_bytes) if body.status == "completed" else None
+    is_new = await _take_signs_of_life(conn, services, body, worker_id, is_last=is_ended)
+    if is_ended:
+        is_new = await _take_end(conn, body, worker_id, output)
+    services.wake()
+    return is_new
+
+
+async def _take_signs_of_life(
+    conn: Connection, services: Services, body: TaskResultCreate, worker_id: str, *, is_last: bool
+) -> bool:
+    """With the end of an attempt that is over they are not kept: the report of its end says why."""
+    is_new = False
+    try:
+        if not is_last:
+            is_new = await progress.begin_elsewhere(conn, body.task_id, worker_id)
+        if body.progress is not None:
+            told = body.progress
+            fields = told if isinstance(told, ProgressFields) else ProgressFields(progress_percent=told)
+            await _save_progress(conn, body.task_id, fields, worker_id)
+            is_new = True
+        if body.checkpoint is not None:
+            await _save_checkpoint(conn, services, body.task_id, body.checkpoint, worker_id)
+            is_new = True
+    except TaskOver:
+        if not is_last:
+            raise
+    return is_new
+
+
+async def _take_end(conn: Connection, body: TaskResultCreate, worker_id: str, output: bytes | None) -> bool:
+    data: dict[str, float] = {"permanent": True} if body.permanent else {}
+    if body.retry_after_seconds is not None:
+        data["retry_after_seconds"] = body.retry_after_seconds
+    is_failed = body.status == "failed"
+    return await progress.take_result(
+        conn,
+        body.task_id,
+        kind=body.status,
+        worker_id=worker_id,
+        output=output,
+        error=redact_text(clean_text(body.error_message or "failed without a message")) if is_failed else None,
+        duration_ms=body.execution_duration_ms,
+        data=data,
+    )
+
+
+async def take_progress(conn: Connection, services: Services, caller: Caller, body: TaskProgressCreate) -> None:
+    await check_task(conn, services, caller, body.task_id)
+    await _save_progress(conn, body.task_id, body, storable(body.worker_id or caller.name or "api"))
+    services.wake()
+
+
+async def _save_progress(conn: Connection, task_id: str, told: ProgressFields, worker_id: str) -> None:
+    percent = told.progress_percent
+    if percent is None and told.progress_current is not None and (told.progress_total or 0) > 0:
+        percent = round(min(max(100 * told.progress_current / (told.progress_total or 1), 0.0), 100.0), 1)
+    await progress.save_progress(
+        conn,
+        task_id,
+        current=told.progress_current,
+        total=told.progress_total,
+        percent=percent,
+        message=clean_text(told.progress_message) if told.progress_message is not None else None,
+        worker_id=worker_id,
+    )
+
+
+async def take_checkpoint(conn: Connection, services: Services, caller: Caller, body: CheckpointCreate) -> int:
+    """The id of the checkpoint."""
+    await check_task(conn, services, caller, body.task_id)
+    checkpoint_id = await _save_checkpoint(conn, services, body.task_id, body, caller.name or "api")
+    services.wake()
+    return checkpoint_id
+
+
+async def _save_checkpoint(
+    conn: Connection, services: Services, task_id: str, checkpoint: CheckpointFields, worker_id: str
+) -> int:
+    encoded(checkpoint.state_data, services.settings.max_output_bytes)
+    return await progress.save_checkpoint(conn, task_id, {**checkpoint.model_dump(), "worker_id": worker_id})
+
+
+def encoded(output: object, max_bytes: int) -> bytes:
+    try:
+        return encode_output(output, max_bytes)
+    except TooLong as error:
+        raise TooLarge(str(error)) from error
+    except Permanent as error:  # An integer that readers would round, say.
+        raise Invalid(str(error)) from error

@@ -1,0 +1,266 @@
+"""A job or a workflow as nodes and edges that can be drawn."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from dagmaster.model.added import OUTSIDE
+from dagmaster.model.edges import find_inbound, find_targets
+from dagmaster.model.finalizers import find_heads
+from dagmaster.model.graph import Graph
+from dagmaster.model.graph import GraphNode as CompiledNode
+from dagmaster.model.outcome import Outcome, children_of, outcome_of
+from dagmaster.model.redact import redact
+from dagmaster.model.states import NODE_TERMINAL, NodeStatus, read_ended_by
+from dagmaster.model.workflow import (
+    ApprovalNode,
+    ChildTask,
+    ConditionalNode,
+    FanOutNode,
+    Node,
+    TaskNode,
+    WaitNode,
+    Workflow,
+)
+from dagmaster.model.workflow import WorkflowNode as WorkflowCall
+from dagmaster.schemas.timeline import GraphReply
+from dagmaster.schemas.workflows import WorkflowEdge, WorkflowNode
+from dagmaster.web.columns import columns
+from dagmaster.web.views import seconds_between
+
+Row = Mapping[str, Any]
+
+MAX_ERROR: Final = 200  # Of a node that is pointed at; its panel shows the rest.
+TIMES: Final = ("started_at", "completed_at", "last_ended_at")
+DRAWN_OF_NODES: Final = (
+    *("node_id", "type", "status", "outcome", "handler", "retry_count", "error_message", "waits_for", "runs_last"),
+    *("children", "added", *TIMES),
+)
+DRAWN_OF_EDGES: Final = ("kind", "branch")
+
+
+def workflow_nodes(workflow: Workflow) -> list[WorkflowNode]:
+    last = _running_last(workflow)
+    return [
+        WorkflowNode(
+            node_id=node_id,
+            type=node.type,
+            description=node.description,
+            handler=task.handler if (task := task_of(node)) else None,
+            queue=task.queue if task else None,
+            timeout_seconds=task.timeout_seconds if task else None,
+            runs_last=last.get(node_id),
+        )
+        for node_id, node in workflow.nodes.items()
+    ]
+
+
+def workflow_edges(workflow: Workflow) -> list[WorkflowEdge]:
+    inbound = find_inbound(workflow.nodes)
+    return [
+        WorkflowEdge(
+            source=source,
+            target=target,
+            branch=", ".join(branches) or None,
+            rule="any_of" if source in inbound[target].any_of else "all_of",
+        )
+        for source, target, branches in _edges(workflow)
+    ]
+
+
+@dataclass(slots=True)
+class Folded:
+    """What is drawn within a node: the items of a fan-out, and what its task has added, by status."""
+
+    children: dict[str, int] = field(default_factory=dict)
+    added: dict[str, int] = field(default_factory=dict)
+    began_at: datetime | None = None
+    last_ended_at: datetime | None = None
+
+    def outcome(self, row: Row, node: Node) -> Outcome:
+        may_fail = getattr(node, "allow_failure", False)
+        return outcome_of(row["status"], children_of(self.children, self.added, may_fail=may_fail), row["ended_by"])
+
+    def take(self, count: Row) -> None:
+        counts = self.added if count["is_added"] else self.children
+        counts[count["status"]] = count["nodes"]
+        self.began_at = min(filter(None, (self.began_at, count["began_at"])), default=None)
+        self.last_ended_at = max(filter(None, (self.last_ended_at, count["last_ended_at"])), default=None)
+
+
+NOTHING = Folded()
+
+
+def draw(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, last_event_id: int) -> GraphReply:
+    """`counts` are those of `count_folded`."""
+    nodes, edges = draw_rows(graph, rows, counts)
+    return GraphReply.model_validate({**job, "last_event_id": str(last_event_id), "nodes": nodes, "edges": edges})
+
+
+def draw_columns(job: Row, graph: Graph, rows: Iterable[Row], counts: Iterable[Row], *, last_event_id: int) -> Row:
+    """What a page needs to draw it, as columns, with times in milliseconds after `since`: a tenth of `draw`."""
+    nodes, edges = draw_rows(graph, rows, counts)
+    times = [node[name] for node in nodes for name in TIMES if node.get(name) is not None]
+    since = _milliseconds(min(times)) if times else 0
+    places = {node["node_id"]: place for place, node in enumerate(nodes)}
+    return {
+        "status": job["status"],
+        "last_event_id": str(last_event_id),
+        "since": since,
+        "nodes": {"length": len(nodes), **columns([_short(node, since) for node in nodes], DRAWN_OF_NODES)},
+        "edges": {
+            "length": len(edges),
+            "source": [places[edge["source"]] for edge in edges],
+            "target": [places[edge["target"]] for edge in edges],
+            **columns(edges, DRAWN_OF_EDGES),
+        },
+    }
+
+
+def _short(node: Row, since: int) -> Row:
+    times = {name: _milliseconds(at) - since if (at := node.get(name)) is not None else None for name in TIMES}
+    filled = {name: node.get(name) or None for name in ("children", "added")}
+    return {**node, **times, **filled, "error_message": (node["error_message"] or "")[:MAX_ERROR] or None}
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def draw_rows(graph: Graph, rows: Iterable[Row], counts: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Nodes and edges. Made in one go: there may be thousands."""
+    known = {row["node_id"]: row for row in rows}
+    folded: defaultdict[str, Folded] = defaultdict(Folded)
+    for count in counts:
+        folded[count["parent_node_id"]].take(count)
+    last = _running_last(graph.workflow)
+    nodes = [
+        _node(graph.workflow.nodes[node_id], known[node_id], folded.get(node_id, NOTHING), last.get(node_id))
+        for node_id in graph.nodes  # as one leads to the next
+        if node_id in known
+    ]
+    if OUTSIDE in folded and OUTSIDE not in known:
+        nodes.append(_outside(folded[OUTSIDE]))
+    edges = [
+        edge
+        for node_id in graph.workflow.nodes
+        if node_id in known
+        for edge in _edges_from(graph, graph.nodes[node_id], known[node_id], folded.get(node_id, NOTHING).children)
+    ]
+    return nodes, edges
+
+
+def _node(node: Node, row: Row, folded: Folded, runs_last: str | None) -> Row:
+    """Of GraphNode."""
+    task = task_of(node)
+    return {
+        **row,
+        "ended_by": read_ended_by(NodeStatus(row["status"]), row["ended_by"]),
+        "error_message": redact(row["error_message"]),
+        "type": node.type,
+        "outcome": folded.outcome(row, node),
+        "handler": task.handler if task else None,
+        "queue": task.queue if task else None,
+        "duration_seconds": seconds_between(row["started_at"], row["completed_at"]),
+        "waits_for": _waits_for(node, row),
+        "runs_last": runs_last,
+        "children": folded.children,
+        "added": folded.added,
+        "last_ended_at": folded.last_ended_at,
+    }
+
+
+def _edges_from(graph: Graph, node: CompiledNode, row: Row, children: Mapping[str, int]) -> Iterator[Row]:
+    """Of GraphEdge."""
+    plain = _kind(row, [], children)
+    for target in node.targets:
+        branches = [branch.name for branch in node.branches if target in branch.targets]
+        kind = _kind(row, branches, children) if branches else plain
+        rule = "any_of" if node.node_id in graph.nodes[target].any_of else "all_of"
+        yield {
+            "source": node.node_id,
+            "target": target,
+            "kind": kind,
+            "branch": ", ".join(branches) or None,
+            "rule": rule,
+        }
+
+
+def _running_last(workflow: Workflow) -> dict[str, str]:
+    return {head: phase.value for phase, heads in find_heads(workflow).items() for head in heads}
+
+
+def _waits_for(node: Node, row: Row) -> str | None:
+    if row["status"] == NodeStatus.READY and row["not_before"] is not None:
+        return "retry"
+    if row["status"] != NodeStatus.RUNNING:
+        return None
+    match node:
+        case ApprovalNode():
+            return "approval"
+        case WaitNode():
+            return "signal" if node.signal else "time"
+        case WorkflowCall():
+            return "job"
+        case _:
+            return None
+
+
+def _outside(folded: Folded) -> Row:
+    """What was added by no task stands for itself."""
+    is_open = any(status not in NODE_TERMINAL for status in folded.added)
+    failed = NodeStatus.FAILED if NodeStatus.FAILED in folded.added else NodeStatus.COMPLETED
+    ended_at = None if is_open else folded.last_ended_at
+    status = NodeStatus.RUNNING if is_open else failed
+    return {
+        "node_id": OUTSIDE,
+        "type": "added",
+        "status": status,
+        "outcome": status,
+        "handler": None,
+        "queue": None,
+        "retry_count": 0,
+        "max_retries": 0,
+        "error_message": None,
+        "not_before": None,
+        "started_at": folded.began_at,
+        "completed_at": ended_at,
+        "duration_seconds": seconds_between(folded.began_at, ended_at),
+        "taken_branch": None,
+        "waits_for": None,
+        "runs_last": None,
+        "added": folded.added,
+        "last_ended_at": folded.last_ended_at,
+    }
+
+
+def task_of(node: Node) -> ChildTask | None:
+    match node:
+        case TaskNode():
+            return node
+        case FanOutNode():
+            return node.task
+        case _:
+            return None
+
+
+def _edges(workflow: Workflow) -> Iterator[tuple[str, str, list[str]]]:
+    """Source, target, and the names of the branches that lead there."""
+    for source, targets in find_targets(find_inbound(workflow.nodes)).items():
+        node = workflow.nodes[source]
+        branches = node.branches if isinstance(node, ConditionalNode) else ()
+        for target in targets:
+            yield source, target, [branch.name for branch in branches if target in branch.next]
+
+
+def _kind(source: Row, branches: Sequence[str], children: Mapping[str, int]) -> str:
+    """As the engine decides it: nothing comes from what was skipped or failed, or along a branch not taken."""
+    status = NodeStatus(source["status"])
+    is_open = any(state not in NODE_TERMINAL for state, number in children.items() if number)
+    if status not in NODE_TERMINAL or (status is NodeStatus.COMPLETED and is_open):
+        return "undecided"
+    if status is not NodeStatus.COMPLETED or (branches and source["taken_branch"] not in branches):
+        return "dead"
+    return "live"

@@ -1,0 +1,340 @@
+"""Workers over HTTP: claims that wait, reports that may come twice, and what else a worker says of its tasks."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
+from time import monotonic
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Depends
+
+from dagmaster.errors import Forbidden, Invalid, TaskOver, TooLarge, UnknownTask
+from dagmaster.handlers.contract import Progress, clean_text
+from dagmaster.model.contracts import Contract
+from dagmaster.model.redact import redact_text
+from dagmaster.model.sealed import BrokenSeal, references_in
+from dagmaster.schemas.dynamic_nodes import AddedByWorker
+from dagmaster.schemas.task_cache import RecalledResult, RecallResult, RememberResult
+from dagmaster.schemas.workers import (
+    PROTOCOL,
+    ClaimedTask,
+    ClaimTasks,
+    DiscardCheckpoint,
+    LogChunk,
+    LogTaken,
+    OpenSecrets,
+    ProgressCreate,
+    RegisterWorker,
+    ReportCreate,
+    ReportOutcome,
+    TaskCheckpoint,
+    TasksClaimed,
+    WorkerCheckpoint,
+    WorkerHeartbeat,
+    WorkerOrders,
+    WorkerRegistered,
+)
+from dagmaster.store import handlers, progress, remote, task_cache, tasks
+from dagmaster.store.connect import Connection
+from dagmaster.store.notifications import MAIL
+from dagmaster.store.sealer import open_sealer
+from dagmaster.web.access import Admitted, Caller
+from dagmaster.web.external_reports import encoded
+from dagmaster.web.services import Conn, Services
+
+log = logging.getLogger(__name__)
+
+# Shorter than what usual proxies allow an answer to take.
+CLAIM_WAIT_SECONDS = 20.0
+POLL_SECONDS = 0.5
+# Notifications are hints: without one it takes this long.
+POLL_SECONDS = 5.0
+# Around an output in a body.
+SLACK_BYTES = 64 * 1024
+# The last words of a task may come behind its result.
+LOG_AFTER_SECONDS = 600.0
+# A worker's own notes about what it left out come on top of the limit.
+LOG_NOTES_BYTES = 1024
+
+Row = dict[str, Any]
+
+
+async def own_worker(worker_id: str, caller: Admitted, conn: Conn) -> str:
+    """The worker of the path, which the caller speaks for."""
+    await remote.get_remote(conn, worker_id, caller.key_id)
+    return worker_id
+
+
+Own = Annotated[str, Depends(own_worker, scope="function")]
+
+
+async def register(conn: Connection, services: Services, caller: Caller, body: RegisterWorker) -> WorkerRegistered:
+    settings = services.settings
+    worker_id = await remote.register_remote(
+        conn,
+        hostname=body.hostname,
+        pid=body.pid,
+        queues=body.queues,
+        handlers=body.handlers,
+        concurrency=body.concurrency,
+        key_id=caller.key_id,
+    )
+    contracts = [Contract(**dict(one)) for one in body.contracts]
+    await handlers.register_contracts(conn, worker_id, contracts)
+    return WorkerRegistered(
+        worker_id=worker_id,
+        protocol=PROTOCOL,
+        version=version("dagmaster"),
+        heartbeat_interval_seconds=settings.worker_heartbeat_interval_seconds,
+        lost_after_seconds=settings.worker_lost_after_seconds,
+        claim_wait_seconds=CLAIM_WAIT_SECONDS,
+        max_body_bytes=settings.max_body_bytes,
+        max_output_bytes=_max_output_bytes(services),
+        log_max_bytes=settings.log_max_bytes,
+    )
+
+
+def _max_output_bytes(services: Services) -> int:
+    """A longer one could not be sent."""
+    settings = services.settings
+    return min(settings.max_output_bytes, max(settings.max_body_bytes - SLACK_BYTES, settings.max_body_bytes // 2))
+
+
+async def beat(conn: Connection, worker_id: str, body: WorkerHeartbeat) -> WorkerOrders:
+    stats = orjson.loads(encoded(body.stats, SLACK_BYTES)) if body.stats is not None else None
+    await remote.beat_remote(conn, worker_id, completed=body.completed, failed=body.failed, stats=stats)
+    wanted, withdrawn = await tasks.orders(conn, worker_id, body.running)
+    return WorkerOrders.model_validate({"withdrawn": withdrawn, "wanted": wanted})
+
+
+# Claims and reports.
+
+
+async def claim(
+    services: Services,
+    caller: Caller,
+    worker_id: str,
+    body: ClaimTasks,
+    *,
+    is_given_up: Callable[[], Awaitable[bool]],
+) -> TasksClaimed:
+    """Waits without a connection, until there is something, the time is over, or nobody waits for the answer."""
+    deadline = monotonic() + min(body.wait_seconds, CLAIM_WAIT_SECONDS)
+    while True:
+        rung = services.bell.next()
+        async with services.bell.turns, services.pool.connection() as conn:
+            await remote.get_remote(conn, worker_id, caller.key_id)
+            claimed = await _exchange(conn, services, caller, worker_id, body)
+        if claimed.tasks or body.reports or not body.limit:
+            return claimed
+        if not await _is_rung(rung, deadline, is_given_up):
+            return claimed
+
+
+async def _is_rung(rung: asyncio.Event, deadline: float, is_given_up: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether to look again; false when there is no more time, or no one who waits."""
+    poll_at = monotonic() + POLL_SECONDS
+    while True:
+        now = monotonic()
+        if now >= deadline or await is_given_up():
+            return False
+        if rung.is_set() or now >= poll_at:
+            return True
+        try:
+            async with asyncio.timeout(min(POLL_SECONDS, deadline - now)):
+                await rung.wait()
+        except TimeoutError:
+            continue
+
+
+async def _exchange(
+    conn: Connection, services: Services, caller: Caller, worker_id: str, body: ClaimTasks
+) -> TasksClaimed:
+    async with conn.transaction():
+        outcomes = await _report(conn, services, caller, worker_id, body.reports)
+        rows = await tasks.claim(conn, worker_id, body.limit) if body.limit else []
+    if body.reports:
+        services.wake()
+    elif rows:
+        services.notifier.notify(MAIL, urgent=False)  # That they have started can wait for that they have ended.
+    return TasksClaimed(tasks=[_claimed(row) for row in rows], outcomes=outcomes)
+
+
+async def held(conn: Connection, worker_id: str) -> list[ClaimedTask]:
+    return [_claimed(row) for row in await tasks.held(conn, worker_id, [])]
+
+
+def _claimed(row: Row) -> ClaimedTask:
+    checkpoint = None
+    if row["checkpoint_id"] is not None:
+        checkpoint = TaskCheckpoint(
+            checkpoint_id=str(row["checkpoint_id"]),
+            phase=row["checkpoint_phase"],
+            data=row["checkpoint_data"],
+            artifacts=row["checkpoint_artifacts"],
+        )
+    return ClaimedTask(**{**row, "params": row["params"] or {}}, checkpoint=checkpoint)
+
+
+async def take_reports(
+    conn: Connection, services: Services, caller: Caller, worker_id: str, reports: Sequence[ReportCreate]
+) -> list[ReportOutcome]:
+    outcomes = await _report(conn, services, caller, worker_id, reports)
+    services.wake()
+    return outcomes
+
+
+async def _report(
+    conn: Connection, services: Services, caller: Caller, worker_id: str, reports: Sequence[ReportCreate]
+) -> list[ReportOutcome]:
+    """What is wrong with one report is said of that one; the others are taken."""
+    rows: dict[str, Row] = {}
+    wrong: dict[str, ReportOutcome] = {}
+    for report in reports:
+        try:
+            rows[report.task_id] = _row(services, report)
+        except UnknownTask as error:
+            wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="over", reason=str(error))
+        except (TooLarge, Invalid) as error:
+            wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="refused", reason=str(error))
+    taken = await remote.take_reports(conn, worker_id, caller.key_id, list(rows.values())) if rows else set()
+    return [wrong.get(report.task_id) or _outcome(report.task_id, taken) for report in reports]
+
+
+def _outcome(task_id: str, taken: set[str]) -> ReportOutcome:
+    if task_id in taken:
+        return ReportOutcome(task_id=task_id, outcome="accepted")
+    return ReportOutcome(task_id=task_id, outcome="over", reason="it was heard before, or is needed no more")
+
+
+def _row(services: Services, report: ReportCreate) -> Row:
+    """Raises UnknownTask, TooLarge or Invalid."""
+    job_id, node_id = progress.parts_of(report.task_id)
+    is_failed = report.kind == "failed"
+    return tasks.report_row(
+        task_id=report.task_id,
+        job_id=job_id,
+        node_id=node_id,
+        kind=report.kind,
+        output=encoded(report.output or {}, _max_output_bytes(services)) if report.kind == "completed" else None,
+        error=redact_text(clean_text(report.error or "failed without a message")) if is_failed else None,
+        duration_ms=report.duration_ms,
+        permanent=report.permanent,
+        retry_after_seconds=report.retry_after_seconds,
+        error_types=[clean_text(name) for name in report.error_types],
+        details=_details(services, report),
+        timed_out=report.timed_out,
+    )
+
+
+def _details(services: Services, report: ReportCreate) -> Row:
+    if report.details is None:
+        return {}
+    given = report.details.model_dump(exclude_none=True, exclude={"has_log"})
+    where = {"log_path": services.task_logs.path_of(report.task_id)} if report.details.has_log else {}
+    try:
+        return {**orjson.loads(encoded(given, _max_output_bytes(services))), **where}
+    except Invalid as error:  # A figure that cannot be stored must not keep the result from being heard.
+        log.warning("the figures of task %s are not stored: %s", report.task_id, error)
+        return where
+
+
+# While a task runs.
+
+
+async def tell(conn: Connection, worker_id: str, told: Sequence[ProgressCreate]) -> None:
+    """One by one: a statement for several could wait for an owner that waits for it."""
+    for one in told:
+        said = Progress(one.current, one.total, clean_text(one.message or ""))
+        await progress.tell_progress(conn, worker_id, one.task_id, said)
+
+
+async def save(conn: Connection, services: Services, worker_id: str, body: WorkerCheckpoint) -> int:
+    """The id of the checkpoint. Raises TaskOver."""
+    await _check_held(conn, worker_id, body.task_id)
+    limit = _max_output_bytes(services)
+    encoded([body.data, body.artifacts], limit)
+    fields = {
+        "phase_name": clean_text(body.phase),
+        "state_data": orjson.loads(encoded(body.data, limit)),
+        "artifacts_completed": orjson.loads(encoded(body.artifacts, limit)) if body.artifacts is not None else None,
+        "worker_id": worker_id,
+    }
+    checkpoint_id = await progress.save_checkpoint(conn, body.task_id, fields, is_claimed=True)
+    services.wake()
+    return checkpoint_id
+
+
+async def add(conn: Connection, services: Services, worker_id: str, body: AddedByWorker) -> None:
+    """Raises TaskOver. What is wrong with a slice is said by the job's owner, who fails the attempt."""
+    await _check_held(conn, worker_id, body.task_id)
+    await progress.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(one) for one in body.slices])
+    services.wake()
+
+
+async def discard(
+    conn: Connection, worker_id: str, checkpoint_id: int, body: DiscardCheckpoint
+) -> TaskCheckpoint | None:
+    await _check_held(conn, worker_id, body.task_id)
+    row = await progress.discard_checkpoint(conn, worker_id, body.task_id, checkpoint_id, clean_text(body.reason))
+    if row is None:
+        return None
+    return TaskCheckpoint(
+        checkpoint_id=str(row["checkpoint_id"]),
+        phase=row["phase_name"],
+        data=row["state_data"],
+        artifacts=row["artifacts_completed"],
+    )
+
+
+async def recall(conn: Connection, worker_id: str, body: RecallResult) -> RecalledResult | None:
+    """Raises TaskOver."""
+    await _check_held(conn, worker_id, body.task_id)
+    row = await task_cache.recall_result(conn, worker_id, body.task_id, body.version)
+    return RecalledResult(**row) if row is not None else None
+
+
+async def open_secrets(conn: Connection, services: Services, worker_id: str, body: OpenSecrets) -> dict[str, str]:
+    """Raises TaskOver, and Forbidden for a secret that this task is not given."""
+    await _check_held(conn, worker_id, body.task_id)
+    given = references_in(*await tasks.sealed_texts(conn, worker_id, body.task_id))
+    if not given.issuperset(body.references):
+        raise Forbidden(f"task {body.task_id} is not given that secret")
+    sealer = await open_sealer(conn, services.settings.chosen_secret())
+    try:
+        return sealer.open(body.references)
+    except BrokenSeal as error:
+        raise Invalid(str(error)) from error
+
+
+async def remember(conn: Connection, services: Services, worker_id: str, body: RememberResult) -> None:
+    """Raises TaskOver."""
+    await _check_held(conn, worker_id, body.task_id)
+    output = encoded(body.output, _max_output_bytes(services))
+    await task_cache.remember_result(conn, worker_id, body.task_id, body.version, output, body.seconds)
+
+
+async def take_logs(conn: Connection, services: Services, worker_id: str, chunks: Sequence[LogChunk]) -> list[LogTaken]:
+    """What is there already is not appended again: a piece whose answer got lost may be sent anew."""
+    own = await remote.own_tasks(conn, worker_id, [chunk.task_id for chunk in chunks], seconds=LOG_AFTER_SECONDS)
+    return [await _take_log(services, chunk, is_own=chunk.task_id in own) for chunk in chunks]
+
+
+async def _take_log(services: Services, chunk: LogChunk, *, is_own: bool) -> LogTaken:
+    if not is_own:
+        return LogTaken(task_id=chunk.task_id, outcome="over", size=0)
+    async with services.log_turns.setdefault(chunk.task_id, asyncio.Lock()):
+        size = await services.task_logs.size(chunk.task_id) or 0
+        room = services.settings.log_max_bytes + LOG_NOTES_BYTES - size
+        new = chunk.content[max(size - chunk.offset, 0) :][: max(room, 0)]
+        if new:
+            await services.task_logs.append(chunk.task_id, new)
+    return LogTaken(task_id=chunk.task_id, outcome="accepted" if room > len(new) else "over", size=size + len(new))
+
+
+async def _check_held(conn: Connection, worker_id: str, task_id: str) -> None:
+    _, withdrawn = await tasks.orders(conn, worker_id, [task_id])
+    if withdrawn:
+        raise TaskOver(f"task {task_id} is not this worker's, or no longer; stop it and report nothing")

@@ -1,0 +1,35 @@
+"""Tells those who wait over HTTP that tasks may be there."""
+
+import asyncio
+from contextlib import suppress
+
+from dagmaster.store.notifications import TASKS, listen
+
+AT_ONCE = 2
+
+
+class TaskSignal:
+    """Listens from the first time that somebody waits."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._next = asyncio.Event()
+        self._listener: asyncio.Task[None] | None = None
+        # However many are woken, people's questions find a connection.
+        self.turns = asyncio.Semaphore(AT_ONCE)
+
+    def next(self) -> asyncio.Event:
+        """Set when it rings. Ask for it before you look: what comes meanwhile is not missed."""
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(listen(self._dsn, {TASKS: self.ring}))
+        return self._next
+
+    def ring(self) -> None:
+        rung, self._next = self._next, asyncio.Event()
+        rung.set()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._listener

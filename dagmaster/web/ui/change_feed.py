@@ -1,0 +1,135 @@
+"""Tell open pages that something has changed: one reader of the database for all of them."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+
+from dagmaster.errors import DagmasterError, Unauthorized
+from dagmaster.store.connect import AWAY, Connection, Pool
+from dagmaster.store.looking import is_settled, last_event_id
+from dagmaster.web.access import EVERYBODY, caller_of
+from dagmaster.web.services import services_of
+from dagmaster.web.ui.navigation import OWN
+
+router = APIRouter(include_in_schema=False)
+log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 1.0
+BEAT_SECONDS: Final = 5.0
+PATIENCE: Final = 5  # polls: a transaction that stays open for so long has likely written no event
+MAX_PAGES: Final = 1000
+UNKNOWN: Final = -1
+
+
+def beat_of(event_id: int, *, is_quiet: bool) -> int:
+    """Rises when something has happened, and once more when all is quiet.
+
+    An id is given out before its event can be seen: who looked at once may have come too early.
+    """
+    return 2 * event_id + is_quiet
+
+
+async def beat_now(conn: Connection) -> int:
+    """For a page: what is read after this is not older. A page that has all of a beat need not ask again for it."""
+    newest = await last_event_id(conn)
+    return beat_of(newest, is_quiet=await is_settled(conn))  # In this order: ids that are given out later do not count.
+
+
+class ChangeFeed:
+    """`beat` is the newest; None while the database is away."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.beat: int | None = UNKNOWN
+        self.watchers = 0
+        self._changed = asyncio.Condition()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def next(self, seen: int | None) -> int | None:
+        """The newest beat, once it is another one than `seen`, or after a while."""
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEAT_SECONDS), self._changed:
+                await self._changed.wait_for(lambda: self.beat != seen)
+        return self.beat
+
+    async def _read(self) -> None:
+        """As long as some page is open."""
+        newest, polls = None, 0
+        while self.watchers:
+            before, (newest, is_visible) = newest, await self._newest()
+            polls = polls + 1 if newest == before else 0
+            is_quiet = polls > 0 and (is_visible or polls >= PATIENCE)
+            async with self._changed:
+                self.beat = None if newest is None else beat_of(newest, is_quiet=is_quiet)
+                self._changed.notify_all()
+            await asyncio.sleep(POLL_SECONDS)
+        self.beat = UNKNOWN
+
+    async def _newest(self) -> tuple[int | None, bool]:
+        """The newest event, and whether all events up to it can be seen."""
+        try:
+            async with self._pool.connection() as conn:
+                return await last_event_id(conn), await is_settled(conn)
+        except AWAY as error:
+            log.warning("open pages cannot be kept up to date: %s", str(error).partition("\n")[0])
+            return None, False
+
+
+@router.websocket("/ws/live", dependencies=[EVERYBODY])
+async def watch_all(socket: WebSocket) -> None:
+    """`{"beat", "at"}` whenever something has happened, and now and then as a sign of life."""
+    await socket.accept()
+    if (refusal := await _refusal(socket)) is not None:
+        await socket.close(*refusal)
+        return
+    pulse: ChangeFeed = socket.app.state.pulse
+    if pulse.watchers >= MAX_PAGES:
+        await socket.close(1013, f"{MAX_PAGES} pages are open already")
+        return
+    await _send(socket, pulse)
+
+
+async def _refusal(socket: WebSocket) -> tuple[int, str] | None:
+    """Why it is closed, with what the page makes of it: 4401 to sign in, 4403 for good, 1013 to try again."""
+    try:
+        caller = await caller_of(socket, await services_of(socket))
+    except Unauthorized as error:
+        return 4401, str(error)[:100]
+    except DagmasterError as error:
+        return 4403, str(error)[:100]
+    except AWAY:
+        return 1013, "the database cannot be reached"
+    return None if caller.role in OWN else (4403, f"a key of role {caller.role} may not watch")
+
+
+async def _send(socket: WebSocket, pulse: ChangeFeed) -> None:
+    gone = asyncio.create_task(_until_gone(socket))
+    pulse.watchers += 1
+    seen: int | None = UNKNOWN
+    try:
+        while not gone.done() and not socket.app.state.is_stopping:
+            seen = await pulse.next(seen)
+            # A key may have been revoked since.
+            if seen is not None and (refusal := await _refusal(socket)) is not None and refusal[0] != 1013:
+                await socket.close(*refusal)
+                return
+            await socket.send_json({"beat": seen, "at": datetime.now(UTC).isoformat()})
+    except (WebSocketDisconnect, RuntimeError):  # It is closed while we write.
+        return
+    finally:
+        pulse.watchers -= 1
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+
+
+async def _until_gone(socket: WebSocket) -> None:
+    with suppress(WebSocketDisconnect):
+        while True:
+            await socket.receive_text()

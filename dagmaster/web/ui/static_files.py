@@ -1,0 +1,52 @@
+"""The files of the pages, at addresses that change with their content: browsers keep them and never have old ones.
+
+The fingerprint is a folder of the address, so that what one file names relative to itself, such as a module that it
+imports, has it too.
+"""
+
+import re
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+PATH: Final = "/ui/static"
+FOLDER: Final = Path(str(files("dagmaster.web") / "static"))
+FOR_GOOD: Final = "public, max-age=31536000, immutable"
+ASK_AGAIN: Final = "no-cache"
+VERSIONED: Final = re.compile(r"v-([0-9a-f]{16})/(.+)")
+
+
+@cache
+def fingerprint(folder: Path = FOLDER) -> str:
+    """Of all files together: one that changes may be named by any other."""
+    digest = sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def static(path: str) -> str:
+    """The address of a file, for templates."""
+    return f"{PATH}/v-{fingerprint()}/{path}"
+
+
+class PageFiles(StaticFiles):
+    """Also answers to the fingerprints of other versions, which may serve pages beside this one during an upgrade."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=FOLDER)
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        versioned = VERSIONED.fullmatch(path)
+        answer = await super().get_response(versioned[2] if versioned else path, scope)
+        is_ours = versioned is not None and versioned[1] == fingerprint()
+        answer.headers["Cache-Control"] = FOR_GOOD if is_ours else ASK_AGAIN
+        return answer

@@ -1,0 +1,113 @@
+"""Why a job stands still, and what people can do about it: decide, or send a signal."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dagmaster.errors import NotFound
+from dagmaster.explain.facts import Explanation, Kind
+from dagmaster.model.redact import redact, redact_text
+from dagmaster.store.connect import Connection
+from dagmaster.store.explanations import explain_job, explain_node
+from dagmaster.store.job_page import waiting_nodes
+from dagmaster.store.looking import has_more_nodes
+from dagmaster.web.ui.pages import Page
+
+Row = Mapping[str, Any]
+
+MOVING: Final = frozenset({Kind.RUNNING, Kind.EXPANDING, Kind.ABOUT_TO_RUN, Kind.GIVING_RESULT, Kind.ENDED})
+# To explain a node all nodes of its job are looked at; where there are more, the page does not wait for that.
+QUICKLY_EXPLAINED: Final = 300
+HELP_NEEDED: Final = frozenset({Kind.NO_OWNER, Kind.PAUSED, Kind.WAITING_FOR_APPROVAL, Kind.WAITING_FOR_SIGNAL})
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """`tone` is a status whose colours fit: `running` for what goes on, `paused` for what needs somebody."""
+
+    sentence: str
+    tone: str
+    icon: str
+    also: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    node_id: str
+    message: str
+    approvers: tuple[str, ...]
+    since: datetime
+    may_decide: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedSignal:
+    node_id: str
+    name: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    approvals: tuple[Approval, ...] = ()
+    signals: tuple[AwaitedSignal, ...] = ()
+
+
+async def is_quickly_explained(conn: Connection, job_id: int) -> bool:
+    return not await has_more_nodes(conn, job_id, QUICKLY_EXPLAINED)
+
+
+async def why_job(conn: Connection, page: Page, job_id: int) -> Why | None:
+    threshold = page.services.settings.orphan_threshold_seconds
+    try:
+        return why(await explain_job(conn, job_id, threshold_seconds=threshold, pinned=page.services.pinned))
+    except NotFound:  # Its definition is gone, or it is.
+        return None
+
+
+async def why_node(conn: Connection, page: Page, job_id: int, node_id: str) -> Why | None:
+    threshold = page.services.settings.orphan_threshold_seconds
+    try:
+        found = await explain_node(conn, job_id, node_id, threshold_seconds=threshold, pinned=page.services.pinned)
+        return why(found)
+    except NotFound:
+        return None
+
+
+def why(found: Explanation) -> Why:
+    tone = "paused" if found.kind in HELP_NEEDED else "running" if found.kind in MOVING else "waiting"
+    icon = {"paused": "alert-circle", "running": "activity", "waiting": "clock"}[tone]
+    also = [one.get("sentence") or f"{one['text']}." for one in found.data.get("also", ())]
+    return Why(redact_text(found.sentence), tone, icon, tuple(redact_text(one) for one in also[:5]))
+
+
+async def waiting_for(
+    conn: Connection, page: Page, job_id: int, nodes: Mapping[str, Row], only: str | None = None
+) -> Waiting:
+    """Of the nodes of the definition, or of one of them."""
+    asked = [name for name, node in nodes.items() if only in (None, name) and _asks(node)]
+    rows = await waiting_nodes(conn, job_id, asked)
+    return Waiting(
+        tuple(_approval(row, page) for row in rows if nodes[row["node_id"]]["type"] == "approval"),
+        tuple(_signal(row, nodes) for row in rows if nodes[row["node_id"]]["type"] == "wait"),
+    )
+
+
+def _asks(node: Row) -> bool:
+    return node["type"] == "approval" or bool(node["type"] == "wait" and node.get("signal"))
+
+
+def _approval(row: Row, page: Page) -> Approval:
+    asked = row["input_params"] or {}
+    approvers = tuple(asked.get("approvers") or ())
+    message = redact(str(asked.get("message") or ""))
+    return Approval(row["node_id"], message, approvers, row["started_at"], may_decide(page, approvers))
+
+
+def may_decide(page: Page, approvers: Collection[str]) -> bool:
+    return page.may_steer and (not approvers or page.caller.name in approvers)
+
+
+def _signal(row: Row, nodes: Mapping[str, Row]) -> AwaitedSignal:
+    return AwaitedSignal(row["node_id"], str(nodes[row["node_id"]]["signal"]), row["started_at"])

@@ -1,0 +1,177 @@
+"""The process that handlers' processes are forked from: it has loaded them, has no threads, and outlives no worker."""
+
+import faulthandler
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from dagmaster.errors import DagmasterError
+from dagmaster.handlers.contract import Permanent
+from dagmaster.handlers.loader import load_handlers
+from dagmaster.handlers.registry import registry
+from dagmaster.logs import set_up_logs
+from dagmaster.worker.processes.child import Child, move_in
+from dagmaster.worker.processes.handler_lookup import Reference, find
+from dagmaster.worker.processes.system import RUSAGE_UNIT, die_with_parent
+from dagmaster.worker.processes.wire import FORK, REQUEST, pack, receive
+
+BROKEN_EXIT = 70
+
+
+class Nursery:
+    """Forks, kills and buries, and tells the worker; nothing else."""
+
+    def __init__(self, sock: socket.socket, max_output_bytes: int) -> None:
+        self._sock = sock
+        self._max_output_bytes = max_output_bytes
+        self._worker = os.getppid()
+        self._children: set[int] = set()
+        self._bell, self._rings = socket.socketpair()
+        for end in (self._bell, self._rings):
+            end.setblocking(False)
+
+    def run(self) -> None:
+        """Until the worker is gone."""
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _only_wake)
+        signal.set_wakeup_fd(self._rings.fileno(), warn_on_full_buffer=False)
+        die_with_parent(signal.SIGTERM)  # besides the closed socket: a fork of the worker might hold that open
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._sock, selectors.EVENT_READ)
+            selector.register(self._bell, selectors.EVENT_READ)
+            while os.getppid() == self._worker:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._bell in ready:
+                    self._reap()
+                if self._sock in ready and not self._obey(selector):
+                    break
+        self._end()
+
+    def _obey(self, selector: selectors.BaseSelector) -> bool:
+        """False when the worker is gone."""
+        try:
+            request, descriptors, _, _ = socket.recv_fds(self._sock, REQUEST.size, 2)
+        except ConnectionError:
+            return False
+        if len(request) < REQUEST.size:
+            return False
+        kind, pid = REQUEST.unpack(request)
+        if kind == FORK:
+            self._fork(selector, *descriptors)
+        elif pid in self._children:  # Not buried yet, so the number is still its own.
+            _kill(pid)
+        return True
+
+    def _fork(self, selector: selectors.BaseSelector, control: int, output: int) -> None:
+        nursery = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(kind="unable", reason=f"no process can be forked: {error.strerror}")
+        else:
+            if pid == 0:
+                selector.close()
+                self._leave(nursery, control, output)
+            self._children.add(pid)
+            self._tell(kind="forked", pid=pid)
+        os.close(control)
+        os.close(output)
+
+    def _leave(self, nursery: int, control: int, output: int) -> NoReturn:
+        """From here on this is a child, which never comes back."""
+        try:
+            signal.set_wakeup_fd(-1)
+            for end in (self._sock, self._bell, self._rings):
+                end.close()
+            move_in(nursery, output)
+            Child(socket.socket(fileno=control), self._max_output_bytes).live()
+        except BaseException:  # noqa: BLE001 - a child that went on would be a second nursery
+            traceback.print_exc()
+        finally:
+            os._exit(BROKEN_EXIT)
+
+    def _reap(self) -> None:
+        with suppress(BlockingIOError):
+            while self._bell.recv(4096):
+                pass
+        for pid in list(self._children):
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            if ended:
+                _kill_group(pid)  # What it started and left behind.
+                self._children.discard(pid)
+                self._tell(
+                    kind="ended",
+                    pid=pid,
+                    status=status,
+                    peak_memory_bytes=usage.ru_maxrss * RUSAGE_UNIT,
+                    cpu_seconds=usage.ru_utime + usage.ru_stime,
+                )
+
+    def _tell(self, **head: Any) -> None:
+        with suppress(OSError):  # The worker is gone: the next look at the socket shows it.
+            self._sock.sendall(pack(head))
+
+    def _end(self) -> None:
+        for pid in self._children:
+            _kill(pid)
+        for pid in list(self._children):
+            os.waitpid(pid, 0)
+
+
+def _only_wake(*_: object) -> None:
+    """Signals end no nursery: a service manager sends them to all processes, and the worker is still to finish."""
+
+
+def _kill(pid: int) -> None:
+    """With its process group; alone if it has none of its own yet."""
+    _kill_group(pid)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _prepare(config: dict[str, Any]) -> None:
+    """Load what the worker has loaded, from the same places."""
+    sys.path[:] = config["path"]
+    if config["python_path"] is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = config["python_path"]
+    set_up_logs(config["log_level"], "text")
+    load_handlers(config["specs"])
+    for one in config["handlers"]:
+        with suppress(Permanent):  # Its tasks are told.
+            find(Reference(**one), registry)
+    # What is there now stays: children share its memory as long as nobody counts in it.
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    faulthandler.enable()
+    die_with_parent(signal.SIGKILL)  # Loading may take long, and does not look at the socket.
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    if (config := receive(sock)) is None:
+        return
+    try:
+        _prepare(config.head)
+    except DagmasterError as error:
+        sock.sendall(pack({"kind": "broken", "reason": str(error)}))
+        return
+    sock.sendall(pack({"kind": "ready"}))
+    Nursery(sock, config.head["max_output_bytes"]).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The worker's side of the nursery."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Self
+
+from dagmaster.errors import Unavailable
+from dagmaster.worker.processes.handler_lookup import Reference
+from dagmaster.worker.processes.outcome import Death
+from dagmaster.worker.processes.peer import Peer, output_pipe
+from dagmaster.worker.processes.wire import FORK, KILL, REQUEST, pack, read
+
+MODULE = "dagmaster.worker.processes.forkserver"
+ENDS_WITHIN_SECONDS = 2.0
+LOOK_EVERY_SECONDS = 0.005
+LEVELS = {getattr(logging, name): name for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
+GONE = "the process that handlers are forked from ended"
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Cradle:
+    def __init__(self, process: "subprocess.Popen[bytes]", sock: socket.socket, streams: Streams) -> None:
+        self.is_lost = False
+        self._process, self._sock = process, sock
+        self._reader, self._writer = streams
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._forked: asyncio.Future[tuple[int, asyncio.Future[Death]]] | None = None
+        self._deaths: dict[int, asyncio.Future[Death]] = {}
+        self._one_by_one = asyncio.Lock()
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def open(cls, specs: Sequence[str], handlers: Sequence[Reference], max_output_bytes: int) -> Self:
+        """Returns at once; the handlers are loaded meanwhile."""
+        ours, theirs = socket.socketpair()
+        try:
+            process = _spawn(theirs)
+        except OSError as error:
+            ours.close()
+            raise Unavailable(f"the process that handlers are forked from cannot be started: {error}") from error
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        writer.write(pack(_config(specs, handlers, max_output_bytes)))
+        return cls(process, ours, (reader, writer))
+
+    async def fork(self) -> Peer:
+        """A new child. Raises Unavailable when there can be none, with the reason."""
+        await asyncio.shield(self._ready)
+        async with self._one_by_one:
+            if self.is_lost:
+                raise Unavailable(GONE)
+            self._forked = self._loop.create_future()
+            ours, output = self._ask_for_child()
+            try:
+                pid, death = await self._forked
+                streams = await asyncio.open_unix_connection(sock=ours)
+            except BaseException:
+                ours.close()
+                os.close(output)
+                raise
+        return Peer(pid, streams, output, death, self.kill)
+
+    def _ask_for_child(self) -> tuple[socket.socket, int]:
+        ours, theirs = socket.socketpair()
+        output, inner = output_pipe()
+        try:
+            socket.send_fds(self._sock, [REQUEST.pack(FORK, 0)], [theirs.fileno(), inner])
+        except OSError as error:
+            ours.close()
+            os.close(output)
+            raise Unavailable(GONE) from error
+        finally:
+            theirs.close()
+            os.close(inner)
+        return ours, output
+
+    def kill(self, pid: int) -> None:
+        """By the nursery, which knows whether the number is still the child's; without it there is nobody to ask."""
+        if pid not in self._deaths or self._deaths[pid].done():
+            return
+        try:
+            self._sock.send(REQUEST.pack(KILL, pid))
+        except OSError:
+            _kill_group(pid)
+
+    async def close(self) -> None:
+        """Without its socket the nursery kills its children and ends."""
+        self._writer.close()
+        await self._buried()
+        self._listening.cancel()
+        self._lose()
+
+    async def _buried(self) -> None:
+        """When it has ended and was waited for."""
+        deadline = self._loop.time() + ENDS_WITHIN_SECONDS
+        while self._process.poll() is None:
+            if self._loop.time() > deadline:
+                self._process.kill()
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    async def _listen(self) -> None:
+        while (frame := await read(self._reader)) is not None:
+            match frame.head:
+                case {"kind": "ready"}:
+                    self._ready.set_result(None)
+                case {"kind": "broken", "reason": reason}:
+                    self.is_lost = True
+                    self._refuse(f"handlers with isolation='process' cannot be run: {reason}")
+                case {"kind": "forked", "pid": pid} if self._forked is not None:
+                    self._deaths[pid] = self._loop.create_future()
+                    self._forked.set_result((pid, self._deaths[pid]))
+                case {"kind": "unable", "reason": reason} if self._forked is not None:
+                    self._forked.set_exception(Unavailable(reason))
+                case {"kind": "ended", "pid": pid, **rest}:
+                    self._deaths.pop(pid).set_result(Death(**rest))
+        self._lose()
+        self._writer.close()
+        await self._buried()
+
+    def _refuse(self, reason: str) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(Unavailable(reason))
+            self._ready.exception()  # It may be that no task ever asks.
+
+    def _lose(self) -> None:
+        """No nursery, no children: they die with it, and what they started is killed from here."""
+        self.is_lost = True
+        self._refuse(f"{GONE} while it loaded the handlers")
+        if self._forked is not None and not self._forked.done():
+            self._forked.set_exception(Unavailable(GONE))
+        for pid, death in self._deaths.items():
+            _kill_group(pid)
+            death.set_result(Death(None))
+        self._deaths.clear()
+
+
+def _spawn(theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    # -P and the path: a module in the present folder is not to stand in for one that Python or we need.
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(_path())}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # What modules print when they are loaded was printed by the worker already.
+        start_new_session=True,  # Ctrl-C is the worker's affair.
+        env=environ,
+    )
+
+
+def _path() -> list[str]:
+    return [one or os.getcwd() for one in sys.path]  # noqa: PTH109 - as Python itself reads the empty one
+
+
+def _config(specs: Sequence[str], handlers: Sequence[Reference], max_output_bytes: int) -> dict[str, Any]:
+    return {
+        "specs": list(specs),
+        "handlers": [asdict(one) for one in handlers],
+        "path": _path(),
+        "python_path": os.environ.get("PYTHONPATH"),
+        "log_level": LEVELS.get(logging.getLogger().level, "INFO"),
+        "max_output_bytes": max_output_bytes,
+    }
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

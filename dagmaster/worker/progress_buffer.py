@@ -1,0 +1,135 @@
+"""What handlers say while they work: how far they are, and which phases are done."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dagmaster.errors import TaskOver
+from dagmaster.handlers.contract import Checkpoint, Progress
+from dagmaster.handlers.futures import in_loop
+from dagmaster.handlers.invocation import encode_output
+from dagmaster.model.sealed import Mask
+from dagmaster.queues.contract import SavedCheckpoint
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unsaved:
+    """A checkpoint, or slices of nodes that the task adds to its job."""
+
+    task_id: str
+    content: SavedCheckpoint | tuple[bytes, ...]
+    stored: Future[None]
+
+
+class ProgressBuffer:
+    """Handlers speak in threads of their own, and none is held up here.
+
+    Of progress only the newest word of each task is kept, and told now and then. Checkpoints, and nodes that are
+    added, are kept until they are stored, however long that takes.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.has_unsaved = asyncio.Event()
+        self._max_bytes = max_bytes
+        self._latest: dict[str, Progress] = {}
+        self._unsaved: deque[Unsaved] = deque()
+        # A deque may not grow while somebody looks through it, and handlers add to it from their threads.
+        self._looking = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._masks: dict[str, Mask] = {}
+
+    def mask(self, task_id: str, mask: Mask) -> None:
+        """Of what this task says its secrets are left out."""
+        self._masks[task_id] = mask
+
+    def unmask(self, task_id: str) -> None:
+        self._masks.pop(task_id, None)
+
+    def progress_sink(self, task_id: str) -> Callable[[Progress], None]:
+        return partial(self._say, task_id)
+
+    def _say(self, task_id: str, progress: Progress) -> None:
+        if (mask := self._masks.get(task_id)) is not None and progress.message:
+            progress = replace(progress, message=mask.hide(progress.message))
+        self._latest[task_id] = progress
+
+    def checkpoint_sink(self, task_id: str) -> Callable[[Checkpoint], Future[None]]:
+        return partial(self._keep, task_id)
+
+    def _keep(self, task_id: str, checkpoint: Checkpoint) -> Future[None]:
+        what = f"the data of the checkpoint {checkpoint.phase}"
+        data = encode_output(checkpoint.data, self._max_bytes, what)
+        artifacts = None
+        if checkpoint.artifacts:
+            left = max(self._max_bytes - len(data), 0)
+            what = f"the list of artifacts of the checkpoint {checkpoint.phase}, with its data,"
+            artifacts = encode_output([dict(one) for one in checkpoint.artifacts], left, what)
+        return self._store(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts))
+
+    def add_sink(self, task_id: str) -> Callable[[Sequence[bytes]], Future[None]]:
+        return lambda slices: self._store(task_id, tuple(slices))
+
+    def _store(self, task_id: str, content: SavedCheckpoint | tuple[bytes, ...]) -> Future[None]:
+        if (mask := self._masks.get(task_id)) is not None:
+            content = _sealed(content, mask)
+        unsaved = Unsaved(task_id, content, Future())
+        with self._looking:
+            self._unsaved.append(unsaved)
+        self._loop.call_soon_threadsafe(self.has_unsaved.set)
+        return unsaved.stored
+
+    def take_progress(self) -> Iterator[tuple[str, Progress]]:
+        """What is new since the last time."""
+        for task_id in list(self._latest):
+            if (last := self.take_last(task_id)) is not None:
+                yield task_id, last
+
+    def take_last(self, task_id: str) -> Progress | None:
+        """What a task said last, if that was not told yet."""
+        return self._latest.pop(task_id, None)
+
+    def first_unsaved(self) -> Unsaved | None:
+        with self._looking:
+            if self._unsaved:
+                return self._unsaved[0]
+            # Inside: what is added next sets it again.
+            self.has_unsaved.clear()
+            return None
+
+    def settle(self, unsaved: Unsaved, error: Exception | None = None) -> None:
+        """It is stored, or refused for good."""
+        with self._looking:
+            if unsaved not in self._unsaved:
+                return  # Forgotten meanwhile.
+            self._unsaved.remove(unsaved)
+        if error is not None:
+            unsaved.stored.set_exception(error)
+        else:
+            unsaved.stored.set_result(None)
+
+    async def all_saved(self, task_id: str) -> None:
+        """What a task saved must be stored before it is known how the task ended."""
+        # Shielded: whoever is cancelled here must not cancel what is still to be stored.
+        if waiting := [asyncio.shield(in_loop(one.stored)) for one in self._of(task_id)]:
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def forget(self, task_id: str) -> None:
+        """Of a task that is no longer this worker's nothing is kept."""
+        self._latest.pop(task_id, None)
+        for unsaved in self._of(task_id):
+            self.settle(unsaved, TaskOver(f"task {task_id} was withdrawn"))
+
+    def _of(self, task_id: str) -> list[Unsaved]:
+        with self._looking:
+            return [one for one in self._unsaved if one.task_id == task_id]
+
+
+def _sealed(content: SavedCheckpoint | tuple[bytes, ...], mask: Mask) -> SavedCheckpoint | tuple[bytes, ...]:
+    if isinstance(content, tuple):
+        return tuple(map(mask.seal, content))
+    artifacts = mask.seal(content.artifacts) if content.artifacts is not None else None
+    return replace(content, phase=mask.hide(content.phase), data=mask.seal(content.data), artifacts=artifacts)

@@ -1,0 +1,29 @@
+"""What the handlers of a storm write into the ledger is true."""
+
+from concurrent.futures import Future
+
+import pytest
+import toil
+from ledger import Work
+
+from dagmaster.handlers import Checkpoint, HandlerContext, contract
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_only_what_is_stored_is_called_saved(monkeypatch: pytest.MonkeyPatch, is_stored: bool) -> None:
+    """A handler goes on without it when that takes too long, as in an outage."""
+    monkeypatch.setattr(contract, "STORED_WITHIN_SECONDS", 5.0 if is_stored else 0.02)
+    written: list[str] = []
+    monkeypatch.setattr(toil.Execution, "write", lambda _, event: written.append(event))
+
+    def store(_: Checkpoint) -> Future[None]:
+        stored: Future[None] = Future()
+        if is_stored:
+            stored.set_result(None)
+        return stored
+
+    ctx = HandlerContext(task_id="1_a_0", job_id=1, node_id="a", handler="ledger.travel", checkpoint_sink=store)
+    await toil.travel(ctx, Work(seconds=0))
+    assert [event for event in written if event.startswith("begin")] == [f"begin {phase}" for phase in toil.PHASES]
+    saved = [event for event in written if event.startswith("saved")]
+    assert saved == ([f"saved {phase}" for phase in toil.PHASES] if is_stored else [])

@@ -1,0 +1,121 @@
+"""The direct way to libpq must fail, be cancelled and recover as the driver's own way does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+
+from dagmaster.store.connect import connect, connect_hot
+from dagmaster.store.hot_connection import HotConnection
+
+ADD = b"SELECT $1::int + 1 AS number"
+DIVIDE = b"SELECT 1 / $1::int AS number"
+SLEEP = b"SELECT pg_sleep($1)"
+INSERT = b"INSERT INTO dagapp.dag_mailbox (job_id, kind) VALUES ($1, 'test') RETURNING job_id"
+COUNT = b"SELECT count(*) AS rows FROM dagapp.dag_mailbox WHERE kind = 'test'"
+
+
+@pytest.fixture
+async def hot(shared_dsn: str) -> AsyncIterator[HotConnection]:
+    async with await connect_hot(shared_dsn, application="test") as conn:
+        yield conn
+        if not conn.closed:
+            await conn.execute("TRUNCATE dagapp.dag_mailbox")
+
+
+async def test_values_and_rows_have_their_types(hot: HotConnection) -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, 6000, UTC)
+    text = b"SELECT $1::text AS a, $2::bigint AS b, $3::bigint[] AS c, $4::text[] AS d, $5::boolean AS e, "
+    text += b"$6::float AS f, $7::timestamptz AS g, $8::jsonb AS h, $9::text AS i"
+    values = ["x", 2**62, [1, 2], ['a"b', ""], True, 0.5, at, '{"k": [1]}', None]
+    [row] = await hot.fetch_prepared(text, values)
+    assert list(row.values()) == ["x", 2**62, [1, 2], ['a"b', ""], True, 0.5, at, {"k": [1]}, None]
+    assert list(row) == list("abcdefghi")
+
+
+async def test_a_statement_without_rows_gives_none(hot: HotConnection) -> None:
+    assert await hot.fetch_prepared(b"SELECT 1 AS number WHERE false", []) == []
+    assert await hot.fetch_prepared(b"DELETE FROM dagapp.dag_mailbox", []) == []
+
+
+async def test_a_failed_statement_leaves_a_usable_connection(hot: HotConnection) -> None:
+    for _ in range(2):
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await hot.fetch_prepared(DIVIDE, [0])
+        assert await hot.fetch_prepared(DIVIDE, [1]) == [{"number": 1}]
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        await hot.fetch_prepared(b"SELECT * FROM nowhere", [])
+    assert await hot.fetch_prepared(ADD, [1]) == [{"number": 2}]
+
+
+async def test_values_larger_than_the_socket_holds_are_sent_and_received(hot: HotConnection) -> None:
+    text = "ab" * 10_000_000
+    [row] = await hot.fetch_prepared(b"SELECT $1::text AS text", [text])
+    assert row["text"] == text
+
+
+async def test_a_cancelled_statement_ends_and_the_connection_goes_on(hot: HotConnection) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await hot.fetch_prepared(SLEEP, [60])
+    assert await hot.fetch_prepared(ADD, [1]) == [{"number": 2}]
+    assert not hot.closed
+
+
+async def test_a_cancelled_transaction_ends_and_the_connection_goes_on(hot: HotConnection) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await hot.fetch_atomically([(INSERT, [1]), (SLEEP, [60])])
+    assert await hot.fetch_prepared(COUNT, []) == [{"rows": 0}]
+
+
+async def test_statements_of_several_tasks_do_not_mix(hot: HotConnection) -> None:
+    answers = await asyncio.gather(*(hot.fetch_prepared(ADD, [number]) for number in range(50)))
+    assert [row["number"] for [row] in answers] == list(range(1, 51))
+
+
+async def test_a_lost_connection_is_an_operational_error(hot: HotConnection, shared_dsn: str) -> None:
+    waiting = asyncio.create_task(hot.fetch_prepared(SLEEP, [60]))
+    async with await connect(shared_dsn, application="test") as other:
+        terminated = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep'"
+        while not await (await other.execute(terminated, [hot.info.backend_pid])).fetchall():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    with pytest.raises(psycopg.OperationalError):
+        await waiting
+    with pytest.raises(psycopg.OperationalError):
+        await hot.fetch_prepared(ADD, [1])
+    assert hot.closed
+
+
+async def test_a_connection_lost_within_a_transaction_is_an_operational_error(
+    hot: HotConnection, shared_dsn: str
+) -> None:
+    terminate = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
+    with pytest.raises(psycopg.OperationalError):
+        await hot.fetch_atomically([(INSERT, [1]), terminate, (SLEEP, [60])])
+    async with await connect(shared_dsn, application="test") as other:
+        assert await (await other.execute(COUNT)).fetchall() == [{"rows": 0}]
+
+
+async def test_statements_run_together_succeed_or_fail_together(hot: HotConnection) -> None:
+    assert await hot.fetch_atomically([(INSERT, [1]), (ADD, [1])]) == [[{"job_id": 1}], [{"number": 2}]]
+    for statements in ([(INSERT, [2]), (DIVIDE, [0])], [(DIVIDE, [0]), (INSERT, [2])]):
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await hot.fetch_atomically(statements)
+    assert await hot.fetch_prepared(COUNT, []) == [{"rows": 1}]
+
+
+async def test_it_takes_part_in_a_transaction_of_the_driver(hot: HotConnection) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        async with hot.transaction():
+            await hot.fetch_prepared(INSERT, [1])
+            await hot.fetch_prepared(DIVIDE, [0])
+    assert await hot.fetch_prepared(COUNT, []) == [{"rows": 0}]
+
+
+async def test_forgotten_statements_are_prepared_again(hot: HotConnection) -> None:
+    assert await hot.fetch_prepared(ADD, [1]) == [{"number": 2}]
+    hot.forget_prepared()
+    assert await hot.fetch_prepared(ADD, [1]) == [{"number": 2}]

@@ -1,0 +1,117 @@
+"""A database that has no connection left (SQLSTATE 53300): everybody waits for one, and says so."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from math import inf
+
+import psycopg
+import pytest
+from fleet import wait_until
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.cli.api_listener import Door
+from dagmaster.cli.api_server import serving
+from dagmaster.errors import DatabaseUnavailable, TooManyConnections
+from dagmaster.fleet import fleet, worker_options
+from dagmaster.handlers import registry
+from dagmaster.settings import load_settings
+from dagmaster.store import connect, databases
+from dagmaster.store.connect import opened
+from dagmaster.web.server import bind
+
+
+def allow(dsn: str, connections: int) -> None:
+    """So many for the role; -1 for any number."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(f"ALTER ROLE {role_of(conn)} CONNECTION LIMIT {connections}")
+
+
+def role_of(conn: psycopg.Connection) -> str:
+    """Roles are the whole server's, on which other tests work too."""
+    return f"crowded_{conn.info.dbname}"
+
+
+@pytest.fixture
+def crowded(dsn: str) -> Iterator[str]:
+    """The address of the database for a role that may have no connection."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        role = role_of(conn)
+        conn.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
+        for what in ("ALL TABLES IN SCHEMA dagapp", "ALL SEQUENCES IN SCHEMA dagapp", "SCHEMA dagapp"):
+            conn.execute(f"GRANT ALL ON {what} TO {role}")
+    yield dsn.replace("postgres@", f"{role}@")
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(f"DROP OWNED BY {role}")
+        conn.execute(f"DROP ROLE {role}")
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "_LOOK_SECONDS", 0.05)
+
+
+async def test_a_command_waits_for_a_while_and_then_says_what_is_wrong(crowded: str) -> None:
+    with pytest.raises(TooManyConnections, match=r"no connection left: .*max_connections"):
+        async with opened(crowded, application="test", busy_seconds=0.2):
+            pass
+
+
+async def test_whoever_waits_is_let_in(dsn: str, crowded: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def come() -> str:
+        async with opened(crowded, application="test", busy_seconds=inf) as conn:
+            return conn.info.user
+
+    with caplog.at_level(logging.WARNING):
+        coming = asyncio.create_task(come())
+        await wait_until(lambda: "no connection left" in caplog.text)
+        allow(dsn, -1)
+        assert (await coming).startswith("crowded_")
+
+
+async def test_what_serves_waits_as_long_as_it_takes(
+    dsn: str, crowded: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(databases, "POLL_SECONDS", 0.05)
+    settings = load_settings(database_url=crowded)
+
+    def begin(*, writable: bool) -> str:
+        with databases.database(settings, writable=writable) as found:
+            return found
+
+    with pytest.raises(TooManyConnections):
+        await asyncio.to_thread(begin, writable=False)
+    with caplog.at_level(logging.WARNING):
+        coming = asyncio.create_task(asyncio.to_thread(begin, writable=True))
+        await wait_until(lambda: caplog.text.count("does not take connections") > 1)
+        allow(dsn, -1)
+        assert await coming == crowded
+
+
+async def test_roles_that_find_it_full_at_their_start_begin_later(
+    dsn: str, crowded: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load_settings(database_url=crowded)
+    listener = bind("127.0.0.1", 0)
+
+    async def serve() -> bool:
+        work = worker_options(settings, ["q"], 1)
+        async with (
+            fleet(crowded, settings, orchestrate=True, work=work, registry=registry) as running,
+            serving(crowded, settings, running, Door(listener, Catalog()), registry),
+        ):
+            return not running.ended.done()
+
+    with caplog.at_level(logging.WARNING):
+        roles = asyncio.create_task(serve())
+        await wait_until(lambda: "the orchestrator lost the database as it started" in caplog.text)
+        allow(dsn, -1)
+        assert await roles
+
+
+async def test_another_refusal_is_not_waited_for(dsn: str) -> None:
+    with pytest.raises(DatabaseUnavailable) as refused:
+        async with opened(dsn.replace("postgres@", "nobody@"), application="test"):
+            pass
+    assert not isinstance(refused.value, TooManyConnections)

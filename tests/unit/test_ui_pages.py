@@ -1,0 +1,34 @@
+"""In which order a page is put together."""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from dagmaster.web.access import visible_job
+from dagmaster.web.ui import graphs, job, node, timeline, why
+from dagmaster.web.ui.pages import page_of
+
+MODULES = (graphs, job, node, timeline, why)
+ROUTES = [route for module in MODULES for route in module.router.routes if isinstance(route, APIRoute)]
+
+
+def solved(dependant: Dependant) -> Iterator[object]:
+    """As FastAPI goes about it: what something depends on, then the thing itself."""
+    for one in dependant.dependencies:
+        yield from solved(one)
+    yield dependant.call
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=[route.path for route in ROUTES])
+def test_the_beat_of_a_page_is_read_before_its_job(route: APIRoute) -> None:
+    """Otherwise a page may show less than the beat it names, and is not asked for again."""
+    order = list(solved(route.dependant))
+    if page_of in order and visible_job in order:
+        assert order.index(page_of) < order.index(visible_job)
+
+
+def test_pages_of_jobs_are_among_them() -> None:
+    orders = [list(solved(route.dependant)) for route in ROUTES]
+    assert sum(page_of in order and visible_job in order for order in orders) >= 5
