@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from dagmaster.authoring.yaml import QueueRules, load_workflow
+from dagmaster.cli.job_watch import follow
 from dagmaster.cli.live import render
 from dagmaster.cli.progress import JobView
-from dagmaster.cli.watching import follow
 from dagmaster.model.edges import find_inbound, sort_topologically
 from dagmaster.model.workflow import EndNode, StartNode
 from dagmaster.store.connect import opened
