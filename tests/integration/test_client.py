@@ -145,10 +145,11 @@ def test_why_a_job_does_not_go_on_is_explained(client: Client) -> None:
 
 def test_how_far_a_job_is_can_be_asked(client: Client) -> None:
     job_id = client.submit("gated").job_id
+    next(event for event in client.stream(job_id) if (event.event_type, event.node_id) == ("node_completed", "first"))
     progress = client.progress(job_id)
     assert progress.job_id == job_id
-    assert progress.overall_percent < 100.0
-    assert (progress.nodes.total, progress.estimate_basis) == (4, None)
+    assert 0.0 < progress.overall_percent < 100.0
+    assert (progress.nodes.total, progress.estimate_basis) == (4, "so_far")
 
 
 def test_waiting_has_an_end(client: Client) -> None:
