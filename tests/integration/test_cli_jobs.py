@@ -304,11 +304,17 @@ def test_the_schema_goes_up_and_down() -> None:
     assert call("migrate", "downgrade", "base").out == "the schema is at revision base\n"
     assert call("migrate", "current", "--json").json == {"current": None, "head": newest, "is_current": False}
     assert call("migrate", "upgrade", "0001").out == "the schema is at revision 0001\n"
-    assert call("jobs").err.startswith("error: the database is at schema 0001")
     assert call("migrate").out == f"the schema is at revision {newest}\n"
     history = call("migrate", "history", "--json").json
-    assert [one["revision"] for one in history if one["is_current"]] == [newest]
+    assert [entry["revision"] for entry in history if entry["is_current"]] == [newest]
     assert f"→  {newest}" in call("migrate", "history").out
+
+
+def test_a_schema_of_another_release_is_refused(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("UPDATE dagapp.alembic_version SET version_num = '9999'")
+    assert call("jobs").err.startswith("error: the database is at schema 9999")
+    assert call("migrate", "current", "--json").json["is_current"] is False
 
 
 @pytest.mark.parametrize("revision", ["base", "0001"])

@@ -1,6 +1,8 @@
 import itertools
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,13 +13,30 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import DatabaseUnavailable, Invalid, SchemaMissing
-from dagmaster.store import migrate
+from dagmaster.store import migrate, revision
 from dagmaster.store.connect import opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.revision import check_schema
 from dagmaster.store.tables import SCHEMA, Base
 
 numbers = itertools.count(1)
+
+NEXT_REVISION = '''
+"""A column more"""
+
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE dagapp.dag_jobs ADD COLUMN colour text DEFAULT 'red'")
+
+
+def downgrade() -> None:
+    op.execute("ALTER TABLE dagapp.dag_jobs DROP COLUMN colour")
+'''
 
 
 @pytest.fixture
@@ -28,6 +47,16 @@ def empty(pg_server: EmbeddedServer) -> Iterator[str]:
         conn.execute(f"CREATE DATABASE {name} STRATEGY WAL_LOG")
         yield pg_server.dsn_of(name)
         conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def two_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program of a later release, which has a second revision."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(revision.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "0002_colour.py").write_text(NEXT_REVISION.lstrip())
+    monkeypatch.setattr(migrate, "MIGRATIONS", folder)
+    monkeypatch.setattr(revision, "HEAD", "0002")
 
 
 def ask(dsn: str, query: str) -> list[tuple[Any, ...]]:
@@ -115,15 +144,15 @@ def test_going_down_and_up_again_gives_the_same_schema(empty: str) -> None:
     assert objects(empty) == first
 
 
+@pytest.mark.usefixtures("two_revisions")
 def test_each_step_can_be_taken_down_and_up(empty: str) -> None:
-    revisions = [revision.revision for revision in migrate.history(empty)]
-    for revision in revisions:
-        migrate.upgrade(empty, revision)
+    for step in ("0001", "0002"):
+        migrate.upgrade(empty, step)
         before = objects(empty)
         migrate.downgrade(empty, "-1")
-        migrate.upgrade(empty, revision)
-        assert objects(empty) == before, revision
-    assert migrate.current(empty) == migrate.head()
+        migrate.upgrade(empty, step)
+        assert objects(empty) == before, step
+    assert migrate.current(empty) == migrate.head() == "0002"
 
 
 def test_upgrading_twice_changes_nothing(empty: str) -> None:
@@ -141,20 +170,20 @@ def test_three_upgrades_at_once_give_one_schema(empty: str) -> None:
     assert ask(empty, "SELECT count(*) FROM dagapp.alembic_version") == [(1,)]
 
 
+@pytest.mark.usefixtures("two_revisions")
 def test_history_lists_the_revisions_oldest_first_and_says_which_is_current(empty: str) -> None:
     assert migrate.current(empty) is None
-    assert [revision.is_current for revision in migrate.history(empty)].count(True) == 0
+    assert [entry.is_current for entry in migrate.history(empty)] == [False, False]
     migrate.upgrade(empty, "0001")
-    history = migrate.history(empty)
-    assert [revision.revision for revision in history] == sorted(revision.revision for revision in history)
-    assert [revision.revision for revision in history if revision.is_current] == ["0001"]
-    assert all(revision.title for revision in history)
+    assert [(entry.revision, entry.is_current) for entry in migrate.history(empty)] == [("0001", True), ("0002", False)]
+    assert all(entry.title for entry in migrate.history(empty))
     migrate.upgrade(empty)
-    assert migrate.current(empty) == migrate.head() == history[-1].revision
+    assert [(entry.revision, entry.is_current) for entry in migrate.history(empty)] == [("0001", False), ("0002", True)]
 
 
+@pytest.mark.usefixtures("two_revisions")
 def test_a_migrated_database_keeps_its_rows(empty: str) -> None:
-    migrate.upgrade(empty)
+    migrate.upgrade(empty, "0001")
     with psycopg.connect(empty, autocommit=True) as conn:
         conn.execute("INSERT INTO dagapp.dag_workflows (workflow_hash, workflow_id, version) VALUES ('h', 'w', 1)")
         conn.execute(
@@ -166,10 +195,10 @@ def test_a_migrated_database_keeps_its_rows(empty: str) -> None:
                 "INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, source_app, created_at) "
                 f"VALUES (7, 'job_created', 'info', 'test', {moment})"
             )
+    migrate.upgrade(empty)
     migrate.downgrade(empty, "0001")
     migrate.upgrade(empty)
-    migrate.upgrade(empty)
-    assert ask(empty, "SELECT job_id, status::text FROM dagapp.dag_jobs") == [(7, "running")]
+    assert ask(empty, "SELECT job_id, status::text, colour FROM dagapp.dag_jobs") == [(7, "running", "red")]
     assert ask(empty, "SELECT workflow_id FROM dagapp.dag_workflows") == [("w",)]
     assert ask(empty, "SELECT count(*) FROM dagapp.dag_job_events") == [(3,)]
 
@@ -193,6 +222,7 @@ def test_a_database_that_cannot_be_reached_is_called_so() -> None:
         migrate.current("postgresql://nobody@/nothing?host=/nowhere")
 
 
+@pytest.mark.usefixtures("two_revisions")
 async def test_a_program_refuses_a_schema_that_is_missing_or_old(empty: str) -> None:
     async with opened(empty, application="test") as conn:
         with pytest.raises(SchemaMissing, match="dagmaster migrate"):
