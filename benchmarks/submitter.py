@@ -8,7 +8,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 from dagmaster.model.graph import Graph
-from dagmaster.store import jobs
+from dagmaster.store import jobs, submission
 from dagmaster.store.connect import Connection, connect_hot
 
 OWNER_IS_ALIVE_SECONDS = 120.0
@@ -28,8 +28,8 @@ class Submitter:
     conn: Connection
 
     async def submit(self, graph: Graph, inputs: Mapping[str, Any], count: int = 1) -> list[int]:
-        new = [jobs.NewJob(graph, inputs)] * count
-        submitted = await jobs.submit_many(self.conn, new, threshold_seconds=OWNER_IS_ALIVE_SECONDS)
+        new = [submission.NewJob(graph, inputs)] * count
+        submitted = await submission.submit_many(self.conn, new, threshold_seconds=OWNER_IS_ALIVE_SECONDS)
         return [job.job_id for job in submitted]
 
     async def time_one(self, graph: Graph, inputs: Mapping[str, Any], expected_seconds: float = 0.0) -> float:

@@ -23,7 +23,7 @@ from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.model.graph import Graph
 from dagmaster.settings import load_settings
-from dagmaster.store import jobs
+from dagmaster.store import jobs, submission
 from dagmaster.store.connect import Connection, connect
 
 CHAINS_PER_REPETITION = 3
@@ -82,8 +82,8 @@ async def time_here(
     ended = running.orchestrator.stats.jobs_ended
     owner_id = running.orchestrator.me.instance_id
     began = perf_counter()
-    submitted = await jobs.submit(
-        conn, jobs.NewJob(graph, inputs), threshold_seconds=OWNER_IS_ALIVE_SECONDS, owner_id=owner_id
+    submitted = await submission.submit(
+        conn, submission.NewJob(graph, inputs), threshold_seconds=OWNER_IS_ALIVE_SECONDS, owner_id=owner_id
     )
     running.wake()
     async with asyncio.timeout(GIVE_UP_SECONDS):

@@ -9,7 +9,7 @@ from benchmarks.place import Place
 from benchmarks.scale import Scale
 from benchmarks.submitter import OWNER_IS_ALIVE_SECONDS, Submitter, open_submitter
 from benchmarks.workflows import CHAIN_INPUTS, UNATTENDED, chain, fan, swelling
-from dagmaster.store import jobs
+from dagmaster.store import submission
 
 MAX_MB = 1_500
 NEIGHBOUR_SECONDS = 5.0
@@ -87,8 +87,8 @@ def _figures(what: str, peak_mb: float, neighbour: float) -> list[Figure]:
 async def _neighbour(user: Submitter) -> float:
     began = perf_counter()
     # First in the queue: what is measured is the orchestrator, not how long the worker's slots are taken.
-    neighbour = jobs.NewJob(chain(3), CHAIN_INPUTS, priority=1)
-    job_id = (await jobs.submit(user.conn, neighbour, threshold_seconds=OWNER_IS_ALIVE_SECONDS)).job_id
+    neighbour = submission.NewJob(chain(3), CHAIN_INPUTS, priority=1)
+    job_id = (await submission.submit(user.conn, neighbour, threshold_seconds=OWNER_IS_ALIVE_SECONDS)).job_id
     await _until(user, f"SELECT status = 'completed' AS ok FROM dagapp.dag_jobs WHERE job_id = {job_id}", 0.01)
     return perf_counter() - began
 

@@ -15,7 +15,8 @@ from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding, per
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.estimates import Histories, Standing, standing_of
-from dagmaster.store.jobs import get_job, job_status, returned_by, watch_nodes
+from dagmaster.store.jobs import get_job, job_status, returned_by
+from dagmaster.store.nodes import watch_nodes
 
 FIRST_LOOK_SECONDS = 0.02
 POLL_SECONDS = 0.125

@@ -31,21 +31,26 @@ from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings
-from dagmaster.store import job_control, signals, viewing
+from dagmaster.store import attempts as attempt_store
+from dagmaster.store import job_control, signals
+from dagmaster.store import nodes as node_store
 from dagmaster.store.connect import Connection
 from dagmaster.store.databases import database
 from dagmaster.store.estimates import Histories, standing_of
 from dagmaster.store.events import list_events
 from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.handlers import list_contracts, view_handlers
-from dagmaster.store.instances import is_orchestrated, list_orchestrators, list_workers
-from dagmaster.store.jobs import NewJob, Submitted, find_job_ids, get_job, list_jobs, list_nodes, returned_by
-from dagmaster.store.jobs import submit as store_job
-from dagmaster.store.looking import NodeCounts
+from dagmaster.store.jobs import find_job_ids, get_job, list_jobs, returned_by
+from dagmaster.store.node_counts import NodeCounts
+from dagmaster.store.nodes import list_nodes
+from dagmaster.store.orchestrators import is_orchestrated, list_orchestrators
 from dagmaster.store.pinned import PinnedGraphs
+from dagmaster.store.queues import queue_depths, unserved_tasks
 from dagmaster.store.schedules import list_schedules
+from dagmaster.store.submission import NewJob, Submitted
+from dagmaster.store.submission import submit as store_job
 from dagmaster.store.task_cache import clear_results
-from dagmaster.store.tasks import queue_depths, unserved
+from dagmaster.store.workers import list_workers
 from dagmaster.tasklogs import open_task_logs
 from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState, why_none
 from dagmaster.tracing import current_trace_parent, describe, span
@@ -128,7 +133,7 @@ class Local:
             graph = await PinnedGraphs().find(conn, job["workflow_hash"])
             order = list(graph.nodes) if graph is not None else []
             shown = with_outcomes(nodes, standing.job)
-            return Whole(job, shown, outlook, await unserved(conn, job_id), order, await returned_by(conn, job))
+            return Whole(job, shown, outlook, await unserved_tasks(conn, job_id), order, await returned_by(conn, job))
 
         return self._ask(look)
 
@@ -155,7 +160,7 @@ class Local:
     def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
         async def look(conn: Connection) -> Sequence[Row]:
             await get_job(conn, job_id)
-            return await viewing.view_logged(conn, job_id, limit=limit)
+            return await attempt_store.list_logged_nodes(conn, job_id, limit=limit)
 
         return self._ask(look)
 
@@ -165,13 +170,13 @@ class Local:
 
         async def read(conn: Connection) -> None:
             async def look() -> NodeState:
-                return NodeState.of(await viewing.node_standing(conn, job_id, node))
+                return NodeState.of(await node_store.node_standing(conn, job_id, node))
 
             await get_job(conn, job_id)
             state = await look()
             found = await log.find(wanted, state)
             if found is None:
-                place = await viewing.find_log_place(conn, log.task_id(wanted.attempt or state.newest_begun))
+                place = await attempt_store.find_log_place(conn, log.task_id(wanted.attempt or state.newest_begun))
                 raise NotFound(why_none(log, wanted, state, place))
             pieces = log.pieces(found.attempt, found.start, found.size)
             if wanted.follow:

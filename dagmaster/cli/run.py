@@ -25,7 +25,7 @@ from dagmaster.python.catalogue import find_function
 from dagmaster.settings import Settings
 from dagmaster.store.connect import opened
 from dagmaster.store.databases import database
-from dagmaster.store.jobs import NewJob, submit
+from dagmaster.store.submission import NewJob, submit
 from dagmaster.tracing import current_trace_parent, span
 from dagmaster.worker.options import WorkerOptions
 

@@ -14,8 +14,8 @@ from dagmaster.model.inputs import check_inputs
 from dagmaster.orchestrator.definitions import Definitions
 from dagmaster.orchestrator.envelopes import Envelope
 from dagmaster.store.connect import Connection, may_pass
-from dagmaster.store.jobs import Caller, NewJob, submit
 from dagmaster.store.signals import written_inputs
+from dagmaster.store.submission import Caller, NewJob, submit
 
 log = logging.getLogger(__name__)
 

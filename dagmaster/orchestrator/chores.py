@@ -17,21 +17,21 @@ from dagmaster.orchestrator.schedules import POLL_SECONDS, Scheduling
 from dagmaster.orchestrator.shared_connection import SharedConnection
 from dagmaster.orchestrator.watch import BackPressure, Watch, WatchOptions
 from dagmaster.store.connect import LOST, Connection, connect
-from dagmaster.store.events import ensure_partitions
 from dagmaster.store.instances import (
     beat_orchestrator,
     bury_dead,
     forget_instances,
     hand_over_jobs,
-    is_orchestrated,
     register_orchestrator,
     rescue_tasks,
     stall_orchestrator,
     take_over_jobs,
 )
-from dagmaster.store.jobs import call_off_orphans
+from dagmaster.store.job_control import call_off_orphans
 from dagmaster.store.mailbox import close_late_mail
 from dagmaster.store.notifications import MAIL, Notifier
+from dagmaster.store.orchestrators import is_orchestrated
+from dagmaster.store.schema import ensure_partitions
 from dagmaster.store.tasks import close_stale
 from dagmaster.store.vacuum import swollen_tables, vacuum_tables
 

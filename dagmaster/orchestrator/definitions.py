@@ -8,7 +8,7 @@ from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import Workflow
 from dagmaster.store.connect import Connection
-from dagmaster.store.jobs import load_definitions
+from dagmaster.store.workflows import load_definitions
 
 KEEP = 500
 

@@ -28,7 +28,7 @@ from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, t
 from dagmaster.orchestrator.instance_stats import InstanceStats, Phase
 from dagmaster.orchestrator.owned_jobs import OwnedJob, OwnedJobs
 from dagmaster.queues.contract import LocalWorker, TaskMessage, TaskReport
-from dagmaster.store import jobs as job_store
+from dagmaster.store import job_states, poisoned_jobs
 from dagmaster.store.batch import Batch, OwnershipLost, commit, settle_versions
 from dagmaster.store.connect import LOST, Connection, is_too_large, may_pass, storable
 from dagmaster.store.instances import Instance, this_instance
@@ -272,7 +272,7 @@ class Orchestrator:
             return set()
         rows = [known[job_id] for job_id in job_ids if job_id in known]
         if unknown := [job_id for job_id in job_ids if job_id not in known]:
-            rows += await job_store.job_rows(conn, self.me.instance_id, unknown, self.rules.inline_bytes)
+            rows += await job_states.job_rows(conn, self.me.instance_id, unknown, self.rules.inline_bytes)
         fetched = await self.definitions.fetch(conn, (row["workflow_hash"] for row in rows))
         graphs, readable = {}, []
         for row in rows:
@@ -281,7 +281,7 @@ class Orchestrator:
                 readable.append(row)
             except Exception as error:  # noqa: BLE001 - it may be wrong in any way, and the other jobs must go on
                 await self._poisoned(conn, row["job_id"], f"its definition cannot be read: {error}")
-        loaded, unreadable = await job_store.restore_rows(conn, readable, graphs, self.rules.inline_bytes)
+        loaded, unreadable = await job_states.restore_rows(conn, readable, graphs, self.rules.inline_bytes)
         for bad in unreadable:
             reason = f"{type(bad.error).__name__}: {bad.error}"
             await self._poisoned(conn, bad.job_id, f"the job cannot be read: {reason}")
@@ -333,7 +333,7 @@ class Orchestrator:
         self.memory.processing_job_id = job_id
         try:
             wanted = values_wanted(state, told, self.rules)
-            loaded = await job_store.load_values(conn, job_id, wanted) if wanted else None
+            loaded = await job_states.load_values(conn, job_id, wanted) if wanted else None
             return decide(state, told, self.clock.now(), self.rules, loaded)
         except LOST as error:
             if not is_too_large(error):
@@ -503,13 +503,13 @@ class Orchestrator:
         if self._strikes[job_id] >= MAX_STRIKES:
             await self._poisoned(conn, job_id, f"the job cannot be processed: {type(error).__name__}: {error}")
             return
-        await job_store.note_error(conn, job_id, f"{type(error).__name__}: {error}", strike=self._strikes[job_id])
+        await poisoned_jobs.note_error(conn, job_id, f"{type(error).__name__}: {error}", strike=self._strikes[job_id])
         self._rewind(envelopes)
 
     async def _poisoned(self, conn: Connection, job_id: int, error: str) -> None:
         log.error("job %s is failed: %s", job_id, error, extra={"job_id": job_id})
         self._strikes.pop(job_id, None)
-        if await job_store.fail_poisoned(conn, self.me.instance_id, job_id, error):
+        if await poisoned_jobs.fail_poisoned(conn, self.me.instance_id, job_id, error):
             self.memory.gave_up(job_id, error)
 
     def _rewind(self, envelopes: Iterable[Envelope]) -> None:

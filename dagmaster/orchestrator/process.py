@@ -9,9 +9,9 @@ from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.chores import Connections, Intervals, adopt, beat, chores_of
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.connect import LOST, connect, connect_hot, keep_json
-from dagmaster.store.events import ensure_partitions
 from dagmaster.store.instances import bury_dead, hand_over_jobs, register_orchestrator, stop_orchestrator
 from dagmaster.store.notifications import MAIL, Notifier
+from dagmaster.store.schema import ensure_partitions
 
 log = logging.getLogger(__name__)
 

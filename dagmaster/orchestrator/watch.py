@@ -10,8 +10,10 @@ from typing import Any
 from dagmaster.engine.state import JobState
 from dagmaster.explain.reasons import stands_without_reason
 from dagmaster.orchestrator.orchestrator import Orchestrator
+from dagmaster.store.audit import note_orchestrator
 from dagmaster.store.connect import Connection
-from dagmaster.store.watch import note_orchestrator, open_depths, warn_of_stuck_tasks
+from dagmaster.store.queues import open_depths
+from dagmaster.store.stuck_tasks import warn_of_stuck_tasks
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dagmaster.handlers.current import find_current_task
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import Connection, Pool, open_pool, opened
 from dagmaster.store.databases import database
-from dagmaster.store.revision import check_schema
+from dagmaster.store.schema import check_schema
 
 Applied = TypeVar("Applied")
 

@@ -6,9 +6,9 @@ from typing import Any
 from dagmaster.model.states import JobStatus
 from dagmaster.python.outcome import JobOutcome
 from dagmaster.settings import Settings
+from dagmaster.store.attempts import list_logged_nodes
 from dagmaster.store.connect import Connection
 from dagmaster.store.jobs import get_job
-from dagmaster.store.viewing import view_logged
 from dagmaster.tasklogs.contract import LogUnavailable
 from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.tasklogs.reader import NodeLog
@@ -25,7 +25,9 @@ async def outcome_of(conn: Connection, job_id: int, settings: Settings) -> JobOu
 
 async def _failed_log(conn: Connection, job: Mapping[str, Any], settings: Settings) -> str | None:
     """The last lines of the attempt that the job failed with: with Python, the traceback is among them."""
-    rows = await view_logged(conn, job["job_id"], node_id=job["failed_node"], limit=1) if job["failed_node"] else []
+    rows = (
+        await list_logged_nodes(conn, job["job_id"], node_id=job["failed_node"], limit=1) if job["failed_node"] else []
+    )
     node = next(iter(rows), None)
     if node is None:
         return None

@@ -24,7 +24,10 @@ from dagmaster.python.handles import quoted
 from dagmaster.python.records import JobInfo, TaskInfo, WorkerInfo, WorkerState
 from dagmaster.python.values import encode
 from dagmaster.settings import Settings, load_settings
-from dagmaster.store import instances, job_control, jobs, snowflakes
+from dagmaster.store import instances, job_control, snowflakes, submission
+from dagmaster.store import jobs as job_store
+from dagmaster.store import workers as worker_store
+from dagmaster.store import workflows as workflow_store
 from dagmaster.store.connect import Connection
 from dagmaster.store.snowflakes import ENTRY, SUBMITTED_BY
 
@@ -46,7 +49,7 @@ async def create_job(
     async with session() as conn:
         contracts = await known_contracts(conn, registry)
         _check_known(task.handler, contracts)
-        job = jobs.NewJob(
+        job = submission.NewJob(
             _graph(name, task, settings, contracts),
             {"kwargs": arguments},
             priority=priority,
@@ -54,16 +57,16 @@ async def create_job(
             idempotency_key=str(task.id),
             actor=ACTOR,
         )
-        submitted = await jobs.submit(
+        submitted = await submission.submit(
             conn, job, threshold_seconds=settings.orphan_threshold_seconds, source_app="python"
         )
-        [info] = await _infos(conn, [await jobs.get_job(conn, submitted.job_id)])
+        [info] = await _infos(conn, [await job_store.get_job(conn, submitted.job_id)])
     task.job_id, task.node_id = submitted.job_id, ENTRY
     return info
 
 
 async def _infos(conn: Connection, rows: Sequence[Mapping[str, Any]]) -> list[JobInfo]:
-    names = await jobs.workflow_names(conn, [row["workflow_hash"] for row in rows])
+    names = await workflow_store.workflow_names(conn, [row["workflow_hash"] for row in rows])
     return [JobInfo.of(row, names.get(row["workflow_hash"])) for row in rows]
 
 
@@ -104,14 +107,14 @@ def job_name(name: str) -> str:
 
 async def get_job(job_id: int) -> JobInfo:
     async with session() as conn:
-        [info] = await _infos(conn, [await jobs.get_job(conn, job_id)])
+        [info] = await _infos(conn, [await job_store.get_job(conn, job_id)])
         return info
 
 
 async def list_jobs(status: str | None = None, *, limit: int = 50, offset: int = 0) -> list[JobInfo]:
     """The newest first."""
     async with session() as conn:
-        return await _infos(conn, await jobs.list_jobs(conn, status=status, limit=limit, offset=offset))
+        return await _infos(conn, await job_store.list_jobs(conn, status=status, limit=limit, offset=offset))
 
 
 async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
@@ -158,7 +161,7 @@ async def register_worker(hostname: str | None = None, pid: int | None = None) -
     )
     async with session() as conn:
         await instances.register_worker(conn, me, (), 0, ())
-        [worker] = [row for row in await instances.list_workers(conn) if row["worker_id"] == me.instance_id]
+        [worker] = [row for row in await worker_store.list_workers(conn) if row["worker_id"] == me.instance_id]
         return WorkerInfo.of(worker)
 
 
@@ -179,5 +182,5 @@ async def list_workers(status: str | None = None) -> list[WorkerInfo]:
     if status is not None and status.lower() not in set(WorkerState):
         raise Invalid(f"{status!r} is not a status of workers; there are {', '.join(WorkerState)}")
     async with session() as conn:
-        workers = [WorkerInfo.of(row) for row in await instances.list_workers(conn)]
+        workers = [WorkerInfo.of(row) for row in await worker_store.list_workers(conn)]
     return [one for one in workers if status is None or one.status == status.lower()]

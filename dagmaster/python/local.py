@@ -32,10 +32,12 @@ from dagmaster.python.submission import NOTHING, Workflows, new_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.databases import database
-from dagmaster.store.instances import list_workers
-from dagmaster.store.jobs import NewJob, get_job, job_status, load_definitions, submit
+from dagmaster.store.jobs import get_job, job_status
 from dagmaster.store.mailbox import add_mail
-from dagmaster.store.tasks import unserved
+from dagmaster.store.queues import unserved_tasks
+from dagmaster.store.submission import NewJob, submit
+from dagmaster.store.workers import list_workers
+from dagmaster.store.workflows import load_definitions
 
 FIRST_LOOK_SECONDS = 0.002
 POLL_SECONDS = 0.1
@@ -277,7 +279,7 @@ class _Doubt:
         if self._was_told or monotonic() < self._next:
             return
         self._next = monotonic() + DOUBT_SECONDS
-        for row in await unserved(conn, self._job_id):
+        for row in await unserved_tasks(conn, self._job_id):
             self._was_told = True
             hint = did_you_mean(row["handler"], registry.spellings())
             log.warning(

@@ -20,8 +20,8 @@ from dagmaster.model.workflow import Workflow
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import opened
 from dagmaster.store.databases import database
-from dagmaster.store.jobs import NewJob
-from dagmaster.store.jobs import submit as store_job
+from dagmaster.store.submission import NewJob
+from dagmaster.store.submission import submit as store_job
 
 log = logging.getLogger(__name__)
 

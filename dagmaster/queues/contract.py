@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from dagmaster.model.contracts import Contract
-from dagmaster.store.progress import Told
+from dagmaster.store.task_reports import Told
 
 
 @dataclass(frozen=True, slots=True)

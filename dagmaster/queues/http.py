@@ -22,7 +22,7 @@ from dagmaster.queues.httpbodies import (
     report_body,
 )
 from dagmaster.schemas.workers import PROTOCOL
-from dagmaster.store.progress import Told
+from dagmaster.store.task_reports import Told
 
 log = logging.getLogger(__name__)
 

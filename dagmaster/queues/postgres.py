@@ -10,13 +10,13 @@ from psycopg.rows import DictRow
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.ids import new_id
 from dagmaster.queues.contract import Orders, Recalled, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport
-from dagmaster.store import handlers, instances, progress, task_cache, tasks
+from dagmaster.store import handlers, instances, task_cache, task_reports, tasks
 from dagmaster.store.connect import LOST, connect_hot, keep_json
 from dagmaster.store.handler_pool import HandlerPool
 from dagmaster.store.hot_connection import HotConnection
 from dagmaster.store.notifications import MAIL, Notifier
-from dagmaster.store.progress import Told
 from dagmaster.store.sealer import open_sealer
+from dagmaster.store.task_reports import Told
 
 
 class PostgresTransport:
@@ -98,7 +98,7 @@ class PostgresLink:
         return [message_of(row) for row in await tasks.held(self._quick, self.worker_id, known)]
 
     async def tell(self, task_id: str, progress_of_task: Told) -> None:
-        await progress.tell_progress(self._quick, self.worker_id, task_id, progress_of_task)
+        await task_reports.tell_progress(self._quick, self.worker_id, task_id, progress_of_task)
 
     async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
         fields = {
@@ -107,15 +107,15 @@ class PostgresLink:
             "artifacts_completed": orjson.Fragment(checkpoint.artifacts) if checkpoint.artifacts else None,
             "worker_id": self.worker_id,
         }
-        await progress.save_checkpoint(self._durable, task_id, fields, is_claimed=True)
+        await task_reports.save_checkpoint(self._durable, task_id, fields, is_claimed=True)
         self._notifier.notify(MAIL)
 
     async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
-        await progress.add_nodes(self._durable, self.worker_id, task_id, slices)
+        await task_reports.add_nodes(self._durable, self.worker_id, task_id, slices)
         self._notifier.notify(MAIL)
 
     async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
-        row = await progress.discard_checkpoint(self._quick, self.worker_id, task_id, checkpoint_id, reason)
+        row = await task_reports.discard_checkpoint(self._quick, self.worker_id, task_id, checkpoint_id, reason)
         return saved_checkpoint(row) if row is not None else None
 
     async def recall(self, task_id: str, version: str) -> Recalled | None:

@@ -14,9 +14,7 @@ from dagmaster.errors import DatabaseUnavailable, TooManyConnections
 from dagmaster.settings import Settings
 from dagmaster.store.connect import READ_ONLY, opened
 from dagmaster.store.embedded import EmbeddedServer
-from dagmaster.store.events import ensure_partitions
-from dagmaster.store.revision import HEAD, check_schema, current_revision
-from dagmaster.store.vacuum import is_read_only
+from dagmaster.store.schema import HEAD, check_schema, current_revision, ensure_partitions, is_read_only
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
 from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.pinned import PinnedGraphs
+from dagmaster.store.queues import unserved_tasks
 from dagmaster.store.statements import fetch
-from dagmaster.store.tasks import unserved
 
 HISTORY_SECONDS = 30.0
 KEEP_HISTORIES = 200
@@ -94,7 +94,7 @@ class Histories:
         """None for a job that does not run, and for one with a task that no worker takes: nobody knows for how long."""
         if standing.job.status is not JobStatus.RUNNING or standing.job.paused_at is not None:
             return None
-        if has_queued(standing.job) and await unserved(conn, standing.job_id):
+        if has_queued(standing.job) and await unserved_tasks(conn, standing.job_id):
             return None
         history = await self._of(conn, standing.workflow_hash)
         return estimate(history.graph, standing.job, history.usual) if history is not None else None

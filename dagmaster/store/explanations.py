@@ -14,8 +14,8 @@ from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.handlers import known_handlers
-from dagmaster.store.instances import is_orchestrated
-from dagmaster.store.jobs import node_of
+from dagmaster.store.job_states import node_of
+from dagmaster.store.orchestrators import is_orchestrated
 from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.statements import fetch, run
 

@@ -8,7 +8,7 @@ import orjson
 from dagmaster.model.contracts import Contract, Contracts, by_spelling
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.looking import literal
+from dagmaster.store.patterns import literal
 from dagmaster.store.statements import fetch, run
 
 Row = dict[str, Any]

@@ -55,14 +55,6 @@ async def stall_orchestrator(conn: Connection, me: Instance, stats: Mapping[str,
     await run(conn, "stall_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
 
 
-async def stalled_orchestrators(
-    conn: Connection, *, progress_seconds: float, orphan_seconds: float
-) -> list[dict[str, Any]]:
-    """Those that are there and have got nothing done for so long."""
-    values = {"progress_seconds": progress_seconds, "orphan_seconds": orphan_seconds}
-    return await fetch(conn, "stalled_orchestrators", values)
-
-
 async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[int]:
     values = {"instance_id": me.instance_id, "threshold_seconds": threshold_seconds, "limit": limit}
     return [row["job_id"] for row in await fetch(conn, "take_over_jobs", values)]
@@ -127,21 +119,6 @@ async def rescue_tasks(
 async def forget_instances(conn: Connection, *, days: int) -> None:
     await run(conn, "forget_instances", {"days": days})
     await run(conn, "forget_handlers", {"days": days})
-
-
-async def list_workers(conn: Connection) -> list[dict[str, Any]]:
-    return await fetch(conn, "list_workers", {})
-
-
-async def list_orchestrators(conn: Connection) -> list[dict[str, Any]]:
-    return await fetch(conn, "list_orchestrators", {})
-
-
-async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool:
-    """Whether an orchestrator is there. One of this machine whose process is gone is not, however lately it beat."""
-    rows = await fetch(conn, "beating_orchestrators", {"threshold_seconds": threshold_seconds})
-    here = host_key()
-    return any(row["host_key"] != here or not is_gone(row["pid"]) for row in rows)
 
 
 def is_gone(pid: int) -> bool:

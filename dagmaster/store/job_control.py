@@ -8,13 +8,13 @@ import orjson
 
 from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownNode, UnknownWorker
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
+from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
 from dagmaster.store.instances import want_worker
 from dagmaster.store.jobs import get_job_head
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL
-from dagmaster.store.statements import run
-from dagmaster.store.viewing import note_command
+from dagmaster.store.statements import fetch, run
 
 POLL_SECONDS = 0.03
 # By command.
@@ -133,3 +133,8 @@ async def steer_worker(conn: Connection, worker_id: str, command: str, *, actor:
             raise Conflict(f"worker {worker_id} has stopped or was lost")
         await note_command(conn, {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id})
     return wanted
+
+
+async def call_off_orphans(conn: Connection, *, age_seconds: float) -> int:
+    """Cancel jobs that nobody waits for any more; how many."""
+    return len(await fetch(conn, "call_off_orphans", {"age_seconds": age_seconds}))

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import Invalid, NotFound
 from dagmaster.store.connect import unreachable
-from dagmaster.store.revision import MIGRATIONS
+from dagmaster.store.schema import MIGRATIONS
 from dagmaster.store.tables import SCHEMA
 
 # Two processes that start at once must not migrate at once.

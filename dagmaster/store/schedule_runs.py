@@ -15,9 +15,9 @@ from dagmaster.model.schedule import next_time, times_between
 from dagmaster.model.schedule_runs import Due, find_due, inputs_at, show_time
 from dagmaster.model.workflow import Workflow
 from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.jobs import NewJob, Submitted, submit_many
 from dagmaster.store.schedules import get_schedule, rule_of
 from dagmaster.store.statements import run
+from dagmaster.store.submission import NewJob, Submitted, submit_many
 
 SUBMITTER = "schedule"
 MAX_BACKFILL = 1000

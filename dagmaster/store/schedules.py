@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from pydantic import ValidationError
@@ -13,8 +13,10 @@ from dagmaster.errors import Conflict, UnknownSchedule
 from dagmaster.model.graph import Graph
 from dagmaster.model.schedule import Schedule, next_time, times_after
 from dagmaster.store.connect import Connection, encode_rows, storable
-from dagmaster.store.jobs import workflow_row
 from dagmaster.store.statements import fetch, run
+from dagmaster.store.submission import workflow_row
+
+MISSED_DAYS: Final = 7
 
 LATE_SECONDS = 60.0
 SHOWN_TIMES = 5
@@ -166,3 +168,9 @@ async def database_now(conn: Connection) -> datetime:
 async def _note(conn: Connection, command: str, actor: str | None, source_app: str, **data: Any) -> None:
     said = orjson.dumps({"command": command, "actor": actor, **data}).decode()
     await run(conn, "note_schedules", {"data": storable(said), "source_app": source_app})
+
+
+async def missed_schedules(conn: Connection) -> dict[str, dict[str, Any]]:
+    """By schedule, what went wrong last when it was due."""
+    rows = await fetch(conn, "missed_schedules", {"days": MISSED_DAYS})
+    return {row["schedule_id"]: row for row in rows}

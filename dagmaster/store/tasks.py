@@ -89,15 +89,6 @@ async def held(conn: Connection, worker_id: str, known: Collection[str]) -> list
     return await fetch(conn, "held_tasks", {"worker_id": worker_id, "known": list(known)})
 
 
-async def queue_depths(conn: Connection) -> list[DictRow]:
-    return await fetch(conn, "queue_depths")
-
-
-async def unserved(conn: Connection, job_id: int) -> list[DictRow]:
-    """Queue, handler and number of a job's tasks that no worker would take."""
-    return await fetch(conn, "unserved_tasks", {"job_id": job_id})
-
-
 async def sealed_texts(conn: Connection, worker_id: str, task_id: str) -> list[bytes]:
     """Where the references of a task's secrets can be: its parameters and what its earlier attempts have saved."""
     rows = await fetch(conn, "sealed_texts", {"worker_id": worker_id, "task_id": task_id})

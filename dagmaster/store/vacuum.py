@@ -6,11 +6,6 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, run
 
 
-async def is_read_only(conn: Connection) -> bool:
-    [row] = await fetch(conn, "is_read_only")
-    return bool(row["is_read_only"])
-
-
 async def swollen_tables(conn: Connection, *, dead_rows: int) -> list[str]:
     """The hot tables with more dead rows than this."""
     return [row["relname"] for row in await fetch(conn, "dead_rows", {"threshold": dead_rows})]

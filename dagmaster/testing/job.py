@@ -17,7 +17,7 @@ from dagmaster.python.workflows import WorkflowFunction
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.explanations import explain_job
 from dagmaster.store.jobs import job_status
-from dagmaster.store.viewing import node_standing
+from dagmaster.store.nodes import node_standing
 from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.testing.clock import TravelClock
 from dagmaster.testing.decisions import APPLICATION

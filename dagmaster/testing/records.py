@@ -8,7 +8,8 @@ from typing import Any, Literal, Self
 from dagmaster.model.states import EndedBy
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import list_events
-from dagmaster.store.jobs import get_job, list_nodes
+from dagmaster.store.jobs import get_job
+from dagmaster.store.nodes import list_nodes
 
 PAGE = 1000
 

@@ -17,8 +17,8 @@ from dagmaster.model.workflow import Workflow
 from dagmaster.queues.contract import TaskMessage
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import opened
-from dagmaster.store.jobs import NewJob, submit
 from dagmaster.store.mailbox import add_mail
+from dagmaster.store.submission import NewJob, submit
 from dagmaster.testing.clock import TravelClock
 from dagmaster.testing.decisions import APPLICATION, Decisions
 from dagmaster.testing.faults import Faults, FaultyWorker

@@ -7,9 +7,9 @@ from fastapi import FastAPI
 
 from dagmaster.errors import Forbidden, Invalid
 from dagmaster.schemas.system import Deployed
+from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
-from dagmaster.store.revision import HEAD, current_revision
-from dagmaster.store.viewing import database_name, drop_schema, note_command
+from dagmaster.store.schema import HEAD, current_revision, database_name, drop_schema
 from dagmaster.web.access import Caller, Keyring
 from dagmaster.web.services import Services
 

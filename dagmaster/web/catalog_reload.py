@@ -9,7 +9,7 @@ from typing import Final
 from dagmaster.errors import DagmasterError
 from dagmaster.store.connect import AWAY, Connection
 from dagmaster.store.notifications import RELOAD
-from dagmaster.store.statements import fetch
+from dagmaster.store.workflows import last_reload
 from dagmaster.web.services import Services
 
 POLL_SECONDS: Final = 5.0
@@ -41,8 +41,7 @@ class Reloading:
 
     async def look(self, conn: Connection) -> None:
         """What was asked for before this server started needs no reload."""
-        [row] = await fetch(conn, "last_reload")
-        asked, first = row["event_id"] or 0, self._seen is None
+        asked, first = await last_reload(conn), self._seen is None
         if first or asked == self._seen:
             self._seen = asked
             return

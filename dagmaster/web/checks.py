@@ -10,10 +10,10 @@ from dagmaster.authoring.preparation import queues_of
 from dagmaster.errors import NotFound
 from dagmaster.store.connect import AWAY, Connection
 from dagmaster.store.health import health_check
-from dagmaster.store.instances import stalled_orchestrators
-from dagmaster.store.revision import HEAD, current_revision
+from dagmaster.store.orchestrators import stalled_orchestrators
+from dagmaster.store.queues import list_queues
 from dagmaster.store.schedules import schedule_counts
-from dagmaster.store.viewing import missing_partitions, view_queues
+from dagmaster.store.schema import HEAD, current_revision, missing_partitions
 from dagmaster.web.services import Services
 
 # Whoever asks whether all is well does not want to wait for the answer.
@@ -137,7 +137,7 @@ async def _queues(conn: Connection, services: Services) -> Verdict:
     )
     if homeless:
         return Verdict(Health.UNHEALTHY, "workflows have tasks without a queue", {"problems": homeless})
-    rows = await view_queues(conn, lost_after_seconds=services.settings.worker_lost_after_seconds)
+    rows = await list_queues(conn, lost_after_seconds=services.settings.worker_lost_after_seconds)
     consumed = {row["queue"] for row in rows if row["consumers"]}
     used = {queue for workflow in services.catalog.workflows.values() for queue in queues_of(workflow)}
     waiting = {row["queue"] for row in rows if row["depth"]}

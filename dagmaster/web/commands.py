@@ -15,10 +15,10 @@ from dagmaster.model.access import Role
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.schemas.common import Body, Json
 from dagmaster.schemas.system import CommandReply, CommandSummary
+from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
 from dagmaster.store.notifications import RELOAD
-from dagmaster.store.revision import current_revision
-from dagmaster.store.viewing import note_command
+from dagmaster.store.schema import current_revision
 from dagmaster.web.access import Caller, Keyring
 from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.services import Services

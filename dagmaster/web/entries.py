@@ -7,8 +7,7 @@ from dagmaster.model.redact import redact
 from dagmaster.model.timeline import describe
 from dagmaster.schemas.timeline import AuditEntry, TimelineEntry, TimelineReply, TimelineSummary
 from dagmaster.store.connect import Connection
-from dagmaster.store.events import list_events
-from dagmaster.store.viewing import summarise_events
+from dagmaster.store.events import list_events, summarise_events
 
 Row = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from dagmaster.schemas.callbacks import (
     TaskProgressCreate,
     TaskResultCreate,
 )
-from dagmaster.store import progress
+from dagmaster.store import task_reports
 from dagmaster.store.connect import Connection, storable
 from dagmaster.web.access import Caller, check_task
 from dagmaster.web.services import Services
@@ -37,7 +37,7 @@ async def _take_signs_of_life(
     is_new = False
     try:
         if not is_last:
-            is_new = await progress.begin_elsewhere(conn, body.task_id, worker_id)
+            is_new = await task_reports.begin_elsewhere(conn, body.task_id, worker_id)
         if body.progress is not None:
             told = body.progress
             fields = told if isinstance(told, ProgressFields) else ProgressFields(progress_percent=told)
@@ -57,7 +57,7 @@ async def _take_end(conn: Connection, body: TaskResultCreate, worker_id: str, ou
     if body.retry_after_seconds is not None:
         data["retry_after_seconds"] = body.retry_after_seconds
     is_failed = body.status == "failed"
-    return await progress.take_result(
+    return await task_reports.take_result(
         conn,
         body.task_id,
         kind=body.status,
@@ -79,7 +79,7 @@ async def _save_progress(conn: Connection, task_id: str, told: ProgressFields, w
     percent = told.progress_percent
     if percent is None and told.progress_current is not None and (told.progress_total or 0) > 0:
         percent = round(min(max(100 * told.progress_current / (told.progress_total or 1), 0.0), 100.0), 1)
-    await progress.save_progress(
+    await task_reports.save_progress(
         conn,
         task_id,
         current=told.progress_current,
@@ -102,7 +102,7 @@ async def _save_checkpoint(
     conn: Connection, services: Services, task_id: str, checkpoint: CheckpointFields, worker_id: str
 ) -> int:
     encoded(checkpoint.state_data, services.settings.max_output_bytes)
-    return await progress.save_checkpoint(conn, task_id, {**checkpoint.model_dump(), "worker_id": worker_id})
+    return await task_reports.save_checkpoint(conn, task_id, {**checkpoint.model_dump(), "worker_id": worker_id})
 
 
 def encoded(output: object, max_bytes: int) -> bytes:

@@ -14,7 +14,7 @@ from dagmaster.schemas.fleet import (
     OrchestratorStatus,
 )
 from dagmaster.store.connect import Connection
-from dagmaster.store.viewing import view_orchestrators
+from dagmaster.store.orchestrators import view_orchestrators
 from dagmaster.web.services import Services
 
 Row = Mapping[str, Any]

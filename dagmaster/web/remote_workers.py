@@ -36,7 +36,7 @@ from dagmaster.schemas.workers import (
     WorkerOrders,
     WorkerRegistered,
 )
-from dagmaster.store import handlers, progress, remote, task_cache, tasks
+from dagmaster.store import handlers, remote_workers, task_cache, task_reports, tasks
 from dagmaster.store.connect import Connection
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.sealer import open_sealer
@@ -63,7 +63,7 @@ Row = dict[str, Any]
 
 async def own_worker(worker_id: str, caller: Admitted, conn: Conn) -> str:
     """The worker of the path, which the caller speaks for."""
-    await remote.get_remote(conn, worker_id, caller.key_id)
+    await remote_workers.get_remote(conn, worker_id, caller.key_id)
     return worker_id
 
 
@@ -72,7 +72,7 @@ Own = Annotated[str, Depends(own_worker, scope="function")]
 
 async def register(conn: Connection, services: Services, caller: Caller, body: RegisterWorker) -> WorkerRegistered:
     settings = services.settings
-    worker_id = await remote.register_remote(
+    worker_id = await remote_workers.register_remote(
         conn,
         hostname=body.hostname,
         pid=body.pid,
@@ -104,7 +104,7 @@ def _max_output_bytes(services: Services) -> int:
 
 async def beat(conn: Connection, worker_id: str, body: WorkerHeartbeat) -> WorkerOrders:
     stats = orjson.loads(encoded(body.stats, SLACK_BYTES)) if body.stats is not None else None
-    await remote.beat_remote(conn, worker_id, completed=body.completed, failed=body.failed, stats=stats)
+    await remote_workers.beat_remote(conn, worker_id, completed=body.completed, failed=body.failed, stats=stats)
     wanted, withdrawn = await tasks.orders(conn, worker_id, body.running)
     return WorkerOrders.model_validate({"withdrawn": withdrawn, "wanted": wanted})
 
@@ -125,7 +125,7 @@ async def claim(
     while True:
         rung = services.bell.next()
         async with services.bell.turns, services.pool.connection() as conn:
-            await remote.get_remote(conn, worker_id, caller.key_id)
+            await remote_workers.get_remote(conn, worker_id, caller.key_id)
             claimed = await _exchange(conn, services, caller, worker_id, body)
         if claimed.tasks or body.reports or not body.limit:
             return claimed
@@ -199,7 +199,7 @@ async def _report(
             wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="over", reason=str(error))
         except (TooLarge, Invalid) as error:
             wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="refused", reason=str(error))
-    taken = await remote.take_reports(conn, worker_id, caller.key_id, list(rows.values())) if rows else set()
+    taken = await remote_workers.take_reports(conn, worker_id, caller.key_id, list(rows.values())) if rows else set()
     return [wrong.get(report.task_id) or _outcome(report.task_id, taken) for report in reports]
 
 
@@ -211,7 +211,7 @@ def _outcome(task_id: str, taken: set[str]) -> ReportOutcome:
 
 def _row(services: Services, report: ReportCreate) -> Row:
     """Raises UnknownTask, TooLarge or Invalid."""
-    job_id, node_id = progress.parts_of(report.task_id)
+    job_id, node_id = task_reports.parts_of(report.task_id)
     is_failed = report.kind == "failed"
     return tasks.report_row(
         task_id=report.task_id,
@@ -248,7 +248,7 @@ async def tell(conn: Connection, worker_id: str, told: Sequence[ProgressCreate])
     """One by one: a statement for several could wait for an owner that waits for it."""
     for one in told:
         said = Progress(one.current, one.total, clean_text(one.message or ""))
-        await progress.tell_progress(conn, worker_id, one.task_id, said)
+        await task_reports.tell_progress(conn, worker_id, one.task_id, said)
 
 
 async def save(conn: Connection, services: Services, worker_id: str, body: WorkerCheckpoint) -> int:
@@ -262,7 +262,7 @@ async def save(conn: Connection, services: Services, worker_id: str, body: Worke
         "artifacts_completed": orjson.loads(encoded(body.artifacts, limit)) if body.artifacts is not None else None,
         "worker_id": worker_id,
     }
-    checkpoint_id = await progress.save_checkpoint(conn, body.task_id, fields, is_claimed=True)
+    checkpoint_id = await task_reports.save_checkpoint(conn, body.task_id, fields, is_claimed=True)
     services.wake()
     return checkpoint_id
 
@@ -270,7 +270,7 @@ async def save(conn: Connection, services: Services, worker_id: str, body: Worke
 async def add(conn: Connection, services: Services, worker_id: str, body: AddedByWorker) -> None:
     """Raises TaskOver. What is wrong with a slice is said by the job's owner, who fails the attempt."""
     await _check_held(conn, worker_id, body.task_id)
-    await progress.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(one) for one in body.slices])
+    await task_reports.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(one) for one in body.slices])
     services.wake()
 
 
@@ -278,7 +278,7 @@ async def discard(
     conn: Connection, worker_id: str, checkpoint_id: int, body: DiscardCheckpoint
 ) -> TaskCheckpoint | None:
     await _check_held(conn, worker_id, body.task_id)
-    row = await progress.discard_checkpoint(conn, worker_id, body.task_id, checkpoint_id, clean_text(body.reason))
+    row = await task_reports.discard_checkpoint(conn, worker_id, body.task_id, checkpoint_id, clean_text(body.reason))
     if row is None:
         return None
     return TaskCheckpoint(
@@ -318,7 +318,9 @@ async def remember(conn: Connection, services: Services, worker_id: str, body: R
 
 async def take_logs(conn: Connection, services: Services, worker_id: str, chunks: Sequence[LogChunk]) -> list[LogTaken]:
     """What is there already is not appended again: a piece whose answer got lost may be sent anew."""
-    own = await remote.own_tasks(conn, worker_id, [chunk.task_id for chunk in chunks], seconds=LOG_AFTER_SECONDS)
+    own = await remote_workers.own_tasks(
+        conn, worker_id, [chunk.task_id for chunk in chunks], seconds=LOG_AFTER_SECONDS
+    )
     return [await _take_log(services, chunk, is_own=chunk.task_id in own) for chunk in chunks]
 
 

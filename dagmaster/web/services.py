@@ -26,10 +26,12 @@ from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
 from dagmaster.store.estimates import Histories
 from dagmaster.store.handlers import stamp_of
-from dagmaster.store.instances import Instance, is_orchestrated, list_workers
-from dagmaster.store.looking import NodeCounts
+from dagmaster.store.instances import Instance
+from dagmaster.store.node_counts import NodeCounts
 from dagmaster.store.notifications import MAIL, Notifier
+from dagmaster.store.orchestrators import is_orchestrated
 from dagmaster.store.pinned import PinnedGraphs
+from dagmaster.store.workers import list_workers
 from dagmaster.tasklogs import TaskLogs, open_task_logs
 from dagmaster.web.task_signal import TaskSignal
 

@@ -11,7 +11,7 @@ from typing import Any
 from dagmaster.errors import Unavailable
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import AWAY, Pool
-from dagmaster.store.viewing import News, Position, watched_events
+from dagmaster.store.events import News, Position, watched_events
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dagmaster.model.problems import did_you_mean
 from dagmaster.model.workflow import Workflow
 from dagmaster.schemas.jobs import SubmitJob
 from dagmaster.store.connect import Connection
-from dagmaster.store.jobs import NewJob, Submitted, submit
+from dagmaster.store.submission import NewJob, Submitted, submit
 from dagmaster.tracing import current_trace_parent, describe, span
 from dagmaster.url_policy import check_url, policy_of
 from dagmaster.web.access import Caller

@@ -11,7 +11,7 @@ from dagmaster.model.progress import JobStanding
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
 from dagmaster.schemas.jobs import JobReply, JobSummary, NodeCounts, NodeReply
-from dagmaster.store.looking import NodesOfJob
+from dagmaster.store.node_counts import NodesOfJob
 
 Row = Mapping[str, Any]
 

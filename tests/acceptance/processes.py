@@ -18,7 +18,7 @@ from psycopg.rows import dict_row
 from shapes import Shape
 
 from dagmaster.model.inputs import check_inputs
-from dagmaster.store import jobs
+from dagmaster.store import submission
 from dagmaster.store.connect import opened
 from dagmaster.store.notifications import MAIL
 
@@ -140,8 +140,8 @@ class Database:
             self._conn = None
 
 
-def new_job(shape: Shape, inputs: Mapping[str, Any], **options: Any) -> jobs.NewJob:
-    return jobs.NewJob(shape.graph, check_inputs(shape.graph.workflow, inputs), **options)
+def new_job(shape: Shape, inputs: Mapping[str, Any], **options: Any) -> submission.NewJob:
+    return submission.NewJob(shape.graph, check_inputs(shape.graph.workflow, inputs), **options)
 
 
 class Stage:
@@ -228,7 +228,7 @@ class Stage:
 
         async def run() -> list[int]:
             async with opened(self.dsn, application="acceptance") as conn:
-                made = [await jobs.submit(conn, new_job(*one), threshold_seconds=60) for one in wanted]
+                made = [await submission.submit(conn, new_job(*one), threshold_seconds=60) for one in wanted]
                 await conn.execute(f"NOTIFY {MAIL}")
             return [submitted.job_id for submitted in made]
 

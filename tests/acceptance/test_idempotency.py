@@ -8,7 +8,7 @@ from processes import ORCHESTRATOR, WORKER, Stage, new_job
 from promise import assert_promise_kept
 from shapes import CHAIN
 
-from dagmaster.store import jobs
+from dagmaster.store import submission
 from dagmaster.store.connect import connect
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
@@ -19,10 +19,10 @@ KEY = "nightly-2026-01-31"
 def test_twenty_concurrent_submissions_with_one_key_make_one_job(stage: Stage) -> None:
     stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER)
 
-    async def submit_together() -> list[jobs.Submitted]:
+    async def submit_together() -> list[submission.Submitted]:
         connections = [await connect(stage.dsn, application="acceptance") for _ in range(20)]
         job = new_job(CHAIN, {"n": 1}, idempotency_key=KEY)
-        made = await asyncio.gather(*(jobs.submit(conn, job, threshold_seconds=60) for conn in connections))
+        made = await asyncio.gather(*(submission.submit(conn, job, threshold_seconds=60) for conn in connections))
         for conn in connections:
             await conn.close()
         return made

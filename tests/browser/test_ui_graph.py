@@ -12,7 +12,7 @@ from fleet import graph, task
 from playwright.sync_api import FloatRect, Locator, Page, ViewportSize, expect
 
 from dagmaster.model.workflow import StartNode
-from dagmaster.store import jobs
+from dagmaster.store import submission
 from dagmaster.store.connect import opened
 
 MANY = 5000
@@ -274,7 +274,9 @@ def submit_wide(dsn: str) -> int:
 
     async def submit() -> int:
         async with opened(dsn, application="test") as conn:
-            return (await jobs.submit(conn, jobs.NewJob(graph(nodes, "wide"), {}), threshold_seconds=30)).job_id
+            return (
+                await submission.submit(conn, submission.NewJob(graph(nodes, "wide"), {}), threshold_seconds=30)
+            ).job_id
 
     with ThreadPoolExecutor(1) as thread:  # Playwright's loop runs in this one.
         return thread.submit(asyncio.run, submit()).result()

@@ -10,7 +10,7 @@ from plans import LEASE_SECONDS, PlannedJob
 from processes import new_job
 
 from dagmaster.errors import Conflict, DatabaseUnavailable, JobEnded
-from dagmaster.store import jobs
+from dagmaster.store import submission
 from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.job_control import request_cancel, request_pause, request_resume
 
@@ -31,8 +31,8 @@ class People:
         """Who asks again after a lost answer gets the same job."""
         new = new_job(job.shape, job.inputs, priority=job.priority, idempotency_key=f"{self._key}-{job.number}")
 
-        async def submit(conn: Connection) -> jobs.Submitted:
-            return await jobs.submit(conn, new, threshold_seconds=LEASE_SECONDS)
+        async def submit(conn: Connection) -> submission.Submitted:
+            return await submission.submit(conn, new, threshold_seconds=LEASE_SECONDS)
 
         self.job_ids[job.number] = job_id = self._insist(submit).job_id
         return job_id

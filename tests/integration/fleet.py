@@ -34,7 +34,7 @@ from dagmaster.orchestrator.chores import Intervals
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import load_settings
-from dagmaster.store import jobs
+from dagmaster.store import submission
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL, TASKS, Notifier
@@ -290,13 +290,15 @@ class Fleet:
 
     async def submit(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> int:
         async with self.connected() as conn:
-            submitted = await jobs.submit(conn, jobs.NewJob(what, inputs or {}, **options), threshold_seconds=30)
+            submitted = await submission.submit(
+                conn, submission.NewJob(what, inputs or {}, **options), threshold_seconds=30
+            )
             await conn.execute(f"NOTIFY {MAIL}")
         return submitted.job_id
 
-    async def submit_all(self, new: list[jobs.NewJob]) -> list[int]:
+    async def submit_all(self, new: list[submission.NewJob]) -> list[int]:
         async with self.connected() as conn:
-            submitted = await jobs.submit_many(conn, new, threshold_seconds=30)
+            submitted = await submission.submit_many(conn, new, threshold_seconds=30)
             await conn.execute(f"NOTIFY {MAIL}")
         return [one.job_id for one in submitted]
 

@@ -10,11 +10,12 @@ from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.decide import decide
 from dagmaster.engine.messages import Message
 from dagmaster.model.graph import Graph
-from dagmaster.store import jobs
+from dagmaster.store import job_states, submission
 from dagmaster.store.batch import Batch, commit, settle_versions
 from dagmaster.store.connect import Connection, connect, connect_hot, keep_json
 from dagmaster.store.instances import Instance, register_orchestrator, this_instance
-from dagmaster.store.jobs import Loaded, NewJob, Submitted
+from dagmaster.store.job_states import Loaded
+from dagmaster.store.submission import NewJob, Submitted
 
 
 @dataclass
@@ -32,12 +33,12 @@ class Owner:
     async def submit(self, graph: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> Submitted:
         self.graphs[graph.workflow.content_hash] = graph
         new = NewJob(graph, inputs or {}, **options)
-        submitted = await jobs.submit(self.conn, new, threshold_seconds=30, owner_id=self.id)
+        submitted = await submission.submit(self.conn, new, threshold_seconds=30, owner_id=self.id)
         self.job_id = submitted.job_id
         return submitted
 
     async def load(self, job_id: int | None = None) -> Loaded:
-        [loaded] = await jobs.load(self.conn, self.id, [job_id or self.job_id], self.graphs)
+        [loaded] = await job_states.load(self.conn, self.id, [job_id or self.job_id], self.graphs)
         return loaded
 
     def decide(self, loaded: Loaded, *messages: Message) -> ChangeSet:

@@ -8,7 +8,7 @@ import pyarrow.parquet
 from fleet import fleet, graph, rows, single, task
 
 from dagmaster.model.graph import Graph
-from dagmaster.store import jobs
+from dagmaster.store import submission
 from dagmaster.store.connect import Connection
 from dagmaster.store.retention import Removed, read_limits, remove_old
 
@@ -32,7 +32,7 @@ async def ended(
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
-        new = [jobs.NewJob(what or single(), inputs) for _ in range(times)]
+        new = [submission.NewJob(what or single(), inputs) for _ in range(times)]
         job_ids = await running.submit_all(new)
         await running.ended(*job_ids)
         await running.is_clean()

@@ -10,7 +10,7 @@ from fleet import rows
 from serving import server
 
 from dagmaster.store.connect import opened
-from dagmaster.store.remote import leave_remote, register_remote
+from dagmaster.store.remote_workers import leave_remote, register_remote
 
 
 @pytest.fixture(params=["database", "server"])

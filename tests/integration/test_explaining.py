@@ -17,10 +17,10 @@ from dagmaster.errors import UnknownJob, UnknownNode
 from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.handlers import HandlerContext, Permanent
 from dagmaster.model.workflow import Branch, ConditionalNode, DependsOn, StartNode
+from dagmaster.store.audit import note_orchestrator
 from dagmaster.store.connect import opened
 from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.job_control import request_pause, request_retry, until
-from dagmaster.store.watch import note_orchestrator
 
 THRESHOLD = 120.0
 

@@ -13,10 +13,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import DatabaseUnavailable, Invalid, SchemaMissing
-from dagmaster.store import migrate, revision
+from dagmaster.store import migrate, schema
 from dagmaster.store.connect import opened
 from dagmaster.store.embedded import EmbeddedServer
-from dagmaster.store.revision import check_schema
+from dagmaster.store.schema import check_schema
 from dagmaster.store.tables import SCHEMA, Base
 
 numbers = itertools.count(1)
@@ -53,10 +53,10 @@ def empty(pg_server: EmbeddedServer) -> Iterator[str]:
 def two_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program of a later release, which has a second revision."""
     folder = tmp_path / "migrations"
-    shutil.copytree(revision.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(schema.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "versions" / "0002_colour.py").write_text(NEXT_REVISION.lstrip())
     monkeypatch.setattr(migrate, "MIGRATIONS", folder)
-    monkeypatch.setattr(revision, "HEAD", "0002")
+    monkeypatch.setattr(schema, "HEAD", "0002")
 
 
 def ask(dsn: str, query: str) -> list[tuple[Any, ...]]:

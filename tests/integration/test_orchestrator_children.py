@@ -16,8 +16,7 @@ from dagmaster.model.workflow import WaitNode, WorkflowNode
 from dagmaster.orchestrator import child_jobs
 from dagmaster.store.connect import opened
 from dagmaster.store.explanations import explain_job
-from dagmaster.store.job_control import request_retry
-from dagmaster.store.jobs import call_off_orphans
+from dagmaster.store.job_control import call_off_orphans, request_retry
 from dagmaster.store.retention import read_limits, remove_old
 from dagmaster.store.signals import send_signal
 

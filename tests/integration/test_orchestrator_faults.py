@@ -16,7 +16,7 @@ from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.instances import register_worker, this_instance
 from dagmaster.store.job_control import request_cancel
-from dagmaster.store.jobs import NewJob
+from dagmaster.store.submission import NewJob
 
 # psycopg's pipelines complain, out of reach, when their connection is lost under them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

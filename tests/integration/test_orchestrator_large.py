@@ -16,8 +16,8 @@ from dagmaster.orchestrator import orchestrator as orchestrators
 from dagmaster.store.batch import Batch
 from dagmaster.store.connect import opened
 from dagmaster.store.doctor import examine
-from dagmaster.store.instances import stalled_orchestrators
-from dagmaster.store.jobs import NewJob
+from dagmaster.store.orchestrators import stalled_orchestrators
+from dagmaster.store.submission import NewJob
 
 SMALL = Rules(inline_bytes=1_000, max_turn_bytes=20_000, max_fan_in_bytes=200_000, max_result_bytes=200_000)
 LARGE = 5_000

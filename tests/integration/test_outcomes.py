@@ -18,8 +18,8 @@ from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
 from dagmaster.store.estimates import Histories, standing_of
-from dagmaster.store.job_page import failed_nodes
-from dagmaster.store.jobs import get_job, list_nodes
+from dagmaster.store.jobs import get_job
+from dagmaster.store.nodes import failed_nodes, list_nodes
 from dagmaster.web.ui.gantt import gantt_of
 from dagmaster.web.ui.job_nodes import definition_of
 

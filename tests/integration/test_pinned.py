@@ -5,13 +5,13 @@ import asyncio
 from fleet import graph, single, task
 
 from dagmaster.model.graph import Graph
-from dagmaster.store import jobs
+from dagmaster.store import jobs, submission
 from dagmaster.store.connect import Connection, keep_json, opened
 from dagmaster.store.pinned import PinnedGraphs
 
 
 async def submitted(conn: Connection, made: Graph) -> str:
-    job_id = (await jobs.submit(conn, jobs.NewJob(made, {}), threshold_seconds=30)).job_id
+    job_id = (await submission.submit(conn, submission.NewJob(made, {}), threshold_seconds=30)).job_id
     return str((await jobs.get_job(conn, job_id))["workflow_hash"])
 
 

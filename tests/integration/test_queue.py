@@ -15,7 +15,7 @@ from dagmaster.errors import TaskOver
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.queues.postgres import PostgresLink
-from dagmaster.store import instances, tasks
+from dagmaster.store import instances, queues, tasks
 from dagmaster.store.connect import Connection, connect, connect_hot, keep_json, opened
 from dagmaster.store.instances import this_instance
 from dagmaster.store.notifications import Notifier
@@ -352,7 +352,7 @@ async def test_the_depth_of_each_queue_is_known(dsn: str, me: Owner) -> None:
     await put(me, "b1", "b")
     async with claimer(dsn, "a") as worker, opened(dsn, application="test") as conn:
         await worker.claim(1)
-        depths = await tasks.queue_depths(conn)
+        depths = await queues.queue_depths(conn)
     assert [(row["queue"], row["waiting"], row["running"]) for row in depths] == [("a", 1, 1), ("b", 1, 0)]
     assert depths[0]["oldest_dispatched_at"] is not None
 

@@ -9,7 +9,7 @@ from removing import TABLES, add_groups, counts, ended, kept_for, left, make_day
 
 from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
 from dagmaster.errors import Conflict
-from dagmaster.store import jobs, retention
+from dagmaster.store import retention, submission
 from dagmaster.store.connect import Connection, opened
 
 
@@ -165,7 +165,7 @@ async def test_a_submission_under_way_keeps_its_definition(dsn: str, conn: Conne
     await rows(dsn, "UPDATE dagapp.dag_workflows SET created_at = now() - interval '2 days'")
     async with opened(dsn, application="submitter") as submitter:
         async with submitter.transaction():
-            await jobs.submit(submitter, jobs.NewJob(what, {}), threshold_seconds=30)
+            await submission.submit(submitter, submission.NewJob(what, {}), threshold_seconds=30)
             assert (await remove(conn)).definitions == 0
         assert (await remove(conn)).definitions == 0
     assert await pinned(dsn) == {"wanted"}
@@ -178,8 +178,8 @@ async def test_a_submission_after_the_removal_pins_its_definition_anew(dsn: str,
     async with opened(dsn, application="submitter") as submitter:
         async with conn.transaction():
             await retention.run(conn, "hold_submissions")
-            new = jobs.NewJob(what, {})
-            waiting = asyncio.create_task(jobs.submit(submitter, new, threshold_seconds=30))
+            new = submission.NewJob(what, {})
+            waiting = asyncio.create_task(submission.submit(submitter, new, threshold_seconds=30))
             await asyncio.wait([waiting], timeout=0.1)
             assert not waiting.done()
             hashes = {"hashes": [what.workflow.content_hash]}

@@ -9,7 +9,8 @@ from fleet import chain, rows, single
 from web import web
 
 from dagmaster.store.connect import PlanOutgrown, connect_hot, may_pass
-from dagmaster.store.instances import list_orchestrators, register_orchestrator, this_instance
+from dagmaster.store.instances import register_orchestrator, this_instance
+from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.statements import Statement, run_statement
 from dagmaster.store.tables import Base
 

@@ -11,7 +11,7 @@ from owning import Owner, owner
 
 from dagmaster.engine.decide import claim_here
 from dagmaster.engine.messages import Cancel, Load, TaskCompleted, TaskFailed, TaskStarted, TimerDue, TimerKind
-from dagmaster.store import jobs
+from dagmaster.store import jobs, poisoned_jobs
 from dagmaster.store.batch import OwnershipLost, RowsDiffer, commit, settle_versions
 from dagmaster.store.instances import take_over_jobs, this_instance
 
@@ -351,9 +351,9 @@ async def test_a_poisoned_job_is_ended_without_the_engine(dsn: str, me: Owner) -
     other = await me.submit(chain(2))
     await me.submit(chain(2))
     await me.advance(Load())
-    assert await jobs.fail_poisoned(me.conn, me.id, me.job_id, "what a pity\0" + "x" * 5000)
-    assert not await jobs.fail_poisoned(me.conn, me.id, me.job_id, "twice")
-    assert not await jobs.fail_poisoned(me.conn, this_instance().instance_id, other.job_id, "not mine")
+    assert await poisoned_jobs.fail_poisoned(me.conn, me.id, me.job_id, "what a pity\0" + "x" * 5000)
+    assert not await poisoned_jobs.fail_poisoned(me.conn, me.id, me.job_id, "twice")
+    assert not await poisoned_jobs.fail_poisoned(me.conn, this_instance().instance_id, other.job_id, "not mine")
     [job] = await rows(dsn, "SELECT * FROM dagapp.dag_jobs WHERE job_id = %s", me.job_id)
     assert (job["status"], job["owner_id"], job["error_message"][:11]) == ("failed", None, "what a pity")
     assert job["started_at"] <= job["completed_at"]
@@ -378,7 +378,7 @@ async def test_a_poisoned_job_is_ended_without_the_engine(dsn: str, me: Owner) -
 
 async def test_an_error_is_noted_whatever_it_says(dsn: str, me: Owner) -> None:
     await me.submit(single())
-    await jobs.note_error(me.conn, me.job_id, "KeyError: 'a\0b' \ud800 " + "x" * 5000, strike=2)
+    await poisoned_jobs.note_error(me.conn, me.job_id, "KeyError: 'a\0b' \ud800 " + "x" * 5000, strike=2)
     [event] = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE event_type = 'orchestrator_error'")
     assert event["event_data"] == {"strike": 2}
     assert len(event["error_message"]) == 2000

@@ -6,7 +6,8 @@ import pytest
 from fleet import rows
 
 from dagmaster.store.connect import opened
-from dagmaster.store.events import ensure_partitions, list_events
+from dagmaster.store.events import list_events
+from dagmaster.store.schema import ensure_partitions
 
 INSERT = """INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, source_app, created_at)
             VALUES (%s, %s::dagapp.event_type, 'info', 'test', %s)"""

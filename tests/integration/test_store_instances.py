@@ -11,10 +11,10 @@ from fleet import rows, single
 from owning import owner
 
 from dagmaster.engine.messages import Load
-from dagmaster.store import instances, jobs
+from dagmaster.store import instances, orchestrators, submission, workers
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.instances import Instance, this_instance
-from dagmaster.store.jobs import NewJob
+from dagmaster.store.submission import NewJob
 
 WORKER = {"queues": ["q"], "concurrency": 4}
 
@@ -46,7 +46,7 @@ async def grow_old(dsn: str, one: Instance, seconds: float = 3600) -> None:
 
 async def submit(conn: Connection, count: int, owner_id: str | None) -> list[int]:
     new = [NewJob(single(), {}) for _ in range(count)]
-    return [one.job_id for one in await jobs.submit_many(conn, new, threshold_seconds=30, owner_id=owner_id)]
+    return [one.job_id for one in await submission.submit_many(conn, new, threshold_seconds=30, owner_id=owner_id)]
 
 
 def dead() -> Instance:
@@ -70,7 +70,7 @@ async def test_a_beat_says_what_time_it_is_and_what_was_done(dsn: str) -> None:
         await grow_old(dsn, me)
         at = await instances.beat_orchestrator(conn, me, 3, {"cycles": 5, "last_cycle_at": datetime.now(UTC)})
         assert at is not None and abs((datetime.now(UTC) - at).total_seconds()) < 60
-        [row] = await instances.list_orchestrators(conn)
+        [row] = await orchestrators.list_orchestrators(conn)
     assert (row["jobs_owned"], row["stats"]["cycles"]) == (3, 5)
     assert (datetime.now(UTC) - row["heartbeat_at"]).total_seconds() < 60
 
@@ -93,7 +93,7 @@ async def test_a_worker_that_was_given_up_is_told_so_at_its_next_beat(dsn: str) 
     async with opened(dsn, application="test") as conn:
         await instances.register_worker(conn, me, **WORKER)
         assert await instances.beat_worker(conn, me.instance_id, {"completed": 7, "failed": 2}) is not None
-        [row] = await instances.list_workers(conn)
+        [row] = await workers.list_workers(conn)
         assert (row["tasks_completed"], row["tasks_failed"], row["queues"], row["concurrency"]) == (7, 2, ["q"], 4)
         await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
         assert await instances.beat_worker(conn, me.instance_id, {"completed": 8, "failed": 2}) is None
@@ -301,7 +301,7 @@ async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
         for one in (stopped, running):
             await grow_old(dsn, one, 8 * 86_400)
         await instances.forget_instances(conn, days=7)
-        for listed in (await instances.list_orchestrators(conn), await instances.list_workers(conn)):
+        for listed in (await orchestrators.list_orchestrators(conn), await workers.list_workers(conn)):
             assert len(listed) == 2
 
 
@@ -316,7 +316,7 @@ async def test_an_orchestrator_that_dies_while_it_is_stalled_is_buried(
         await instances.register_orchestrator(conn, dead)
         await instances.stall_orchestrator(conn, dead, {})
         assert await instances.bury_dead(conn, dead.host_key) == [dead.instance_id]
-        [row] = await instances.list_orchestrators(conn)
+        [row] = await orchestrators.list_orchestrators(conn)
         assert row["status"] == "lost"
 
 

@@ -9,10 +9,10 @@ from owning import owner
 
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
 from dagmaster.ids import new_id
-from dagmaster.store import jobs
+from dagmaster.store import job_states, jobs, submission
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.instances import register_orchestrator, stop_orchestrator, this_instance
-from dagmaster.store.jobs import NewJob, Submitted
+from dagmaster.store.submission import NewJob, Submitted
 
 ANYTHING = graph({"work": task("echo", "END")}, "anything", start="work", additional_inputs=True)
 EVIL = "a\0b"
@@ -20,7 +20,7 @@ LONE_SURROGATE = "\ud800"
 
 
 async def submit(conn: Connection, job: NewJob, **options: Any) -> Submitted:
-    return await jobs.submit(conn, job, threshold_seconds=30, **options)
+    return await submission.submit(conn, job, threshold_seconds=30, **options)
 
 
 async def counts(dsn: str) -> dict[str, int]:
@@ -185,7 +185,7 @@ async def test_twenty_submissions_of_one_key_at_once_give_one_job(dsn: str) -> N
 async def test_a_key_that_is_repeated_within_one_call_gives_one_job(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
         new = [NewJob(ANYTHING, {"n": n % 2}, idempotency_key=f"k{n % 2}") for n in range(6)]
-        submitted = await jobs.submit_many(conn, new, threshold_seconds=30)
+        submitted = await submission.submit_many(conn, new, threshold_seconds=30)
     assert len({one.job_id for one in submitted}) == 2
     assert [one.is_new for one in submitted] == [True, True, False, False, False, False]
 
@@ -194,7 +194,7 @@ async def test_five_hundred_jobs_are_submitted_in_one_call(dsn: str) -> None:
     graphs = [chain(3), single(), single(workflow_id="other")]
     new = [NewJob(graphs[n % 3], {}, correlation_id=f"c{n}") for n in range(500)]
     async with opened(dsn, application="test") as conn:
-        submitted = await jobs.submit_many(conn, new, threshold_seconds=30)
+        submitted = await submission.submit_many(conn, new, threshold_seconds=30)
         assert await jobs.count_live_jobs(conn) == 500
     assert len({one.job_id for one in submitted}) == 500
     found = await rows(dsn, "SELECT job_id, workflow_id, correlation_id FROM dagapp.dag_jobs ORDER BY job_id")
@@ -218,7 +218,7 @@ async def test_callers_with_the_same_new_things_in_another_order_do_not_block_ea
 
     async def submit_all(these: list[NewJob]) -> list[Submitted]:
         async with opened(dsn, application="test") as conn:
-            return await jobs.submit_many(conn, these, threshold_seconds=30)
+            return await submission.submit_many(conn, these, threshold_seconds=30)
 
     forward, backward = new, new[::-1]
     answers = await asyncio.gather(*(submit_all(these) for these in (forward, backward) * 2))
@@ -278,13 +278,13 @@ async def test_one_bad_job_of_many_refuses_the_call(dsn: str) -> None:
     new = [NewJob(ANYTHING, {"s": "fine"}), NewJob(ANYTHING, {"s": EVIL}), NewJob(ANYTHING, {})]
     async with opened(dsn, application="test") as conn:
         with pytest.raises(Invalid):
-            await jobs.submit_many(conn, new, threshold_seconds=30)
+            await submission.submit_many(conn, new, threshold_seconds=30)
     assert (await counts(dsn))["jobs"] == 0
 
 
 async def test_submitting_nothing_is_no_error(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
-        assert await jobs.submit_many(conn, [], threshold_seconds=30) == []
+        assert await submission.submit_many(conn, [], threshold_seconds=30) == []
 
 
 async def test_the_callers_transaction_decides_whether_the_job_exists(dsn: str) -> None:
@@ -324,7 +324,7 @@ async def test_only_live_jobs_of_this_owner_are_loaded(dsn: str) -> None:
         others = await submit(conn, NewJob(single(), {}), owner_id="somebody")
         ended = await me.submit(single())
         await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'cancelled' WHERE job_id = %s", ended.job_id)
-        loaded = await jobs.load(me.conn, me.id, [mine.job_id, others.job_id, ended.job_id, 1], me.graphs)
+        loaded = await job_states.load(me.conn, me.id, [mine.job_id, others.job_id, ended.job_id, 1], me.graphs)
     [one] = loaded
     assert one.owner_epoch == 1
     assert (one.state.job_id, one.state.priority, one.state.correlation_id) == (mine.job_id, 3, "c")

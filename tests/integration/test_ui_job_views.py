@@ -12,8 +12,10 @@ from web import Web, web
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode, ChildTask, FanInNode, FanOutNode, WorkflowNode
 from dagmaster.store.connect import opened
-from dagmaster.store.job_page import EventFilter, NodeFilter, find_events, find_nodes
-from dagmaster.store.jobs import get_job, load_definitions
+from dagmaster.store.events import EventFilter, find_events
+from dagmaster.store.jobs import get_job
+from dagmaster.store.nodes import NodeFilter, find_nodes
+from dagmaster.store.workflows import load_definitions
 from dagmaster.web.ui import job, waits
 from dagmaster.web.ui.gantt import Gantt, attempt_number, gantt_of
 from dagmaster.web.ui.job_nodes import definition_of, node_line

@@ -10,9 +10,12 @@ from web import Web, web
 
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode
+from dagmaster.store.approvals import waiting_approvals
+from dagmaster.store.attempts import list_results
 from dagmaster.store.connect import opened
-from dagmaster.store.lists import NodeFilter, list_nodes, list_results, waiting_approvals
-from dagmaster.store.looking import JobFilter, NodeCounts, find_jobs, has_more_nodes
+from dagmaster.store.jobs import JobFilter, find_jobs
+from dagmaster.store.node_counts import NodeCounts, has_more_nodes
+from dagmaster.store.nodes import NodeSearch, search_nodes
 from dagmaster.web.services import KnownFleet
 from dagmaster.web.ui.queues import find_homeless, queue_lines
 from dagmaster.web.ui.workers import worker_line
@@ -109,7 +112,7 @@ async def test_nodes_are_found_by_status_workflow_and_text(it: Web) -> None:
     async with opened(it.dsn, application="test") as conn:
 
         async def found(**wanted: Any) -> set[int]:
-            return {row["job_id"] for row in await list_nodes(conn, NodeFilter(**wanted), limit=50)}
+            return {row["job_id"] for row in await search_nodes(conn, NodeSearch(**wanted), limit=50)}
 
         assert await found() == {good, bad}
         assert await found(statuses=["failed"]) == {bad}

@@ -14,19 +14,12 @@ from web import web
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode, EndNode, InputSpec, InputType, StartNode, TaskNode, Workflow
-from dagmaster.store import overview
+from dagmaster.store import dashboard
 from dagmaster.store.connect import opened
-from dagmaster.store.overview import (
-    Patience,
-    Trouble,
-    find_trouble,
-    grid_nodes,
-    overview_counts,
-    runs_by_workflow,
-    runs_of_workflow,
-    workflow_versions,
-)
+from dagmaster.store.dashboard import Patience, Trouble, find_trouble, job_counts
+from dagmaster.store.nodes import grid_nodes
 from dagmaster.store.statements import SQL
+from dagmaster.store.workflows import runs_by_workflow, runs_of_workflow, workflow_versions
 from dagmaster.web.ui.attention import find_needs
 from dagmaster.web.ui.charts import count_top, draw_durations, draw_throughput, draw_ticks, seconds_top
 from dagmaster.web.ui.workflow import without_defaults
@@ -85,7 +78,7 @@ def past(dsn: str) -> Past:
 
 
 async def test_an_empty_database_has_nothing_to_tell(past: Past) -> None:
-    counts = await past.asked(overview_counts)
+    counts = await past.asked(job_counts)
     assert [counts[name] for name in ("pending", "running", "completed", "failed", "has_jobs")] == [0, 0, 0, 0, False]
     assert await past.trouble() == Trouble([], [], [], [], [], [])
     assert await past.asked(runs_by_workflow, workflows=5, runs=5) == {}
@@ -95,14 +88,14 @@ async def test_jobs_are_counted_by_how_they_stand_and_how_they_ended_lately(past
     for status in ("pending", "running", "running", "completed", "failed", "cancelled"):
         await past.job(status)
     await past.job("failed", minutes=60 * 25)
-    counts = await past.asked(overview_counts)
+    counts = await past.asked(job_counts)
     assert [counts[name] for name in ("pending", "running", "completed", "failed", "has_jobs")] == [1, 2, 1, 1, True]
 
 
 async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
     past: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "SCAN_ENDED", 2)
+    monkeypatch.setattr(dashboard, "SCAN_ENDED", 2)
     jobs = [await past.job("completed", minutes=minutes) for minutes in (90, 60.5, 30)]
     async with web(past.dsn) as one:
         shown = await one.get("/ui/")
@@ -115,11 +108,11 @@ async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
 async def test_a_failure_is_told_for_a_day_however_many_jobs_have_ended_since(
     past: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "SCAN_ENDED", 2)
+    monkeypatch.setattr(dashboard, "SCAN_ENDED", 2)
     await past.job("failed", minutes=600, error="disk full")
     for minutes in (3, 2, 1):
         await past.job("completed", minutes=minutes)
-    assert (await past.asked(overview_counts))["failed"] == 1
+    assert (await past.asked(job_counts))["failed"] == 1
     assert [row["error"] for row in (await past.trouble()).failures] == ["disk full"]
     async with web(past.dsn) as one:
         tile = (await one.get("/ui/")).partition('id="tile-failed"')[2].partition("</a>")[0]

@@ -3,7 +3,7 @@ from fleet import OrchestratorRole, rows, single
 from web import Web, web
 
 from dagmaster.model.access import Role
-from dagmaster.store.revision import HEAD
+from dagmaster.store.schema import HEAD
 
 
 async def audited(it: Web, **options: dict[str, str]) -> list[tuple[str | None, str | None]]:

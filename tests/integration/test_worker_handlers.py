@@ -6,7 +6,7 @@ import psycopg
 from fleet import chain, fleet, handlers, single
 
 from dagmaster.store.connect import opened
-from dagmaster.store.tasks import unserved
+from dagmaster.store.queues import unserved_tasks
 
 
 async def answer(ctx: Any) -> dict[str, int]:
@@ -40,7 +40,7 @@ async def test_a_task_waits_for_a_worker_that_has_its_handler(dsn: str) -> None:
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         await running.completed(await running.submit(single("echo")))  # the worker was there, and passed it over
         async with opened(dsn, application="test") as conn:
-            [waiting] = await unserved(conn, job_id)
+            [waiting] = await unserved_tasks(conn, job_id)
         assert waiting == {"queue": "q", "handler": "special", "tasks": 1}
         await running.worker(known=handlers(special=answer))
         [job] = await running.completed(job_id)

@@ -56,9 +56,3 @@ CROSS JOIN LATERAL (
 ) r
 WHERE (:name::text IS NULL OR h.name = :name) AND (:pattern::text IS NULL OR h.name ILIKE '%' || :pattern || '%')
 ORDER BY h.name LIMIT :limit OFFSET :offset;
-
--- forget_handlers --
--- Contracts of handlers that no known worker has any more.
-DELETE FROM dagapp.dag_handlers h
-WHERE h.registered_at < now() - make_interval(days => :days)
-    AND NOT EXISTS (SELECT FROM dagapp.dag_workers w WHERE w.handlers IS NULL OR h.name = ANY(w.handlers));

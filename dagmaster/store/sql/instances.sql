@@ -20,25 +20,6 @@ UPDATE dagapp.dag_orchestrators
 SET status = 'stalled', heartbeat_at = clock_timestamp(), jobs_owned = 0, stats = :stats::jsonb
 WHERE orchestrator_id = :instance_id;
 
--- stalled_orchestrators --
--- Those that are there and get nothing done.
-SELECT orchestrator_id, hostname, pid, status, (stats ->> 'no_progress_seconds')::float AS seconds,
-    stats ->> 'last_error' AS last_error
-FROM dagapp.dag_orchestrators
-WHERE heartbeat_at > clock_timestamp() - make_interval(secs => :orphan_seconds)
-    AND status IN ('running', 'stalled')
-    AND (status = 'stalled' OR (stats ->> 'no_progress_seconds')::float > :progress_seconds::float)
-ORDER BY orchestrator_id;
-
--- list_orchestrators --
-SELECT orchestrator_id, hostname, pid, host_key, status, started_at, heartbeat_at, jobs_owned, stats
-FROM dagapp.dag_orchestrators ORDER BY started_at DESC LIMIT 100;
-
--- beating_orchestrators --
--- Those that could take a job.
-SELECT host_key, pid FROM dagapp.dag_orchestrators
-WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds);
-
 -- take_over_jobs --
 -- Adopt live jobs that nobody owns, or whose owner no longer beats. Exactly one instance wins each.
 WITH alive AS MATERIALIZED (
@@ -138,14 +119,6 @@ UPDATE dagapp.dag_workers w SET status = 'lost'
 FROM unnest(:worker_ids::text[], :heartbeats::timestamptz[]) AS silent(worker_id, last_heartbeat)
 WHERE w.worker_id = silent.worker_id AND w.last_heartbeat = silent.last_heartbeat AND w.status = 'active';
 
--- list_workers --
-SELECT w.worker_id, w.hostname, w.pid, w.host_key, w.status, w.queues, w.handlers, w.concurrency, w.last_heartbeat,
-    w.started_at, w.tasks_completed, w.tasks_failed, w.stats, w.wanted, w.key_id,
-    (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS running_tasks,
-    CASE jsonb_typeof(w.stats -> 'stuck') WHEN 'array'
-        THEN ARRAY(SELECT jsonb_array_elements_text(w.stats -> 'stuck')) ELSE '{}' END AS stuck_tasks
-FROM dagapp.dag_workers w ORDER BY w.status, w.started_at DESC LIMIT 100;
-
 -- forget_instances --
 -- Instances that stopped long ago need not be listed any more.
 WITH workers AS (
@@ -154,3 +127,22 @@ WITH workers AS (
 )
 DELETE FROM dagapp.dag_orchestrators o
 WHERE o.status <> 'running' AND o.heartbeat_at < now() - make_interval(days => :days);
+
+-- rescue_tasks --
+-- Take the tasks of workers that no longer beat away from them, and tell the owners. What runs elsewhere has no lease.
+WITH gone AS (
+    DELETE FROM dagapp.dag_tasks_running t
+    WHERE t.worker_id IS NOT NULL AND NOT EXISTS (
+        SELECT FROM dagapp.dag_workers w WHERE w.worker_id = t.worker_id AND w.status = 'active'
+    )
+    RETURNING t.*
+)
+INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
+SELECT job_id, 'lost', node_id, task_id, worker_id FROM gone
+RETURNING job_id;
+
+-- forget_handlers --
+-- Contracts of handlers that no known worker has any more.
+DELETE FROM dagapp.dag_handlers h
+WHERE h.registered_at < now() - make_interval(days => :days)
+    AND NOT EXISTS (SELECT FROM dagapp.dag_workers w WHERE w.handlers IS NULL OR h.name = ANY(w.handlers));

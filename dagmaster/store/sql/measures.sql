@@ -97,19 +97,6 @@ SELECT b.bucket_start, coalesce(e.completed, 0) AS jobs_completed, coalesce(e.fa
     e.avg_duration_seconds
 FROM buckets b LEFT JOIN ended e USING (bucket_start) ORDER BY b.bucket_start;
 
--- fleet_orchestrators --
--- Every instance that is remembered: a counter must not fall because its process has ended.
-SELECT orchestrator_id, status, jobs_owned,
-    stats - '{completions, failures, workflows, failing_handlers, failing_queues}'::text[] AS stats,
-    extract(epoch FROM clock_timestamp() - heartbeat_at)::float AS heartbeat_age_seconds
-FROM dagapp.dag_orchestrators ORDER BY orchestrator_id;
-
--- fleet_workers --
-SELECT worker_id, status, concurrency, tasks_completed, tasks_failed,
-    CASE jsonb_typeof(stats -> 'stuck') WHEN 'array' THEN jsonb_array_length(stats -> 'stuck') ELSE 0 END AS stuck,
-    extract(epoch FROM clock_timestamp() - last_heartbeat)::float AS heartbeat_age_seconds
-FROM dagapp.dag_workers ORDER BY worker_id;
-
 -- callback_counts --
 -- Calls that are still to be made, and calls that were given up.
 SELECT (SELECT count(*)::int FROM dagapp.dag_callbacks WHERE status = 'waiting') AS waiting,

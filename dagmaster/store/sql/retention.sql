@@ -292,3 +292,9 @@ WHERE w.workflow_hash = ANY(:hashes) AND NOT EXISTS (SELECT FROM called c WHERE 
 -- Who removed how much, in the system's own timeline.
 INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
 VALUES (0, 'command', 'info', :data::jsonb, clock_timestamp(), :source_app);
+
+-- remove_expired_results --
+DELETE FROM dagapp.dag_task_cache
+WHERE cache_key = ANY(ARRAY(
+    SELECT cache_key FROM dagapp.dag_task_cache WHERE expires_at <= now() LIMIT :limit FOR UPDATE SKIP LOCKED
+));

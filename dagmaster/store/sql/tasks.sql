@@ -82,42 +82,6 @@ SELECT w.wanted, ARRAY(
 ) AS withdrawn
 FROM dagapp.dag_workers w WHERE w.worker_id = :worker_id;
 
--- rescue_tasks --
--- Take the tasks of workers that no longer beat away from them, and tell the owners. What runs elsewhere has no lease.
-WITH gone AS (
-    DELETE FROM dagapp.dag_tasks_running t
-    WHERE t.worker_id IS NOT NULL AND NOT EXISTS (
-        SELECT FROM dagapp.dag_workers w WHERE w.worker_id = t.worker_id AND w.status = 'active'
-    )
-    RETURNING t.*
-)
-INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
-SELECT job_id, 'lost', node_id, task_id, worker_id FROM gone
-RETURNING job_id;
-
--- queue_depths --
--- How much waits and how much runs, by queue.
-SELECT queue, sum(waiting)::int AS waiting, sum(held)::int AS held, sum(running)::int AS running,
-    min(oldest) AS oldest_dispatched_at
-FROM (
-    SELECT queue, count(*) FILTER (WHERE NOT held) AS waiting, count(*) FILTER (WHERE held) AS held, 0 AS running,
-        min(dispatched_at) FILTER (WHERE NOT held) AS oldest
-    FROM dagapp.dag_tasks_waiting GROUP BY queue
-    UNION ALL
-    SELECT queue, 0, 0, count(*), NULL FROM dagapp.dag_tasks_running GROUP BY queue
-) q GROUP BY queue ORDER BY queue;
-
--- unserved_tasks --
--- What waits of a job although no worker that is there would take it.
-SELECT t.queue, t.handler, count(*) AS tasks
-FROM dagapp.dag_tasks_waiting t
-WHERE t.job_id = :job_id AND NOT t.held AND NOT EXISTS (
-    SELECT FROM dagapp.dag_workers w
-    WHERE w.status = 'active' AND w.wanted = 'run' AND t.queue = ANY(w.queues)
-        AND (w.handlers IS NULL OR t.handler = ANY(w.handlers))
-)
-GROUP BY t.queue, t.handler ORDER BY t.queue, t.handler;
-
 -- close_stale_tasks --
 -- Tasks that were claimed while their attempt was being closed: their workers are to stop.
 DELETE FROM dagapp.dag_tasks_running r USING dagapp.dag_node_states n

@@ -6,8 +6,7 @@ from fastapi import APIRouter, Request
 
 from dagmaster.errors import Invalid
 from dagmaster.schemas.system import Ddl, Deploy, Deployed, Rebuild, SchemaStatus, TableList, TableReply
-from dagmaster.store.revision import HEAD, current_revision
-from dagmaster.store.viewing import database_name, view_tables
+from dagmaster.store.schema import HEAD, current_revision, database_name, list_tables
 from dagmaster.web import bootstrap
 from dagmaster.web.access import ADMINS, Admitted
 from dagmaster.web.services import Conn, Given
@@ -25,7 +24,7 @@ async def schema_status(conn: Conn) -> SchemaStatus:
 @router.get("/tables", dependencies=[ADMINS])
 async def schema_tables(conn: Conn) -> TableList:
     """The tables with their sizes; the numbers of rows are estimates."""
-    return TableList(tables=[TableReply(**row) for row in await view_tables(conn)])
+    return TableList(tables=[TableReply(**row) for row in await list_tables(conn)])
 
 
 @router.get("/ddl", dependencies=[ADMINS])

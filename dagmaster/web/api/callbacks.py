@@ -11,7 +11,7 @@ from dagmaster.schemas.callbacks import (
     TaskResultCreate,
     TaskToken,
 )
-from dagmaster.store.progress import check_task_exists
+from dagmaster.store.task_reports import check_task_exists
 from dagmaster.web import external_reports
 from dagmaster.web.access import REPORTERS, WORKERS, Admitted, task_token
 from dagmaster.web.errors import documented

@@ -4,7 +4,9 @@ from fastapi import APIRouter, Response
 
 from dagmaster.errors import NotFound
 from dagmaster.schemas.timeline import GraphReply
-from dagmaster.store.viewing import count_folded, last_event_of_job, view_graph
+from dagmaster.store.events import last_event_of_job
+from dagmaster.store.node_counts import count_folded
+from dagmaster.store.nodes import view_graph
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
 from dagmaster.web.graph_view import draw

@@ -13,7 +13,8 @@ from dagmaster.errors import Invalid, NotFound
 from dagmaster.model.redact import redact
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.timeline import AttemptOfNode, LoggedNode, LogLine, LogMatches
-from dagmaster.store import viewing
+from dagmaster.store import attempts as attempt_store
+from dagmaster.store import nodes as node_store
 from dagmaster.store.connect import LOST, Pool
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.tasklogs.reader import Found, LogSelection, NodeLog, NodeState, why_none
@@ -33,7 +34,7 @@ MAX_MATCHES = 1000
 @router.get("/logs", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def list_logs(job: Job, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[LoggedNode]:
     """The nodes that a worker has or had, and which may have a log: what failed first, then what runs."""
-    rows = await viewing.view_logged(conn, job["job_id"], limit=limit + 1, offset=offset)
+    rows = await attempt_store.list_logged_nodes(conn, job["job_id"], limit=limit + 1, offset=offset)
     return cut([LoggedNode(**redact(row)) for row in rows], limit, offset)
 
 
@@ -59,10 +60,10 @@ async def read_log(
         raise Invalid("either `offset` or `tail`, not both")
     node = NodeLog(services.task_logs, job["job_id"], node_id)
     wanted = LogSelection(attempt, offset, tail, follow)
-    state = NodeState.of(await viewing.node_standing(conn, job["job_id"], node_id))
+    state = NodeState.of(await node_store.node_standing(conn, job["job_id"], node_id))
     found = await node.find(wanted, state)
     if found is None:
-        place = await viewing.find_log_place(conn, node.task_id(attempt or state.newest_begun))
+        place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
         raise NotFound(why_none(node, wanted, state, place))
     look = Looking(services.pool, node, state, lambda: request.app.state.is_stopping)
     headers = {
@@ -87,10 +88,10 @@ async def search_log(
 ) -> LogMatches:
     """The lines of an attempt's log that hold a text, with their numbers."""
     node = NodeLog(services.task_logs, job["job_id"], node_id)
-    state = NodeState.of(await viewing.node_standing(conn, job["job_id"], node_id))
+    state = NodeState.of(await node_store.node_standing(conn, job["job_id"], node_id))
     found = await node.find(LogSelection(attempt), state)
     if found is None:
-        place = await viewing.find_log_place(conn, node.task_id(attempt or state.newest_begun))
+        place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
         raise NotFound(why_none(node, LogSelection(attempt), state, place))
     matches = await node.search(found.attempt, text, limit)
     return LogMatches(
@@ -121,7 +122,7 @@ class Looking:
             return None
         try:
             async with self.pool.connection() as conn:
-                row = await viewing.node_standing(conn, self.node.job_id, self.node.node_id)
+                row = await node_store.node_standing(conn, self.node.job_id, self.node.node_id)
         except (NotFound, PoolClosed):
             return None
         except LOST:
@@ -135,8 +136,8 @@ async def list_attempts(
     job: Job, node_id: str, conn: Conn, services: Given, limit: Limit = 50, offset: Offset = 0
 ) -> Page[AttemptOfNode]:
     """What was reported of each attempt, with the size of its log."""
-    await viewing.node_standing(conn, job["job_id"], node_id)
-    rows = (await viewing.view_attempts(conn, job["job_id"], node_id))[offset : offset + limit + 1]
+    await node_store.node_standing(conn, job["job_id"], node_id)
+    rows = (await attempt_store.attempts_of_node(conn, job["job_id"], node_id))[offset : offset + limit + 1]
     sizes = await asyncio.gather(*(_size(services, row) for row in rows))
     shown = [
         AttemptOfNode(**redact(row), attempt=_number(row["task_id"]), log_bytes=size)
@@ -145,7 +146,7 @@ async def list_attempts(
     return cut(shown, limit, offset)
 
 
-async def _size(services: Given, row: viewing.Row) -> int | None:
+async def _size(services: Given, row: dict[str, Any]) -> int | None:
     try:
         return await services.task_logs.size(row["task_id"])
     except LogUnavailable:

@@ -10,7 +10,8 @@ from dagmaster.schemas.common import Page
 from dagmaster.schemas.jobs import NodeReply
 from dagmaster.schemas.nodes import NodeDetail, NodeOfJob, TaskReply
 from dagmaster.schemas.timeline import AttemptReply, CheckpointReply
-from dagmaster.store import viewing
+from dagmaster.store import attempts as attempt_store
+from dagmaster.store import nodes as node_store
 from dagmaster.web import views
 from dagmaster.web.access import READERS, READERS_OF_OWN, Job, as_job_id
 from dagmaster.web.answers import answer
@@ -34,7 +35,7 @@ async def list_nodes(
     offset: Offset = 0,
 ) -> Page[NodeOfJob]:
     """Nodes of all jobs, those of the newest job first; outputs are shown with a job's own nodes."""
-    rows = await viewing.view_nodes(
+    rows = await node_store.view_nodes(
         conn,
         job_id=as_job_id(job_id) if job_id else None,
         status=status,
@@ -42,7 +43,7 @@ async def list_nodes(
         limit=limit + 1,
         offset=offset,
     )
-    known = await services.node_counts.of(conn, viewing.jobs_of(rows))
+    known = await services.node_counts.of(conn, node_store.jobs_of(rows))
     shown = [NodeOfJob(**_fields(row, known[row["job_id"]].children.get(row["node_id"]))) for row in rows]
     return cut(shown, limit, offset)
 
@@ -63,7 +64,7 @@ async def list_tasks(
     Those that have ended are looked for in the newest 1000 jobs, unless a job is named. A queue is known only of those
     that have not.
     """
-    rows = await viewing.list_attempts(
+    rows = await attempt_store.list_attempts(
         conn,
         job_id=as_job_id(job_id) if job_id else None,
         state=state,
@@ -87,7 +88,7 @@ async def list_job_nodes(
     offset: Offset = 0,
 ) -> Page[NodeReply]:
     """A job's own nodes in the order in which they began."""
-    rows = await viewing.view_job_nodes(
+    rows = await node_store.view_job_nodes(
         conn, job["job_id"], parent=parent, status=status, limit=limit + 1, offset=offset
     )
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
@@ -103,8 +104,8 @@ async def list_job_nodes(
 )
 async def get_node(job: Job, node_id: str, services: Given, conn: Conn) -> NodeDetail | Response:
     """One node with what it was given, what became of it, and every attempt at it."""
-    row = await viewing.get_node(conn, job["job_id"], node_id)
-    attempts = await viewing.view_attempts(conn, job["job_id"], node_id)
+    row = await node_store.get_node(conn, job["job_id"], node_id)
+    attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
     size = (row["output_bytes"] or 0) + row["held_bytes"]
     return await answer(lambda: _detail(row, known.get(node_id), attempts), size)
@@ -126,8 +127,8 @@ async def list_checkpoints(
     job: Job, node_id: str, conn: Conn, limit: Limit = 50, offset: Offset = 0
 ) -> Page[CheckpointReply]:
     """Every phase that was saved, the newest first."""
-    await viewing.get_node(conn, job["job_id"], node_id)
-    rows = await viewing.view_checkpoints(conn, job["job_id"], node_id, limit=limit + 1, offset=offset)
+    await node_store.get_node(conn, job["job_id"], node_id)
+    rows = await attempt_store.list_checkpoints(conn, job["job_id"], node_id, limit=limit + 1, offset=offset)
     return cut([CheckpointReply(**redact(row)) for row in rows], limit, offset)
 
 

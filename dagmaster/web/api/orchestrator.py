@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from dagmaster.schemas.fleet import FleetActivity, FleetStats, FleetStatus
-from dagmaster.store.viewing import view_backlog
+from dagmaster.store.orchestrators import backlog
 from dagmaster.web.access import READERS
 from dagmaster.web.errors import documented
 from dagmaster.web.orchestrators import activity_of, alive, stats_of, status_of
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/api/v1/orchestrator", tags=["fleet"], responses=docu
 async def orchestrator_status(services: Given, conn: Conn) -> FleetStatus:
     """Who is at work and how much was done; 503 when there is nobody."""
     rows = await alive(conn, services)
-    return status_of(rows, (await view_backlog(conn))["pending_results"])
+    return status_of(rows, (await backlog(conn))["pending_results"])
 
 
 @router.get("/stats", dependencies=[READERS])
@@ -28,4 +28,4 @@ async def orchestrator_stats(services: Given, conn: Conn) -> FleetStats:
 @router.get("/activity", dependencies=[READERS])
 async def orchestrator_activity(services: Given, conn: Conn) -> FleetActivity:
     """What they do at this moment, and what they did last."""
-    return activity_of(await alive(conn, services), await view_backlog(conn))
+    return activity_of(await alive(conn, services), await backlog(conn))

@@ -6,7 +6,8 @@ from dagmaster.model.outcome import NO_CHILDREN, outcome_of
 from dagmaster.model.progress import percent_done, work_percent
 from dagmaster.model.redact import redact
 from dagmaster.schemas.nodes import CurrentTask, JobProgress, NodeProgress
-from dagmaster.store import progress
+from dagmaster.store import attempts as attempt_store
+from dagmaster.store import nodes as node_store
 from dagmaster.store.estimates import standing_of
 from dagmaster.web import views
 from dagmaster.web.access import READERS_OF_OWN, Job
@@ -21,7 +22,7 @@ async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
     """How much is done, what is being done, and when it may be over."""
     standing = await standing_of(conn, job["job_id"])
     estimate = await services.histories.estimate(conn, standing)
-    tasks = await progress.current_tasks(conn, job["job_id"])
+    tasks = await attempt_store.current_tasks(conn, job["job_id"])
     return JobProgress(
         job_id=str(job["job_id"]),
         workflow_id=job["workflow_id"],
@@ -39,7 +40,7 @@ async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
 @router.get("/nodes/{node_id}/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_node_progress(job: Job, node_id: str, conn: Conn, services: Given) -> NodeProgress:
     """How far one node is: its attempt, its last checkpoint, and the children of a fan-out."""
-    row = await progress.node_progress(conn, job["job_id"], node_id)
+    row = await node_store.node_progress(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)
     outcome = outcome_of(row["status"], known, row["ended_by"])
     return NodeProgress(**redact(row), outcome=outcome, children=views.counts_reply(known.counts))

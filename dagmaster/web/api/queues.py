@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from dagmaster.authoring.preparation import queues_of
 from dagmaster.schemas.fleet import QueueReply, QueuesReply
-from dagmaster.store.viewing import view_queues
+from dagmaster.store.queues import list_queues
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn, Given, Services
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/api/v1/queues", tags=["fleet"])
 @router.get("/status", dependencies=[READERS])
 async def queue_status(services: Given, conn: Conn) -> QueuesReply:
     """Every queue that has tasks or workers, or that a loaded workflow uses."""
-    rows = await view_queues(conn, lost_after_seconds=services.settings.worker_lost_after_seconds)
+    rows = await list_queues(conn, lost_after_seconds=services.settings.worker_lost_after_seconds)
     used = _used(services)
     queues = [QueueReply(**row, workflows=used.pop(row["queue"], [])) for row in rows]
     for queue, workflows in used.items():

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from dagmaster.model.timeline import event_types as types_of
 from dagmaster.schemas.timeline import TimelineReply
-from dagmaster.store.viewing import get_node
+from dagmaster.store.nodes import get_node
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.entries import timeline_of
 from dagmaster.web.errors import documented

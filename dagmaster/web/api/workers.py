@@ -31,8 +31,8 @@ from dagmaster.schemas.workers import (
     WorkerWanted,
 )
 from dagmaster.store.job_control import steer_worker
-from dagmaster.store.remote import leave_remote
-from dagmaster.store.viewing import view_workers
+from dagmaster.store.remote_workers import leave_remote
+from dagmaster.store.workers import view_workers
 from dagmaster.web import remote_workers
 from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
 from dagmaster.web.errors import documented

@@ -11,8 +11,8 @@ from dagmaster.model.inputs import input_schema
 from dagmaster.model.params import described
 from dagmaster.model.workflow import Workflow
 from dagmaster.schemas.workflows import ProblemReply, WorkflowList, WorkflowReply, WorkflowSummary
+from dagmaster.store.audit import note_command
 from dagmaster.store.notifications import RELOAD
-from dagmaster.store.viewing import note_command
 from dagmaster.web.access import OPERATORS, READERS_OF_OWN, Admitted
 from dagmaster.web.errors import documented
 from dagmaster.web.graph_view import workflow_edges, workflow_nodes

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dagmaster.model.redact import redact
-from dagmaster.store.lists import decided_approvals, waiting_approvals
+from dagmaster.store.approvals import decided_approvals, waiting_approvals
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Page, Shown

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.problems import Problem
 from dagmaster.model.redact import redact_text
-from dagmaster.store.overview import HOURS, MOST, NO_MESSAGE, VARIABLE, Trouble
+from dagmaster.store.dashboard import HOURS, MOST, NO_MESSAGE, VARIABLE, Trouble
 from dagmaster.web.ui.filters import first_line
 from dagmaster.web.ui.list_filters import ENDED
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from dagmaster.errors import DagmasterError, Unauthorized
 from dagmaster.store.connect import AWAY, Connection, Pool
-from dagmaster.store.looking import is_settled, last_event_id
+from dagmaster.store.events import is_settled, last_event_id
 from dagmaster.web.access import EVERYBODY, caller_of
 from dagmaster.web.services import services_of
 from dagmaster.web.ui.navigation import OWN

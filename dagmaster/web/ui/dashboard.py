@@ -8,10 +8,12 @@ from typing import Any, Final
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from dagmaster.store.looking import JobFilter
+from dagmaster.store.dashboard import HOURS, Patience, find_trouble, job_counts
+from dagmaster.store.jobs import JobFilter
 from dagmaster.store.measures import throughput
-from dagmaster.store.overview import HOURS, Patience, find_trouble, overview_counts, runs_by_workflow
-from dagmaster.store.viewing import view_queues, view_workers
+from dagmaster.store.queues import list_queues
+from dagmaster.store.workers import view_workers
+from dagmaster.store.workflows import runs_by_workflow
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.attention import Need, broken_files, find_needs, jobs_path
@@ -92,7 +94,7 @@ class Fleet:
 @router.get("/", dependencies=[READERS])
 async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
     lost_after = page.services.settings.worker_lost_after_seconds
-    counts = await overview_counts(conn)
+    counts = await job_counts(conn)
     fleet = await _fleet(conn, lost_after)
     if not counts["has_jobs"]:
         catalog = page.services.catalog
@@ -100,7 +102,7 @@ async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
         return page.render(
             "start.html", {"workflow_ids": sorted(catalog.workflows), "broken_files": broken, "fleet": fleet}
         )
-    queues = await view_queues(conn, lost_after_seconds=lost_after)
+    queues = await list_queues(conn, lost_after_seconds=lost_after)
     needs = await _needs(page, conn, counts)
     return page.render(
         "dashboard.html",

@@ -6,7 +6,7 @@ from fastapi import Response
 
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
-from dagmaster.store.viewing import last_event_of_job
+from dagmaster.store.events import last_event_of_job
 from dagmaster.web.ui.pages import Page
 
 

@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dagmaster.model.states import NODE_TERMINAL
-from dagmaster.store import job_page
+from dagmaster.store import attempts as attempt_store
+from dagmaster.store import node_counts
 from dagmaster.store.connect import Connection
-from dagmaster.store.job_page import NodeFilter
+from dagmaster.store.nodes import NodeFilter, find_nodes
 from dagmaster.web.ui.job_nodes import Definition, kind_of
 
 Row = Mapping[str, Any]
@@ -89,14 +90,14 @@ async def gantt_of(
     outcomes: Mapping[str, str] = MappingProxyType({}),
 ) -> Gantt:
     wanted = NodeFilter(order=order)  # Nodes may have begun at the same moment.
-    rows = await job_page.find_nodes(conn, job["job_id"], wanted, limit=MAX_ROWS + 1, offset=offset)
+    rows = await find_nodes(conn, job["job_id"], wanted, limit=MAX_ROWS + 1, offset=offset)
     shown = [row for row in rows[:MAX_ROWS] if row["dispatched_at"] or row["started_at"] or row["retry_count"]]
     is_open = job["completed_at"] is None
     now = datetime.now(UTC)
     since = job["started_at"] or job["created_at"]
     until = max(job["completed_at"] or now, since)
     fan_outs = [row["node_id"] for row in shown if kind_of(row, definition)[0] == "fan_out"]
-    times = await job_page.fan_out_times(conn, job["job_id"], fan_outs)
+    times = await node_counts.fan_out_times(conn, job["job_id"], fan_outs)
     spread = [row for row in shown if row["node_id"] in times]
     strips = {row["node_id"]: await _strip(conn, row, times[row["node_id"]], until) for row in spread}
     retried = [row["node_id"] for row in shown if row["retry_count"] > 0]
@@ -128,8 +129,8 @@ def _in_order(bars: Sequence[Bar]) -> list[Bar]:
 
 async def _earlier(conn: Connection, job: Row, node_ids: Sequence[str], *, is_small: bool) -> dict[str, list[Bar]]:
     """Attempts before the newest: as their workers measured them, or else from the timeline."""
-    results = {row["task_id"]: row for row in await job_page.results_of_nodes(conn, job["job_id"], node_ids)}
-    times = await job_page.attempt_times(conn, job, node_ids) if is_small else []
+    results = {row["task_id"]: row for row in await attempt_store.results_of_nodes(conn, job["job_id"], node_ids)}
+    times = await attempt_store.attempt_times(conn, job, node_ids) if is_small else []
     known = {row["task_id"]: _bar_of_times(row, results.get(row["task_id"])) for row in times}
     bars = {**{task_id: _bar_of_result(row) for task_id, row in results.items()}, **known}
     owners = {row["task_id"]: row["node_id"] for row in [*results.values(), *times]}
@@ -158,7 +159,7 @@ def _bar_of_result(row: Row) -> Bar:
 async def _strip(conn: Connection, node: Row, times: Row, until: datetime) -> Strip:
     since = node["started_at"] or times["started_at"] or until
     until = max(times["completed_at"] or until, since)
-    rows = await job_page.fan_out_density(conn, node["job_id"], node["node_id"], since, until, parts=PARTS)
+    rows = await node_counts.fan_out_density(conn, node["job_id"], node["node_id"], since, until, parts=PARTS)
     begun, ended, failed = [0] * (PARTS + 2), [0] * (PARTS + 2), [0] * (PARTS + 2)
     for row in rows:
         begun[row["part"]], ended[row["part"]], failed[row["part"]] = row["begun"], row["ended"], row["failed"]

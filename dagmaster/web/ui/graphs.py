@@ -15,8 +15,11 @@ from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.model.states import NODE_TERMINAL, EndedBy, NodeStatus
 from dagmaster.model.workflow import Node
-from dagmaster.store import viewing
-from dagmaster.store.looking import children_of_rows
+from dagmaster.store import attempts as attempt_store
+from dagmaster.store import events as event_store
+from dagmaster.store import node_counts
+from dagmaster.store import nodes as node_store
+from dagmaster.store.node_counts import children_of_rows
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState
 from dagmaster.web.access import READERS_OF_OWN, Job
@@ -98,9 +101,9 @@ async def show_graph(services: Given, conn: Conn, job: Job) -> Response:
     graph = await services.pinned.find(conn, job["workflow_hash"])
     if graph is None:
         raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
-    seen = await viewing.last_event_of_job(conn, job)  # Before the rest: what is told twice does no harm.
-    rows = await viewing.view_graph(conn, job["job_id"])
-    counts = await viewing.count_folded(conn, job["job_id"])
+    seen = await event_store.last_event_of_job(conn, job)  # Before the rest: what is told twice does no harm.
+    rows = await node_store.view_graph(conn, job["job_id"])
+    counts = await node_counts.count_folded(conn, job["job_id"])
     packed = draw_columns(job, graph, rows, counts, last_event_id=seen)
     return Response(orjson.dumps(packed), media_type="application/json")
 
@@ -111,9 +114,9 @@ async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: str) -> HT
     nodes = graph.workflow.nodes if graph is not None else {}
     if node_id == OUTSIDE and node_id not in nodes:
         return await show_items(page, conn, job, node_id)
-    row = await viewing.get_node(conn, job["job_id"], node_id)
-    attempts = await viewing.view_attempts(conn, job["job_id"], node_id)
-    folded = [one for one in await viewing.count_folded(conn, job["job_id"]) if one["parent_node_id"] == node_id]
+    row = await node_store.get_node(conn, job["job_id"], node_id)
+    attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
+    folded = [one for one in await node_counts.count_folded(conn, job["job_id"]) if one["parent_node_id"] == node_id]
     panel = _panel(job, row, attempts, nodes, folded)
     is_explained = row["status"] not in NODE_TERMINAL and await is_quickly_explained(conn, job["job_id"])
     return page.render(
@@ -128,9 +131,7 @@ async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: str) -> HT
     )
 
 
-def _panel(
-    job: Row, row: Row, attempts: list[viewing.Row], nodes: Mapping[str, Node], folded: Sequence[viewing.Row]
-) -> NodePanel:
+def _panel(job: Row, row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node], folded: Sequence[Row]) -> NodePanel:
     node = nodes.get(row["parent_node_id"] or row["node_id"])
     task = task_of(node) if node else None
     added = row["definition"] or {}
@@ -189,10 +190,10 @@ async def show_items(
     status: str = "",
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> HTMLResponse:
-    counts = _counts_of(await viewing.count_folded(conn, job["job_id"]), node_id)
+    counts = _counts_of(await node_counts.count_folded(conn, job["job_id"]), node_id)
     if not counts and node_id != OUTSIDE:
-        await viewing.node_standing(conn, job["job_id"], node_id)  # Raises for one that does not exist.
-    rows = await viewing.view_folded(
+        await node_store.node_standing(conn, job["job_id"], node_id)  # Raises for one that does not exist.
+    rows = await node_store.view_folded(
         conn, job["job_id"], node_id, status=status or None, limit=GRID_SIZE, offset=offset
     )
     return page.render(
@@ -211,7 +212,7 @@ async def show_items(
     )
 
 
-def _counts_of(counts: list[viewing.Row], node_id: str) -> dict[str, int]:
+def _counts_of(counts: Sequence[Row], node_id: str) -> dict[str, int]:
     mine: dict[str, int] = {}
     for count in counts:
         if count["parent_node_id"] == node_id:

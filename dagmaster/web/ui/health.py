@@ -15,7 +15,7 @@ from dagmaster.settings import Settings
 from dagmaster.store.doctor import CHECKS, Finding
 from dagmaster.store.doctor import examine as examine_rules
 from dagmaster.store.health import Point, examine_database
-from dagmaster.store.viewing import view_tables
+from dagmaster.store.schema import list_tables
 from dagmaster.web.access import OPERATORS, READERS
 from dagmaster.web.api.doctor import limits_of
 from dagmaster.web.checks import Check, Verdict, examine, overall
@@ -76,7 +76,7 @@ class PointLine:
 async def show_health(page: Shown, conn: Conn) -> HTMLResponse:
     found = await examine(page.services)
     worst = overall(list(found.values()))
-    tables = sorted(await view_tables(conn), key=lambda row: row["bytes"], reverse=True)
+    tables = sorted(await list_tables(conn), key=lambda row: row["bytes"], reverse=True)
     return page.render(
         "health.html",
         {

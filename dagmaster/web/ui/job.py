@@ -13,12 +13,14 @@ from dagmaster.model.outcome import Outcome
 from dagmaster.model.progress import known_work, work_percent
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
-from dagmaster.store import job_page
+from dagmaster.store import jobs as job_store
+from dagmaster.store import nodes as node_store
+from dagmaster.store.approvals import external_waits
 from dagmaster.store.connect import Connection
 from dagmaster.store.estimates import Standing, standing_of
-from dagmaster.store.job_page import EventFilter, NodeFilter
+from dagmaster.store.events import EventFilter
 from dagmaster.store.jobs import get_job, returned_by
-from dagmaster.store.looking import waiting_of_jobs
+from dagmaster.store.nodes import NodeFilter
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.etag import mark_of, unchanged
@@ -142,7 +144,7 @@ async def show_job(
         job_line(
             job,
             {status: number for status, number in counts.items() if number},
-            (await waiting_of_jobs(conn, [job["job_id"]])).get(job["job_id"]),
+            (await external_waits(conn, [job["job_id"]])).get(job["job_id"]),
         ),
         mark,
         offset,
@@ -185,7 +187,7 @@ async def _causes(looked: Looked) -> list[Cause]:
     """Nodes that may fail come last: they are seldom what is looked for."""
     if not looked.line.counts.get(NodeStatus.FAILED):
         return []
-    rows = await job_page.failed_nodes(looked.conn, looked.job["job_id"], limit=MAX_CAUSES)
+    rows = await node_store.failed_nodes(looked.conn, looked.job["job_id"], limit=MAX_CAUSES)
     causes = [
         Cause(
             row["node_id"],
@@ -251,8 +253,8 @@ def by_node(outputs: Row | None, order: Sequence[str]) -> Row | None:
 async def _related(looked: Looked) -> dict[str, Any]:
     caller = looked.page.caller
     own = caller.name if caller.is_partner else None
-    children = await job_page.child_jobs(looked.conn, looked.job["job_id"], limit=MAX_CHILDREN)
-    others = await job_page.neighbours(looked.conn, looked.job, submitted_by=own, limit=NEIGHBOURS)
+    children = await job_store.child_jobs(looked.conn, looked.job["job_id"], limit=MAX_CHILDREN)
+    others = await job_store.neighbours(looked.conn, looked.job, submitted_by=own, limit=NEIGHBOURS)
     known = await looked.page.services.node_counts.of(looked.conn, [*children, *others])
     lines = [job_line(row, known[row["job_id"]].counts) for row in others]
     runs = sorted([*lines, looked.line], key=lambda one: one.created_at, reverse=True)

@@ -10,8 +10,9 @@ from dagmaster.model.progress import JobStanding
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL
 from dagmaster.store.connect import Connection
-from dagmaster.store.job_page import NodeFilter, count_outside, find_nodes
-from dagmaster.store.jobs import load_definitions
+from dagmaster.store.node_counts import count_outside
+from dagmaster.store.nodes import NodeFilter, find_nodes
+from dagmaster.store.workflows import load_definitions
 from dagmaster.web.views import node_seconds, seconds_between
 
 Row = Mapping[str, Any]

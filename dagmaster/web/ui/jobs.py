@@ -11,7 +11,9 @@ from pydantic import AwareDatetime
 
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
-from dagmaster.store.looking import JobFilter, NodeCounts, find_jobs, waiting_of_jobs
+from dagmaster.store.approvals import external_waits
+from dagmaster.store.jobs import JobFilter, find_jobs
+from dagmaster.store.node_counts import NodeCounts
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.list_filters import ENDED, PERIOD_NAMES, FromAddress
@@ -86,7 +88,7 @@ async def job_lines(
 ) -> list[JobLine]:
     rows = await find_jobs(conn, wanted, limit=limit, offset=offset)
     known = await node_counts.of(conn, rows)
-    waiting = await waiting_of_jobs(conn, [row["job_id"] for row in rows if row["status"] == JobStatus.RUNNING])
+    waiting = await external_waits(conn, [row["job_id"] for row in rows if row["status"] == JobStatus.RUNNING])
     return [job_line(row, known[row["job_id"]].counts, waiting.get(row["job_id"])) for row in rows]
 
 

@@ -11,10 +11,12 @@ from fastapi import APIRouter, Response
 from dagmaster.model.outcome import ENDED, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
-from dagmaster.store import job_page
+from dagmaster.store import attempts as attempt_store
+from dagmaster.store import node_counts
+from dagmaster.store.attempts import attempts_of_node, list_checkpoints
 from dagmaster.store.connect import Connection
-from dagmaster.store.looking import children_of_rows
-from dagmaster.store.viewing import get_node, view_attempts, view_checkpoints
+from dagmaster.store.node_counts import children_of_rows
+from dagmaster.store.nodes import get_node
 from dagmaster.tasklogs import LogUnavailable
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn, Services
@@ -111,14 +113,14 @@ async def show_node(job: ShownJob, node_id: str, page: Shown, conn: Conn) -> Res
         return answer
     row = await get_node(conn, job["job_id"], node_id)
     definition = await definition_of(conn, job)
-    counts = await job_page.count_children(conn, job["job_id"], node_id)
+    counts = await node_counts.count_children(conn, job["job_id"], node_id)
     node = node_head(row, definition, counts)
     attempts = await _attempts(conn, page.services, job, row)
     is_open = row["status"] not in NODE_TERMINAL
     is_explained = is_open and await is_quickly_explained(conn, job["job_id"])
     params = await asyncio.to_thread(shown, row["input_params"])
     output = await asyncio.to_thread(shown, row["output"])
-    checkpoints = await view_checkpoints(conn, job["job_id"], node_id, limit=MAX_CHECKPOINTS)
+    checkpoints = await list_checkpoints(conn, job["job_id"], node_id, limit=MAX_CHECKPOINTS)
     return page.render(
         "node.html",
         {
@@ -181,14 +183,14 @@ def _queued(row: Row) -> float | None:
 
 async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -> list[Attempt]:
     """What was reported of each, and of the newest what its node says: it may not have been reported on yet."""
-    results = {row["task_id"]: row for row in await view_attempts(conn, job["job_id"], node["node_id"])}
+    results = {row["task_id"]: row for row in await attempts_of_node(conn, job["job_id"], node["node_id"])}
     times = {}
     if node["retry_count"]:
-        times = {row["task_id"]: row for row in await job_page.attempt_times(conn, job, [node["node_id"]])}
+        times = {row["task_id"]: row for row in await attempt_store.attempt_times(conn, job, [node["node_id"]])}
     if node["task_id"]:
         own = {"ended_at": node["completed_at"], **node}
         times[node["task_id"]] = {name: own[name] for name in ("dispatched_at", "started_at", "ended_at")}
-    running = await job_page.worker_of(conn, node["task_id"]) if node["task_id"] else None
+    running = await attempt_store.worker_of(conn, node["task_id"]) if node["task_id"] else None
     ids = sorted({*results, *times}, key=attempt_number)
     sizes = await asyncio.gather(*(_size(services, one) for one in ids))
     return [

@@ -11,8 +11,7 @@ from fastapi.responses import HTMLResponse
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
-from dagmaster.store.lists import NEWEST_JOBS, NodeFilter, list_nodes
-from dagmaster.store.viewing import STATUSES, jobs_of
+from dagmaster.store.nodes import NEWEST_JOBS, STATUSES, NodeSearch, jobs_of, search_nodes
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.jobs import PAGE_SIZE, workflow_ids
@@ -73,13 +72,13 @@ async def show_nodes(
     page: Shown, conn: Conn, asked: FromAddress, offset: Annotated[int, Query(ge=0, le=100_000)] = 0
 ) -> HTMLResponse:
     statuses = asked.statuses(list(STATUSES))
-    wanted = NodeFilter(
+    wanted = NodeSearch(
         statuses=statuses,
         workflow_id=asked.workflow or None,
         since=asked.created_since,
         text=asked.text or None,
     )
-    rows = await list_nodes(conn, wanted, limit=PAGE_SIZE + 1, offset=offset)
+    rows = await search_nodes(conn, wanted, limit=PAGE_SIZE + 1, offset=offset)
     known = await page.services.node_counts.of(conn, jobs_of(rows))
     return page.render(
         "nodes.html",

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from dagmaster.store.looking import JobFilter, find_jobs
+from dagmaster.store.jobs import JobFilter, find_jobs
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Shown

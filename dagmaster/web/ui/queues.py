@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dagmaster.authoring.preparation import tasks_of
-from dagmaster.store.lists import waiting_handlers
-from dagmaster.store.viewing import view_orchestrators, view_queues
+from dagmaster.store.orchestrators import view_orchestrators
+from dagmaster.store.queues import list_queues, waiting_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn, KnownFleet
 from dagmaster.web.ui.pages import Page, Shown
@@ -54,7 +54,7 @@ class Homeless:
 @router.get("/queues", dependencies=[READERS])
 async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
     settings = page.services.settings
-    rows = await view_queues(conn, lost_after_seconds=settings.worker_lost_after_seconds)
+    rows = await list_queues(conn, lost_after_seconds=settings.worker_lost_after_seconds)
     fleet = await page.services.fleet(conn)
     taking = [one for one in fleet.workers if one["wanted"] == "run"]
     queues = queue_lines(rows, taking, used_queues(page))

@@ -10,8 +10,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dagmaster.model.redact import redact
-from dagmaster.store.lists import missed_schedules
-from dagmaster.store.schedules import list_schedules
+from dagmaster.store.schedules import list_schedules, missed_schedules
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Shown

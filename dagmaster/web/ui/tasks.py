@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from dagmaster.model.redact import redact
-from dagmaster.store.lists import NEWEST_RESULTS, list_all_workers, list_results
-from dagmaster.store.viewing import view_tasks
+from dagmaster.store.attempts import NEWEST_RESULTS, list_results, list_tasks
+from dagmaster.store.workers import list_all_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.histogram import Histogram, draw_histogram
@@ -69,7 +69,7 @@ async def show_tasks(
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> HTMLResponse:
     period = period if period in PERIODS else DEFAULT_PERIOD
-    tasks = await view_tasks(
+    tasks = await list_tasks(
         conn,
         state=state if state in STATES else None,
         queue=queue or None,

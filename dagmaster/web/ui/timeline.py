@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from dagmaster.model.timeline import WORDS
 from dagmaster.schemas.timeline import TimelineEntry
 from dagmaster.store.connect import Connection
-from dagmaster.store.job_page import EventFilter, find_events
+from dagmaster.store.events import EventFilter, find_events
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.entries import entry_of
 from dagmaster.web.services import Conn

@@ -10,8 +10,8 @@ from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.store.connect import Connection
 from dagmaster.store.explanations import explain_job, explain_node
-from dagmaster.store.job_page import waiting_nodes
-from dagmaster.store.looking import has_more_nodes
+from dagmaster.store.node_counts import has_more_nodes
+from dagmaster.store.nodes import waiting_nodes
 from dagmaster.web.ui.pages import Page
 
 Row = Mapping[str, Any]

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from dagmaster.model.redact import redact
-from dagmaster.store.lists import list_all_workers
-from dagmaster.store.viewing import view_orchestrators
+from dagmaster.store.orchestrators import view_orchestrators
+from dagmaster.store.workers import list_all_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Shown

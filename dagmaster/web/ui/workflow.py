@@ -15,15 +15,15 @@ from dagmaster.errors import Conflict, Invalid, UnknownSchedule, UnknownWorkflow
 from dagmaster.model.outcome import NO_CHILDREN, Children, outcome_of
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.model.workflow import InputSpec, Workflow
-from dagmaster.store.overview import (
+from dagmaster.store.nodes import grid_nodes
+from dagmaster.store.schedules import get_schedule
+from dagmaster.store.workflows import (
     SCAN_RUNS,
     find_newest_definition,
-    grid_nodes,
     nodes_of_definitions,
     runs_of_workflow,
     workflow_versions,
 )
-from dagmaster.store.schedules import get_schedule
 from dagmaster.web.access import READERS
 from dagmaster.web.graph_view import workflow_edges, workflow_nodes
 from dagmaster.web.services import Conn

@@ -11,10 +11,10 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.model.problems import Problem
+from dagmaster.store.approvals import external_waits
 from dagmaster.store.connect import Connection
-from dagmaster.store.looking import waiting_of_jobs
-from dagmaster.store.overview import newest_versions, runs_by_workflow
 from dagmaster.store.schedules import list_schedules
+from dagmaster.store.workflows import newest_versions, runs_by_workflow
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.charts import Ticks, draw_ticks, median_seconds
@@ -102,7 +102,7 @@ def schedule_state(row: Row) -> ScheduleState:
 
 async def waiting_runs(conn: Connection, runs: Iterable[Sequence[Row]]) -> Mapping[int, Row]:
     """Of the newest runs those that wait for somebody, by job."""
-    return await waiting_of_jobs(conn, [ran[0]["job_id"] for ran in runs if ran and ran[0]["status"] == "running"])
+    return await external_waits(conn, [ran[0]["job_id"] for ran in runs if ran and ran[0]["status"] == "running"])
 
 
 def last_run(runs: Sequence[Row], waiting: Mapping[int, Row]) -> LastRun | None:

@@ -172,17 +172,3 @@ WITH bad AS (
 SELECT checkpoint_id, phase_name, state_data, artifacts_completed FROM dagapp.dag_checkpoints
 WHERE job_id = :job_id AND node_id = :node_id AND is_valid AND checkpoint_id <> :checkpoint_id
 ORDER BY created_at DESC, checkpoint_id DESC LIMIT 1;
-
--- current_tasks --
--- What is being done for a job at this moment, with how far it is.
-SELECT n.node_id, n.task_id, n.status, r.progress_current, r.progress_total, r.progress_percent, r.progress_message
-FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id
-WHERE n.job_id = :job_id AND n.status IN ('dispatched', 'running') AND n.task_id IS NOT NULL
-ORDER BY n.status DESC, coalesce(n.started_at, n.dispatched_at), n.node_id
-LIMIT :limit;
-
--- node_progress --
-SELECT n.job_id, n.node_id, n.status, n.ended_by, n.retry_count, n.max_retries, n.task_id, n.checkpoint_phase,
-    n.checkpoint_saved_at, r.progress_current, r.progress_total, r.progress_percent, r.progress_message
-FROM dagapp.dag_node_states n LEFT JOIN dagapp.dag_task_results r ON r.task_id = n.task_id
-WHERE n.job_id = :job_id AND n.node_id = :node_id;

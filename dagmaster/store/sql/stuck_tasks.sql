@@ -27,13 +27,3 @@ WHERE NOT t.held AND t.dispatched_at < clock_timestamp() - make_interval(secs =>
     )
 ORDER BY t.dispatched_at LIMIT :limit
 RETURNING task_id;
-
--- open_depths --
--- How much workers could take, by queue.
-SELECT queue, count(*)::int AS depth FROM dagapp.dag_tasks_waiting WHERE NOT held GROUP BY queue;
-
--- note_orchestrator --
--- What concerns an instance and no job is noted under job 0.
-INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
-VALUES (0, :event_type::dagapp.event_type, :event_status::dagapp.event_status, :data::jsonb, clock_timestamp(),
-    'orchestrator');

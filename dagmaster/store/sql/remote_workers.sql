@@ -3,9 +3,6 @@
 INSERT INTO dagapp.dag_workers (worker_id, hostname, pid, host_key, status, queues, handlers, concurrency, key_id)
 VALUES (:worker_id, :hostname, :pid, :host_key, 'active', :queues, :handlers, :concurrency, :key_id);
 
--- find_worker --
-SELECT worker_id, host_key, status, wanted, queues, key_id FROM dagapp.dag_workers WHERE worker_id = :worker_id;
-
 -- beat_remote_worker --
 -- Still here; no row comes back when the worker was given up.
 UPDATE dagapp.dag_workers

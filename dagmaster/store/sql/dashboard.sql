@@ -80,20 +80,6 @@ FROM (
 JOIN dagapp.dag_jobs j ON j.job_id = still.job_id AND j.status IN ('pending', 'running')
 ORDER BY still.since;
 
--- overview_workers --
--- Workers that need somebody: they were lost lately, beat no more, or have slots that never came back.
-SELECT worker_id, hostname, pid, status, last_heartbeat, stuck,
-    (SELECT count(*)::int FROM dagapp.dag_tasks_running t WHERE t.worker_id = w.worker_id) AS tasks
-FROM (
-    SELECT *, CASE jsonb_typeof(stats -> 'stuck') WHEN 'array' THEN jsonb_array_length(stats -> 'stuck') ELSE 0 END AS stuck
-    FROM dagapp.dag_workers
-) w
-WHERE (status = 'lost' AND last_heartbeat > now() - make_interval(secs => :lost_shown_seconds))
-    OR (status = 'active' AND (
-        stuck > 0 OR last_heartbeat < now() - make_interval(secs => :lost_after_seconds)
-    ))
-ORDER BY last_heartbeat DESC LIMIT :limit;
-
 -- overview_schedules --
 -- Schedules that did not do what they should: they are late, were stopped by the system, or have missed times.
 SELECT s.schedule_id, s.workflow_id, s.next_at, s.paused_at IS NOT NULL AS is_paused,
@@ -111,67 +97,3 @@ LEFT JOIN (
 WHERE missed.schedule_id IS NOT NULL OR (s.paused_at IS NOT NULL AND s.paused_by = 'dagmaster')
     OR (s.paused_at IS NULL AND s.next_at < now() - make_interval(secs => :late_seconds))
 ORDER BY since DESC LIMIT :limit;
-
--- workflow_runs --
--- The newest jobs of workflows, the newest first; without an id of those workflows that ran last. Names are found by
--- leaps through the index: not every job is read. BETWEEN and not `=`, so that the index by workflow is used: by time
--- alone a workflow that has not run for long would be looked for in all jobs.
-WITH RECURSIVE names AS (
-    (
-        SELECT workflow_id FROM dagapp.dag_jobs WHERE :workflow_id::text IS NULL OR workflow_id = :workflow_id
-        ORDER BY workflow_id LIMIT 1
-    )
-    UNION ALL
-    SELECT (SELECT j.workflow_id FROM dagapp.dag_jobs j WHERE j.workflow_id > n.workflow_id ORDER BY j.workflow_id LIMIT 1)
-    FROM names n WHERE n.workflow_id IS NOT NULL AND :workflow_id::text IS NULL
-), lately AS (
-    SELECT n.workflow_id, last.created_at AS last_at
-    FROM names n CROSS JOIN LATERAL (
-        SELECT created_at FROM dagapp.dag_jobs WHERE workflow_id = n.workflow_id ORDER BY created_at DESC LIMIT 1
-    ) last
-    ORDER BY last.created_at DESC LIMIT :workflows
-)
-SELECT l.workflow_id, j.job_id, j.workflow_version, j.workflow_hash, j.status, j.paused_at, j.idle_seconds, j.error_message,
-    j.created_at, j.started_at, j.completed_at
-FROM lately l CROSS JOIN LATERAL (
-    SELECT * FROM dagapp.dag_jobs WHERE workflow_id BETWEEN l.workflow_id AND l.workflow_id
-    ORDER BY workflow_id DESC, created_at DESC LIMIT :runs
-) j
-ORDER BY l.last_at DESC, l.workflow_id, j.created_at DESC, j.job_id DESC;
-
--- newest_definition --
--- The definition of a workflow that was pinned last.
-SELECT definition::text AS definition FROM dagapp.dag_workflows WHERE workflow_id = :workflow_id
-ORDER BY created_at DESC, version DESC LIMIT 1;
-
--- newest_versions --
--- Of workflows that are known from their jobs: what their newest definition says of them.
-SELECT DISTINCT ON (workflow_id) workflow_id, version, definition ->> 'name' AS name,
-    definition ->> 'description' AS description
-FROM dagapp.dag_workflows WHERE workflow_id = ANY(:workflow_ids)
-ORDER BY workflow_id, created_at DESC;
-
--- workflow_versions --
--- The pinned definitions of a workflow, the newest first, with how often each was run among its newest jobs.
-WITH jobs AS (
-    SELECT workflow_hash, count(*)::int AS runs, min(created_at) AS first_at, max(created_at) AS last_at
-    FROM (
-        SELECT workflow_hash, created_at FROM dagapp.dag_jobs WHERE workflow_id = :workflow_id
-        ORDER BY created_at DESC LIMIT :scan
-    ) newest
-    GROUP BY workflow_hash
-)
-SELECT w.workflow_hash, w.version, w.created_at, coalesce(j.runs, 0) AS runs, j.first_at, j.last_at
-FROM dagapp.dag_workflows w LEFT JOIN jobs j ON j.workflow_hash = w.workflow_hash
-WHERE w.workflow_id = :workflow_id
-ORDER BY coalesce(j.last_at, w.created_at) DESC LIMIT :limit;
-
--- nodes_of_definitions --
--- The names of the nodes of these definitions.
-SELECT DISTINCT jsonb_object_keys(definition -> 'nodes') AS node_id
-FROM dagapp.dag_workflows WHERE workflow_hash = ANY(:hashes);
-
--- grid_nodes --
--- How far these nodes of these jobs are. By name: the children of a fan-out may be a million.
-SELECT job_id, node_id, status, ended_by, retry_count, error_message, started_at, completed_at
-FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) AND node_id = ANY(:node_ids);

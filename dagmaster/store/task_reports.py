@@ -1,4 +1,4 @@
-"""What is reported of attempts by those who execute them elsewhere, and how far a job is."""
+"""Accept what is reported of attempts by those who execute them elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -6,13 +6,14 @@ from typing import Any, Protocol
 import orjson
 import psycopg
 
-from dagmaster.errors import Invalid, TaskOver, UnknownNode, UnknownTask
+from dagmaster.errors import Invalid, TaskOver, UnknownTask
 from dagmaster.ids import new_id
 from dagmaster.model.states import NODE_IN_FLIGHT
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
 
-MAX_CURRENT = 100
+Row = dict[str, Any]
+
 # What a checkpoint need not say.
 CHECKPOINT: Mapping[str, Any] = {
     "phase_index": None,
@@ -26,8 +27,6 @@ CHECKPOINT: Mapping[str, Any] = {
     "error_count": 0,
     "is_final": False,
 }
-
-Row = dict[str, Any]
 
 
 async def take_result(
@@ -203,17 +202,6 @@ def _key(task_id: str) -> Row:
 
 def _json(value: Any) -> str | None:
     return orjson.dumps(value).decode() if value is not None else None
-
-
-async def current_tasks(conn: Connection, job_id: int) -> list[Row]:
-    return await (await run(conn, "current_tasks", {"job_id": job_id, "limit": MAX_CURRENT})).fetchall()
-
-
-async def node_progress(conn: Connection, job_id: int, node_id: str) -> Row:
-    row = await (await run(conn, "node_progress", {"job_id": job_id, "node_id": node_id})).fetchone()
-    if row is None:
-        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
-    return row
 
 
 def parts_of(task_id: str) -> tuple[int, str]:

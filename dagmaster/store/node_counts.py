@@ -1,4 +1,4 @@
-"""What the pages look for: jobs by what is known of them, and signs that something has happened."""
+"""How the nodes of jobs stand, in numbers: by status, by fan-out, and by the task that added them."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -6,74 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dagmaster.model.added import OUTSIDE
 from dagmaster.model.outcome import Children, children_of, outcome_of
-from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, run
 
 Row = dict[str, Any]
+
 Counts = Mapping[str, int]
-
 KEEP_COUNTS: Final = 20_000  # jobs, and nodes of them that have children
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Of each thing that is given, only what fits. `since` and `until` are of when a job was created."""
-
-    statuses: Sequence[str] = ()
-    workflow_id: str | None = None
-    submitted_by: str | None = None
-    schedule_id: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    ended_since: datetime | None = None
-    text: str | None = None
-
-    @property
-    def is_live(self) -> bool:
-        """Whether only what has not ended is looked for."""
-        return bool(self.statuses) and not JOB_TERMINAL.intersection(self.statuses)
-
-
-async def last_event_id(conn: Connection) -> int:
-    row = await (await run(conn, "last_event_id")).fetchone()
-    return int(row["event_id"]) if row else 0
-
-
-async def is_settled(conn: Connection) -> bool:
-    row = await (await run(conn, "is_settled")).fetchone()
-    return bool(row and row["is_settled"])
-
-
-async def find_jobs(conn: Connection, wanted: JobFilter, *, limit: int, offset: int = 0) -> list[Row]:
-    """The newest first."""
-    values = {
-        "statuses": list(wanted.statuses) or None,
-        "is_live": wanted.is_live,
-        "workflow_id": wanted.workflow_id,
-        "submitted_by": wanted.submitted_by,
-        "schedule_id": wanted.schedule_id,
-        "since": wanted.since,
-        "until": wanted.until,
-        "ended_since": wanted.ended_since,
-        "text": wanted.text,
-        "pattern": literal(wanted.text) if wanted.text else None,
-        "limit": limit,
-        "offset": offset,
-    }
-    return await fetch(conn, "find_jobs", values)
-
-
-async def waiting_of_jobs(conn: Connection, job_ids: Sequence[int]) -> dict[int, Row]:
-    """Of those that wait for somebody's decision or signal, and for nothing else: `waits_for`, `node_id`, `signal`."""
-    rows = await fetch(conn, "waiting_of_jobs", {"job_ids": list(job_ids)}) if job_ids else []
-    return {row["job_id"]: row for row in rows}
-
-
-async def has_more_nodes(conn: Connection, job_id: int, than: int) -> bool:
-    row = await (await run(conn, "has_more_nodes", {"job_id": job_id, "than": than})).fetchone()
-    return row is not None and bool(row["has_more"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +88,48 @@ def _add(counts: dict[str, int], status: str, number: int) -> None:
     counts[status] = counts.get(status, 0) + number
 
 
-def literal(text: str) -> str:
-    """What people type is meant as it stands."""
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+async def has_more_nodes(conn: Connection, job_id: int, than: int) -> bool:
+    row = await (await run(conn, "has_more_nodes", {"job_id": job_id, "than": than})).fetchone()
+    return row is not None and bool(row["has_more"])
+
+
+async def count_nodes(conn: Connection, job_id: int) -> list[dict[str, Any]]:
+    """How many nodes are in each state; the children of each fan-out apart."""
+    return await fetch(conn, "count_nodes", {"job_id": job_id})
+
+
+async def count_folded(conn: Connection, job_id: int) -> list[Row]:
+    """By the node within which they are drawn, and by status."""
+    return await fetch(conn, "count_folded", {"job_id": job_id})
+
+
+async def count_children(conn: Connection, job_id: int, node_id: str) -> list[Row]:
+    return await fetch(conn, "page_count_children", {"job_id": job_id, "node_id": node_id})
+
+
+async def count_outside(conn: Connection, job_id: int) -> dict[str, dict[str, int]]:
+    """Counts by status of what the nodes that were added from outside have added themselves."""
+    found: dict[str, dict[str, int]] = {}
+    for row in await fetch(conn, "page_count_outside", {"job_id": job_id, "prefix": f"{OUTSIDE}."}):
+        found.setdefault(row["node_id"], {})[row["status"]] = row["nodes"]
+    return found
+
+
+async def fan_out_times(conn: Connection, job_id: int, node_ids: Sequence[str]) -> dict[str, Row]:
+    values = {"job_id": job_id, "node_ids": list(node_ids)}
+    rows = await fetch(conn, "page_fan_outs", values) if node_ids else []
+    return {row["parent_node_id"]: row for row in rows}
+
+
+async def fan_out_density(
+    conn: Connection, job_id: int, node_id: str, since: datetime, until: datetime, *, parts: int
+) -> list[Row]:
+    """Part 1 is the first, 0 lies before the time and `parts + 1` behind it."""
+    values = {
+        "job_id": job_id,
+        "node_id": node_id,
+        "since": since.timestamp(),
+        "until": until.timestamp(),
+        "parts": parts,
+    }
+    return await fetch(conn, "page_density", values) if until > since else []

@@ -1,12 +1,11 @@
-"""What an orchestrator sees and says of the whole: tasks that nobody takes, full queues, its own state."""
+"""Warn of tasks that no worker takes."""
 
-from collections.abc import Mapping
 from typing import Any
-
-import orjson
 
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import run
+
+Row = dict[str, Any]
 
 WARN_AT_ONCE = 500
 
@@ -21,15 +20,3 @@ async def warn_of_stuck_tasks(conn: Connection, *, after_seconds: float) -> list
         values = {"stuck_after_seconds": after_seconds, "limit": WARN_AT_ONCE}
         rows = await (await run(conn, "warn_of_stuck_tasks", values)).fetchall()
     return [row["task_id"] for row in rows]
-
-
-async def open_depths(conn: Connection) -> dict[str, int]:
-    rows = await (await run(conn, "open_depths")).fetchall()
-    return {row["queue"]: row["depth"] for row in rows}
-
-
-async def note_orchestrator(
-    conn: Connection, event_type: str, data: Mapping[str, Any], *, status: str = "warning"
-) -> None:
-    values = {"event_type": event_type, "event_status": status, "data": orjson.dumps(data).decode()}
-    await run(conn, "note_orchestrator", values)

@@ -53,15 +53,6 @@ LEFT JOIN LATERAL (
     ORDER BY e.event_id DESC LIMIT 1
 ) said ON true;
 
--- explain_consumers --
--- The workers that consume these queues, and how much each of them has in hand.
-SELECT w.worker_id, w.queues, w.handlers, w.concurrency, w.wanted = 'run' AS is_taking,
-    CASE jsonb_typeof(w.stats -> 'stuck') WHEN 'array' THEN jsonb_array_length(w.stats -> 'stuck') ELSE 0 END AS stuck,
-    (SELECT count(*) FROM dagapp.dag_tasks_running r WHERE r.worker_id = w.worker_id) AS running
-FROM dagapp.dag_workers w
-WHERE w.status = 'active' AND w.queues && :queues::text[]
-ORDER BY w.worker_id;
-
 -- explain_errors --
 -- What the last attempt of each of these nodes failed with.
 SELECT n.node_id, failed.error_message

@@ -1,29 +1,26 @@
-"""What one look should tell: what is open, how it went lately, and what needs somebody."""
+"""What the dashboard shows: open jobs, how jobs went lately, and what needs somebody."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.connect import Connection
-from dagmaster.store.lists import waiting_approvals
 from dagmaster.store.statements import fetch
+
+Row = dict[str, Any]
 
 HOURS: Final = 24
 SCAN_ENDED: Final = 10_000
 SCAN_FAILED: Final = 500
-SCAN_RUNS: Final = 5000
 MOST: Final = 20
-MOST_VERSIONS: Final = 50
 LATE_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 10.0
 LOST_SHOWN_SECONDS: Final = 3600.0
-
 # What differs from job to job of the same cause.
 VARIABLE: Final = re.compile(r"\b[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b|\d+(?:\.\d+)?", re.IGNORECASE)
 NO_MESSAGE: Final = "failed without a message"
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class Trouble:
     schedules: Sequence[Row] = ()
 
 
-async def overview_counts(conn: Connection, *, hours: int = HOURS) -> Row:
+async def job_counts(conn: Connection, *, hours: int = HOURS) -> Row:
     """`failed` is of the last hours, `completed` of jobs that ended after `since`: where very many end, that is later.
 
     `has_jobs` is false before the first of all.
@@ -90,44 +87,3 @@ async def _failures(conn: Connection, values: Mapping[str, Any]) -> list[Row]:
     recovered = {row["place"] for row in await fetch(conn, "overview_recovered", since)} if newest else set()
     found = [{**one, "has_recovered": place in recovered} for place, one in enumerate(newest, 1)]
     return sorted(found, key=lambda one: one["has_recovered"])
-
-
-async def runs_by_workflow(conn: Connection, *, workflows: int, runs: int) -> dict[str, list[Row]]:
-    """The newest runs of each of the workflows that ran last, both the newest first."""
-    values = {"workflow_id": None, "workflows": workflows, "runs": runs}
-    found: dict[str, list[Row]] = {}
-    for row in await fetch(conn, "workflow_runs", values):
-        found.setdefault(row["workflow_id"], []).append(row)
-    return found
-
-
-async def runs_of_workflow(conn: Connection, workflow_id: str, *, runs: int) -> list[Row]:
-    """The newest first."""
-    return await fetch(conn, "workflow_runs", {"workflow_id": workflow_id, "workflows": 1, "runs": runs})
-
-
-async def find_newest_definition(conn: Connection, workflow_id: str) -> str | None:
-    """As JSON; None when no job and no schedule ever had one."""
-    rows = await fetch(conn, "newest_definition", {"workflow_id": workflow_id})
-    return rows[0]["definition"] if rows else None
-
-
-async def newest_versions(conn: Connection, workflow_ids: Collection[str]) -> dict[str, Row]:
-    rows = await fetch(conn, "newest_versions", {"workflow_ids": list(workflow_ids)})
-    return {row["workflow_id"]: row for row in rows}
-
-
-async def workflow_versions(conn: Connection, workflow_id: str) -> list[Row]:
-    """`runs` are counted among the newest jobs of the workflow."""
-    values = {"workflow_id": workflow_id, "scan": SCAN_RUNS, "limit": MOST_VERSIONS}
-    return await fetch(conn, "workflow_versions", values)
-
-
-async def nodes_of_definitions(conn: Connection, hashes: Iterable[str]) -> set[str]:
-    return {row["node_id"] for row in await fetch(conn, "nodes_of_definitions", {"hashes": list(hashes)})}
-
-
-async def grid_nodes(conn: Connection, job_ids: Sequence[int], node_ids: Sequence[str]) -> dict[tuple[int, str], Row]:
-    """By job and node."""
-    rows = await fetch(conn, "grid_nodes", {"job_ids": list(job_ids), "node_ids": list(node_ids)})
-    return {(row["job_id"], row["node_id"]): row for row in rows}

@@ -37,9 +37,3 @@ WITH gone AS (
     FROM counted
 )
 SELECT removed FROM counted;
-
--- remove_expired_results --
-DELETE FROM dagapp.dag_task_cache
-WHERE cache_key = ANY(ARRAY(
-    SELECT cache_key FROM dagapp.dag_task_cache WHERE expires_at <= now() LIMIT :limit FOR UPDATE SKIP LOCKED
-));

@@ -1,10 +1,13 @@
-"""Which version of the schema this program needs, and which one the database has."""
+"""The schema of the database: its revision, its tables and the partitions of its events."""
 
 from pathlib import Path
+from typing import Any
 
 from dagmaster.errors import SchemaMissing
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch, run
+
+Row = dict[str, Any]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 # By the files' names, not by asking Alembic: its import would double the time of a short command.
@@ -27,3 +30,31 @@ async def check_schema(conn: Connection) -> None:
         raise SchemaMissing("the database has no dagmaster tables; run `dagmaster migrate`")
     if revision != HEAD:
         raise SchemaMissing(f"the database is at schema {revision}, this program needs {HEAD}; run `dagmaster migrate`")
+
+
+async def database_name(conn: Connection) -> str:
+    [row] = await fetch(conn, "database_name", {})
+    return str(row["name"])
+
+
+async def list_tables(conn: Connection) -> list[Row]:
+    return await fetch(conn, "view_tables", {})
+
+
+async def drop_schema(conn: Connection) -> None:
+    """Destroys every job, key and event."""
+    await run(conn, "drop_schema")
+
+
+async def ensure_partitions(conn: Connection, days_ahead: int = 7) -> None:
+    await run(conn, "ensure_event_partitions", {"days_ahead": days_ahead})
+
+
+async def missing_partitions(conn: Connection) -> int:
+    [row] = await fetch(conn, "view_missing_partitions", {})
+    return int(row["missing"])
+
+
+async def is_read_only(conn: Connection) -> bool:
+    [row] = await fetch(conn, "is_read_only")
+    return bool(row["is_read_only"])

@@ -1,0 +1,105 @@
+"""Read attempts at nodes: those that wait, run or have ended, with their logs and checkpoints."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from dagmaster.store.connect import Connection
+from dagmaster.store.nodes import NEWEST_JOBS
+from dagmaster.store.statements import fetch, run
+
+Row = dict[str, Any]
+
+ENDED_STATES = ("completed", "failed")
+NEWEST_RESULTS: Final = 1000
+MAX_ATTEMPTS: Final = 5000
+SLACK: Final = timedelta(minutes=1)  # Events may be stamped by another clock than their job.
+MAX_CURRENT = 100
+
+
+async def list_tasks(
+    conn: Connection,
+    *,
+    job_id: int | None = None,
+    state: str | None = None,
+    queue: str | None = None,
+    handler: str | None = None,
+    worker_id: str | None = None,
+    limit: int,
+    offset: int = 0,
+) -> list[Row]:
+    values = {"job_id": job_id, "state": state, "queue": queue, "handler": handler, "worker_id": worker_id}
+    return await fetch(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
+
+
+async def list_attempts(conn: Connection, *, state: str | None, queue: str | None, **where: Any) -> list[Row]:
+    """Those that wait or run, then those that have ended."""
+    limit, offset = where.pop("limit"), where.pop("offset")
+    values = {"queue": queue, "state": state, **where}
+    found: list[Row] = []
+    if state not in ENDED_STATES:
+        found = await fetch(conn, "view_tasks", {**values, "limit": limit, "offset": offset})
+        [counted] = await fetch(conn, "count_tasks", values)
+        offset = max(offset - counted["tasks"], 0)
+    if len(found) < limit and queue is None and (state is None or state in ENDED_STATES):
+        rest = {**values, "jobs": NEWEST_JOBS, "limit": limit - len(found), "offset": offset}
+        found += await fetch(conn, "view_ended_tasks", rest)
+    return found
+
+
+async def list_results(
+    conn: Connection, *, since: datetime, worker_id: str | None = None, handler: str | None = None
+) -> list[Row]:
+    """The newest attempts that have ended since."""
+    values = {
+        "since": since,
+        "worker_id": worker_id,
+        "handler": handler,
+        "jobs": NEWEST_JOBS,
+        "limit": NEWEST_RESULTS,
+    }
+    return await fetch(conn, "list_results", values)
+
+
+async def attempts_of_node(conn: Connection, job_id: int, node_id: str) -> list[Row]:
+    return await fetch(conn, "view_attempts", {"job_id": job_id, "node_id": node_id})
+
+
+async def results_of_nodes(conn: Connection, job_id: int, node_ids: Sequence[str]) -> list[Row]:
+    values = {"job_id": job_id, "node_ids": list(node_ids), "limit": MAX_ATTEMPTS}
+    return await fetch(conn, "page_results_of_nodes", values) if node_ids else []
+
+
+async def attempt_times(conn: Connection, job: Mapping[str, Any], node_ids: Sequence[str]) -> list[Row]:
+    """From the timeline, which is read from its beginning: not for jobs with very many nodes."""
+    since = job["created_at"] - SLACK
+    values = {"job_id": job["job_id"], "since": since, "node_ids": list(node_ids), "limit": MAX_ATTEMPTS}
+    return await fetch(conn, "page_attempt_times", values) if node_ids else []
+
+
+async def worker_of(conn: Connection, task_id: str) -> str | None:
+    """None for an attempt that nobody has."""
+    row = await (await run(conn, "page_worker_of", {"task_id": task_id})).fetchone()
+    return row["worker_id"] if row else None
+
+
+async def current_tasks(conn: Connection, job_id: int) -> list[Row]:
+    return await (await run(conn, "current_tasks", {"job_id": job_id, "limit": MAX_CURRENT})).fetchall()
+
+
+async def list_logged_nodes(
+    conn: Connection, job_id: int, *, node_id: str | None = None, limit: int, offset: int = 0
+) -> list[Row]:
+    """Nodes that may have a log."""
+    return await fetch(conn, "view_logged", {"job_id": job_id, "node_id": node_id, "limit": limit, "offset": offset})
+
+
+async def find_log_place(conn: Connection, task_id: str) -> Row | None:
+    """None while the attempt has not ended, and when it wrote nothing."""
+    return await (await run(conn, "log_place", {"task_id": task_id})).fetchone()
+
+
+async def list_checkpoints(conn: Connection, job_id: int, node_id: str, *, limit: int, offset: int = 0) -> list[Row]:
+    """The newest first."""
+    values = {"job_id": job_id, "node_id": node_id, "limit": limit, "offset": offset}
+    return await fetch(conn, "view_checkpoints", values)

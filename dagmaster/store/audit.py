@@ -1,0 +1,31 @@
+"""Note in the audit log what was done to the system and to no job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from dagmaster.store.connect import Connection, storable
+from dagmaster.store.statements import run
+
+Row = dict[str, Any]
+
+
+async def note_command(
+    conn: Connection, data: Mapping[str, Any], *, error: str | None = None, duration_ms: int | None = None
+) -> None:
+    """The trace that every change of the system by hand leaves."""
+    values = {
+        "event_status": "info" if error is None else "failure",
+        "data": storable(orjson.dumps(data).decode()),
+        "error": storable(error) if error is not None else None,
+        "duration_ms": duration_ms,
+    }
+    await run(conn, "note_command", values)
+
+
+async def note_orchestrator(
+    conn: Connection, event_type: str, data: Mapping[str, Any], *, status: str = "warning"
+) -> None:
+    values = {"event_type": event_type, "event_status": status, "data": orjson.dumps(data).decode()}
+    await run(conn, "note_orchestrator", values)

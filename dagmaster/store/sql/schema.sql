@@ -1,0 +1,35 @@
+-- schema_revision --
+-- Null when the schema was never made.
+SELECT to_regclass('dagapp.alembic_version') IS NOT NULL AS is_there;
+
+-- schema_version --
+SELECT version_num FROM dagapp.alembic_version;
+
+-- database_name --
+SELECT current_database()::text AS name;
+
+-- view_tables --
+-- What the schema holds, by estimate; the partitions of a table count for it.
+SELECT c.relname AS name, greatest(sum(p.reltuples), 0)::bigint AS estimated_rows,
+    sum(pg_total_relation_size(p.oid))::bigint AS bytes
+FROM pg_class c
+JOIN pg_namespace s ON s.oid = c.relnamespace AND s.nspname = 'dagapp'
+JOIN pg_class p ON p.oid = c.oid OR p.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = c.oid)
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+GROUP BY c.relname ORDER BY c.relname;
+
+-- drop_schema --
+-- Everything is gone.
+DROP SCHEMA IF EXISTS dagapp CASCADE;
+
+-- ensure_event_partitions --
+SELECT dagapp.ensure_event_partitions(:days_ahead) AS made;
+
+-- view_missing_partitions --
+-- Of today and tomorrow.
+SELECT count(*)::int AS missing FROM generate_series(0, 1) AS n
+WHERE to_regclass('dagapp.dag_job_events_' || to_char((now() AT TIME ZONE 'UTC')::date + n::int, 'YYYYMMDD')) IS NULL;
+
+-- is_read_only --
+-- Whether nothing can be written: a standby, or a server that somebody has made so.
+SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS is_read_only;

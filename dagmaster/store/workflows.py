@@ -1,0 +1,64 @@
+"""Read the pinned definitions of workflows, and their newest runs."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch, run
+
+Row = dict[str, Any]
+
+SCAN_RUNS: Final = 5000
+MOST_VERSIONS: Final = 50
+
+
+async def load_definitions(conn: Connection, hashes: Sequence[str]) -> dict[str, bytes]:
+    cursor = await run(conn, "load_definitions", {"hashes": list(hashes)})
+    return {row["workflow_hash"]: row["definition"] for row in await cursor.fetchall()}
+
+
+async def workflow_names(conn: Connection, hashes: Collection[str]) -> dict[str, str]:
+    """The names of pinned definitions by their hashes."""
+    rows = await fetch(conn, "workflow_names", {"hashes": sorted(set(hashes))})
+    return {row["workflow_hash"]: row["name"] for row in rows}
+
+
+async def find_newest_definition(conn: Connection, workflow_id: str) -> str | None:
+    """As JSON; None when no job and no schedule ever had one."""
+    rows = await fetch(conn, "newest_definition", {"workflow_id": workflow_id})
+    return rows[0]["definition"] if rows else None
+
+
+async def newest_versions(conn: Connection, workflow_ids: Collection[str]) -> dict[str, Row]:
+    rows = await fetch(conn, "newest_versions", {"workflow_ids": list(workflow_ids)})
+    return {row["workflow_id"]: row for row in rows}
+
+
+async def workflow_versions(conn: Connection, workflow_id: str) -> list[Row]:
+    """`runs` are counted among the newest jobs of the workflow."""
+    values = {"workflow_id": workflow_id, "scan": SCAN_RUNS, "limit": MOST_VERSIONS}
+    return await fetch(conn, "workflow_versions", values)
+
+
+async def nodes_of_definitions(conn: Connection, hashes: Iterable[str]) -> set[str]:
+    return {row["node_id"] for row in await fetch(conn, "nodes_of_definitions", {"hashes": list(hashes)})}
+
+
+async def runs_by_workflow(conn: Connection, *, workflows: int, runs: int) -> dict[str, list[Row]]:
+    """The newest runs of each of the workflows that ran last, both the newest first."""
+    values = {"workflow_id": None, "workflows": workflows, "runs": runs}
+    found: dict[str, list[Row]] = {}
+    for row in await fetch(conn, "workflow_runs", values):
+        found.setdefault(row["workflow_id"], []).append(row)
+    return found
+
+
+async def runs_of_workflow(conn: Connection, workflow_id: str, *, runs: int) -> list[Row]:
+    """The newest first."""
+    return await fetch(conn, "workflow_runs", {"workflow_id": workflow_id, "workflows": 1, "runs": runs})
+
+
+async def last_reload(conn: Connection) -> int:
+    """The event of the last request to read the workflows again; 0 when there was none today."""
+    [row] = await fetch(conn, "last_reload")
+    return row["event_id"] or 0
