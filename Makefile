@@ -46,6 +46,7 @@ check: $(READY) ## Check format, lint, types and the layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@for file in tests/*/conftest.py; do $(BIN)/mypy --no-error-summary $$file || exit 1; done
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(READY) ## Measure speed against a floor on the same database

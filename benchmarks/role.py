@@ -13,7 +13,8 @@ from pathlib import Path
 from benchmarks import handlers
 from benchmarks.workflows import QUEUE, chain
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.cli.api_server import Door, serving
+from dagmaster.cli.api_listener import Door
+from dagmaster.cli.api_server import serving
 from dagmaster.cli.runtime import stop_on_signals, tune_garbage_collection, until_stopped
 from dagmaster.fleet import fleet, worker_options
 from dagmaster.handlers import load_handlers, registry

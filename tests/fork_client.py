@@ -3,7 +3,7 @@
 It imports next to nothing, because a shell starts one for each command of the documentation.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import marshal
 import os

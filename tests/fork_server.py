@@ -228,7 +228,8 @@ def _receive(connection: socket.socket) -> Request | None:
         for file in files:
             os.close(file)
         return None
-    return Request(*marshal.loads(text), files)
+    command, folder, environment = marshal.loads(text)
+    return Request(command, folder, environment, files)
 
 
 def _send(connection: socket.socket, number: int) -> None:

@@ -27,7 +27,7 @@ from dagmaster.errors import EmbeddedServerFailed, TooManyConnections
 from dagmaster.store.connect import unreachable
 
 try:
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 except ImportError:  # it comes with the extra `embedded`, without which nothing here starts
     psutil = None
 

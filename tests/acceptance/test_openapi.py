@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -59,19 +60,23 @@ def authorized(server: Server) -> dict[str, str]:
     return {"Authorization": f"Bearer {server.key}"}
 
 
+def operations(document: Any) -> list[schemathesis.APIOperation[Any, Any, Any, Any]]:
+    return [operation.ok() for operation in document.get_all_operations()]
+
+
 @pytest.mark.timeout(400)
 def test_no_request_breaks_the_server_or_its_promise(server: Server) -> None:
     document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    broken = [told for found in document.get_all_operations() if (told := examine(found.ok(), server))]
+    broken = [told for operation in operations(document) if (told := examine(operation, server))]
     assert not broken, "\n\n".join(broken)
 
 
-def examine(operation: schemathesis.APIOperation, server: Server) -> str | None:
+def examine(operation: schemathesis.APIOperation[Any, Any, Any, Any], server: Server) -> str | None:
     """What went wrong with it, if something did."""
 
     @settings(max_examples=REQUESTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
-    def request(case: schemathesis.Case) -> None:
+    def request(case: schemathesis.Case[Any]) -> None:
         case.call_and_validate(base_url=server.url, headers=authorized(server), checks=CHECKS, timeout=30)
 
     try:
@@ -98,7 +103,7 @@ def test_a_status_that_is_not_described_is_noticed(server: Server) -> None:
     path = "/api/v1/jobs/{job_id}"
     del described["paths"][path]["get"]["responses"]["404"]
     document = schemathesis.openapi.from_dict({**described, "paths": {path: {"get": described["paths"][path]["get"]}}})
-    [operation] = [found.ok() for found in document.get_all_operations()]
+    [operation] = operations(document)
     told = examine(operation, server)
     assert told is not None
     assert "404" in told

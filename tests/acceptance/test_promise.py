@@ -1,11 +1,13 @@
 """The checks of the other scenarios see what they should see."""
 
+from typing import Any
+
 import psycopg
 import pytest
 from processes import BOTH, Stage
 from promise import Fates, assert_promise_kept, assert_records_agree, await_sweep
 from psycopg.rows import dict_row
-from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK
+from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK, Shape
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
@@ -69,7 +71,13 @@ LEFTOVERS = [
 def test_each_damage_is_seen(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("promise.SWEEP_SECONDS", 0)
     [both] = stage.launch(BOTH)
-    kinds = [(CHAIN, {"n": 1}), (FAN, {"items": [3, 1, 2]}), (FORK, {"weight": 1}), (FLAKY, {}), (DOOMED, {})]
+    kinds: list[tuple[Shape, dict[str, Any]]] = [
+        (CHAIN, {"n": 1}),
+        (FAN, {"items": [3, 1, 2]}),
+        (FORK, {"weight": 1}),
+        (FLAKY, {}),
+        (DOOMED, {}),
+    ]
     stage.submit_all(kinds)
     stage.until_ended()
     stage.until("SELECT count(*) = 0 FROM dagapp.dag_mailbox")

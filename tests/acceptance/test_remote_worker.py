@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import ledger
 import pytest
@@ -26,7 +27,7 @@ def serve(stage: Stage, port: str = "0") -> tuple[Process, str]:
     return process, said(process, "serving").split()[-1]
 
 
-def far_worker(stage: Stage, url: str, number: int = 1, **settings: object) -> Process:
+def far_worker(stage: Stage, url: str, number: int = 1, **settings: Any) -> Process:
     process = stage.start(*FAR, url, **settings)
     stage.until(AT_WORK, number)
     return process

@@ -1,9 +1,11 @@
 """Several orchestrators on one database share the jobs, and one that was away for too long harms nobody."""
 
+from typing import Any
+
 import pytest
 from processes import BOTH, ORCHESTRATOR, WORKER, Process, Stage
 from promise import assert_promise_kept
-from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK, NARROW_FAN
+from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK, NARROW_FAN, Shape
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(240)]
 
@@ -24,7 +26,7 @@ BEATS_AGAIN = """
 
 def test_two_orchestrators_share_sixty_jobs(stage: Stage) -> None:
     stage.launch(ORCHESTRATOR, ORCHESTRATOR, WORKER, WORKER)
-    kinds = [
+    kinds: list[tuple[Shape, dict[str, Any]]] = [
         (CHAIN, {"n": 7}),
         (FORK, {"weight": 3}),
         (FORK, {"weight": 30}),

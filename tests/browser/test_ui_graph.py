@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 from browsing import SOON, Site, Visit, accessibility_findings
@@ -265,7 +266,7 @@ def test_it_can_be_used_by_all(visit: Callable[..., Visit], asking: str) -> None
 def submit_wide(dsn: str) -> int:
     """As many nodes as a workflow may have; nobody takes from their queue."""
     depth = (MANY - 2) // WIDE
-    nodes = {"START": StartNode(next=tuple(f"n0_{row}" for row in range(WIDE)))}
+    nodes: dict[str, Any] = {"START": StartNode(next=tuple(f"n0_{row}" for row in range(WIDE)))}
     for column in range(depth):
         for row in range(WIDE):
             following = sorted({f"n{column + 1}_{row}", f"n{column + 1}_{(row * 7 + 3) % WIDE}"})
@@ -303,7 +304,7 @@ def slowdown() -> float:
 def test_a_job_of_five_thousand_nodes_opens_in_no_time(site: Site, page: Page) -> None:
     job_id = str(submit_wide(site.dsn))
     until_queued(site, WIDE)
-    took = []
+    took: list[Any] = []
     while (
         len(took) < 6 and min(took, default=OPEN_SECONDS) >= OPEN_SECONDS
     ):  # The machine may be busy with something else.
@@ -374,7 +375,7 @@ def box_of(shown: Locator) -> FloatRect:
     return box
 
 
-def meet(one: FloatRect, other: FloatRect) -> bool:
+def meet(one: Any, other: Any) -> bool:
     return all(
         one[at] < other[at] + other[size] and other[at] < one[at] + one[size]
         for at, size in (("x", "width"), ("y", "height"))

@@ -15,7 +15,8 @@ ANSWER_SECONDS = 10.0
 # To close a socket that lingers for no time is to reset the connection.
 LINGER = struct.pack("ii", 1, 0)
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
 
 
 class Door:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from shapes import CHAIN, DOOMED, FAN, FLAKY, FORK, NARROW_FAN, Inputs, Outcome, Shape
 
 
-def _ended(status: str, completed: str, skipped: str = "", *, failed: str = "", **results: object) -> Outcome:
+def _ended(status: str, completed: str, skipped: str = "", *, failed: str = "", **results: Any) -> Outcome:
     nodes = dict.fromkeys(completed.split(), "completed") | dict.fromkeys(skipped.split(), "skipped")
     return Outcome(status, nodes | dict.fromkeys(failed.split(), "failed"), results)
 
@@ -124,7 +125,8 @@ def _nested(inputs: Inputs) -> Outcome:
         return _ended("completed", f"START is_many spread gather join END {children}", skipped, gather=gathered)
     taken = kind if kind in colours else "other"
     skipped = " ".join(["spread", "gather", *(colours - {taken})])
-    return _ended("completed", f"START is_many by_kind {taken} join END", skipped, **{taken: {"value": kind}})
+    results: dict[str, Any] = {taken: {"value": kind}}
+    return _ended("completed", f"START is_many by_kind {taken} join END", skipped, **results)
 
 
 NESTED = Shape(
@@ -182,9 +184,12 @@ nodes:
     _nested,
 )
 
+AT_LAST: dict[str, Any] = {"try": {"value": "at last"}}
+AWAKE: dict[str, Any] = {"try": {"value": "awake"}}
+
 
 def _stubborn(inputs: Inputs) -> Outcome:
-    return _ended("completed", "START try END", **{"try": {"value": "at last"}})
+    return _ended("completed", "START try END", **AT_LAST)
 
 
 STUBBORN = Shape(
@@ -224,7 +229,7 @@ nodes:
 
 
 def _sleepy(inputs: Inputs) -> Outcome:
-    return _ended("completed", "START try END", **{"try": {"value": "awake"}})
+    return _ended("completed", "START try END", **AWAKE)
 
 
 SLEEPY = Shape(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import Any
 
 import toil
 from checks import (
@@ -32,7 +33,7 @@ COMMANDS = (ORCHESTRATOR, ORCHESTRATOR, (*BOTH, *TOILING), *[(*WORKER, *TOILING)
 ROLES = tuple(command[0] for command in COMMANDS)
 CONCURRENCY = 8
 SLOTS = CONCURRENCY * sum(command != ORCHESTRATOR for command in COMMANDS)
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "orphan_threshold_seconds": LEASE_SECONDS,
     "worker_lost_after_seconds": LEASE_SECONDS,
     "worker_concurrency": CONCURRENCY,

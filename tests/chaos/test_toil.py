@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 import toil
-from ledger import Work
+from ledger import Execution, Work
 
 from dagmaster.handlers import Checkpoint, HandlerContext, contract
 
@@ -14,7 +14,7 @@ async def test_only_what_is_stored_is_called_saved(monkeypatch: pytest.MonkeyPat
     """A handler goes on without it when that takes too long, as in an outage."""
     monkeypatch.setattr(contract, "STORED_WITHIN_SECONDS", 5.0 if is_stored else 0.02)
     written: list[str] = []
-    monkeypatch.setattr(toil.Execution, "write", lambda _, event: written.append(event))
+    monkeypatch.setattr(Execution, "write", lambda _, event: written.append(event))
 
     def store(_: Checkpoint) -> Future[None]:
         stored: Future[None] = Future()

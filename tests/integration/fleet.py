@@ -106,7 +106,7 @@ def chain(length: int, handler: str = "echo", **options: Any) -> Graph:
 
 def fan(aggregation: str = "collect", *, max_parallel: int | None = None, **options: Any) -> Graph:
     """One fan-out over the input `items`, and its fan-in."""
-    nodes = {
+    nodes: dict[str, Any] = {
         "spread": FanOutNode(
             source="{{ inputs.items }}", task=child(**options), max_parallel=max_parallel, next=("gather",)
         ),
@@ -206,7 +206,7 @@ class WorkerRole(Role):
         self._is_local = owner is not None
         transport = PostgresTransport(dsn, self.notifier)
         logs = open_task_logs(load_settings())
-        near = {"deliver": owner.it.deliver, "mailed": owner.it.look} if owner else {}
+        near: dict[str, Any] = {"deliver": owner.it.deliver, "mailed": owner.it.look} if owner else {}
         self.it = Worker(transport, known, options, logs, **near)
         if owner is not None:
             owner.it.local = self.it
@@ -267,7 +267,7 @@ class Fleet:
             self._conn = None
 
     async def orchestrator(
-        self, *, rules: Rules | None = None, poll: float = POLL, listens: bool = True, **intervals: float
+        self, *, rules: Rules | None = None, poll: float = POLL, listens: bool = True, **intervals: Any
     ) -> OrchestratorRole:
         role = OrchestratorRole(self.dsn, rules or Rules(), replace(INTERVALS, **intervals), poll)
         self.roles.append(role)

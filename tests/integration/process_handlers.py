@@ -83,7 +83,7 @@ def result(ctx: Context) -> HandlerResult:
 
 @handler("process.phases", isolation="process")
 def phases(ctx: Context) -> dict[str, Any]:
-    done = []
+    done: list[Any] = []
     for phase in ctx.remaining(["one", "two", "three"]):
         ctx.progress(len(done), 3, phase)
         ctx.checkpoint(phase, {"done": done})
@@ -260,7 +260,7 @@ def make_a_mess(ctx: Context) -> dict[str, Any]:
     os.environ.pop("HOME", None)
     found["umask"] = os.umask(0o077)
     os.chdir("/")
-    sys.stdout = None  # type: ignore[assignment]
+    sys.stdout = None
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     return found
 

@@ -11,7 +11,8 @@ from fleet import handlers
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.yaml import QueueRules
-from dagmaster.cli.api_server import Door, serving
+from dagmaster.cli.api_listener import Door
+from dagmaster.cli.api_server import serving
 from dagmaster.fleet import fleet, worker_options
 from dagmaster.settings import load_settings
 from dagmaster.web.server import bind, url_of

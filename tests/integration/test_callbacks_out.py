@@ -302,7 +302,7 @@ async def test_the_calls_of_a_killed_orchestrator_are_made_by_another(dsn: str) 
 
 
 async def test_two_orchestrators_deliver_once(dsn: str) -> None:
-    chosen = {"callbacks": options(), "callback_seconds": 0.02}
+    chosen: dict[str, Any] = {"callbacks": options(), "callback_seconds": 0.02}
     async with receiving() as receiver, fleet(dsn) as running:
         for _ in range(2):
             await running.orchestrator(**chosen)

@@ -93,7 +93,7 @@ def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> N
         f"  step_{n}: {{handler: echo, params: {{text: '{'word ' * 30}'}}, next: step_{n + 1}}}\n" for n in range(8)
     )
     path = write_workflow(tmp_path, f"workflow_id: wordy\nnodes:\n{nodes}  step_8: {{handler: hello_world}}\n")
-    told = at_terminal(80, "run", path)
+    told = at_terminal(80, "run", str(path))
     assert max(len(line) for line in told) <= 80
     assert [line.split()[0] for line in told if line.endswith("…")] == [f"step_{n}" for n in range(8)]
     assert told[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")

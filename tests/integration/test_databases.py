@@ -1,5 +1,7 @@
 """Tests share databases, and no test can tell."""
 
+from typing import Any
+
 import psycopg
 import pytest
 from databases import Databases
@@ -10,7 +12,7 @@ ROW = "INSERT INTO dagapp.dag_mailbox (job_id, kind, data) VALUES (1, 'cancel', 
 ROWS = "SELECT count(*) FROM dagapp.dag_mailbox"
 
 
-def ask(dsn: str, statement: str) -> list[tuple]:
+def ask(dsn: str, statement: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         cursor = conn.execute(statement)
         return cursor.fetchall() if cursor.description else []

@@ -46,7 +46,7 @@ async def failed(one: Owner) -> None:
 
 async def forgiven(one: Owner) -> None:
     """Completed although nodes of it, and a child of a fan-out, have failed."""
-    nodes = {
+    nodes: dict[str, Any] = {
         "work": task("echo", "spread", allow_failure=True),
         "spread": FanOutNode(source="{{ [1] }}", task=child(), allow_failure=True, next=("gather",)),
         "gather": FanInNode(next=("END",)),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -62,7 +63,7 @@ def ask(dsn: str, question: str) -> object:
 class Holder:
     """Another process that holds the server of a folder, in a process group of its own."""
 
-    def __init__(self, folder: Path, **as_user: object) -> None:
+    def __init__(self, folder: Path, **as_user: Any) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", HOLD_UNTIL_STDIN_CLOSES, str(folder)],
             stdin=subprocess.PIPE,
@@ -88,7 +89,7 @@ class Holder:
 def hold() -> Iterator[Callable[..., Holder]]:
     holders = []
 
-    def start(folder: Path, **as_user: object) -> Holder:
+    def start(folder: Path, **as_user: Any) -> Holder:
         holders.append(Holder(folder, **as_user))
         return holders[-1]
 
@@ -439,7 +440,7 @@ def test_processes_that_need_the_server_s_user_at_once_make_it_once(tmp_path, mo
 
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(embedded, "_RUN_FOLDER", tmp_path)
-    monkeypatch.setattr(embedded.pwd, "getpwnam", look_up)
+    monkeypatch.setattr(pwd, "getpwnam", look_up)
     with ThreadPoolExecutor(4) as threads:
         accounts = set(threads.map(embedded._account_for, [tmp_path / "absent"] * 4))
     assert accounts == {embedded.Account(1234, 1235)}

@@ -95,7 +95,7 @@ async def test_without_a_history_what_was_done_so_far_is_taken_for_a_guess(dsn: 
 
 
 async def test_what_was_allowed_to_fail_counts_as_done(dsn: str) -> None:
-    nodes = {
+    nodes: dict[str, Any] = {
         "a": task("fail", "b", allow_failure=True),
         "b": FanOutNode(source="{{ [1] }}", task=child("fail"), allow_failure=True, next=("c",)),
         "c": FanInNode(next=("d",)),
@@ -231,7 +231,7 @@ async def test_the_median_counts_and_the_same_definition_goes_before_another(dsn
 
 
 async def test_a_branch_that_was_passed_by_and_a_fan_out_without_items_are_known_as_such(dsn: str) -> None:
-    nodes = {
+    nodes: dict[str, Any] = {
         "choose": ConditionalNode(
             branches=(Branch(name="rare", when="{{ false }}", next=("repair",)), Branch(name="usual", next=("spread",)))
         ),

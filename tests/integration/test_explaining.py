@@ -94,7 +94,7 @@ async def test_workers_that_lack_the_handler_are_told_from_those_that_are_busy(d
 
 async def test_a_node_waits_for_those_that_still_decide(dsn: str) -> None:
     slow, _, may_end = waiting_handler()
-    nodes = {
+    nodes: dict[str, Any] = {
         "START": StartNode(next=("left", "right", "done")),
         "left": task("slow"),
         "right": task("slow"),
@@ -198,7 +198,7 @@ async def test_what_has_ended_says_how_and_why(dsn: str) -> None:
     async def broken(ctx: HandlerContext) -> dict[str, Any]:
         raise Permanent("disk full")
 
-    nodes = {
+    nodes: dict[str, Any] = {
         "route": ConditionalNode(
             subject="inputs.n",
             branches=(Branch(name="big", when="> 5", next=("huge",)), Branch(name="rest", next=("ok",))),

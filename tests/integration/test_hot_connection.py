@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from typing import Any
 
 import psycopg
 import pytest
@@ -92,7 +93,7 @@ async def test_a_lost_connection_is_an_operational_error(hot: HotConnection, sha
 async def test_a_connection_lost_within_a_transaction_is_an_operational_error(
     hot: HotConnection, shared_dsn: str
 ) -> None:
-    terminate = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
+    terminate: tuple[bytes, list[Any]] = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
     with pytest.raises(psycopg.OperationalError):
         await hot.fetch_atomically([(INSERT, [1]), terminate, (SLEEP, [60])])
     async with await connect(shared_dsn, application="test") as other:

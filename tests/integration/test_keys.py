@@ -1,6 +1,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import call
@@ -13,7 +14,7 @@ from dagmaster.store.keys import any_keys, find_key, list_keys, new_key, revoke_
 from dagmaster.store.secrets import get_secret
 
 
-async def make(conn: Connection, name: str = "ci", role: Role = Role.OPERATOR, **options: datetime | None) -> str:
+async def make(conn: Connection, name: str = "ci", role: Role = Role.OPERATOR, **options: Any) -> str:
     return (await new_key(conn, name=name, role=role, created_by="ada", **options)).text
 
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import Enum, create_engine
 from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import DatabaseUnavailable, Invalid, SchemaMissing
@@ -128,7 +128,7 @@ def test_every_enum_of_the_models_has_its_values_in_the_database(empty: str) -> 
         column.type.name: list(column.type.enums)
         for table in Base.metadata.tables.values()
         for column in table.columns
-        if hasattr(column.type, "enums")
+        if isinstance(column.type, Enum)
     }
     assert found == meant
 

@@ -322,7 +322,7 @@ async def test_what_the_api_adds_is_as_its_handler_says(dsn: str) -> None:
 
 
 async def test_who_adds_what_is_refused_hears_of_it(dsn: str) -> None:
-    nodes = {"work": task("echo", "END"), "last": WaitNode(signal="go")}
+    nodes: dict[str, Any] = {"work": task("echo", "END"), "last": WaitNode(signal="go")}
     async with web(dsn, graph(nodes, start="work", finally_=("last",)), runs=True) as it:
         job_id = (await it.post("/api/v1/jobs", {"workflow_id": "test"}, 201))["job_id"]
         await it.fleet.until("SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE node_id = 'last'")

@@ -9,16 +9,17 @@ import pytest
 from fleet import Fleet, fleet, graph, retry, single, task
 
 from dagmaster.engine.change_set import Rules
+from dagmaster.errors import UnknownJob
 from dagmaster.handlers import HandlerContext, Permanent
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import WaitNode, WorkflowNode
-from dagmaster.orchestrator import child_jobs
 from dagmaster.store.connect import opened
 from dagmaster.store.explanations import explain_job
 from dagmaster.store.job_control import call_off_orphans, request_retry
 from dagmaster.store.retention import read_limits, remove_old
 from dagmaster.store.signals import send_signal
+from dagmaster.store.submission import Caller, NewJob, submit
 
 RUNS: list[int] = []
 
@@ -166,12 +167,10 @@ async def test_an_attempt_that_is_over_calls_nobody(running: Fleet) -> None:
     one = await until_called(running, job_id)
     await running.cancel(job_id)
     await running.ended(job_id, one["job_id"])
-    new = child_jobs.NewJob(
-        patient(), {}, submitted_by="dagmaster", idempotency_key="late", caller=child_jobs.Caller(job_id, "sub", "late")
-    )
+    new = NewJob(patient(), {}, submitted_by="dagmaster", idempotency_key="late", caller=Caller(job_id, "sub", "late"))
     async with opened(running.dsn, application="test") as conn:
-        with pytest.raises(child_jobs.UnknownJob):
-            await child_jobs.submit(conn, new, threshold_seconds=30)
+        with pytest.raises(UnknownJob):
+            await submit(conn, new, threshold_seconds=30)
     assert len(await children(running, job_id)) == 1
 
 
@@ -188,7 +187,7 @@ async def test_a_child_whose_caller_is_gone_is_called_off(running: Fleet) -> Non
 
 
 async def test_a_definition_that_may_still_be_called_is_kept(running: Fleet) -> None:
-    nodes = {
+    nodes: dict[str, Any] = {
         "w": WaitNode(signal="never", next=("sub",)),
         "sub": WorkflowNode(workflow="child", workflow_hash=child().workflow.content_hash, next=("END",)),
     }
@@ -207,7 +206,7 @@ async def test_a_definition_that_may_still_be_called_is_kept(running: Fleet) -> 
 async def test_a_definition_that_cannot_be_read_fails_the_caller_and_nobody_else(running: Fleet) -> None:
     """Pinned by another version, or spoiled by hand: the orchestrator goes on."""
     what = child()
-    nodes = {
+    nodes: dict[str, Any] = {
         "w": WaitNode(signal="go", next=("sub",)),
         "sub": WorkflowNode(workflow="child", workflow_hash=what.workflow.content_hash, next=("END",)),
     }

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -27,7 +28,7 @@ async def beats_on(running: Fleet) -> None:
     """The next heartbeat but one: the first may have been on its way."""
     for _ in range(2):
         [row] = await running.rows(BEATS)
-        await running.until("SELECT heartbeat_at > %s AS ok FROM dagapp.dag_orchestrators", lambda at=row["at"]: [at])
+        await running.until("SELECT heartbeat_at > %s AS ok FROM dagapp.dag_orchestrators", partial(list, [row["at"]]))
 
 
 async def test_an_orchestrator_holds_four_connections(dsn: str) -> None:

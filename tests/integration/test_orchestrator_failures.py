@@ -30,7 +30,7 @@ async def test_back_off_is_really_waited(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
-        flaky = {"handler": "flaky_echo", "params": {"fail_attempts": 2}}
+        flaky: dict[str, Any] = {"handler": "flaky_echo", "params": {"fail_attempts": 2}}
         fixed = await running.submit(single(**flaky, retry=retry(3, 0.15, backoff="fixed")))
         doubled = await running.submit(single(**flaky, retry=retry(3, 0.15, backoff="exponential")))
         bounded = await running.submit(single(**flaky, retry=retry(3, 0.15, backoff="linear", max_delay_seconds=0.2)))
@@ -361,7 +361,7 @@ async def test_a_retry_of_a_child_uses_its_stored_params(dsn: str) -> None:
 
 async def test_a_node_of_the_engine_is_retried_too(dsn: str) -> None:
     again = retry(2, 0.02, backoff="fixed", on=("ExpressionFailed",))
-    nodes = {
+    nodes: dict[str, Any] = {
         "first": task("echo", "spread"),
         "spread": FanOutNode(source="{{ nodes.first.output }}", task=child(), next=("gather",), retry=again),
         "gather": FanInNode(next=("END",)),
@@ -381,7 +381,7 @@ async def test_failing_and_cancelling_many_at_once_leaves_nothing_behind(dsn: st
         if ctx.params["x"] == 37:
             raise ValueError("thirty-seven")
 
-    nodes = {
+    nodes: dict[str, Any] = {
         "spread": FanOutNode(source="{{ inputs.items }}", task=child("sometimes"), next=("gather",)),
         "gather": FanInNode(next=("END",)),
     }

@@ -10,12 +10,15 @@ import psycopg
 import pytest
 from fleet import NEVER, Fleet, chain, fan, fleet, graph, retry, rows, single, task
 
+from dagmaster.engine.decide import decide
 from dagmaster.handlers import HandlerContext
 from dagmaster.orchestrator import chores, definitions, lease_judge, orchestrator
+from dagmaster.store.batch import commit
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.instances import register_worker, this_instance
 from dagmaster.store.job_control import request_cancel
+from dagmaster.store.mailbox import read_mail
 from dagmaster.store.submission import NewJob
 
 # psycopg's pipelines complain, out of reach, when their connection is lost under them.
@@ -83,7 +86,6 @@ async def test_a_job_that_the_engine_stumbles_over_is_failed_and_the_others_go_o
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad: set[int] = set()
-    decide = orchestrator.decide
 
     def stumble(job: Any, *rest: Any) -> Any:
         if job.job_id in bad:
@@ -237,7 +239,6 @@ async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_beg
 ) -> None:
     """The transaction succeeded and nobody was told: what it gave to this process's worker is run all the same."""
     losses = 3
-    commit = orchestrator.commit
 
     async def lose_the_answer(*given: Any) -> None:
         nonlocal losses
@@ -265,7 +266,6 @@ async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_beg
 async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_carried(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = orchestrator.commit
     number = 0
 
     async def fail_every_other(*given: Any) -> None:
@@ -293,7 +293,6 @@ async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch that takes it in may fail before it is written."""
-    read_mail = orchestrator.read_mail
     failures = 0
 
     async def fail_with_timers(*given: Any, **limits: Any) -> Any:
@@ -315,7 +314,6 @@ async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten
 async def test_a_job_is_not_cancelled_before_that_was_asked_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even when its owner was cut off while it read its mail: what it reads may be younger than its question."""
     is_cut_off, is_back = asyncio.Event(), asyncio.Event()
-    read_mail = orchestrator.read_mail
 
     async def read_late(conn: Connection, *args: Any, **options: Any) -> Any:
         if not is_back.is_set():

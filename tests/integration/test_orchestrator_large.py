@@ -13,7 +13,7 @@ from dagmaster.engine.change_set import Rules
 from dagmaster.engine.values import StoredValue
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.orchestrator import orchestrator as orchestrators
-from dagmaster.store.batch import Batch
+from dagmaster.store.batch import Batch, commit
 from dagmaster.store.connect import opened
 from dagmaster.store.doctor import examine
 from dagmaster.store.orchestrators import stalled_orchestrators
@@ -119,7 +119,6 @@ async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ):
     sizes = []
-    commit = orchestrators.commit
 
     async def measured(conn: Any, batch: Batch) -> None:
         sizes.append(sum(changes.bytes for changes, _ in batch.change_sets))
@@ -181,7 +180,6 @@ ERRORS = {
 
 def refuse(monkeypatch: pytest.MonkeyPatch, error: BaseException, workflow_id: str) -> None:
     """As if each batch with such a job in it were too large for the database."""
-    commit = orchestrators.commit
 
     async def choosy(conn: Any, batch: Batch) -> None:
         for changes, _ in batch.change_sets:
@@ -222,7 +220,6 @@ async def test_a_job_that_is_too_large_to_be_written_can_be_cancelled(dsn: str, 
 async def test_an_orchestrator_that_gets_nothing_done_says_so_and_gives_its_jobs_up(
     dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    commit = orchestrators.commit
     async with fleet(dsn) as running:
         first = await running.orchestrator(orphan_threshold_seconds=1.5)
 

@@ -8,7 +8,7 @@ from fleet import NEVER, Fleet, chain, fan, fleet, single, wait_until
 from dagmaster.handlers import HandlerContext
 from dagmaster.queues.contract import TaskReport
 
-QUIET = {
+QUIET: dict[str, Any] = {
     "heartbeat_seconds": NEVER,
     "orphan_scan_seconds": NEVER,
     "late_mail_seconds": NEVER,
@@ -104,7 +104,11 @@ async def test_priority_decides_who_gets_the_slot(dsn: str) -> None:
     async with fleet(dsn, note=note) as running:
         role = await running.orchestrator()
         await running.worker(owner=role, concurrency=1)
-        jobs = [{"name": "low", "priority": -5}, {"name": "normal"}, {"name": "high", "priority": 5}]
+        jobs: list[dict[str, Any]] = [
+            {"name": "low", "priority": -5},
+            {"name": "normal"},
+            {"name": "high", "priority": 5},
+        ]
         assert await order_of(running, jobs, ran, gate) == ["first", "high", "normal", "low"]
 
 

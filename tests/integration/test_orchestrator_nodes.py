@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from fleet import Fleet, chain, child, fan, fleet, graph, rows, task
+from fleet import Fleet, WorkerRole, chain, child, fan, fleet, graph, rows, task
 
 from dagmaster.handlers import HandlerContext
 from dagmaster.model.workflow import Branch, ConditionalNode, DependsOn, FanInNode, FanOutNode
@@ -77,7 +77,7 @@ async def test_the_trace_of_an_echo_is_exactly_this(anywhere: Fleet) -> None:
     assert events["node_ready"]["event_data"] == {"dependencies": ["START"]}
     assert events["node_dispatched"]["event_data"] == {"queue": "q", "handler": "echo"}
     assert events["node_started"]["source_app"] == "worker"
-    assert events["node_started"]["event_data"]["worker_id"] == anywhere.roles[1].id
+    assert events["node_started"]["event_data"]["worker_id"] == cast("WorkerRole", anywhere.roles[1]).id
     assert events["node_completed"]["event_data"] == {"output_keys": ["echoed_params"], "ended_by": "result"}
     assert events["node_completed"]["duration_ms"] is not None
     [done] = await anywhere.events(job["job_id"], "job_completed")
@@ -192,7 +192,7 @@ async def test_items_of_any_kind_reach_the_children_as_they_are(running: Fleet) 
 
 
 async def test_a_fan_out_over_another_nodes_output_and_a_fan_out_after_a_fan_in(running: Fleet) -> None:
-    nodes = {
+    nodes: dict[str, Any] = {
         "list": task("echo", "spread", params={"items": [1, 2, 3]}),
         "spread": FanOutNode(
             source="{{ nodes.list.output.echoed_params.items }}", task=child("number"), next=("gather",)

@@ -5,6 +5,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -219,7 +220,7 @@ async def test_killed_again_and_again_a_job_still_ends_once(dsn: str) -> None:
             role = await running.orchestrator()
             worker = await running.worker(owner=role)
             done = """SELECT count(*) >= %s AS ok FROM dagapp.dag_node_states WHERE status = 'completed'"""
-            await running.until(done, lambda n=round_number: [1 + 3 * n])
+            await running.until(done, partial(list, [1 + 3 * round_number]))
             await worker.kill()
             await role.kill()
             await make_stale(running, role)
@@ -308,7 +309,7 @@ async def test_an_instance_that_was_stopped_as_a_whole_is_not_stalled(
 
 class SlowClock(datetime):
     @classmethod
-    def now(cls, tz: Any = None) -> datetime:
+    def now(cls, tz: Any = None) -> Any:
         return datetime.now(tz) - timedelta(hours=3)
 
 

@@ -154,7 +154,7 @@ async def test_a_failed_job_is_answered_and_cleaned_up_before_it_has_failed(runn
 
 
 async def test_a_new_owner_finishes_what_cleans_up(dsn: str) -> None:
-    nodes = {
+    nodes: dict[str, Any] = {
         "a": task("give_up", "END"),
         "alarm": WaitNode(signal="go", next=("told",)),
         "told": task("hear", params={"why": "{{ job.error }}"}),
@@ -175,7 +175,7 @@ async def test_a_new_owner_finishes_what_cleans_up(dsn: str) -> None:
 
 
 async def test_a_job_completes_without_what_may_fail(running: Fleet) -> None:
-    nodes = {
+    nodes: dict[str, Any] = {
         "a": task("give_up", "b", allow_failure=True),
         "b": task("echo", "w"),
         "w": WaitNode(signal="x", next=("END",)),

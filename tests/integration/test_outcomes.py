@@ -36,7 +36,7 @@ async def pick(ctx: HandlerContext) -> dict[str, Any]:
 
 def spreading(name: str, *items: str, **options: Any) -> Graph:
     child = ChildTask(handler="pick", queue="q", params={"item": "{{ item }}"}, retry=retry(0))
-    nodes = {
+    nodes: dict[str, Any] = {
         "spread": FanOutNode(source=list(items), task=child, next=("gather",), **options),
         "gather": FanInNode(next=("after",)),
         "after": task("echo", "END"),

@@ -172,13 +172,13 @@ async def test_metrics_come_along(shared: Children) -> None:
 async def test_a_coroutine_runs_there_too(shared: Children) -> None:
     task = Task(shared, "process.coroutine")
     assert (await task.running).output == b'{"main_thread":true}'
-    assert task.saved == [Checkpoint("one", {"n": 1}, [])]
+    assert task.saved == [Checkpoint("one", {"n": 1}, ())]
 
 
 async def test_what_a_generator_yields_is_passed_on(shared: Children) -> None:
     task = Task(shared, "process.generator")
     assert (await task.running).output == b'{"a":1}'
-    assert await task.progress() == 1 and task.saved == [Checkpoint("one", {"n": 1}, [])]
+    assert await task.progress() == 1 and task.saved == [Checkpoint("one", {"n": 1}, ())]
 
 
 async def test_eight_run_at_once(own: Children) -> None:
@@ -207,7 +207,7 @@ async def test_a_checkpoint_is_stored_before_the_handler_goes_on(shared: Childre
         assert found == phase and not task.running.done()
         stored.set_result(None)
     assert (await task.running).output == b'{"done":["one","two","three"],"from":null}'
-    assert task.ctx.last_checkpoint == Checkpoint("three", {"done": ["one", "two"]}, [])
+    assert task.ctx.last_checkpoint == Checkpoint("three", {"done": ["one", "two"]}, ())
 
 
 async def test_it_goes_on_where_an_earlier_attempt_was(shared: Children) -> None:

@@ -209,7 +209,7 @@ async def test_map_and_reduce_of_nothing_call_once(running):
 
 
 async def test_a_child_of_a_fan_out_adds_tasks_and_its_result_is_theirs(running):
-    nodes = {
+    nodes: dict[str, Any] = {
         "spread": FanOutNode(
             source="{{ inputs.counts }}",
             task=ChildTask(handler=reduced.handler, queue="q", params={"count": "{{ item }}"}),

@@ -352,7 +352,7 @@ def test_a_workflow_is_submitted_by_its_id_and_run_by_its_module(tmp_path: Path)
     file.write_text(FILE.replace("twice", "doubled"))
     done = call("submit", "doubled", "-i", "x=5", "--handlers", file)
     assert done.code == 0, done.err
-    assert run_job_test(int(done.out), timeout=20).result["double_2"] == {"result": 20}  # type: ignore[index]
+    assert run_job_test(int(done.out), timeout=20).result["double_2"] == {"result": 20}
 
 
 def test_yaml_names_functions_of_the_modules_that_the_settings_allow(

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from far_worker import OFFER, WORKERS
 from fleet import chain, fleet, retry, single, wait_until
+from psycopg.pq import Ping
 from web import web
 
 from dagmaster.errors import DatabaseUnavailable
@@ -97,9 +98,9 @@ async def test_over_http_it_is_a_503_that_may_be_tried_again(dsn: str) -> None:
         await it.get("/api/v1/jobs")
 
 
-@pytest.mark.parametrize("ping", [databases.Ping.REJECT, databases.Ping.NO_RESPONSE])
+@pytest.mark.parametrize("ping", [Ping.REJECT, Ping.NO_RESPONSE])
 def test_a_server_that_starts_is_waited_for_and_one_that_is_not_there_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, ping: databases.Ping
+    monkeypatch: pytest.MonkeyPatch, ping: Ping
 ) -> None:
     asked = []
 
@@ -111,7 +112,7 @@ def test_a_server_that_starts_is_waited_for_and_one_that_is_not_there_is_an_erro
     monkeypatch.setattr(databases, "_check", check)
     monkeypatch.setattr(databases, "sleep", lambda _: None)
     monkeypatch.setattr(databases, "PGconn", SimpleNamespace(ping=lambda dsn: ping))
-    if ping is databases.Ping.REJECT:
+    if ping is Ping.REJECT:
         databases._prepare_in_spite_of_start("dsn", writable=False, is_migrated=False)
         assert len(asked) == 3
     else:

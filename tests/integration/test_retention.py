@@ -11,6 +11,7 @@ from dagmaster.authoring.yaml import QueueRules, parse_workflow, read_workflow
 from dagmaster.errors import Conflict
 from dagmaster.store import retention, submission
 from dagmaster.store.connect import Connection, opened
+from dagmaster.store.statements import run
 
 
 async def test_an_old_job_goes_with_all_that_belongs_to_it(dsn: str, conn: Connection) -> None:
@@ -177,13 +178,13 @@ async def test_a_submission_after_the_removal_pins_its_definition_anew(dsn: str,
     await rows(dsn, "UPDATE dagapp.dag_workflows SET created_at = now() - interval '2 days'")
     async with opened(dsn, application="submitter") as submitter:
         async with conn.transaction():
-            await retention.run(conn, "hold_submissions")
+            await run(conn, "hold_submissions")
             new = submission.NewJob(what, {})
             waiting = asyncio.create_task(submission.submit(submitter, new, threshold_seconds=30))
             await asyncio.wait([waiting], timeout=0.1)
             assert not waiting.done()
             hashes = {"hashes": [what.workflow.content_hash]}
-            assert (await retention.run(conn, "remove_definitions", hashes)).rowcount == 1
+            assert (await run(conn, "remove_definitions", hashes)).rowcount == 1
         await waiting
     assert await pinned(dsn) == {"wanted"}
 

@@ -61,7 +61,7 @@ seen: list[tuple[str, str | None]] = []
 def leaky() -> Graph:
     """Two attempts, a fan-out over the output, and a child workflow."""
     params = {"token": "{{ inputs.token }}", "header": "Bearer {{ inputs.token }}!"}
-    nodes = {
+    nodes: dict[str, Any] = {
         "spill": task("spill", "spread", params=params, retry=retry(1)),
         "spread": FanOutNode(
             source="{{ [nodes.spill.output.token, nodes.spill.output.token] }}",
@@ -82,7 +82,7 @@ def inner() -> Graph:
 
 def with_secret(one: Graph) -> Graph:
     workflow = one.workflow.model_copy(update={"inputs": SECRET})
-    return type("Kept", (), {"workflow": workflow})()  # type: ignore[return-value]
+    return type("Kept", (), {"workflow": workflow})()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from fleet import Fleet, chain, child, fan, fleet, graph, retry, rows, single, t
 
 from dagmaster.engine.change_set import Rules
 from dagmaster.engine.decide import decide
-from dagmaster.engine.messages import Load, Pause
+from dagmaster.engine.messages import Load, Message, Pause
 from dagmaster.engine.state import new_job
 from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownJob, UnknownNode
 from dagmaster.handlers import HandlerContext, Permanent
@@ -235,7 +235,7 @@ async def test_a_fan_out_goes_on_with_the_children_that_had_completed(dsn: str) 
     async def work(ctx: HandlerContext) -> dict[str, Any]:
         return await faulty(ctx) if ctx.node_id.endswith("__7") else {"n": 1}
 
-    nodes = {
+    nodes: dict[str, Any] = {
         "spread": FanOutNode(
             source="{{ inputs.items }}", task=child("work", retry=retry(0)), max_parallel=3, next=("gather",)
         ),
@@ -263,7 +263,7 @@ async def test_a_back_off_can_be_cut_short(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()
         await running.worker()
-        flaky = {"handler": "flaky_echo", "params": {"fail_attempts": 1}}
+        flaky: dict[str, Any] = {"handler": "flaky_echo", "params": {"fail_attempts": 1}}
         job_id = await running.submit(single(**flaky, retry=retry(3, 600, backoff="fixed", max_delay_seconds=600)))
         await running.until(
             "SELECT not_before IS NOT NULL AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'work'",
@@ -334,7 +334,8 @@ class Eager:
 
 
 async def test_a_job_that_is_paused_in_the_turn_that_starts_it_runs_nothing_here() -> None:
-    for messages, claimed in (([Load()], 1), ([Load(), Pause()], 0)):
+    turns: list[tuple[list[Message], int]] = [([Load()], 1), ([Load(), Pause()], 0)]
+    for messages, claimed in turns:
         orchestrator = Orchestrator(Rules(), Notifier(""))
         orchestrator.local = Eager()  # type: ignore[assignment]
         turn = decide(new_job(1, single(), {}, datetime.now(UTC)), messages, datetime.now(UTC), Rules())

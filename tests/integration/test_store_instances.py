@@ -1,4 +1,5 @@
 import asyncio
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.instances import Instance, this_instance
 from dagmaster.store.submission import NewJob
 
-WORKER = {"queues": ["q"], "concurrency": 4}
+WORKER: dict[str, Any] = {"queues": ["q"], "concurrency": 4}
 
 
 async def status(dsn: str, one: Instance) -> str:
@@ -361,7 +362,7 @@ def test_only_a_number_that_is_nobodys_is_gone(
     def kill(pid: int, number: int) -> None:
         raise error
 
-    monkeypatch.setattr(instances.os, "kill", kill)
+    monkeypatch.setattr(os, "kill", kill)
     assert instances.is_gone(4711) is gone
 
 

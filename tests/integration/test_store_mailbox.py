@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -219,7 +220,7 @@ async def test_a_result_that_somebody_writes_into_the_table_counts(dsn: str) -> 
                     VALUES (%s, %s, %s, 'completed', '{"by": "hand"}', 'psql')"""
         for node in ("n0", "n1"):
             waiting = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE node_id = %s"
-            await running.until(waiting, lambda node=node: [node])
+            await running.until(waiting, partial(list, [node]))
             await rows(dsn, insert, f"{job_id}_{node}_0", job_id, node)
         [job] = await running.completed(job_id)
         assert job["result_data"]["n1"] == {"by": "hand"}

@@ -54,6 +54,10 @@ def by_name(exporter: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
     return found
 
 
+def attempt_of(span: ReadableSpan) -> Any:
+    return span.attributes["dagmaster.attempt"]
+
+
 def is_child(child: ReadableSpan, parent: ReadableSpan) -> bool:
     assert child.parent is not None
     return child.parent.span_id == parent.context.span_id and child.context.trace_id == parent.context.trace_id
@@ -89,7 +93,7 @@ async def test_each_attempt_has_its_own_dispatch_in_the_jobs_trace(dsn: str, spa
         job = await running.run(single("stumbling", retry=retry(1)), trace_parent=PARENT)
     assert job["status"] == "completed"
     found = by_name(spans)
-    first, second = sorted(found["execute_stumbling"], key=lambda span: span.attributes["dagmaster.attempt"])
+    first, second = sorted(found["execute_stumbling"], key=attempt_of)
     dispatches = {span.context.span_id: span for span in found["dispatch_node"]}
     assert len(dispatches) == 2
     for execution in (first, second):

@@ -58,7 +58,7 @@ def test_a_session_is_what_was_sealed_until_it_expires() -> None:
 
 
 def test_a_cookie_of_some_other_form_is_none_though_we_have_signed_it() -> None:
-    strange: Any = Session("key", "nonce", None)  # type: ignore[arg-type]
+    strange: Any = Session("key", "nonce", None)
     assert open_session(strange.sealed(SECRET), SECRET) is None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fleet import chain, fan, retry, single
@@ -185,7 +185,7 @@ def test_the_table_names_existing_routes() -> None:
     routes = {
         f"{method} {route.path}"
         for router in ROUTERS
-        for route in router.routes
+        for route in cast("list[Any]", router.routes)
         for method in getattr(route, "methods", None) or ()
     }
     assert {asked.name for asked in (*READS, *CHANGES)} <= routes

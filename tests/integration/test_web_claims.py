@@ -2,6 +2,7 @@
 
 import asyncio
 from time import monotonic
+from typing import Any
 
 import httpx
 import pytest
@@ -166,7 +167,7 @@ async def test_an_output_that_is_too_large_is_refused_alone(dsn: str) -> None:
         await it.fleet.orchestrator()
         jobs = [await submitted(it), await submitted(it)]
         worker = await far(it)
-        claimed = []
+        claimed: list[Any] = []
         while len(claimed) < 2:
             claimed += await worker.claim()
         large, small = (one["task_id"] for one in claimed)

@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -60,7 +61,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(dsn: str, **settings: object) -> AsyncIterator[Stage]:
+async def stage(dsn: str, **settings: Any) -> AsyncIterator[Stage]:
     async with web(dsn, **settings) as it, owner(dsn) as one:
         await one.submit(single(retry=retry(3)), submitted_by="ours")
         await one.advance(Load())

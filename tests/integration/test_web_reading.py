@@ -13,7 +13,7 @@ from dagmaster.web import answers
 
 def forked() -> Any:
     """Chooses `left`, then spreads."""
-    nodes = {
+    nodes: dict[str, Any] = {
         "choose": ConditionalNode(
             branches=(
                 Branch(name="yes", when="{{ inputs.n > 1 }}", next=("left",)),

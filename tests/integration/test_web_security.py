@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fleet import fan, graph, single, task
@@ -133,7 +133,7 @@ DECIDED: dict[str, Any] = {
 ROUTES = {
     f"{method} {route.path}": decision(route)
     for router in ROUTERS
-    for route in router.routes
+    for route in cast("list[Any]", router.routes)
     for method in getattr(route, "methods", None) or ("WS",)
 }
 REPORTS = {f"POST /api/v1/callbacks/{kind}" for kind in ("task-result", "task-progress", "checkpoint")}
@@ -174,7 +174,7 @@ async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tup
         "checkpoint_id",
     ):
         path = path.replace(f"{{{parameter}}}", "1")
-    body = {} if method == "POST" else None
+    body: dict[str, Any] | None = {} if method == "POST" else None
     answer = await it.client.request(method, path, headers=headers, json=body)
     is_json = answer.headers.get("content-type", "").startswith("application/json")
     said = answer.json() if is_json else {}

@@ -1,3 +1,5 @@
+from typing import Any
+
 import psycopg
 from fleet import OrchestratorRole, rows, single
 from web import Web, web
@@ -6,7 +8,7 @@ from dagmaster.model.access import Role
 from dagmaster.store.schema import HEAD
 
 
-async def audited(it: Web, **options: dict[str, str]) -> list[tuple[str | None, str | None]]:
+async def audited(it: Web, **options: Any) -> list[tuple[str | None, str | None]]:
     return [(one["command"], one["actor"]) for one in (await it.get("/api/v1/audit", **options))["items"]]
 
 

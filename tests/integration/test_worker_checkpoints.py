@@ -66,11 +66,14 @@ async def test_an_attempt_that_failed_is_taken_up_after_its_last_phase(dsn: str)
 async def test_a_chain_that_runs_last_is_taken_up_by_the_orchestrators_own_worker(dsn: str) -> None:
     """Its parameters are made anew for each attempt; what it saved is not in the orchestrator's memory."""
     phases = Phases(fail_after="two")
-    nodes = {"work": task("echo", "END"), "clean": task("phases", params={"n": "{{ job.status }}"}, retry=retry(2))}
+    nodes: dict[str, Any] = {
+        "work": task("echo", "END"),
+        "clean": task("phases", params={"n": "{{ job.status }}"}, retry=retry(2)),
+    }
     async with fleet(dsn, phases=phases.__call__) as running:
         owner = await running.orchestrator()
         await running.worker(owner=owner)
-        job_id = await running.submit(graph(nodes, start="work", **{"finally": ("clean",)}))
+        job_id = await running.submit(graph(nodes, start="work", finally_=("clean",)))
         await running.completed(job_id)
         assert (await running.nodes(job_id))["clean"]["output"] == {"done": PHASES, "attempt": 1}
     assert phases.ran == dict.fromkeys(PHASES, 1)
@@ -110,7 +113,7 @@ async def test_a_worker_that_stops_gives_back_a_task_at_its_next_checkpoint(dsn:
 
 
 async def test_a_thread_goes_on_when_its_checkpoint_is_stored_and_ends_at_one_when_its_worker_stops(dsn: str) -> None:
-    seen: list[int] = []
+    seen: list[str] = []
     at_two, go_on = threading.Event(), threading.Event()
 
     def work(ctx: HandlerContext) -> dict[str, Any]:
@@ -146,7 +149,7 @@ async def test_a_checkpoint_whose_files_are_gone_is_discarded_for_the_one_before
         for phase in ctx.remaining(PHASES):
             file = tmp_path / f"{phase}.bin"
             file.write_bytes(b"x")
-            ctx.checkpoint(phase, artifacts=[file])
+            ctx.checkpoint(phase, artifacts=[str(file)])
             if phase == "three" and ctx.retry_count == 0:
                 file.unlink()
                 raise OSError("the scratch disk died")

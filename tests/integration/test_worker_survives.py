@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -109,7 +110,7 @@ async def test_deaths_are_counted_across_owners_and_a_limit_of_retries_does_not_
         await running.worker()
         begun = "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE task_id = %s AND status = 'running'"
         for attempt in range(3):
-            await running.until(begun, lambda number=attempt: [f"{job_id}_work_{number}"])
+            await running.until(begun, partial(list, [f"{job_id}_work_{attempt}"]))
             owner.it.forget_all()
             await running.rows("UPDATE dagapp.dag_workers SET status = 'lost' WHERE status = 'active'")
         [job] = await running.ended(job_id)

@@ -33,6 +33,7 @@ from dagmaster.explain.facts import Kind
 from dagmaster.model import outcome, progress, retry
 from dagmaster.model.graph import NodeType
 from dagmaster.model.outcome import Outcome
+from dagmaster.model.retry import find_rule_against
 from dagmaster.model.states import NODE_COMPLETED, NODE_IN_FLIGHT, NODE_TERMINAL, EndedBy, NodeStatus
 from dagmaster.simulation import owners, stalls, store
 from dagmaster.simulation.ground import Violation
@@ -246,8 +247,7 @@ def retry_whatever_the_rules_say(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def know_only_the_class_and_not_its_bases(patch: pytest.MonkeyPatch) -> None:
-    original = failures.find_rule_against
-    patch.setattr(failures, "find_rule_against", lambda policy, error_types: original(policy, error_types[:1]))
+    patch.setattr(failures, "find_rule_against", lambda policy, error_types: find_rule_against(policy, error_types[:1]))
 
 
 @bug
@@ -445,11 +445,11 @@ def dispatch_while_paused(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def leave_tasks_of_a_paused_job_on_the_queue(patch: pytest.MonkeyPatch) -> None:
-    def pause(changes: ChangeSet, message: Pause) -> None:
+    def pause_only(changes: ChangeSet, message: Pause) -> None:
         pause.pause(changes, message)
         changes.holds_tasks = None
 
-    patch.setattr(deciding, "pause", pause)
+    patch.setattr(deciding, "pause", pause_only)
 
 
 @bug

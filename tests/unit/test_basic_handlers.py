@@ -2,6 +2,7 @@
 
 import random
 from time import perf_counter
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ BASIC = [
 
 
 def a_context(name, params=None, **fields) -> HandlerContext:
-    ids = {"task_id": "7_a_0", "job_id": 7, "node_id": "a"}
+    ids: dict[str, Any] = {"task_id": "7_a_0", "job_id": 7, "node_id": "a"}
     return HandlerContext(**ids, handler=name, params=params or {}, **fields)
 
 
@@ -45,7 +46,7 @@ async def test_echo_gives_its_params_back():
 
 
 async def test_echo_takes_steps_and_reports_each():
-    seen = []
+    seen: list[Any] = []
     result = await run("echo", {"steps": 3}, progress_sink=seen.append)
     names = ["step_1", "step_2", "step_3"]
     assert result.output == {"echoed_params": {"steps": 3}, "steps_completed": 3, "completed_steps": names}
@@ -53,7 +54,7 @@ async def test_echo_takes_steps_and_reports_each():
 
 
 async def test_echo_takes_the_time_of_its_steps_and_saves_each():
-    saved = []
+    saved: list[Any] = []
     began = perf_counter()
     result = await run("echo", {"steps": 3, "step_delay": 0.05}, checkpoint_sink=saved.append)
     assert perf_counter() - began >= 0.15
@@ -62,7 +63,7 @@ async def test_echo_takes_the_time_of_its_steps_and_saves_each():
 
 
 async def test_echo_goes_on_after_the_step_that_was_saved():
-    saved = []
+    saved: list[Any] = []
     result = await run("echo", {"steps": 3}, checkpoint_sink=saved.append, resumed_from=Checkpoint("step_2", {}))
     assert [one.phase for one in saved] == ["step_3"]
     assert result.output["completed_steps"] == ["step_1", "step_2", "step_3"]
@@ -115,7 +116,8 @@ async def test_flaky_echo_obeys_its_rate(rate, success):
 
 
 async def test_multi_phase_saves_a_checkpoint_after_each_phase():
-    saved, reported = [], []
+    saved: list[Any] = []
+    reported: list[Any] = []
     sinks = {"checkpoint_sink": saved.append, "progress_sink": reported.append}
     result = await run("multi_phase", {"phases": 3, "phase_seconds": 0}, **sinks)
     names = ["phase_1", "phase_2", "phase_3"]

@@ -82,7 +82,7 @@ def raising(error):
         ("text", {"result": "text"}),
         (HandlerResult.ok(), {}),
         (HandlerResult(success=True), {}),
-        (HandlerResult(success=True, output=Size(width=2)), {"width": 2, "height": 1}),
+        (HandlerResult(success=True, output=Size(width=2)), {"width": 2, "height": 1}),  # type: ignore[arg-type]
     ],
 )
 async def test_what_a_handler_returns_becomes_its_output(returned, output):
@@ -125,7 +125,7 @@ async def test_a_plain_function_runs_in_the_given_executor():
 
 
 async def test_a_plain_function_sees_the_callers_context_variables():
-    variable = contextvars.ContextVar("variable")
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     variable.set("seen")
     assert (await run(lambda ctx: variable.get())).output == {"result": "seen"}
 
@@ -334,7 +334,8 @@ async def test_a_timeout_around_the_call_stays_a_timeout():
 
 
 async def test_a_generator_checkpoints_reports_and_ends_with_its_last_result():
-    checkpoints, reports = [], []
+    checkpoints: list[Any] = []
+    reports: list[Any] = []
 
     async def handler(ctx):
         yield {"type": "checkpoint", "phase": "read", "data": {"rows": 3}}
@@ -502,10 +503,10 @@ async def test_a_call_whose_arguments_do_not_fit_is_told_apart_from_a_type_error
         return {}
 
     for function in (needs_more, needs_nothing):  # As a decorator leaves them that hides what it wraps.
-        function.__signature__ = inspect.signature(lambda ctx: None)
+        vars(function)["__signature__"] = inspect.signature(lambda ctx: None)
 
     def wrong_inside(ctx):
-        return len(5)
+        return len(5)  # type: ignore[arg-type]
 
     for function in (needs_more, needs_nothing):
         assert WRONG_CALL in (await run(function)).error_types

@@ -113,7 +113,12 @@ def test_a_single_huge_text_is_cut_too() -> None:
 
 def test_many_threads_may_write_at_once() -> None:
     log = TaskLog(MAX)
-    threads = [threading.Thread(target=lambda: [log.write("0123456789\n") for _ in range(1000)]) for _ in range(8)]
+
+    def write_lines() -> None:
+        for _ in range(1000):
+            log.write("0123456789\n")
+
+    threads = [threading.Thread(target=write_lines) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -191,7 +196,7 @@ def test_bytes_go_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(TypeError, match="takes str, not bytes"):
             sys.stdout.write(b"x")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="takes bytes, not str"):
-            buffer.write("x")  # type: ignore[arg-type]
+            buffer.write("x")  # type: ignore[call-overload]
     sys.stdout.flush()
     uninstall()
     assert (log.take(), raw.getvalue()) == (b"\x00\xff", b"outside\n")
@@ -200,7 +205,7 @@ def test_bytes_go_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_outside_of_tasks_the_streams_are_what_they_were(terminal: Callable[[], Terminal]) -> None:
     out = terminal()
     assert sys.stdout.isatty()
-    assert sys.stdout.getvalue() == ""  # type: ignore[attr-defined]
+    assert sys.stdout.getvalue() == ""  # type: ignore[union-attr]
     with capturing(TaskLog(MAX)):
         assert not sys.stdout.isatty()
     with pytest.raises(io.UnsupportedOperation):

@@ -162,7 +162,7 @@ def test_retries_and_failures_are_told(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_of_a_large_fan_out_only_the_quarters_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     def fan(done: int) -> JobView:
-        counts = {NodeStatus.COMPLETED: done, NodeStatus.RUNNING: 100 - done}
+        counts: dict[str, int] = {NodeStatus.COMPLETED: done, NodeStatus.RUNNING: 100 - done}
         return job(node("a", NodeStatus.COMPLETED, fan=FanView(counts, last_ended_at=NOW)))
 
     assert lines_of([fan(done) for done in range(101)], capsys) == [

@@ -47,7 +47,7 @@ def _own_handlers() -> Iterator[None]:
 
 async def test_a_signal_behind_a_stop_by_command_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(runtime.os, "_exit", ended.append)
+    monkeypatch.setattr(os, "_exit", ended.append)
     stop = runtime.stop_on_signals()
     stop.set()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -6,6 +6,8 @@ import pytest
 from dagmaster.model.timeline import WORDS, describe
 from dagmaster.store.tables import EVENT_TYPES
 
+TAKEN_OVER: dict[str, Any] = {"from": "1", "to": "2"}
+
 
 def event(kind: str, *, error: str | None = None, duration_ms: int | None = None, **data: Any) -> dict[str, Any]:
     return {
@@ -43,7 +45,7 @@ def test_an_event_without_data_can_be_told(kind: str) -> None:
         (event("node_failed", error="no", will_retry=False), "failed: no"),
         (event("node_retrying", attempt=1, max_retries=3, not_before=None), "attempt 2 of 4"),
         (event("node_skipped", reason="conditional_branch_not_taken"), "skipped: its branch was not taken"),
-        (event("job_taken_over", to="2", **{"from": "1"}), "taken over by orchestrator 2 from 1"),
+        (event("job_taken_over", **TAKEN_OVER), "taken over by orchestrator 2 from 1"),
         (event("something_new", x=1), "something new"),
     ],
 )

@@ -1,17 +1,21 @@
 """What a workflow leaves open is written into it before it is pinned."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from dagmaster.authoring.defaults import settle_defaults
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.workflow import ChildTask, EndNode, FanInNode, FanOutNode, Node, StartNode, TaskNode, Workflow
+from dagmaster.model.workflow import ChildTask, EndNode, FanInNode, FanOutNode, StartNode, TaskNode, Workflow
+
+Settled = TypeVar("Settled", TaskNode, FanOutNode, FanInNode)
 
 
-def settled(node: Node, **options: Any) -> Node:
+def settled(node: Settled, **options: Any) -> Settled:
     nodes = {"START": StartNode(next=("a",)), "a": node, "END": EndNode()}
     workflow = Workflow(workflow_id="w", name="w", nodes=nodes)
-    given = {"handler_timeouts": {"quick": 5.0}, "timeout_seconds": 60.0, "max_retries": 2, **options}
-    return settle_defaults(workflow, **given).nodes["a"]
+    given: dict[str, Any] = {"handler_timeouts": {"quick": 5.0}, "timeout_seconds": 60.0, "max_retries": 2, **options}
+    outcome = settle_defaults(workflow, **given).nodes["a"]
+    assert isinstance(outcome, type(node))
+    return outcome
 
 
 def test_a_nodes_own_timeout_wins_over_its_handlers_and_that_over_the_setting() -> None:

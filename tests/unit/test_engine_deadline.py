@@ -1,6 +1,7 @@
 """A job ends by its deadline: the one of its workflow, or the operator's default."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from engine_bench import JOB, NO_RETRY, Bench, end, task
@@ -12,7 +13,7 @@ from dagmaster.model.workflow import ApprovalNode, Node, WaitNode
 RULES = Rules(default_job_timeout_seconds=100)
 
 
-def working(**nodes: Node) -> Bench:
+def working(**nodes: Any) -> Bench:
     return Bench(rules=RULES, **{"a": task(timeout_seconds=1000), **nodes}, end=end("a", *nodes)).start()
 
 
@@ -55,7 +56,7 @@ def test_the_default_is_not_for_jobs_that_may_wait(node: Node) -> None:
 
 
 def test_what_cleans_up_runs_after_the_deadline() -> None:
-    nodes = {"a": task(retry=NO_RETRY), "end": end("a"), "clean": task(retry=NO_RETRY)}
+    nodes: dict[str, Any] = {"a": task(retry=NO_RETRY), "end": end("a"), "clean": task(retry=NO_RETRY)}
     bench = Bench(rules=RULES, chains={"finally": ("clean",)}, **nodes).start()
     bench.wait(100)
     assert (bench.status, bench.waiting) == (JobStatus.RUNNING, [f"{JOB}_clean_0"])

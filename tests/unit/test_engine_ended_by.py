@@ -1,6 +1,7 @@
 """How a node ended is a value: no text that a handler writes is taken for what the engine says."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, end, fan_out, task
@@ -97,7 +98,12 @@ def test_another_attempt_forgets_how_the_last_one_ended() -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_last_chain_ends_its_job_whatever_its_handler_says(text: str) -> None:
     """With `withdrawn: ` the job stayed running for a day."""
-    nodes = {"a": task(retry=NO_RETRY), "end": end("a"), "clean": task(retry=NO_RETRY), "more": task("clean")}
+    nodes: dict[str, Any] = {
+        "a": task(retry=NO_RETRY),
+        "end": end("a"),
+        "clean": task(retry=NO_RETRY),
+        "more": task("clean"),
+    }
     bench = Bench(chains={"finally": ("clean",)}, **nodes).start()
     bench.fail("a", text)
     bench.fail("clean", text)

@@ -4,7 +4,7 @@ from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_
 
 from dagmaster.engine.change_set import MAX_ERROR_LENGTH, Rules
 from dagmaster.engine.decide import decide
-from dagmaster.engine.messages import Cancel, Expand, Load, TimerDue, TimerKind
+from dagmaster.engine.messages import Cancel, Expand, Load, Message, TimerDue, TimerKind
 from dagmaster.model.states import JobStatus, NodeStatus
 
 FAILED, SKIPPED = NodeStatus.FAILED, NodeStatus.SKIPPED
@@ -49,7 +49,7 @@ def test_nothing_moves_after_the_end():
     bench = broad()
     bench.fail("a")
     rows = dict(bench.store.nodes)
-    messages = [
+    messages: list[Message] = [
         Load(),
         Expand("f"),
         Cancel(),

@@ -1,5 +1,7 @@
 """What may fail without its job, and the chains that run when all else has ended."""
 
+from typing import Any
+
 import pytest
 from engine_bench import AT_ONCE, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
 
@@ -12,9 +14,9 @@ COMPLETED, FAILED, SKIPPED, PENDING = NodeStatus.COMPLETED, NodeStatus.FAILED, N
 LAST = {"on_failure": ("alarm",), "finally": ("clean",)}
 
 
-def guarded(**nodes: object) -> Bench:
+def guarded(**nodes: Any) -> Bench:
     """`a`, then `b`; an alarm of two steps, and one that cleans up."""
-    parts = {
+    parts: dict[str, Any] = {
         "a": task(retry=NO_RETRY),
         "b": task("a", retry=NO_RETRY),
         "end": end("b"),

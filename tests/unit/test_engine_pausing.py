@@ -1,6 +1,7 @@
 """A paused job starts nothing, loses nothing, and goes on where it stood."""
 
 from datetime import timedelta
+from typing import Any
 
 from engine_bench import AT_ONCE, JOB, NO_RETRY, START, Bench, choose, end, fan_out, task
 
@@ -14,12 +15,12 @@ SLOWLY = RetryPolicy(max_attempts=3, initial_delay_seconds=10)
 DAY = 24 * 3600.0
 
 
-def chain(rules: Rules | None = None, **fields: object) -> Bench:
+def chain(rules: Rules | None = None, **fields: Any) -> Bench:
     fields = {"retry": AT_ONCE} | fields
     return Bench(None, rules, a=task(**fields), b=task("a", **fields), end=end("b"))
 
 
-def children(count: int, **fields: object) -> Bench:
+def children(count: int, **fields: Any) -> Bench:
     return Bench({"items": list(range(count))}, f=fan_out("{{ inputs.items }}", **fields), end=end("f")).start()
 
 
@@ -67,7 +68,12 @@ def test_a_paused_job_does_not_end_before_it_goes_on():
 
 
 def test_a_conditional_does_not_choose_while_its_job_is_paused():
-    nodes = {"a": task(), "c": choose("inputs.n", "a", is_3=("x",), default=("y",)), "x": task(), "y": task()}
+    nodes: dict[str, Any] = {
+        "a": task(),
+        "c": choose("inputs.n", "a", is_3=("x",), default=("y",)),
+        "x": task(),
+        "y": task(),
+    }
     bench = Bench({"n": 3}, **nodes, end=end("x", "y")).start()
     bench.pause()
     bench.complete("a")
@@ -224,7 +230,7 @@ def test_a_paused_job_can_be_cancelled_and_can_fail():
 
 
 def test_a_full_queue_holds_back_only_its_own_tasks():
-    nodes = {"a": task(), "b": task("a"), "other": task().model_copy(update={"queue": "other"})}
+    nodes: dict[str, Any] = {"a": task(), "b": task("a"), "other": task().model_copy(update={"queue": "other"})}
     bench = Bench(None, Rules(closed_queues={"tasks"}), **nodes, end=end("b", "other")).start()
     assert bench.waiting == [f"{JOB}_other_0"]
     bench.open_queue()

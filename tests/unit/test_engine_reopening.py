@@ -1,6 +1,7 @@
 """A failed job goes on where it stood: what succeeded is kept, what failed is tried again."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, choose, end, fan_in, fan_out, task
@@ -15,7 +16,7 @@ COMPLETED, PENDING = NodeStatus.COMPLETED, NodeStatus.PENDING
 SLOWLY = RetryPolicy(max_attempts=3, initial_delay_seconds=100)
 
 
-def chain(**fields: object) -> Bench:
+def chain(**fields: Any) -> Bench:
     fields = {"retry": NO_RETRY} | fields
     return Bench(a=task(**fields), b=task("a", **fields), c=task("b", **fields), end=end("c")).start()
 
@@ -86,7 +87,7 @@ def test_a_permanent_failure_can_be_tried_again_by_hand():
 
 
 def test_siblings_that_were_withdrawn_are_tried_again():
-    nodes = {name: task(retry=NO_RETRY) for name in ("a", "b", "c")}
+    nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b", "c")}
     bench = Bench(**nodes, end=end("a", "b", "c")).start()
     bench.begin("b")
     bench.fail("a")
@@ -119,7 +120,7 @@ def test_a_result_that_comes_between_the_failure_and_the_retry_changes_nothing()
 
 
 def test_a_branch_that_was_not_taken_stays_skipped():
-    nodes = {
+    nodes: dict[str, Any] = {
         "c": choose("inputs.n", is_3=("x",), default=("y",)),
         "x": task(retry=NO_RETRY),
         "y": task(retry=NO_RETRY),
@@ -137,7 +138,7 @@ def test_a_branch_that_was_not_taken_stays_skipped():
 
 
 def test_a_branch_that_was_not_chosen_yet_is_open_again():
-    nodes = {"a": task(retry=NO_RETRY), "c": choose("inputs.n", "a", is_3=("x",), default=("y",))}
+    nodes: dict[str, Any] = {"a": task(retry=NO_RETRY), "c": choose("inputs.n", "a", is_3=("x",), default=("y",))}
     bench = Bench({"n": 3}, **nodes, x=task(), y=task(), end=end("x", "y")).start()
     bench.fail("a")
     bench.retry()
@@ -147,7 +148,7 @@ def test_a_branch_that_was_not_chosen_yet_is_open_again():
 
 
 def test_any_of_goes_on_with_the_member_that_had_completed():
-    nodes = {name: task(retry=NO_RETRY) for name in ("a", "b", "x")}
+    nodes: dict[str, Any] = {name: task(retry=NO_RETRY) for name in ("a", "b", "x")}
     bench = Bench(**nodes, c=task(any_of=("a", "b")), end=end("c", "x")).start()
     bench.complete("a")
     assert bench.of("c") is DISPATCHED

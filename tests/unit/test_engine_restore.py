@@ -1,6 +1,7 @@
 """The rows are all that counts: what is read from them goes on exactly as what was in memory."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from engine_bench import AT_ONCE, Bench, choose, end, fan_in, fan_out, task
@@ -10,7 +11,7 @@ from dagmaster.model.states import NODE_IN_FLIGHT, JobStatus, NodeStatus
 from dagmaster.simulation import owners
 from dagmaster.simulation.run import prepare
 
-NODES = {
+NODES: dict[str, Any] = {
     "a": task(retry=AT_ONCE),
     "route": choose("nodes.a.output.n", "a", is_1=("b",), default=("c",)),
     "b": task(retry=AT_ONCE),

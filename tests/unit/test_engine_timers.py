@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, end, fan_out, task
@@ -10,13 +11,13 @@ from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
-from dagmaster.model.workflow import ApprovalNode, Node, WaitNode
+from dagmaster.model.workflow import ApprovalNode, WaitNode
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 
 
-def one(rules: Rules | None = None, **fields: object) -> Bench:
+def one(rules: Rules | None = None, **fields: Any) -> Bench:
     return Bench(None, rules, a=task(**({"retry": AT_ONCE} | fields)), end=end("a")).start()
 
 
@@ -141,7 +142,7 @@ PATIENT: dict[str, Callable[[Bench], object]] = {
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_the_order_of_timers_that_are_due_at_once_cannot_matter(name: str, late_seconds: float, is_reversed: bool):
     """A wait that was longer than the limit failed its job in the moment in which it should have woken."""
-    nodes: dict[str, Node] = {
+    nodes: dict[str, Any] = {
         "wait": WaitNode(seconds=20),
         "approval": ApprovalNode(message="?", timeout_seconds=20, allow_failure=True),
         "retry": task(retry=RetryPolicy(max_attempts=1)),

@@ -131,7 +131,7 @@ def test_of_any_the_soonest_counts_that_is_not_skipped() -> None:
 
 
 def spread(items: int, since: float | None = None, **counts: int) -> NodeStanding:
-    numbers = {NodeStatus(status): number for status, number in counts.items()}
+    numbers: dict[str, int] = {NodeStatus(status): number for status, number in counts.items()}
     newest = ago(since) if since is not None else None
     return NodeStanding(DONE, fan=FanStanding(items, numbers, newest_started_at=newest))
 

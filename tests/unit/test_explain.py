@@ -76,7 +76,12 @@ def test_a_node_waits_for_one_of_any_of_until_one_has_completed():
 
 
 def test_a_node_that_will_be_skipped_says_so():
-    nodes = {"c": choose("inputs.n", is_3=("x",), default=("y",)), "x": task(), "y": task(), "slow": task()}
+    nodes: dict[str, Any] = {
+        "c": choose("inputs.n", is_3=("x",), default=("y",)),
+        "x": task(),
+        "y": task(),
+        "slow": task(),
+    }
     bench = Bench({"n": 3}, **nodes, lost=task("slow", any_of=("y",)), end=end("lost", "x")).start()
     found = why(bench, "lost")
     assert found.sentence == "Node `lost` waits for `slow` (queued) and will then be skipped."
@@ -233,7 +238,11 @@ def test_a_task_that_was_just_taken_is_about_to_run_unless_nobody_hears_of_it():
 
 
 def test_what_has_ended_tells_why_and_who_was_the_cause():
-    nodes = {"c": choose("inputs.n", is_3=("x",), default=("y",)), "x": task(retry=NO_RETRY), "y": task()}
+    nodes: dict[str, Any] = {
+        "c": choose("inputs.n", is_3=("x",), default=("y",)),
+        "x": task(retry=NO_RETRY),
+        "y": task(),
+    }
     bench = Bench({"n": 3}, **nodes, z=task("y"), w=task(), last=task("x"), end=end("last", "z", "w")).start()
     bench.now += timedelta(seconds=5)
     bench.fail("x", "disk full")

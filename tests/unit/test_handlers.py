@@ -7,6 +7,7 @@ import logging
 import threading
 from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -58,7 +59,7 @@ def test_progress_without_a_sink_stays_on_the_context():
 
 
 def test_progress_goes_to_the_sink():
-    seen = []
+    seen: list[Any] = []
     a_context(progress_sink=seen.append).progress(1)
     assert seen == [Progress(1.0, None, "")]
 
@@ -73,7 +74,12 @@ def test_progress_from_many_threads_reaches_the_sink_one_call_at_a_time():
         inside.pop()
 
     ctx = a_context(progress_sink=sink)
-    threads = [threading.Thread(target=lambda: [ctx.progress(n) for n in range(200)]) for _ in range(8)]
+
+    def report():
+        for n in range(200):
+            ctx.progress(n)
+
+    threads = [threading.Thread(target=report) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -91,7 +97,7 @@ def test_progress_that_is_no_number_is_dropped(current, total):
 
 def test_progress_that_is_not_numeric_fails_where_it_is_reported():
     with pytest.raises(ValueError):
-        a_context().progress("half")
+        a_context().progress("half")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -115,14 +121,15 @@ def test_a_checkpoint_without_a_sink_stays_on_the_context():
 
 
 def test_a_checkpoint_is_a_copy():
-    seen, done = [], [1]
+    seen: list[Any] = []
+    done = [1]
     a_context(checkpoint_sink=seen.append).checkpoint("load", {"done": done})
     done.append(2)
     assert seen == [Checkpoint("load", {"done": [1]})]
 
 
 def test_a_checkpoint_in_a_thread_waits_until_it_is_stored():
-    stored = Future()
+    stored: Future[Any] = Future()
     ctx = a_context(checkpoint_sink=lambda _: stored)
     threading.Timer(0.05, stored.set_result, [None]).start()
     ctx.checkpoint("load")
@@ -130,7 +137,7 @@ def test_a_checkpoint_in_a_thread_waits_until_it_is_stored():
 
 
 async def test_a_checkpoint_in_a_coroutine_is_awaited():
-    stored = Future()
+    stored: Future[Any] = Future()
     saving = a_context(checkpoint_sink=lambda _: stored).checkpoint("load")
     asyncio.get_running_loop().call_later(0.05, stored.set_result, None)
     await saving
@@ -138,14 +145,14 @@ async def test_a_checkpoint_in_a_coroutine_is_awaited():
 
 
 def test_a_refused_checkpoint_tells_its_handler():
-    stored = Future()
+    stored: Future[Any] = Future()
     stored.set_exception(TaskOver("task 7_a_0 is over"))
     with pytest.raises(TaskOver):
         a_context(checkpoint_sink=lambda _: stored).checkpoint("load")
 
 
 def test_when_the_worker_stops_the_next_checkpoint_is_the_last():
-    seen = []
+    seen: list[Any] = []
     ctx = a_context(checkpoint_sink=seen.append)
     ctx.checkpoint("one")
     ctx.stopping.set()
@@ -167,7 +174,7 @@ def test_what_remains_lies_behind_the_phase_that_was_reached(reached, left):
 
 
 def test_an_artifact_must_be_there_when_its_checkpoint_is_saved(tmp_path):
-    seen = []
+    seen: list[Any] = []
     ctx = a_context(checkpoint_sink=seen.append)
     with pytest.raises(Invalid, match="is not there"):
         ctx.checkpoint("load", artifacts=[str(tmp_path / "absent.tif")])
@@ -292,7 +299,7 @@ def test_async_functions_and_generators_run_in_the_loop_unless_asked_otherwise()
 
     def plain(ctx): ...
 
-    functions = [coroutine, generator, Callable(), functools.partial(coroutine), plain]
+    functions: list[Any] = [coroutine, generator, Callable(), functools.partial(coroutine), plain]
     assert [Handler("x", one).in_loop for one in functions] == [True, True, True, True, False]
     assert [Handler("x", one, isolation="thread").in_loop for one in functions] == [False] * 5
 

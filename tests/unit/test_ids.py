@@ -147,7 +147,7 @@ def test_forked_children_and_their_parent_never_draw_the_same():
 
 
 def test_a_child_forked_while_another_thread_holds_the_lock_can_draw():
-    generator = new_id.__self__
+    generator = new_id.__self__  # type: ignore[attr-defined]
     with generator._lock:
         child = os.fork()
         if child == 0:

@@ -25,7 +25,8 @@ class Remembered(Bench):
 
 
 def run(memory: InstanceStats, *, succeeds: bool = True) -> Remembered:
-    bench = Remembered(memory, work=task(retry=NO_RETRY), end=end("work")).start()
+    bench = Remembered(memory, work=task(retry=NO_RETRY), end=end("work"))
+    bench.start()
     bench.wait(2)
     bench.begin("work")
     bench.wait(3)

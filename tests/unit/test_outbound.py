@@ -3,6 +3,7 @@ import hmac
 from collections.abc import Sequence
 from hashlib import sha256
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,8 @@ class Names:
     """A resolver that says something else each time."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
-        self.answers, self.asked = list(answers), []
+        self.answers = list(answers)
+        self.asked: list[Any] = []
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         self.asked.append((host, port))

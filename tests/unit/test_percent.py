@@ -132,7 +132,7 @@ class World:
     def standing(self) -> JobStanding:
         nodes = [plain(status) for status in self.plain]
         for status, items, children in zip(self.fans, self.items, self.children, strict=True):
-            counts = {state: children.count(state) for state in children}
+            counts: dict[str, int] = {state: children.count(state) for state in children}
             nodes.append(NodeStanding(status, fan=FanStanding(items, counts) if children else None))
         return JobStanding(JobStatus.RUNNING, NOW, {str(at): node for at, node in enumerate(nodes)})
 

@@ -109,9 +109,9 @@ def test_the_same_said_twice_is_said_once():
 def test_two_lists_are_python_s_own_type_error():
     a, b = tasks("a b")
     with pytest.raises(TypeError, match="unsupported operand"):
-        _ = [a] >> [b]
+        _ = [a] >> [b]  # type: ignore[operator]
     with pytest.raises(TypeError, match="unsupported operand"):
-        _ = [a] << [b]
+        _ = [a] << [b]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("other", ["b", 3, None, {"b": 1}])
@@ -377,7 +377,7 @@ def graphs(draw: st.DrawFn) -> list[Item]:
             groups[draw(st.integers(0, n - 1))].add(group)
     leaves = [task(f"t{n}") for n in range(draw(st.integers(1, 8)))]
     for leaf in leaves:
-        if groups and draw(st.booleans()):
+        if bool(groups) and draw(st.booleans()):
             draw(st.sampled_from(groups)).add(leaf)
     everything: list[Item] = [*groups, *leaves]
     for _ in range(draw(st.integers(0, 12))):
@@ -437,7 +437,8 @@ def test_the_engine_runs_them_in_the_order_that_the_rules_say(everything: list[I
         bench.send(message)
     bench.complete("entry", {"result": None})
     labels = {node.node_id: node.label for node in made.nodes if node.type == "task"}
-    before, done = must_wait(everything), set()
+    before = must_wait(everything)
+    done: set[str] = set()
     while bench.waiting:
         ready = [one.removeprefix(f"{BENCH_JOB}_").rpartition("_")[0] for one in bench.waiting]
         for node_id in ready:

@@ -1,17 +1,20 @@
 """What map and reduce make of a list, before any of it runs."""
 
+from typing import Any
+
 import pytest
 
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent
 from dagmaster.model.added import awaited
+from dagmaster.model.params import FIRST_PARAMETER
 from dagmaster.python.apply_items import create_task
 from dagmaster.python.graphs import Task
 from dagmaster.python.map_reduce import map as map_chunks
 from dagmaster.python.map_reduce import reduce as reduce_layers
 from dagmaster.python.node_plans import Planner
 from dagmaster.python.plans import Numbers
-from dagmaster.python.signatures import FIRST_PARAMETER, Signature
+from dagmaster.python.signatures import Signature
 from dagmaster.python.tasks import task
 from dagmaster.python.values import ObjectRef, ViewRef
 
@@ -25,7 +28,7 @@ def work(rows: list[int], factor: int = 1) -> int:
 def alone() -> None: ...
 
 
-def arguments(group) -> list[dict]:
+def arguments(group) -> list[dict[str, Any]]:
     return [one.kwargs for one in group.tasks() if one is not group.result]
 
 
@@ -73,7 +76,7 @@ def test_results_of_others_can_be_mapped_one_by_one_but_not_cut():
     assert [len(one["rows"]) for one in arguments(group)] == [2, 1]
     assert awaited(planned(*parts, group).nodes[3]) == ("entry.1", "entry.2")
     with pytest.raises(Invalid, match="map it in a task that gets it"):
-        map_chunks(work, parts[0])
+        map_chunks(work, parts[0])  # type: ignore[arg-type]
 
 
 def test_reduce_makes_layers_until_one_is_left():
@@ -111,7 +114,8 @@ def test_only_a_function_with_a_first_parameter_can_be_mapped(callback):
 
 
 def test_a_name_that_is_known_here_can_be_mapped():
-    assert map_chunks(work.handler, [1]).items[0].handler == work.handler
+    [mapped, *_] = map_chunks(work.handler, [1]).items
+    assert isinstance(mapped, Task) and mapped.handler == work.handler
 
 
 def test_a_name_that_only_workers_know_is_mapped_by_its_place():

@@ -242,7 +242,7 @@ def test_parameters_are_inputs() -> None:
         h: Colour = Colour.RED,
         i: Literal["x", "y"] = "x",
         j: int | float = 1,
-        k=2.5,  # type: ignore[no-untyped-def]
+        k=2.5,
         m: Annotated[int, Field(ge=1, le=9)] = 5,
     ) -> None:
         clean([a, b, c, d, e, f, g, h, i, j, k, m])
@@ -264,7 +264,7 @@ def test_parameters_are_inputs() -> None:
 
 
 def test_a_parameter_without_a_type_is_refused() -> None:
-    def untyped(x) -> None:  # type: ignore[no-untyped-def]
+    def untyped(x) -> None:
         clean(x)
 
     with pytest.raises(Misconfigured, match=r"parameter 'x' .* needs a type that an input can have; annotate it"):

@@ -256,7 +256,7 @@ def test_a_file_that_is_not_text_is_named(name):
 
 def test_settings_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
-        load_settings().max_nodes = 1
+        load_settings().max_nodes = 1  # type: ignore[misc]
 
 
 def test_templates_see_only_variables_with_the_prefix(monkeypatch):

@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -168,7 +169,7 @@ def test_a_folder_that_cannot_be_made_is_replaced_by_ones_own(monkeypatch: pytes
     monkeypatch.setenv("HOME", str(tmp_path))
 
     def chosen(log_dir: Path) -> Path:
-        given = {"log_dir": log_dir, "database_url": SecretStr("postgresql://server/db")}
+        given: dict[str, Any] = {"log_dir": log_dir, "database_url": SecretStr("postgresql://server/db")}
         return logs_dir(Settings.model_construct({"database_url"}, **given))
 
     assert chosen(tmp_path / "var" / "log") == tmp_path / "var" / "log"

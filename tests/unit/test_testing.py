@@ -227,7 +227,7 @@ def test_an_unknown_handler_is_named() -> None:
 def test_all_names_can_be_imported_and_no_other() -> None:
     assert all(getattr(dagmaster.testing, name) for name in dagmaster.testing.__all__)
     with pytest.raises(AttributeError, match="nonsense"):
-        dagmaster.testing.nonsense  # type: ignore[attr-defined]  # noqa: B018
+        dagmaster.testing.nonsense  # noqa: B018
 
 
 def test_who_does_not_use_the_plugin_imports_next_to_nothing() -> None:

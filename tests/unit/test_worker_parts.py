@@ -176,4 +176,4 @@ async def test_a_checkpoint_over_the_limit_is_refused_with_its_artifacts_counted
     with pytest.raises(TooLong, match="the data of the checkpoint half is 159 bytes, the limit is 100"):
         keep(Checkpoint("half", {"n": "x" * 151}))
     with pytest.raises(TooLong, match="artifacts of the checkpoint half"):
-        keep(Checkpoint("half", {"n": "x" * 50}, artifacts=[{"path": "y" * 60}]))
+        keep(Checkpoint("half", {"n": "x" * 50}, artifacts=({"path": "y" * 60},)))

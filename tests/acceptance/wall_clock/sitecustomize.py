@@ -10,7 +10,8 @@ import time
 from typing import Any
 
 ahead = 0.0
-real_datetime, real_time = datetime.datetime, time.time
+real_datetime = datetime.datetime
+real_time = time.time
 
 
 class WallClock(type):
