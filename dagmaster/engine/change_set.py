@@ -1,4 +1,4 @@
-"""What one batch of messages does to one job: moves, and the rows that follow from them."""
+"""What one batch of messages does to one job: the rows that must be written."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,25 +8,11 @@ from random import Random
 from typing import Any
 
 from dagmaster.engine.messages import Message, TimerKind
-from dagmaster.engine.state import FanState, JobState, NodeState, is_executed, kept_output
+from dagmaster.engine.state import FanState, JobState, NodeState, kept_output
 from dagmaster.engine.values import LoadedValues, StoredValue, Value
-from dagmaster.errors import IllegalMove
 from dagmaster.model.added import AddedDependency, AddedGroup
 from dagmaster.model.retry import RetryPolicy
-from dagmaster.model.states import (
-    NODE_DISPATCHED,
-    NODE_FAILED,
-    NODE_IN_FLIGHT,
-    NODE_STARTED,
-    NODE_SUCCESSFUL,
-    NODE_TERMINAL,
-    EndedBy,
-    EventStatus,
-    JobStatus,
-    Move,
-    NodeStatus,
-    TaskStatus,
-)
+from dagmaster.model.states import EndedBy, EventStatus, TaskStatus
 from dagmaster.model.workflow import DEFAULT_TIMEOUT_SECONDS
 
 MAX_ERROR_LENGTH = 2000
@@ -124,7 +110,7 @@ class Timer:
 
 @dataclass(slots=True)
 class ChangeSet:
-    """The engine's working paper for one job: it moves the job in memory and notes what must be written."""
+    """The engine's working paper for one job: what must be written after its transitions in memory."""
 
     job: JobState
     now: datetime
@@ -171,6 +157,11 @@ class ChangeSet:
             fan.items = None
         self.loaded, self.scope = LoadedValues(), None
 
+    def touch(self, node: NodeState) -> None:
+        """Its row is to be written; that of a node which is created here is written anyway."""
+        if node.node_id not in self.created:
+            self.touched[node.node_id] = node
+
     def note(
         self,
         event_type: str,
@@ -178,12 +169,25 @@ class ChangeSet:
         node: NodeState | None = None,
         *,
         error: str | None = None,
-        duration_ms: int | None = None,
         source_app: str = "orchestrator",
         checkpoint_name: str | None = None,
         **data: Any,
     ) -> None:
         """Write a line into the timeline."""
+        self.record(event_type, status, node, data or None, error, None, source_app, checkpoint_name)
+
+    def record(
+        self,
+        event_type: str,
+        status: EventStatus,
+        node: NodeState | None,
+        data: Mapping[str, Any] | None,
+        error: str | None,
+        duration_ms: int | None,
+        source_app: str,
+        checkpoint_name: str | None = None,
+    ) -> None:
+        """As `note` does, with the data as they are: there is a line for each move of each node."""
         self.events.append(
             Event(
                 self.job.job_id,
@@ -192,63 +196,13 @@ class ChangeSet:
                 self.now,
                 node.node_id if node else None,
                 self.job.task_id(node) if node and node.dispatched_at else None,
-                data or None,
+                data,
                 error[:MAX_ERROR_LENGTH] if error else None,
                 duration_ms,
                 source_app,
                 checkpoint_name,
             )
         )
-
-    def move_job(self, move: Move[JobStatus], *, error: str | None = None, **data: Any) -> None:
-        """The one place where a job's status is set."""
-        if self.job.status not in move.sources:
-            raise IllegalMove(f"{move.event}: job {self.job.job_id} is {self.job.status}")
-        self.job.status = move.target
-        self.job_touched = True
-        self.note(move.event, move.status, error=error, **data)
-
-    def move_node(
-        self,
-        node: NodeState,
-        move: Move[NodeStatus],
-        *,
-        status: EventStatus | None = None,
-        ended_by: EndedBy | None = None,
-        **event: Any,
-    ) -> None:
-        """The one place where a node's status is set, and how it ended. The counters of open nodes follow from it."""
-        if node.status not in move.sources:
-            raise IllegalMove(f"{move.event}: node {node.node_id} of job {self.job.job_id} is {node.status}")
-        was, node.status = node.status, move.target
-        node.ended_by = ended_by or move.ended_by
-        if node.ended_by is not None:
-            event["ended_by"] = node.ended_by
-        self._count(node, was)
-        self.job.last_progress_at = self.now
-        if node.node_id in self.job.awaited and node.status in NODE_SUCCESSFUL:
-            self.given.append(node)
-        if node.node_id not in self.created:
-            self.touched[node.node_id] = node
-        self.note(move.event, status or move.status, node, **event)
-
-    def _count(self, node: NodeState, was: NodeStatus) -> None:
-        opened = (node.status not in NODE_TERMINAL) - (was not in NODE_TERMINAL)
-        if opened:
-            self.job.count_open(node, opened)
-        if node.parent is not None:
-            fan = self.job.fans[node.parent]
-            fan.open += opened
-            fan.in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
-            if fan.waiting and node.status in NODE_TERMINAL:  # Its place, or the one it failed to take, is free.
-                self.ready.append(self.job.nodes[fan.waiting.popleft()])
-
-    def begin(self, node: NodeState) -> None:
-        """The engine itself is the worker of this node."""
-        node.dispatched_at = node.started_at = self.now
-        node.not_before = None
-        self.move_node(node, NODE_DISPATCHED)
-        self.move_node(node, NODE_STARTED)
 
     def close_task(self, node: NodeState) -> None:
         """Its attempt is over: nothing of it may stay on a queue or count as running."""
@@ -259,18 +213,8 @@ class ChangeSet:
         if node.started_at is None or node.started_at == self.now:  # As far as the rows know, it still waits.
             self.closed_waiting.append(task_id)
 
-    def fail(self, node: NodeState, error: str, ended_by: EndedBy = EndedBy.FAILURE, **event: Any) -> None:
-        """End the attempt; whether another follows is for the caller to decide."""
-        if node.status in NODE_IN_FLIGHT and is_executed(node):
-            self.close_task(node)
-        elif node.status is NodeStatus.RUNNING and node.spec.child_job is not None:
-            self._call_off(node)
-        node.error = error[:MAX_ERROR_LENGTH]
-        node.completed_at = self.now
-        node.result_of = None
-        self.move_node(node, NODE_FAILED, ended_by=ended_by, error=error, **event)
-
-    def _call_off(self, node: NodeState) -> None:
+    def cancel_child(self, node: NodeState) -> None:
+        """The job that the node has started is no longer wanted."""
         task_id = self.job.task_id(node)
         self.calls.pop(task_id, None)
         self.cancelled_children.append(task_id)

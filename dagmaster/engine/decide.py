@@ -40,8 +40,8 @@ from dagmaster.engine.reports import (
     accept_failed,
     accept_lost,
     accept_started,
-    begin,
     ignore,
+    start_task,
 )
 from dagmaster.engine.results import pass_results
 from dagmaster.engine.state import JobState
@@ -150,4 +150,4 @@ def _obey(
 
 def claim_here(changes: ChangeSet, dispatch: Dispatch, worker_id: str) -> None:
     """A worker in the owner's process takes the task in the very transaction that dispatches it."""
-    begin(changes, dispatch.node, worker_id)
+    start_task(changes, dispatch.node, worker_id)

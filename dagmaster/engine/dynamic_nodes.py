@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import orjson
 
+from dagmaster.engine import transitions
 from dagmaster.engine.added_node import encode_definition, state_of
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import is_dead, is_ready, make_ready, skip
+from dagmaster.engine.edges import is_dead, is_ready, make_ready
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.job_end import start_job
 from dagmaster.engine.messages import TasksAdded
 from dagmaster.engine.node_start import start
-from dagmaster.engine.reports import begin, find_current
+from dagmaster.engine.reports import find_current, start_task
 from dagmaster.engine.results import REFUSED, waits_for
 from dagmaster.engine.state import JobState, NodeState, count_edge, follow, is_live, is_settled, unfollow
 from dagmaster.errors import Invalid
@@ -24,7 +25,6 @@ from dagmaster.model.added import AddedDependency, AddedNode, awaited, may_add
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.states import (
     NODE_IN_FLIGHT,
-    NODE_REOPENED,
     NODE_TERMINAL,
     EventStatus,
     JobStatus,
@@ -42,7 +42,7 @@ def accept_added(changes: ChangeSet, message: TasksAdded) -> None:
         if adder is None or adder.status not in NODE_IN_FLIGHT or adder.result_of is not None:
             return
         if adder.status is NodeStatus.DISPATCHED:  # That it adds proves that it runs.
-            begin(changes, adder, message.worker_id)
+            start_task(changes, adder, message.worker_id)
     try:
         _check(changes, adder, message)
     except Invalid as error:
@@ -184,12 +184,12 @@ def _add_again(changes: ChangeSet, adder: NodeState | None, node: NodeState, giv
     fresh = _new_state(changes, adder, given)
     for name in node.spec.all_of:
         unfollow(changes.job.nodes[name], node)
-    node.spec, node.max_retries = fresh.spec, node.attempt + fresh.max_retries
+    node.spec = fresh.spec
+    transitions.allow_retries(node, fresh.max_retries)
     if fresh.has_params:
         node.params, node.has_params = fresh.params, True
     node.definition = encode_definition(given, node)
-    node.completed_at = None
-    changes.move_node(node, NODE_REOPENED)
+    transitions.reopen(changes, node)
     node.all_open, node.live = len(node.spec.all_of), 0
     _connect(changes.job, node, node.spec.all_of)
     _set_off(changes, node)
@@ -201,8 +201,7 @@ def _wait_for_more(changes: ChangeSet, node: NodeState, given: AddedNode) -> Non
         return
     node.spec = replace(node.spec, all_of=(*node.spec.all_of, *more))
     node.definition = encode_definition(given, node)
-    if node.node_id not in changes.created:
-        changes.touched[node.node_id] = node
+    changes.touch(node)
     node.all_open += len(more)
     _connect(changes.job, node, more)
     _set_off(changes, node)
@@ -221,4 +220,4 @@ def _set_off(changes: ChangeSet, node: NodeState) -> None:
     if is_ready(node):
         make_ready(changes, node)
     elif is_dead(node):
-        skip(changes, node, "conditional_branch_not_taken")
+        transitions.skip(changes, node, "conditional_branch_not_taken")

@@ -7,9 +7,10 @@ which edges live; joins, `any_of`, optional steps and nested branches need no fu
 from collections import deque
 from typing import Any
 
+from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.state import NodeState, count_edge, is_live, is_settled, targets_of
-from dagmaster.model.states import NODE_READY, NODE_SKIPPED, NodeStatus
+from dagmaster.model.states import NodeStatus
 
 # A node may wait for very many, and its line in the timeline must stay readable.
 SHOWN_SOURCES = 100
@@ -42,7 +43,7 @@ def settle(changes: ChangeSet, ended: NodeState) -> None:
             if is_ready(target):
                 make_ready(changes, target)
             elif is_dead(target):
-                skip(changes, target, reason)
+                transitions.skip(changes, target, reason)
                 settled.append(target)
 
 
@@ -65,10 +66,4 @@ def is_dead(node: NodeState) -> bool:
 def make_ready(changes: ChangeSet, node: NodeState) -> None:
     sources = (*node.spec.all_of, *node.spec.any_of)
     more: dict[str, Any] = {"more": len(sources) - SHOWN_SOURCES} if len(sources) > SHOWN_SOURCES else {}
-    changes.move_node(node, NODE_READY, dependencies=list(sources[:SHOWN_SOURCES]), **more)
-    changes.ready.append(node)
-
-
-def skip(changes: ChangeSet, node: NodeState, reason: str) -> None:
-    node.completed_at = changes.now
-    changes.move_node(node, NODE_SKIPPED, reason=reason)
+    transitions.ready(changes, node, list(sources[:SHOWN_SOURCES]), **more)

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet
+from dagmaster.engine import transitions
+from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.edges import pass_on
 from dagmaster.engine.job_end import fail_job
-from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.model.finalizers import Phase
-from dagmaster.model.graph import NodeType
 from dagmaster.model.retry import ASKED_FOR, RetryPolicy, find_queue_after, find_rule_against, retry_delay
-from dagmaster.model.states import NODE_RETRYING, EndedBy
+from dagmaster.model.states import EndedBy
 
 MAX_TYPE_LENGTH = 128
 
@@ -36,9 +35,8 @@ def fail_attempt(
     rule = _rule_against(node, error_types, is_asked_for=delay_seconds is not None)
     will_retry = may_follow and rule is None
     told = _told(error_types, rule if may_follow else None)
-    changes.fail(node, error, ended_by, will_retry=will_retry, **told, **event)
-    if is_executed(node):
-        node.queue = find_queue_after(policy_of(node), error_types or ()) or node.queue
+    next_queue = find_queue_after(policy_of(node), error_types or ()) if is_executed(node) else None
+    transitions.fail(changes, node, error, ended_by, next_queue=next_queue, will_retry=will_retry, **told, **event)
     if not will_retry:
         _give_up(changes, node, f"node {node.node_id} failed: {error}")
         return
@@ -46,7 +44,7 @@ def fail_attempt(
         delay = retry_delay(policy_of(node), _spent(node) + 1, changes.rules.rng)
     else:
         delay = timedelta(seconds=delay_seconds)
-    retry(changes, node, delay)
+    transitions.retry(changes, node, delay)
 
 
 def _spent(node: NodeState) -> int:
@@ -61,8 +59,7 @@ def _give_up(changes: ChangeSet, node: NodeState, error: str) -> None:
         fail_job(changes, error, node.node_id)
         return
     if is_last and not node.spec.allow_failure and job.error is None:
-        job.error, job.failed_node = error[:MAX_ERROR_LENGTH], node.node_id
-        changes.job_touched = True
+        transitions.begin_failing(changes, error, node.node_id)
     for name in job.awaited.pop(node.node_id, ()):
         if job.nodes[name].result_of == node.node_id:
             fail_with(changes, job.nodes[name], node)
@@ -86,30 +83,6 @@ def _told(error_types: Sequence[str] | None, rule: str | None) -> dict[str, Any]
     """For the timeline; nothing of what is not known."""
     told: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
     return told | {"retry_rule": rule} if rule else told
-
-
-def retry(changes: ChangeSet, node: NodeState, delay: timedelta) -> None:
-    """The next attempt, after the pause; it has a task id of its own."""
-    failed_because = node.error
-    node.attempt += 1
-    node.dispatched_at = node.started_at = node.completed_at = node.error = None
-    if node.spec.type is not NodeType.FAN_OUT or node.is_child:  # A fan-out goes on with the children it has.
-        node.output = None
-    node.not_before = changes.now + delay if delay else None
-    elsewhere: dict[str, Any] = {"queue": node.queue} if node.queue else {}
-    changes.move_node(
-        node,
-        NODE_RETRYING,
-        attempt=node.attempt,
-        max_retries=node.max_retries,
-        not_before=node.not_before,
-        after_error=failed_because[:200] if failed_because else None,
-        **elsewhere,
-    )
-    if node.not_before is None:
-        changes.ready.append(node)
-    else:
-        changes.arm(TimerKind.RETRY, node.not_before, node)
 
 
 def policy_of(node: NodeState) -> RetryPolicy:

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.messages import Expand
 from dagmaster.engine.needs import count_failed, count_gathered, gathered, is_from_stored
@@ -13,7 +14,6 @@ from dagmaster.engine.state import FanState, JobState, NodeState, child_id
 from dagmaster.errors import ExpressionFailed
 from dagmaster.model.graph import FanInSpec, FanOutSpec
 from dagmaster.model.sealed import holds_sealed
-from dagmaster.model.states import NODE_READY
 from dagmaster.model.workflow import Aggregation
 
 MAX_LISTED_CHILDREN = 1000
@@ -75,8 +75,7 @@ def _add_child(changes: ChangeSet, node: NodeState, index: int, max_retries: int
     fan = job.fans[node.node_id]
     fan.open += 1
     fan.created += 1
-    changes.move_node(child, NODE_READY, dependencies=[node.node_id])
-    changes.ready.append(child)
+    transitions.ready(changes, child, [node.node_id])
 
 
 def _key_of(item: Any) -> str | None:

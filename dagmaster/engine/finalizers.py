@@ -1,7 +1,8 @@
 """The chains that run last: when all else has ended they get their turn, first `on_failure`, then `finally`."""
 
+from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import make_ready, skip
+from dagmaster.engine.edges import make_ready
 from dagmaster.engine.job_end import fail_job
 from dagmaster.engine.state import JobState, failed_nodes
 from dagmaster.model.finalizers import LAST, Phase
@@ -41,7 +42,7 @@ def _has_failed(changes: ChangeSet) -> bool:
 def _pass_by(changes: ChangeSet) -> None:
     for node in _nodes_of(changes.job, Phase.ON_FAILURE):
         if changes.job.nodes[node].status is NodeStatus.PENDING:
-            skip(changes, changes.job.nodes[node], NOT_FAILED)
+            transitions.skip(changes, changes.job.nodes[node], NOT_FAILED)
 
 
 def _nodes_of(job: JobState, phase: Phase) -> list[str]:

@@ -1,29 +1,18 @@
 """How a job ends: completed, failed or cancelled, once."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 import orjson
 
-from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet
-from dagmaster.engine.edges import skip
-from dagmaster.engine.messages import Cancel, TimerKind
+from dagmaster.engine import transitions
+from dagmaster.engine.change_set import ChangeSet
+from dagmaster.engine.messages import Cancel
 from dagmaster.engine.state import JobState, NodeState, failed_nodes
 from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import NodeType
-from dagmaster.model.states import (
-    JOB_CANCELLED,
-    JOB_COMPLETED,
-    JOB_FAILED,
-    JOB_STARTED,
-    NODE_IN_FLIGHT,
-    EndedBy,
-    EventStatus,
-    JobStatus,
-    NodeStatus,
-)
+from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, JobStatus, NodeStatus
 
 WAITING_TYPES = (NodeType.WAIT, NodeType.APPROVAL, NodeType.WORKFLOW)
 # Why what comes now changes nothing.
@@ -46,32 +35,15 @@ def complete_if_done(changes: ChangeSet) -> None:
     if failed := failed_nodes(job):  # Whoever held it before has failed the node, and not the job.
         fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed[0])
         return
-    job.completed_at = changes.now
-    job.result = _result(changes)
     keys = [node.node_id for node in job.nodes.values() if node.output is not None and node.node_id in job.graph.nodes]
-    changes.move_job(
-        JOB_COMPLETED,
-        duration_seconds=job.duration_seconds,
-        node_count=len(job.nodes),
-        result_keys=keys[:100],
-    )
+    transitions.complete_job(changes, _result(changes), keys)
 
 
 def start_job(changes: ChangeSet, first_node: str | None) -> None:
-    changes.job.started_at = changes.now
-    set_deadline(changes)
-    changes.move_job(JOB_STARTED, first_node=first_node)
+    transitions.start_job(changes, first_node, seconds_allowed(changes))
 
 
-def set_deadline(changes: ChangeSet) -> None:
-    """All its time lies ahead. Of a job that is paused it begins when the pause ends, by which it is moved then."""
-    job, seconds = changes.job, _seconds_allowed(changes)
-    job.deadline_at = (job.paused_at or changes.now) + timedelta(seconds=seconds) if seconds is not None else None
-    if job.deadline_at is not None:
-        changes.arm(TimerKind.DEADLINE, job.deadline_at)
-
-
-def _seconds_allowed(changes: ChangeSet) -> float | None:
+def seconds_allowed(changes: ChangeSet) -> float | None:
     """As its workflow says. The default is for jobs that work: none that may rightly wait for days has it."""
     graph = changes.job.graph
     if graph.workflow.timeout_seconds is not None or any(spec.type in WAITING_TYPES for spec in graph.nodes.values()):
@@ -86,7 +58,7 @@ def end_late(changes: ChangeSet) -> None:
         return
     if job.last_open and not job.main_open:
         return
-    seconds = _seconds_allowed(changes)  # None if the operator has taken back the default since.
+    seconds = seconds_allowed(changes)  # None if the operator has taken back the default since.
     within = f"within {seconds:g} s" if seconds is not None else f"by {job.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
     fail_job(changes, f"Timeout: the job did not end {within}")
 
@@ -99,8 +71,7 @@ def fail_job(changes: ChangeSet, error: str, failed_node: str | None = None) -> 
     job = changes.job
     if job.status is JobStatus.PENDING:
         start_job(changes, None)
-    job.error, job.failed_node = error[:MAX_ERROR_LENGTH], failed_node
-    changes.job_touched = True
+    transitions.begin_failing(changes, error, failed_node)
     _close_nodes(changes, "job_failed", EndedBy.REVOKED, with_last=False)
     if not job.open:
         _end_failed(changes)
@@ -112,30 +83,19 @@ def give_up(changes: ChangeSet, error: str) -> None:
     if not job.last_open or job.main_open:
         fail_job(changes, error)
         return
-    job.error = job.error or error[:MAX_ERROR_LENGTH]
+    if job.error is None:
+        transitions.begin_failing(changes, error)
     _close_nodes(changes, "job_failed", EndedBy.REVOKED)
     _end_failed(changes)
 
 
 def _end_failed(changes: ChangeSet) -> None:
-    job = changes.job
-    job.completed_at = changes.now
-    failed = failed_nodes(job)
-    changes.move_job(
-        JOB_FAILED,
-        error=job.error,
-        failed_node=job.failed_node,
-        failed_nodes=failed[:100],
-        duration_seconds=job.duration_seconds,
-    )
+    transitions.fail_job(changes, failed_nodes(changes.job))
 
 
 def cancel(changes: ChangeSet, message: Cancel) -> None:
-    job = changes.job
-    job.completed_at = changes.now
-    job.error = message.reason[:MAX_ERROR_LENGTH] if message.reason else None
     _close_nodes(changes, "job_cancelled", EndedBy.CANCELLED)
-    changes.move_job(JOB_CANCELLED, actor=message.actor, reason=message.reason)
+    transitions.cancel_job(changes, message.actor, message.reason)
 
 
 def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_last: bool = True) -> None:
@@ -151,9 +111,10 @@ def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_las
         if not with_last and node.spec.phase is not Phase.MAIN:
             continue
         if node.status in (NodeStatus.PENDING, NodeStatus.READY):
-            skip(changes, node, reason)
+            transitions.skip(changes, node, reason)
         elif node.status in NODE_IN_FLIGHT:
-            changes.fail(node, REVOKED[ended_by], ended_by, status=EventStatus.WARNING, will_retry=False)
+            error = REVOKED[ended_by]
+            transitions.fail(changes, node, error, ended_by, status=EventStatus.WARNING, will_retry=False)
 
 
 def _result(changes: ChangeSet) -> JobResult:
@@ -168,7 +129,7 @@ def _result(changes: ChangeSet) -> JobResult:
         "workflow_id": workflow.workflow_id,
         "workflow_version": workflow.version,
         "job_id": str(job.job_id),
-        "completed_at": job.completed_at,
+        "completed_at": changes.now,
     }
     if left_out := [name for name in given if name not in outputs]:
         provenance["left_out"] = left_out

@@ -4,15 +4,16 @@ from collections.abc import Iterable
 from datetime import timedelta
 from graphlib import TopologicalSorter
 
+from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
-from dagmaster.engine.edges import is_dead, is_ready, make_ready, skip
-from dagmaster.engine.failures import policy_of, retry
-from dagmaster.engine.job_end import set_deadline
+from dagmaster.engine.edges import is_dead, is_ready, make_ready
+from dagmaster.engine.failures import policy_of
+from dagmaster.engine.job_end import seconds_allowed
 from dagmaster.engine.messages import ManualRetry, Message, TimerKind
 from dagmaster.engine.node_start import is_backing_off
 from dagmaster.engine.state import JobState, NodeState, count_edge, is_live, is_revoked, is_settled, targets_of
 from dagmaster.model.finalizers import Phase
-from dagmaster.model.states import JOB_REOPENED, NODE_READY, NODE_REOPENED, EventStatus, JobStatus, NodeStatus
+from dagmaster.model.states import JobStatus, NodeStatus
 
 
 def can_reopen(changes: ChangeSet, message: Message) -> bool:
@@ -26,25 +27,20 @@ def retry_manually(changes: ChangeSet, message: ManualRetry) -> None:
     wanted = changes.job.nodes.values() if message.node_id is None else [changes.job.nodes.get(message.node_id)]
     for node in wanted:
         if node is not None and node.status is NodeStatus.READY and is_backing_off(changes, node):
-            _end_back_off(changes, node, message.actor)
-
-
-def _end_back_off(changes: ChangeSet, node: NodeState, actor: str | None) -> None:
-    node.not_before = None
-    if node.node_id not in changes.created:
-        changes.touched[node.node_id] = node
-    changes.note("node_retrying", EventStatus.WARNING, node, attempt=node.attempt, actor=actor, at_once=True)
-    changes.ready.append(node)
+            transitions.end_back_off(changes, node, message.actor)
 
 
 def _reopen(changes: ChangeSet, message: ManualRetry) -> None:
     """What failed or was revoked is tried again; what was skipped because of the failure waits again."""
     job = changes.job
-    job.completed_at = job.error = job.failed_node = job.result = None
-    changes.reopened = True
     failed = [node.node_id for node in job.nodes.values() if node.status is NodeStatus.FAILED]
-    changes.move_job(JOB_REOPENED, actor=message.actor, wanted=message.node_id, failed_nodes=failed[:100])
-    set_deadline(changes)
+    transitions.reopen_job(
+        changes,
+        seconds_allowed(changes),
+        actor=message.actor,
+        wanted=message.node_id,
+        failed_nodes=failed[: transitions.MAX_LISTED],
+    )
     changes.arm(TimerKind.ZOMBIE, changes.now + timedelta(seconds=changes.rules.zombie_after_seconds))
     own = [job.nodes[node_id] for node_id in (*job.graph.nodes, *_added(job))]
     for node in own:
@@ -79,7 +75,7 @@ def _reopen_node(changes: ChangeSet, node: NodeState) -> None:
     if _is_to_be_tried(node):
         _retry(changes, node)
     elif node.status is NodeStatus.SKIPPED and not _is_bypassed(node):
-        _unskip(changes, node)
+        transitions.reopen(changes, node)
         if is_ready(node):
             make_ready(changes, node)
 
@@ -88,9 +84,8 @@ def _reopen_child(changes: ChangeSet, child: NodeState) -> None:
     if _is_to_be_tried(child):
         _retry(changes, child)
     elif child.status is NodeStatus.SKIPPED:
-        _unskip(changes, child)
-        changes.move_node(child, NODE_READY, dependencies=[child.parent])
-        changes.ready.append(child)
+        transitions.reopen(changes, child)
+        transitions.ready(changes, child, [child.parent])
 
 
 def _is_to_be_tried(node: NodeState) -> bool:
@@ -105,13 +100,9 @@ def _run_last_again(changes: ChangeSet, node: NodeState) -> None:
     """
     if node.status is NodeStatus.PENDING or (node.is_added and node.status is NodeStatus.SKIPPED):
         return
-    if node.status is not NodeStatus.SKIPPED:
-        node.attempt += 1
-        node.max_retries = node.attempt + policy_of(node).max_attempts
-    node.dispatched_at = node.started_at = node.output = node.error = None
-    _unskip(changes, node)
+    transitions.rerun(changes, node, policy_of(node).max_attempts)
     if node.is_added:
-        skip(changes, node, "job_reopened")
+        transitions.skip(changes, node, "job_reopened")
 
 
 def _is_bypassed(node: NodeState) -> bool:
@@ -119,13 +110,6 @@ def _is_bypassed(node: NodeState) -> bool:
     return bool(node.spec.all_of or node.spec.any_of) and is_dead(node)
 
 
-def _unskip(changes: ChangeSet, node: NodeState) -> None:
-    node.completed_at = node.not_before = None  # The timer of its back-off went with its job.
-    changes.move_node(node, NODE_REOPENED)
-
-
 def _retry(changes: ChangeSet, node: NodeState) -> None:
     """With all the retries of its policy, as if it were new."""
-    node.max_retries = node.attempt + 1 + policy_of(node).max_attempts
-    node.times_lost = 0
-    retry(changes, node, timedelta())
+    transitions.retry(changes, node, timedelta(), policy_of(node).max_attempts)

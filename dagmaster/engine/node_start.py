@@ -4,9 +4,8 @@ from collections import deque
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-import orjson
-
-from dagmaster.engine.change_set import ChangeSet, Dispatch
+from dagmaster.engine import transitions
+from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.edges import make_ready, pass_on
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.fan import (
@@ -23,18 +22,12 @@ from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.needs import NotAtHand, require
 from dagmaster.engine.scope import added_params, encode, scope_of
 from dagmaster.engine.state import NodeState, is_executed
-from dagmaster.engine.values import StoredValue, Value, spell_size
+from dagmaster.engine.values import Value, spell_size
 from dagmaster.engine.wait_nodes import WAITING, begin_approval, begin_call, begin_wait, take_up_waiting
 from dagmaster.errors import ExpressionFailed, ValuesTooLarge
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import BranchSpec, NodeType
-from dagmaster.model.states import (
-    NODE_COMPLETED,
-    NODE_DISPATCHED,
-    EventStatus,
-    JobStatus,
-    NodeStatus,
-)
+from dagmaster.model.states import EventStatus, JobStatus, NodeStatus
 
 MIN_DISPATCH_TIMEOUT_SECONDS = 1800.0
 EXPRESSION_FAILED = ("ExpressionFailed", "dagmaster.errors.ExpressionFailed", "Exception")
@@ -91,7 +84,7 @@ def _run(changes: ChangeSet, node: NodeState) -> None:
         case NodeType.FAN_OUT:
             if node.output is None:
                 open_fan(changes, node, resolve_items(changes, node))
-            changes.begin(node)
+            transitions.start_here(changes, node)
             expand(changes, node)
         case NodeType.WAIT:
             if (output := begin_wait(changes, node)) is not None:
@@ -112,7 +105,7 @@ def dispatch(changes: ChangeSet, node: NodeState) -> None:
     if node.is_child and not has_slot(job, node):
         job.fans[node.parent or ""].waiting.append(node.node_id)
         return
-    task, queue = node.task, node.task_queue
+    queue = node.task_queue
     if queue in changes.rules.closed_queues:
         job.held.setdefault(queue, deque()).append(node.node_id)
         return
@@ -120,11 +113,7 @@ def dispatch(changes: ChangeSet, node: NodeState) -> None:
         require(changes, node)
         node.params = _encoded_params(changes, node)
         node.has_params = True
-    node.not_before = None
-    node.dispatched_at = changes.now
-    changes.move_node(node, NODE_DISPATCHED, queue=queue, handler=task.handler)
-    task_id = job.task_id(node)
-    changes.dispatches[task_id] = Dispatch(node, task_id, node.attempt, changes.now)
+    transitions.dispatch(changes, node, queue, node.task.handler)
     changes.arm(TimerKind.DISPATCH, dispatch_deadline(changes, node), node)
 
 
@@ -165,7 +154,7 @@ def dispatch_deadline(changes: ChangeSet, node: NodeState) -> datetime:
 
 
 def complete_here(changes: ChangeSet, node: NodeState, output: bytes | None) -> None:
-    changes.begin(node)
+    transitions.start_here(changes, node)
     complete(changes, node, output)
 
 
@@ -174,27 +163,11 @@ def complete(
     node: NodeState,
     output: Value | None,
     duration_ms: int | None = None,
-    ended_at: datetime | None = None,
+    reported_at: datetime | None = None,
 ) -> None:
-    """Accept the output and decide the edges that leave the node. Without `ended_at` it ends now."""
-    node.output = output
-    if isinstance(output, StoredValue):
-        changes.job.has_stored = True
-    elif output is not None:
-        changes.bytes += len(output)
-    node.completed_at = ended_at or changes.now
-    if duration_ms is None and node.started_at is not None:
-        duration_ms = round((changes.now - node.started_at).total_seconds() * 1000)
-    changes.move_node(node, NODE_COMPLETED, duration_ms=duration_ms, output_keys=_keys(output))
+    """Accept the output and decide the edges that leave the node."""
+    transitions.complete(changes, node, output, duration_ms, reported_at)
     pass_on(changes, node)
-
-
-def _keys(output: Value | None) -> list[str] | None:
-    """The summary that the timeline keeps; reading a large output again would cost more than it tells."""
-    if not isinstance(output, bytes) or len(output) > 65_536:
-        return None
-    value = orjson.loads(output)
-    return list(value)[:50] if isinstance(value, dict) else None
 
 
 def expand(changes: ChangeSet, node: NodeState) -> None:

@@ -1,7 +1,6 @@
 """What workers say. A report counts only if its task is the node's current one; anything else changes nothing."""
 
-from datetime import datetime, timedelta
-
+from dagmaster.engine import transitions
 from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet, Result
 from dagmaster.engine.failures import fail_attempt
 from dagmaster.engine.messages import Report, TaskCheckpoint, TaskCompleted, TaskFailed, TaskLost, TaskStarted
@@ -10,18 +9,17 @@ from dagmaster.engine.results import await_result, find_named
 from dagmaster.engine.state import Checkpoint, NodeState, is_executed, is_revoked
 from dagmaster.engine.values import size_of
 from dagmaster.engine.wake_ups import find_caller
-from dagmaster.model.states import NODE_IN_FLIGHT, NODE_STARTED, EndedBy, EventStatus, NodeStatus, TaskStatus
+from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, NodeStatus, TaskStatus
 
 
 def accept_started(changes: ChangeSet, message: TaskStarted) -> None:
     node = find_current(changes, message.node_id, message.task_id)
     if node is not None and node.status is NodeStatus.DISPATCHED:
-        begin(changes, node, message.worker_id)
+        start_task(changes, node, message.worker_id)
 
 
-def begin(changes: ChangeSet, node: NodeState, worker_id: str | None) -> None:
-    node.started_at = changes.now
-    changes.move_node(node, NODE_STARTED, source_app="worker", worker_id=worker_id)
+def start_task(changes: ChangeSet, node: NodeState, worker_id: str | None) -> None:
+    transitions.start(changes, node, worker_id)
     arm_timeout(changes, node)
 
 
@@ -35,15 +33,7 @@ def accept_completed(changes: ChangeSet, message: TaskCompleted) -> None:
     if isinstance(message.output, bytes) and (other := find_named(message.output)) is not None:
         await_result(changes, node, other, message.duration_ms)
         return
-    complete(changes, node, message.output, message.duration_ms, _measure(changes, node, message))
-
-
-def _measure(changes: ChangeSet, node: NodeState, message: TaskCompleted | TaskFailed) -> datetime:
-    """When it ended; when it began follows from how long its worker says it took. A batch may be written much later."""
-    ended_at = min(message.at, changes.now)
-    if message.duration_ms is not None and node.dispatched_at is not None:
-        node.started_at = max(ended_at - timedelta(milliseconds=message.duration_ms), node.dispatched_at)
-    return max(ended_at, node.started_at or ended_at)
+    complete(changes, node, message.output, message.duration_ms, message.at)
 
 
 def accept_failed(changes: ChangeSet, message: TaskFailed) -> None:
@@ -51,7 +41,6 @@ def accept_failed(changes: ChangeSet, message: TaskFailed) -> None:
     if node is None:
         return
     changes.results.setdefault(message.task_id, _result(changes, message))
-    node.times_lost = 0
     fail_attempt(
         changes,
         node,
@@ -61,10 +50,9 @@ def accept_failed(changes: ChangeSet, message: TaskFailed) -> None:
         error_types=message.error_types,
         ended_by=_ended_by(message),
         duration_ms=message.duration_ms,
+        reported_at=message.at,
         worker_id=message.worker_id,
     )
-    if node.status is NodeStatus.FAILED:
-        node.completed_at = _measure(changes, node, message)
 
 
 def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
@@ -73,10 +61,10 @@ def accept_lost(changes: ChangeSet, message: TaskLost) -> None:
     if node is None or not _is_under_way(node):
         return
     if message.given_back:
-        node.max_retries += 1
+        transitions.give_back(node)
         error = f"worker {message.worker_id} gave it back"
     else:
-        node.times_lost += 1
+        transitions.count_loss(node)
         error = f"worker {message.worker_id} was lost"
     limit = changes.rules.max_worker_deaths
     is_poison = not message.given_back and limit is not None and node.times_lost >= limit
@@ -100,7 +88,7 @@ def accept_checkpoint(changes: ChangeSet, message: TaskCheckpoint) -> None:
         return
     changes.bytes += size_of(message.data) if isinstance(message.data, bytes) else 0
     node.checkpoint = Checkpoint(message.phase, message.data, message.at)
-    changes.touched[node.node_id] = node
+    changes.touch(node)
     changes.note(
         "node_checkpoint",
         EventStatus.INFO,
@@ -148,7 +136,7 @@ def _open(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState 
             ignore(changes, message, "the attempt was revoked" if is_revoked(node) else "the attempt was given up")
         return None  # Otherwise it is the same report again: the first one counted.
     if node.status is NodeStatus.DISPATCHED:
-        begin(changes, node, message.worker_id)
+        start_task(changes, node, message.worker_id)
     return node
 
 

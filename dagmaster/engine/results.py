@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import orjson
 
+from dagmaster.engine import transitions
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.failures import fail_attempt, fail_with
 from dagmaster.engine.node_start import complete
@@ -44,10 +45,7 @@ def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: in
     elif other.status is NodeStatus.FAILED:
         fail_with(changes, node, other)
     else:
-        node.result_of = name
-        job.awaited.setdefault(name, []).append(node.node_id)
-        if node.node_id not in changes.created:
-            changes.touched[node.node_id] = node
+        transitions.await_result(changes, node, name)
 
 
 def _passed_on(changes: ChangeSet, other: NodeState) -> Value | None:
@@ -72,7 +70,6 @@ def pass_results(changes: ChangeSet) -> None:
             node = changes.job.nodes[node_id]
             if node.result_of != other.node_id:
                 continue
-            node.result_of = None
             if other.status is NodeStatus.COMPLETED:
                 complete(changes, node, _passed_on(changes, other))
             else:

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from dagmaster.engine import transitions
 from dagmaster.engine.change_set import Call, ChangeSet
 from dagmaster.engine.messages import TimerKind
 from dagmaster.engine.scope import encode, scope_of
@@ -27,12 +28,12 @@ def begin_wait(changes: ChangeSet, node: NodeState) -> bytes | None:
     spec = node.spec.wait
     assert spec is not None
     wakes_at = _wakes_at(changes, spec)
-    changes.begin(node)
+    transitions.start_here(changes, node)
     if spec.signal is not None and (kept := _take_kept(changes, spec.signal)) is not None:
         return wait_output(changes, node, kept)
     if spec.signal is None and (wakes_at is None or wakes_at <= changes.now):
         return wait_output(changes, node, None)
-    _wake_at(changes, node, wakes_at)
+    transitions.wake_at(changes, node, wakes_at)
     return None
 
 
@@ -67,12 +68,6 @@ def _after(changes: ChangeSet, seconds: float | None) -> datetime | None:
     return None if seconds is None else changes.now + timedelta(seconds=seconds)
 
 
-def _wake_at(changes: ChangeSet, node: NodeState, at: datetime | None) -> None:
-    node.not_before = at
-    if at is not None:
-        changes.arm(TimerKind.WAKE, at, node)
-
-
 def _take_kept(changes: ChangeSet, name: str) -> Signal | None:
     """The oldest signal of this name that nobody has waited for."""
     job = changes.job
@@ -90,8 +85,8 @@ def begin_approval(changes: ChangeSet, node: NodeState) -> None:
     approvers = list(spec.approvers)
     node.params = encode({"message": message, "approvers": approvers}, f"the message of {node.node_id}")
     node.has_params = True
-    changes.begin(node)
-    _wake_at(changes, node, _after(changes, spec.timeout_seconds))
+    transitions.start_here(changes, node)
+    transitions.wake_at(changes, node, _after(changes, spec.timeout_seconds))
     asked: dict[str, Any] = {"message": str(message)[:500], "approvers": approvers, "until": node.not_before}
     changes.note("approval_requested", EventStatus.INFO, node, **asked)
 
@@ -101,8 +96,8 @@ def begin_call(changes: ChangeSet, node: NodeState) -> None:
     spec = _child_job(node)
     node.params = _inputs(changes, node, spec)
     node.has_params = True
-    changes.begin(node)
-    _wake_at(changes, node, _after(changes, spec.timeout_seconds))
+    transitions.start_here(changes, node)
+    transitions.wake_at(changes, node, _after(changes, spec.timeout_seconds))
     _call(changes, node, node.params)
 
 

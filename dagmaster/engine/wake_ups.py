@@ -26,7 +26,7 @@ def wake(changes: ChangeSet, node: NodeState) -> None:
     if node.not_before is None or node.not_before > changes.now:
         return
     if node.spec.wait is not None and node.spec.wait.signal is None:
-        _end_wait(changes, node, wait_output(changes, node, None))
+        complete(changes, node, wait_output(changes, node, None))
         return
     error = f"timed out: {_in_vain(node)} within {_patience(node):g} s"
     fail_attempt(changes, node, error, error_types=TIMED_OUT, ended_by=EndedBy.TIMEOUT, timeout="wait")
@@ -41,11 +41,6 @@ def _in_vain(node: NodeState) -> str:
 def _patience(node: NodeState) -> float:
     spec = node.spec.wait or node.spec.approval or node.spec.child_job
     return spec.timeout_seconds or 0.0 if spec is not None else 0.0
-
-
-def _end_wait(changes: ChangeSet, node: NodeState, output: bytes) -> None:
-    node.not_before = None
-    complete(changes, node, output)
 
 
 def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
@@ -65,7 +60,7 @@ def accept_signal(changes: ChangeSet, message: SignalSent) -> None:
             "job_warning", EventStatus.WARNING, warning=f"{MAX_KEPT_SIGNALS} signals are kept: this one is lost"
         )
     for node in waiting:
-        _end_wait(changes, node, wait_output(changes, node, signal))
+        complete(changes, node, wait_output(changes, node, signal))
 
 
 def ignore_signal(changes: ChangeSet, message: SignalSent) -> None:
@@ -88,7 +83,6 @@ def accept_decision(changes: ChangeSet, message: ApprovalDecision) -> None:
     status = EventStatus.SUCCESS if message.approved else EventStatus.WARNING
     decided: dict[str, Any] = {"approved": message.approved, "by": message.actor, "comment": message.comment}
     changes.note("approval_decided", status, node, **decided)
-    node.not_before = None
     if message.approved:
         complete(changes, node, encode({**decided, "at": message.at}, "the decision"))
         return

@@ -22,6 +22,7 @@ from dagmaster.engine import (
     reports,
     state,
     timers,
+    transitions,
     wait_nodes,
     wake_ups,
 )
@@ -34,7 +35,7 @@ from dagmaster.model import outcome, progress, retry
 from dagmaster.model.graph import NodeType
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.retry import find_rule_against
-from dagmaster.model.states import NODE_COMPLETED, NODE_IN_FLIGHT, NODE_TERMINAL, EndedBy, NodeStatus
+from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, EndedBy, NodeStatus
 from dagmaster.simulation import owners, stalls, store
 from dagmaster.simulation.ground import Violation
 from dagmaster.simulation.run import prepare
@@ -124,28 +125,29 @@ def ignore_max_parallel(patch: pytest.MonkeyPatch) -> None:
 @bug
 def forget_held_back_children_when_one_starts(patch: pytest.MonkeyPatch) -> None:
     """As it was: a local claim took the next child out of the queue, and nobody started it."""
-    count = ChangeSet._count
+    count = transitions._count
 
-    def _count(self: ChangeSet, node: state.NodeState, was: NodeStatus) -> None:
-        count(self, node, was)
+    def _count(changes: ChangeSet, node: state.NodeState, was: NodeStatus) -> None:
+        count(changes, node, was)
         if node.parent and was is NodeStatus.DISPATCHED and node.status is NodeStatus.RUNNING:
-            queued = self.job.fans[node.parent].waiting
+            queued = changes.job.fans[node.parent].waiting
             if queued:
-                self.ready.append(self.job.nodes[queued.popleft()])
+                changes.ready.append(changes.job.nodes[queued.popleft()])
 
-    patch.setattr(ChangeSet, "_count", _count)
+    patch.setattr(transitions, "_count", _count)
 
 
 @bug
 def let_no_child_take_the_place_of_another(patch: pytest.MonkeyPatch) -> None:
-    def _count(self: ChangeSet, node: state.NodeState, was: NodeStatus) -> None:
+    def _count(changes: ChangeSet, node: state.NodeState, was: NodeStatus) -> None:
         opened = (node.status not in NODE_TERMINAL) - (was not in NODE_TERMINAL)
-        self.job.open += opened
+        changes.job.count_open(node, opened)
         if node.parent is not None:
-            self.job.fans[node.parent].open += opened
-            self.job.fans[node.parent].in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
+            fan = changes.job.fans[node.parent]
+            fan.open += opened
+            fan.in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
 
-    patch.setattr(ChangeSet, "_count", _count)
+    patch.setattr(transitions, "_count", _count)
 
 
 @bug
@@ -170,11 +172,8 @@ def complete_the_job_with_its_first_end(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def let_dependents_not_wait_for_children(patch: pytest.MonkeyPatch) -> None:
-    def complete(
-        changes: ChangeSet, node: state.NodeState, output: bytes | None, duration_ms: int | None = None
-    ) -> None:
-        node.output, node.completed_at = output, changes.now
-        changes.move_node(node, NODE_COMPLETED)
+    def complete(changes: ChangeSet, node: state.NodeState, output: bytes | None, *measured: Any) -> None:
+        transitions.complete(changes, node, output, *measured)
         if not node.is_child:
             edges.settle(changes, node)
 
@@ -200,13 +199,13 @@ def aggregate_in_reverse(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def retry_under_the_same_task_id(patch: pytest.MonkeyPatch) -> None:
-    original = failures.retry
+    original = transitions.retry
 
-    def retry(changes: ChangeSet, node: state.NodeState, delay: timedelta) -> None:
-        original(changes, node, delay)
+    def retry(changes: ChangeSet, node: state.NodeState, *how: Any) -> None:
+        original(changes, node, *how)
         node.attempt -= state.is_executed(node)
 
-    patch.setattr(failures, "retry", retry)
+    patch.setattr(transitions, "retry", retry)
 
 
 @bug
@@ -224,8 +223,8 @@ def retry_once_too_often(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def retry_at_once(patch: pytest.MonkeyPatch) -> None:
-    original = failures.retry
-    patch.setattr(failures, "retry", lambda changes, node, delay: original(changes, node, timedelta(0)))
+    original = transitions.retry
+    patch.setattr(transitions, "retry", lambda changes, node, delay, *more: original(changes, node, timedelta(), *more))
 
 
 @bug
@@ -330,12 +329,12 @@ def leave_waiting_tasks_on_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def go_on_when_a_node_has_failed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failures, "fail_job", lambda changes, error: None)
+    patch.setattr(failures, "fail_job", lambda changes, error, failed_node: None)
 
 
 @bug
 def leave_nodes_open_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(job_end, "_close_nodes", lambda changes, reason, **_: None)
+    patch.setattr(job_end, "_close_nodes", lambda changes, reason, ended_by, **_: None)
 
 
 @bug
@@ -478,7 +477,7 @@ def leave_skipped_what_a_failure_had_skipped(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def reopen_with_the_retries_that_were_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manual_retry, "_retry", lambda changes, node: failures.retry(changes, node, timedelta()))
+    patch.setattr(manual_retry, "_retry", lambda changes, node: transitions.retry(changes, node, timedelta()))
 
 
 @bug
@@ -654,27 +653,27 @@ def raise_a_stall_for_a_paused_job(patch: pytest.MonkeyPatch) -> None:
 @bug
 def stamp_a_task_with_the_time_of_its_batch(patch: pytest.MonkeyPatch) -> None:
     """As it was: a task of 13 ms was shown with 0 or 425."""
-    patch.setattr(reports, "_measure", lambda changes, node, message: changes.now)
+    patch.setattr(transitions, "_measure", lambda changes, *measured: changes.now)
 
 
 @bug
 def count_the_pause_before_a_retry_as_run_time(patch: pytest.MonkeyPatch) -> None:
-    original = failures.retry
+    original = transitions.retry
 
-    def retry(changes: ChangeSet, node: state.NodeState, delay: timedelta) -> None:
+    def retry(changes: ChangeSet, node: state.NodeState, *how: Any) -> None:
         began = node.started_at
-        original(changes, node, delay)
+        original(changes, node, *how)
         node.started_at = began
 
-    patch.setattr(failures, "retry", retry)
+    patch.setattr(transitions, "retry", retry)
 
 
 @bug
 def give_the_duration_of_an_attempt_by_the_clock_of_the_owner(patch: pytest.MonkeyPatch) -> None:
     def complete(
-        changes: ChangeSet, node: state.NodeState, output: Any, duration_ms: Any, ended_at: Any = None
+        changes: ChangeSet, node: state.NodeState, output: Any, duration_ms: Any, reported_at: Any = None
     ) -> None:
-        node_start.complete(changes, node, output, None, ended_at)
+        node_start.complete(changes, node, output, None, reported_at)
 
     patch.setattr(reports, "complete", complete)
 
@@ -682,7 +681,7 @@ def give_the_duration_of_an_attempt_by_the_clock_of_the_owner(patch: pytest.Monk
 @bug
 def set_no_deadline(patch: pytest.MonkeyPatch) -> None:
     """As it was: the setting had no effect."""
-    patch.setattr(job_end, "set_deadline", lambda changes: None)
+    patch.setattr(transitions, "_set_deadline", lambda changes, seconds_allowed: None)
 
 
 @bug
@@ -707,12 +706,14 @@ def let_a_pause_use_up_the_time_of_the_job(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def move_the_deadline_by_the_pause_before_a_job_was_reopened(patch: pytest.MonkeyPatch) -> None:
-    def set_deadline(changes: ChangeSet) -> None:
+    original = transitions.reopen_job
+
+    def reopen_job(changes: ChangeSet, seconds_allowed: float | None, **data: Any) -> None:
         since, changes.job.paused_at = changes.job.paused_at, None
-        job_end.set_deadline(changes)
+        original(changes, seconds_allowed, **data)
         changes.job.paused_at = since
 
-    patch.setattr(manual_retry, "set_deadline", set_deadline)
+    patch.setattr(transitions, "reopen_job", reopen_job)
 
 
 @bug

@@ -1,0 +1,361 @@
+"""Every transition of a node and of a job: its status, the fields that go with it, and the event that records it.
+
+Nothing else in the engine assigns these fields.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from dagmaster.engine.change_set import MAX_ERROR_LENGTH, ChangeSet, Dispatch
+from dagmaster.engine.messages import TimerKind
+from dagmaster.engine.state import NodeState, is_executed
+from dagmaster.engine.values import JobResult, StoredValue, Value
+from dagmaster.errors import IllegalMove
+from dagmaster.model.graph import NodeType
+from dagmaster.model.states import (
+    JOB_CANCELLED,
+    JOB_COMPLETED,
+    JOB_FAILED,
+    JOB_REOPENED,
+    JOB_STARTED,
+    NODE_COMPLETED,
+    NODE_DISPATCHED,
+    NODE_FAILED,
+    NODE_IN_FLIGHT,
+    NODE_READY,
+    NODE_REOPENED,
+    NODE_RETRYING,
+    NODE_SKIPPED,
+    NODE_STARTED,
+    NODE_SUCCESSFUL,
+    NODE_TERMINAL,
+    EndedBy,
+    EventStatus,
+    JobStatus,
+    Move,
+    NodeStatus,
+)
+
+# The timeline keeps a summary of an output; to decode a larger one again would cost more than it tells.
+MAX_SUMMARISED_BYTES = 65_536
+MAX_KEYS = 50
+MAX_LISTED = 100
+
+# Of a node.
+
+
+def ready(changes: ChangeSet, node: NodeState, dependencies: Sequence[str | None], **data: Any) -> None:
+    """Its dependencies are met; it runs in this change set unless something holds it back."""
+    _move(changes, node, NODE_READY, {"dependencies": dependencies, **data})
+    changes.ready.append(node)
+
+
+def dispatch(changes: ChangeSet, node: NodeState, queue: str, handler: str) -> None:
+    """Its task is put on the queue."""
+    node.not_before = None
+    node.dispatched_at = changes.now
+    _move(changes, node, NODE_DISPATCHED, {"queue": queue, "handler": handler})
+    task_id = changes.job.task_id(node)
+    changes.dispatches[task_id] = Dispatch(node, task_id, node.attempt, changes.now)
+
+
+def start(changes: ChangeSet, node: NodeState, worker_id: str | None) -> None:
+    """A worker runs it."""
+    node.started_at = changes.now
+    _move(changes, node, NODE_STARTED, {"worker_id": worker_id}, source_app="worker")
+
+
+def start_here(changes: ChangeSet, node: NodeState) -> None:
+    """The engine itself is the worker of this node."""
+    node.dispatched_at = node.started_at = changes.now
+    node.not_before = None
+    _move(changes, node, NODE_DISPATCHED)
+    _move(changes, node, NODE_STARTED)
+
+
+def wake_at(changes: ChangeSet, node: NodeState, at: datetime | None) -> None:
+    """It runs, and waits: until then at most."""
+    node.not_before = at
+    if at is not None:
+        changes.arm(TimerKind.WAKE, at, node)
+
+
+def await_result(changes: ChangeSet, node: NodeState, other: str) -> None:
+    """It stays running, without worker and timeout, until the other node has completed."""
+    node.result_of = other
+    changes.job.awaited.setdefault(other, []).append(node.node_id)
+    changes.touch(node)
+
+
+def complete(
+    changes: ChangeSet,
+    node: NodeState,
+    output: Value | None,
+    duration_ms: int | None = None,
+    reported_at: datetime | None = None,
+) -> None:
+    """Without `reported_at` it ends now: no worker has measured it."""
+    node.output = output
+    node.not_before = node.result_of = None
+    if isinstance(output, StoredValue):
+        changes.job.has_stored = True
+    elif output is not None:
+        changes.bytes += len(output)
+    node.completed_at = changes.now if reported_at is None else _measure(changes, node, reported_at, duration_ms)
+    if duration_ms is None and node.started_at is not None:
+        duration_ms = round((changes.now - node.started_at).total_seconds() * 1000)
+    _move(changes, node, NODE_COMPLETED, {"output_keys": _keys(output)}, duration_ms=duration_ms)
+
+
+def fail(
+    changes: ChangeSet,
+    node: NodeState,
+    error: str,
+    ended_by: EndedBy = EndedBy.FAILURE,
+    *,
+    status: EventStatus | None = None,
+    duration_ms: int | None = None,
+    reported_at: datetime | None = None,
+    next_queue: str | None = None,
+    **data: Any,
+) -> None:
+    """End the attempt; whether another follows is for the caller to decide. `next_queue` is for that one."""
+    if node.status in NODE_IN_FLIGHT and is_executed(node):
+        changes.close_task(node)
+    elif node.status is NodeStatus.RUNNING and node.spec.child_job is not None:
+        changes.cancel_child(node)
+    node.error = error[:MAX_ERROR_LENGTH]
+    node.not_before = node.result_of = None
+    node.completed_at = changes.now
+    if reported_at is not None:
+        node.completed_at = _measure(changes, node, reported_at, duration_ms)
+        node.times_lost = 0  # Its worker lived to report it.
+    node.queue = next_queue or node.queue
+    _move(changes, node, NODE_FAILED, data, error=error, duration_ms=duration_ms, status=status, ended_by=ended_by)
+
+
+def count_loss(node: NodeState) -> None:
+    """Its worker died while it ran."""
+    node.times_lost += 1
+
+
+def give_back(node: NodeState) -> None:
+    """Its worker left in order, which costs no retry."""
+    node.max_retries += 1
+
+
+def allow_retries(node: NodeState, retries: int) -> None:
+    """From the current attempt on, as if the earlier ones had not been."""
+    node.max_retries = node.attempt + retries
+
+
+def retry(changes: ChangeSet, node: NodeState, delay: timedelta, retries: int | None = None) -> None:
+    """The next attempt, after the delay; it has a task id of its own. `retries` are granted as if it were new."""
+    after_error = node.error
+    node.attempt += 1
+    if retries is not None:
+        allow_retries(node, retries)
+        node.times_lost = 0
+    node.dispatched_at = node.started_at = node.completed_at = node.error = None
+    if node.spec.type is not NodeType.FAN_OUT or node.is_child:  # A fan-out goes on with the children it has.
+        node.output = None
+    node.not_before = changes.now + delay if delay else None
+    data = {
+        "attempt": node.attempt,
+        "max_retries": node.max_retries,
+        "not_before": node.not_before,
+        "after_error": after_error[:200] if after_error else None,
+    }
+    if node.queue:
+        data["queue"] = node.queue
+    _move(changes, node, NODE_RETRYING, data)
+    if node.not_before is None:
+        changes.ready.append(node)
+    else:
+        changes.arm(TimerKind.RETRY, node.not_before, node)
+
+
+def end_back_off(changes: ChangeSet, node: NodeState, actor: str | None) -> None:
+    """It is retried now, whatever its delay was."""
+    node.not_before = None
+    changes.touch(node)
+    changes.note("node_retrying", EventStatus.WARNING, node, attempt=node.attempt, actor=actor, at_once=True)
+    changes.ready.append(node)
+
+
+def skip(changes: ChangeSet, node: NodeState, reason: str) -> None:
+    node.not_before = None
+    node.completed_at = changes.now
+    _move(changes, node, NODE_SKIPPED, {"reason": reason})
+
+
+def reopen(changes: ChangeSet, node: NodeState) -> None:
+    """Of a job that is reopened: it waits again for what leads to it."""
+    node.completed_at = node.not_before = None
+    _move(changes, node, NODE_REOPENED)
+
+
+def rerun(changes: ChangeSet, node: NodeState, retries: int) -> None:
+    """Reopen a node of a chain that runs last, whatever it did the first time."""
+    if node.status is not NodeStatus.SKIPPED:
+        node.attempt += 1
+        allow_retries(node, retries)
+    node.dispatched_at = node.started_at = node.output = node.error = None
+    reopen(changes, node)
+
+
+def _measure(changes: ChangeSet, node: NodeState, reported_at: datetime, duration_ms: int | None) -> datetime:
+    """When it ended; when it began follows from how long its worker says it took. A batch may be written much later."""
+    ended_at = min(reported_at, changes.now)
+    if duration_ms is not None and node.dispatched_at is not None:
+        node.started_at = max(ended_at - timedelta(milliseconds=duration_ms), node.dispatched_at)
+    return max(ended_at, node.started_at or ended_at)
+
+
+def _keys(output: Value | None) -> list[str] | None:
+    if not isinstance(output, bytes) or len(output) > MAX_SUMMARISED_BYTES:
+        return None
+    value = orjson.loads(output)
+    return list(value)[:MAX_KEYS] if isinstance(value, dict) else None
+
+
+def _move(
+    changes: ChangeSet,
+    node: NodeState,
+    move: Move[NodeStatus],
+    data: dict[str, Any] | None = None,
+    *,
+    error: str | None = None,
+    duration_ms: int | None = None,
+    source_app: str = "orchestrator",
+    status: EventStatus | None = None,
+    ended_by: EndedBy | None = None,
+) -> None:
+    """The one place where a node's status is set, and how it ended. The counters of open nodes follow from it."""
+    was, job = node.status, changes.job
+    if was not in move.sources:
+        raise IllegalMove(f"{move.event}: node {node.node_id} of job {job.job_id} is {was}")
+    node.status = move.target
+    node.ended_by = ended_by = ended_by or move.ended_by
+    if ended_by is not None:
+        data = data or {}
+        data["ended_by"] = ended_by
+    _count(changes, node, was)
+    job.last_progress_at = changes.now
+    if node.node_id in job.awaited and node.status in NODE_SUCCESSFUL:
+        changes.given.append(node)
+    changes.touch(node)
+    changes.record(move.event, status or move.status, node, data, error, duration_ms, source_app)
+
+
+def _count(changes: ChangeSet, node: NodeState, was: NodeStatus) -> None:
+    job = changes.job
+    opened = (node.status not in NODE_TERMINAL) - (was not in NODE_TERMINAL)
+    if opened:
+        job.count_open(node, opened)
+    if node.parent is not None:
+        fan = job.fans[node.parent]
+        fan.open += opened
+        fan.in_flight += (node.status in NODE_IN_FLIGHT) - (was in NODE_IN_FLIGHT)
+        if fan.waiting and node.status in NODE_TERMINAL:  # Its place, or the one it failed to take, is free.
+            changes.ready.append(job.nodes[fan.waiting.popleft()])
+
+
+# Of a job.
+
+
+def start_job(changes: ChangeSet, first_node: str | None, seconds_allowed: float | None) -> None:
+    changes.job.started_at = changes.now
+    _set_deadline(changes, seconds_allowed)
+    _move_job(changes, JOB_STARTED, first_node=first_node)
+
+
+def complete_job(changes: ChangeSet, result: JobResult, result_keys: Sequence[str]) -> None:
+    job = changes.job
+    job.completed_at = changes.now
+    job.result = result
+    _move_job(
+        changes,
+        JOB_COMPLETED,
+        duration_seconds=job.duration_seconds,
+        node_count=len(job.nodes),
+        result_keys=result_keys[:MAX_LISTED],
+    )
+
+
+def begin_failing(changes: ChangeSet, error: str, failed_node: str | None = None) -> None:
+    """It will fail, with this error, when the chains that run last have ended."""
+    job = changes.job
+    job.error, job.failed_node = error[:MAX_ERROR_LENGTH], failed_node
+    changes.job_touched = True
+
+
+def fail_job(changes: ChangeSet, failed_nodes: Sequence[str]) -> None:
+    job = changes.job
+    job.completed_at = changes.now
+    _move_job(
+        changes,
+        JOB_FAILED,
+        error=job.error,
+        failed_node=job.failed_node,
+        failed_nodes=failed_nodes[:MAX_LISTED],
+        duration_seconds=job.duration_seconds,
+    )
+
+
+def cancel_job(changes: ChangeSet, actor: str | None, reason: str | None) -> None:
+    job = changes.job
+    job.completed_at = changes.now
+    job.error = reason[:MAX_ERROR_LENGTH] if reason else None
+    _move_job(changes, JOB_CANCELLED, actor=actor, reason=reason)
+
+
+def reopen_job(changes: ChangeSet, seconds_allowed: float | None, **data: Any) -> None:
+    """All its time lies ahead again."""
+    job = changes.job
+    job.completed_at = job.error = job.failed_node = job.result = None
+    changes.reopened = True
+    _move_job(changes, JOB_REOPENED, **data)
+    _set_deadline(changes, seconds_allowed)
+
+
+def pause_job(changes: ChangeSet, actor: str | None, reason: str | None) -> None:
+    changes.job.paused_at, changes.job.paused_by = changes.now, actor
+    changes.job_touched = changes.holds_tasks = True
+    changes.note("job_paused", EventStatus.WARNING, actor=actor, reason=reason)
+
+
+def resume_job(changes: ChangeSet, actor: str | None) -> None:
+    """The pause counts for no timeout: it moves the deadline."""
+    job = changes.job
+    assert job.paused_at is not None, "only a paused job is resumed"
+    pause = changes.now - job.paused_at
+    if job.deadline_at is not None:
+        job.deadline_at += pause
+        changes.arm(TimerKind.DEADLINE, job.deadline_at)
+    job.paused_at = job.paused_by = None
+    job.resumed_at = job.last_progress_at = changes.now
+    changes.job_touched, changes.holds_tasks = True, False
+    changes.note("job_resumed", EventStatus.INFO, actor=actor, paused_seconds=round(pause.total_seconds(), 3))
+
+
+def _set_deadline(changes: ChangeSet, seconds_allowed: float | None) -> None:
+    """Of a job that is paused its time begins when the pause ends, by which the deadline is moved then."""
+    job = changes.job
+    job.deadline_at = None
+    if seconds_allowed is not None:
+        job.deadline_at = (job.paused_at or changes.now) + timedelta(seconds=seconds_allowed)
+        changes.arm(TimerKind.DEADLINE, job.deadline_at)
+
+
+def _move_job(changes: ChangeSet, move: Move[JobStatus], *, error: str | None = None, **data: Any) -> None:
+    """The one place where a job's status is set."""
+    job = changes.job
+    if job.status not in move.sources:
+        raise IllegalMove(f"{move.event}: job {job.job_id} is {job.status}")
+    job.status = move.target
+    changes.job_touched = True
+    changes.note(move.event, move.status, error=error, **data)
