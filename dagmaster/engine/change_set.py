@@ -1,10 +1,9 @@
 """What one batch of messages does to one job: the rows that must be written."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from random import Random
 from typing import Any
 
 from dagmaster.engine.messages import Message, TimerKind
@@ -35,9 +34,7 @@ class Rules:
     max_result_bytes: int = 64 * 1024 * 1024
     default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # of added tasks; definitions say it
     default_retry: RetryPolicy = field(default_factory=RetryPolicy)
-    closed_queues: set[str] = field(default_factory=set)
     env: Mapping[str, str] = field(default_factory=dict)
-    rng: Random = field(default_factory=Random)
 
 
 @dataclass(slots=True)
@@ -115,6 +112,7 @@ class ChangeSet:
     job: JobState
     now: datetime
     rules: Rules
+    closed_queues: Collection[str] = ()  # full: nothing more is put on them
     events: list[Event] = field(default_factory=list)
     touched: dict[str, NodeState] = field(default_factory=dict)
     created: dict[str, NodeState] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 Every job, whatever its size, is advanced by these few rules. A message costs what it changes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import assert_never
 
@@ -52,13 +52,18 @@ from dagmaster.model.states import JobStatus
 
 
 def decide(
-    job: JobState, messages: Iterable[Message], now: datetime, rules: Rules, loaded: LoadedValues | None = None
+    job: JobState,
+    messages: Iterable[Message],
+    now: datetime,
+    rules: Rules,
+    loaded: LoadedValues | None = None,
+    closed_queues: Collection[str] = (),
 ) -> ChangeSet:
     """Apply each message to the job in memory; the change set says what must be written.
 
     `loaded` are the `values_wanted`. A node whose values are not there is postponed, and a message follows.
     """
-    changes = ChangeSet(job, now, rules, loaded=loaded or LoadedValues())
+    changes = ChangeSet(job, now, rules, closed_queues, loaded=loaded or LoadedValues())
     for message in _in_order(job, messages):
         if changes.is_over and not can_reopen(changes, message):
             _turn_down(changes, message)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 from dagmaster.engine import transitions
@@ -41,7 +42,8 @@ def fail_attempt(
         _give_up(changes, node, f"node {node.node_id} failed: {error}")
         return
     if delay_seconds is None:
-        delay = retry_delay(policy_of(node), _spent(node) + 1, changes.rules.rng)
+        # The jitter differs from task to task, and is the same whoever decides.
+        delay = retry_delay(policy_of(node), _spent(node) + 1, Random(changes.job.task_id(node)))
     else:
         delay = timedelta(seconds=delay_seconds)
     transitions.retry(changes, node, delay)

@@ -106,7 +106,7 @@ def dispatch(changes: ChangeSet, node: NodeState) -> None:
         job.fans[node.parent or ""].waiting.append(node.node_id)
         return
     queue = node.task_queue
-    if queue in changes.rules.closed_queues:
+    if queue in changes.closed_queues:
         job.held.setdefault(queue, deque()).append(node.node_id)
         return
     if not node.has_params or _may_differ(changes, node):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dagmaster.engine.change_set import Rules
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.explain.facts import Explanation, Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import culprits, reasons
@@ -42,10 +41,10 @@ class _Group:
     nodes: list[NodeState] = field(default_factory=list)
 
 
-def explain_node(job: JobState, node_id: str, facts: Facts, now: datetime, rules: Rules) -> Explanation:
+def explain_node(job: JobState, node_id: str, facts: Facts, now: datetime) -> Explanation:
     """The first reason in the sentence, all others under `also`."""
     node = job.nodes[node_id]
-    first, *others = reasons(job, node, facts, now, rules)
+    first, *others = reasons(job, node, facts, now)
     words = describe(first, job, node, facts, now)
     data = {
         "job_id": str(job.job_id),
@@ -61,11 +60,11 @@ def _entry(kind: Kind, words: Words) -> dict[str, Any]:
     return {"kind": str(kind), "text": words.text, **words.data}
 
 
-def explain_job(job: JobState, facts: Facts, now: datetime, rules: Rules) -> Explanation:
+def explain_job(job: JobState, facts: Facts, now: datetime) -> Explanation:
     """What holds it as a whole, or else the nodes that really stand still: those that all others wait for."""
     if job.is_terminal:
         return _explain_ended(job, facts)
-    groups = _standing(job, facts, now, rules)
+    groups = _standing(job, facts, now)
     stands = [_entry_of(group, job, facts, now) for group in groups[:LISTED]]
     data = {"job_id": str(job.job_id), "status": str(job.status), "open": job.open, "stands": stands}
     orphaned = None if facts.owner.is_alive else no_owner(job, facts)
@@ -105,12 +104,12 @@ def _explain_ended(job: JobState, facts: Facts) -> Explanation:
     return Explanation(Kind.ENDED, f"Job {job.job_id} {verb}{at}{took}{why}.", data)
 
 
-def _standing(job: JobState, facts: Facts, now: datetime, rules: Rules) -> list[_Group]:
+def _standing(job: JobState, facts: Facts, now: datetime) -> list[_Group]:
     groups: dict[tuple[str, Kind, bool], _Group] = {}
     for node in job.nodes.values():
         if node.status in NODE_TERMINAL:
             continue
-        kind = reasons(job, node, facts, now, rules)[0]
+        kind = reasons(job, node, facts, now)[0]
         if kind not in FOLLOWERS:
             name = node.parent or (node.added_by or OUTSIDE if node.is_added else node.node_id)
             groups.setdefault((name, kind, node.is_added), _Group(kind, name)).nodes.append(node)

@@ -1,6 +1,6 @@
 """What an explanation knows besides the job itself, and what it says."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -95,3 +95,4 @@ class Facts:
     progress: Mapping[str, Progress] = field(default_factory=dict)
     children: Mapping[str, int] = field(default_factory=dict)
     unregistered: frozenset[str] = frozenset()  # handlers that no worker has ever registered
+    closed_queues: Collection[str] = ()  # into which the owner lets nothing more

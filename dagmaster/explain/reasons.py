@@ -1,7 +1,7 @@
 """Which reasons keep a node where it is. Each is real: without all of them the node moves on."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple, assert_never
 
@@ -45,7 +45,7 @@ class Bypass(NamedTuple):
     taken: str
 
 
-def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> list[Kind]:
+def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:
     """All that hold, never none; the one to be named first comes first."""
     orphaned = [] if facts.owner.is_alive else [Kind.NO_OWNER]
     paused = [Kind.PAUSED] if job.is_paused else []
@@ -58,7 +58,7 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: 
             waits = any(undecided(job, node))
             return [Kind.WAITING_FOR_NODES, *paused, *orphaned] if waits else _or_soon([*paused, *orphaned])
         case NodeStatus.READY:
-            return _or_soon([*paused, *orphaned, *_held_back(job, node, now, rules)])
+            return _or_soon([*paused, *orphaned, *_held_back(job, node, facts, now)])
         case NodeStatus.DISPATCHED if node.node_id in facts.ahead:
             return [*paused, Kind.QUEUED, *orphaned]
         case NodeStatus.DISPATCHED:  # A worker has taken it; only its owner has not heard of it.
@@ -73,33 +73,33 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: 
             assert_never(node.status)
 
 
-def stands_without_reason(job: JobState, now: datetime, rules: Rules) -> bool:
+def stands_without_reason(job: JobState, now: datetime, rules: Rules, closed_queues: Collection[str]) -> bool:
     """Whether no open node has a good reason to stand where it is: the job should move, and does not."""
     if job.is_terminal or job.is_paused:
         return False
-    alive = Facts(OwnerFacts(is_alive=True), orchestrators=1, threshold_seconds=0)
+    alive = Facts(OwnerFacts(is_alive=True), orchestrators=1, threshold_seconds=0, closed_queues=closed_queues)
     open_nodes = [node for node in job.nodes.values() if node.status not in NODE_TERMINAL]
     return not any(_stands_rightly(job, node, alive, now, rules) for node in open_nodes)
 
 
 def _stands_rightly(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> bool:
-    found = reasons(job, node, facts, now, rules)
-    if Kind.RUNNING in found and node.started_at is not None:
+    kinds = reasons(job, node, facts, now)
+    if Kind.RUNNING in kinds and node.started_at is not None:
         seconds = node.task.timeout_seconds + rules.timeout_grace_seconds
         return now < node.started_at + timedelta(seconds=seconds)
-    return not RIGHTLY.isdisjoint(found)
+    return not RIGHTLY.isdisjoint(kinds)
 
 
-def _or_soon(found: list[Kind]) -> list[Kind]:
-    return found or [Kind.ABOUT_TO_RUN]
+def _or_soon(kinds: list[Kind]) -> list[Kind]:
+    return kinds or [Kind.ABOUT_TO_RUN]
 
 
-def _held_back(job: JobState, node: NodeState, now: datetime, rules: Rules) -> Iterator[Kind]:
+def _held_back(job: JobState, node: NodeState, facts: Facts, now: datetime) -> Iterator[Kind]:
     if node.not_before is not None and node.not_before > now:
         yield Kind.RETRY
     if node.is_child and not has_slot(job, node):
         yield Kind.HELD_BY_MAX_PARALLEL
-    if is_executed(node) and node.task_queue in rules.closed_queues:
+    if is_executed(node) and node.task_queue in facts.closed_queues:
         yield Kind.BACK_PRESSURE
 
 
@@ -121,7 +121,7 @@ def is_lost(job: JobState, node: NodeState) -> bool:
 
 def slot_holders(job: JobState, child: NodeState) -> list[str]:
     assert child.parent is not None
-    return [one.node_id for one in job.children(child.parent) if one.status in NODE_IN_FLIGHT]
+    return [sibling.node_id for sibling in job.children(child.parent) if sibling.status in NODE_IN_FLIGHT]
 
 
 def bypass(job: JobState, node: NodeState) -> Bypass | None:

@@ -78,6 +78,7 @@ class Orchestrator:
     def __init__(self, rules: Rules, notifier: Notifier, *, poll_interval_seconds: float = 1.0) -> None:
         self.me: Instance = this_instance()
         self.rules = rules
+        self.closed_queues: set[str] = set()
         self.clock = DatabaseClock()
         self.jobs = OwnedJobs()
         self.definitions = Definitions()
@@ -161,7 +162,7 @@ class Orchestrator:
 
     def open_queue(self, queue: str) -> None:
         """There is room in it again: jobs that hold tasks for it back may let them go."""
-        self.rules.closed_queues.discard(queue)
+        self.closed_queues.discard(queue)
         self._inbox.extend(
             Envelope(job_id, QueueOpened(queue))
             for job_id in self.jobs
@@ -334,7 +335,7 @@ class Orchestrator:
         try:
             wanted = values_wanted(state, told, self.rules)
             loaded = await job_states.load_values(conn, job_id, wanted) if wanted else None
-            return decide(state, told, self.clock.now(), self.rules, loaded)
+            return decide(state, told, self.clock.now(), self.rules, loaded, self.closed_queues)
         except LOST as error:
             if not is_too_large(error):
                 raise

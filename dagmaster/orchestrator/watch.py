@@ -70,10 +70,10 @@ class Stall:
         await note_orchestrator(conn, "orchestrator_stall", data)
 
     def _stalled(self, now: datetime) -> Iterator[tuple[int, datetime]]:
-        after = timedelta(seconds=self._options.stall_after_seconds)
+        after, it = timedelta(seconds=self._options.stall_after_seconds), self._orchestrator
         for job in self._jobs():
             since = job.last_progress_at or job.created_at
-            if now - since >= after and stands_without_reason(job, now, self._orchestrator.rules):
+            if now - since >= after and stands_without_reason(job, now, it.rules, it.closed_queues):
                 yield job.job_id, since
 
     def _jobs(self) -> Iterator[JobState]:
@@ -101,7 +101,7 @@ class BackPressure:
 
     async def run_once(self, conn: Connection) -> None:
         depths = await open_depths(conn)
-        closed = self._orchestrator.rules.closed_queues
+        closed = self._orchestrator.closed_queues
         full = [queue for queue, depth in depths.items() if depth > self._options.max_queue_depth]
         for queue in sorted(set(full) - closed):
             closed.add(queue)

@@ -88,6 +88,7 @@ class Ground:
     rules: Rules
     rng: Random
     possible: frozenset[Fault]
+    closed_queues: set[str] = field(default_factory=set)
     now: datetime = START
     step: int = 0
     is_calm: bool = False

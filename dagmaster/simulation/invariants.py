@@ -177,7 +177,7 @@ class Watch:
         is_told, queue = ground.decided_at > ground.opened_at, self.timeline.queue_of(row.node_id)
         if ground.store.job.paused_at is not None or row.node_id in ground.postponed:
             return True
-        if row.node_id in ground.case.plans and (queue in ground.rules.closed_queues or not is_told):
+        if row.node_id in ground.case.plans and (queue in ground.closed_queues or not is_told):
             return True
         if row.parent is None or (limit := max_parallel(self._ground.case, row.parent)) is None:
             return False

@@ -100,7 +100,7 @@ class Owner:
         assert self.state is not None
         wanted = values_wanted(self.state, messages, self._ground.rules)
         loaded = self._ground.store.load_values(wanted)
-        changes = decide(self.state, messages, self._ground.now, self._ground.rules, loaded)
+        changes = decide(self.state, messages, self._ground.now, self._ground.rules, loaded, self._ground.closed_queues)
         reports = [message for message in reports if isinstance(message, Report)]
         self.decided = Decided(changes, self.epoch, [mail_id for mail_id, _ in mail], reports, self._ground.step)
         return True

@@ -17,7 +17,7 @@ LATER = (timedelta(), timedelta(seconds=10), timedelta(hours=2))
 def check_stall(ground: Ground, job: JobState) -> None:
     later = LATER[ground.step % len(LATER)]
     now = ground.now + later
-    said, stuck = stands_without_reason(job, now, ground.rules), is_stuck(ground, now)
+    said, stuck = stands_without_reason(job, now, ground.rules, ground.closed_queues), is_stuck(ground, now)
     require(said is stuck, "{} later the job is {}stuck, the engine says otherwise", later, "" if stuck else "not ")
 
 
@@ -33,7 +33,7 @@ def _is_excused(ground: Ground, row: NodeRow, now: datetime) -> bool:
     is_task = row.node_id in ground.case.plans
     match row.status:
         case NodeStatus.READY:
-            is_held = is_task and (row.queue or QUEUE) in ground.rules.closed_queues
+            is_held = is_task and (row.queue or QUEUE) in ground.closed_queues
             return is_held or (row.not_before is not None and row.not_before > now)
         case NodeStatus.RUNNING if row.result_of is not None:
             return False

@@ -235,7 +235,7 @@ class Timeline:
         self._oracle.told[node_id] = "failed" if self._oracle.is_failing else "completed"
         ground = self._ground
         queue = self.queue_of(node_id)
-        is_full = queue in ground.rules.closed_queues and ground.decided_at > ground.closed_at
+        is_full = queue in ground.closed_queues and ground.decided_at > ground.closed_at
         require(not is_full or node_id not in ground.case.plans, "{} is put on a queue that is full", node_id)
         told = (event.event_data or {}).get("queue", queue)
         require(told == queue, "{} is put on the queue {}, not on {}", node_id, told, queue)

@@ -51,7 +51,6 @@ class World:
             slice_size=weather.slice_size,
             inline_bytes=weather.inline_bytes,
             max_turn_bytes=weather.max_turn_bytes,
-            rng=Random(rng.random()),
         )
         store = Store(JOB_ID, case.blueprint.graph, case.inputs, "owner-1", START, weather.inline_bytes)
         self.ground = Ground(case, store, rules, rng, weather.faults)
@@ -233,17 +232,17 @@ class World:
         return True
 
     def _fill_queue(self) -> bool:
-        if QUEUE in self.ground.rules.closed_queues or not self.ground.strikes(Fault.FULL_QUEUE):
+        if QUEUE in self.ground.closed_queues or not self.ground.strikes(Fault.FULL_QUEUE):
             return False
-        self.ground.rules.closed_queues.add(QUEUE)
+        self.ground.closed_queues.add(QUEUE)
         self.ground.closed_at = self.ground.step
         self.ground.note("the queue is full")
         return True
 
     def drain_queue(self) -> bool:
-        if QUEUE not in self.ground.rules.closed_queues:
+        if QUEUE not in self.ground.closed_queues:
             return False
-        self.ground.rules.closed_queues.discard(QUEUE)
+        self.ground.closed_queues.discard(QUEUE)
         self.ground.opened_at = self.ground.step
         for owner in self.owners:
             owner.open_queue(QUEUE)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from dagmaster.engine.change_set import Rules
 from dagmaster.engine.state import JobState, NodeState, is_executed, new_job, restore
 from dagmaster.errors import NotFound, UnknownJob, UnknownNode
 from dagmaster.explain import explanation
@@ -39,7 +38,6 @@ class _Queue(NamedTuple):
 class _Moment:
     job: JobState
     facts: Facts
-    rules: Rules
     now: datetime
 
 
@@ -48,7 +46,7 @@ async def explain_job(
 ) -> Explanation:
     """Raises UnknownJob. Opens a transaction of its own. Those who ask often have `pinned`."""
     it = await _look(conn, job_id, None, threshold_seconds, pinned)
-    return explanation.explain_job(it.job, it.facts, it.now, it.rules)
+    return explanation.explain_job(it.job, it.facts, it.now)
 
 
 async def explain_node(
@@ -56,7 +54,7 @@ async def explain_node(
 ) -> Explanation:
     """Raises UnknownJob and UnknownNode. Opens a transaction of its own."""
     it = await _look(conn, job_id, node_id, threshold_seconds, pinned)
-    return explanation.explain_node(it.job, node_id, it.facts, it.now, it.rules)
+    return explanation.explain_node(it.job, node_id, it.facts, it.now)
 
 
 async def _look(
@@ -84,8 +82,9 @@ async def _look(
             progress=await _progress(conn, job, wanted),
             children=await _children(conn, job, wanted),
             unregistered=await _unregistered(conn, wanted),
+            closed_queues={queue.name for queue in queues if queue.is_closed},
         )
-    return _Moment(job, facts, Rules(closed_queues={queue.name for queue in queues if queue.is_closed}), row["now"])
+    return _Moment(job, facts, row["now"])
 
 
 async def _job_row(conn: Connection, job_id: int, threshold_seconds: float) -> Row:

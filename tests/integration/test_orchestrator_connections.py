@@ -68,8 +68,8 @@ async def test_a_chore_that_waits_for_a_lock_lets_the_others_have_their_turn(dsn
     async with fleet(dsn) as running:
         role = await running.orchestrator(worker_lost_after_seconds=0.5, back_pressure_seconds=0.05)
         async with locked(dsn, "dagapp.dag_workers"):
-            role.it.rules.closed_queues.add("full")  # opened again by the chore that looks at the queues
-            await wait_until(lambda: "full" not in role.it.rules.closed_queues)
+            role.it.closed_queues.add("full")  # opened again by the chore that looks at the queues
+            await wait_until(lambda: "full" not in role.it.closed_queues)
 
 
 @asynccontextmanager

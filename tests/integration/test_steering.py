@@ -318,7 +318,8 @@ async def test_a_job_that_is_to_be_reopened_survives_the_death_of_its_new_owner(
 
 async def test_a_full_queue_holds_tasks_back_until_there_is_room(dsn: str) -> None:
     async with fleet(dsn) as running:
-        await running.orchestrator(rules=Rules(closed_queues={"q"}))
+        role = await running.orchestrator()
+        role.it.closed_queues.add("q")
         await running.worker()
         job_id = await running.submit(fan(), {"items": list(range(5))})
         await running.completed(job_id)

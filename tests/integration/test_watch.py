@@ -167,7 +167,7 @@ async def test_a_full_queue_gets_nothing_more_until_it_is_nearly_empty(dsn: str)
         assert (await running.statuses(elsewhere))["work"] == "dispatched"
         await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = true WHERE node_id LIKE '%%4'")
         await pressure.run_once(conn)
-        assert role.it.rules.closed_queues == {"q"}, "7 is above the depth at which it opens"
+        assert role.it.closed_queues == {"q"}, "7 is above the depth at which it opens"
         await rows(dsn, "UPDATE dagapp.dag_tasks_waiting SET held = false")
         await running.worker(queues=("q", "other"))
         await running.completed(crowd, elsewhere)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import Pause, Resume
 from dagmaster.engine.state import JobState, NodeState
 from dagmaster.explain import explanation, reasons, sentences
@@ -90,6 +89,7 @@ def facts_of(world: World) -> Facts:
         queues={QUEUE: QueueFacts(len(store.claimable()), None, consumers)},
         ahead={row.node_id: place for place, row in enumerate(store.waiting.values())},
         holders={row.node_id: row.worker_id or "" for row in store.running.values()},
+        closed_queues=world.ground.closed_queues,
     )
 
 
@@ -99,7 +99,7 @@ def is_owned(world: World) -> bool:
 
 def ask(world: World, node_id: str) -> Explanation:
     ground = world.ground
-    return explanation.explain_node(ground.store.load(), node_id, facts_of(world), ground.now, ground.rules)
+    return explanation.explain_node(ground.store.load(), node_id, facts_of(world), ground.now)
 
 
 # Whether it is so, without a look at the engine.
@@ -115,7 +115,7 @@ def check_real(world: World, node_id: str, kind: str, data: dict[str, Any]) -> N
         case Kind.RETRY:
             holds = row.not_before is not None and row.not_before > ground.now
         case Kind.BACK_PRESSURE:
-            holds = QUEUE in ground.rules.closed_queues and row.status is NodeStatus.READY
+            holds = QUEUE in ground.closed_queues and row.status is NodeStatus.READY
         case Kind.QUEUED:
             holds = row.task_id in ground.store.waiting
         case Kind.HELD_BY_MAX_PARALLEL:
@@ -298,7 +298,7 @@ def test_a_job_stands_still_because_of_nodes_that_stand_still_themselves() -> No
     for seed in SEEDS:
         world = Moment(seed).world()
         ground = world.ground
-        found = explain_job(ground.store.load(), facts_of(world), ground.now, ground.rules)
+        found = explain_job(ground.store.load(), facts_of(world), ground.now)
         assert found.sentence.endswith(".")
         open_nodes = [row for row in ground.store.nodes.values() if row.status not in NODE_TERMINAL]
         if ground.store.is_over:
@@ -307,19 +307,19 @@ def test_a_job_stands_still_because_of_nodes_that_stand_still_themselves() -> No
         for one in found.data["stands"]:
             assert one["kind"] not in ("waiting_for_nodes", "held_by_max_parallel", "ended")
             for node_id in one["nodes"]:
-                again = explain_node(ground.store.load(), node_id, facts_of(world), ground.now, ground.rules)
+                again = explain_node(ground.store.load(), node_id, facts_of(world), ground.now)
                 assert again.kind == one["kind"]
 
 
 # Explanations that are not true are found out.
 
 
-def _soon(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> list[Kind]:
+def _soon(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:
     return [Kind.ABOUT_TO_RUN]
 
 
-def _first_only(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> list[Kind]:
-    return reasons.reasons(job, node, facts, now, rules)[:1]
+def _first_only(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:
+    return reasons.reasons(job, node, facts, now)[:1]
 
 
 def _every_source(job: JobState, node: NodeState) -> reasons.Undecided:
@@ -340,8 +340,8 @@ def _all_of_any(job: JobState, node: NodeState) -> reasons.Undecided:
 
 
 def without(kind: Kind) -> Any:
-    def lie(job: JobState, node: NodeState, facts: Facts, now: datetime, rules: Rules) -> list[Kind]:
-        found = [one for one in reasons.reasons(job, node, facts, now, rules) if one is not kind]
+    def lie(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:
+        found = [one for one in reasons.reasons(job, node, facts, now) if one is not kind]
         return found or [Kind.ABOUT_TO_RUN]
 
     return lie

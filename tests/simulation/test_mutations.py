@@ -485,10 +485,9 @@ def dispatch_into_a_full_queue(patch: pytest.MonkeyPatch) -> None:
     original = node_start.dispatch
 
     def dispatch(changes: ChangeSet, node: state.NodeState) -> None:
-        closed = set(changes.rules.closed_queues)
-        changes.rules.closed_queues.clear()
+        closed, changes.closed_queues = changes.closed_queues, ()
         original(changes, node)
-        changes.rules.closed_queues.update(closed)
+        changes.closed_queues = closed
 
     patch.setattr(node_start, "dispatch", dispatch)
 

@@ -105,6 +105,7 @@ class Bench:
         **nodes: Node,
     ) -> None:
         self.rules = rules or Rules()
+        self.closed_queues: set[str] = set()
         self.now = START
         self.expands = True
         graph = compile_graph(_workflow(dict(inputs or {}), nodes, dict(chains or {})))
@@ -122,7 +123,7 @@ class Bench:
 
     def send(self, *messages: Message) -> ChangeSet:
         """One turn, written as the owner writes it; afterwards the rows and the memory must say the same."""
-        self.changes = changes = decide(self.job, messages, self.now, self.rules)
+        self.changes = changes = decide(self.job, messages, self.now, self.rules, None, self.closed_queues)
         if self.store.is_over and not changes.reopened:
             self._keep_late(changes)
         else:
@@ -185,11 +186,12 @@ class Bench:
         self.timers = []
         return self.send(Load(), message)
 
-    def close_queue(self, queue: str = "tasks") -> None:
-        self.rules.closed_queues.add(queue)
+    def close_queue(self, queue: str = "tasks") -> "Bench":
+        self.closed_queues.add(queue)
+        return self
 
     def open_queue(self, queue: str = "tasks") -> ChangeSet:
-        self.rules.closed_queues.discard(queue)
+        self.closed_queues.discard(queue)
         return self.send(QueueOpened(queue))
 
     def wait(self, seconds: float) -> None:

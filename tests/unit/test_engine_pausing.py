@@ -179,7 +179,7 @@ def test_a_paused_job_is_no_zombie():
 
 
 def test_a_job_whose_queue_is_full_is_no_zombie():
-    bench = chain(Rules(closed_queues={"tasks"})).start()
+    bench = chain().close_queue().start()
     bench.wait(3 * DAY)
     assert (bench.status, bench.of("a")) == (JobStatus.RUNNING, READY)
     bench.open_queue()
@@ -231,14 +231,14 @@ def test_a_paused_job_can_be_cancelled_and_can_fail():
 
 def test_a_full_queue_holds_back_only_its_own_tasks():
     nodes: dict[str, Any] = {"a": task(), "b": task("a"), "other": task().model_copy(update={"queue": "other"})}
-    bench = Bench(None, Rules(closed_queues={"tasks"}), **nodes, end=end("b", "other")).start()
+    bench = Bench(**nodes, end=end("b", "other")).close_queue().start()
     assert bench.waiting == [f"{JOB}_other_0"]
     bench.open_queue()
     assert bench.waiting == [f"{JOB}_other_0", f"{JOB}_a_0"]
 
 
 def test_what_a_full_queue_holds_back_survives_a_pause():
-    bench = chain(Rules(closed_queues={"tasks"})).start()
+    bench = chain().close_queue().start()
     bench.pause()
     bench.unpause()
     assert list(bench.job.held["tasks"]) == ["a"]

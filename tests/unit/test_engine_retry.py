@@ -1,7 +1,6 @@
 """An attempt has failed: how often, and after which pause, another follows."""
 
 from datetime import timedelta
-from random import Random
 from typing import Any
 
 import pytest
@@ -80,15 +79,22 @@ def test_exponential_delays_double():
 
 
 def test_jitter_spreads_the_delays():
-    rules = Rules(rng=Random(1))
+    child = {"retry": RetryPolicy(initial_delay_seconds=10, jitter=0.2)}
+    bench = Bench({"items": list(range(20))}, f=fan_out("{{ inputs.items }}", child=child), end=end("f")).start()
     waits = set()
-    for _ in range(20):
-        bench = one(RetryPolicy(initial_delay_seconds=10, jitter=0.2), rules)
-        bench.fail("a")
-        not_before = bench.store.nodes["a"].not_before
+    for index in range(20):
+        bench.fail(f"f__{index}")
+        not_before = bench.store.nodes[f"f__{index}"].not_before
         assert not_before is not None
         waits.add((not_before - bench.now).total_seconds())
     assert len(waits) == 20 and 8 <= min(waits) < 10 < max(waits) <= 12
+
+
+def test_whoever_decides_finds_the_same_delay():
+    benches = [one(RetryPolicy(initial_delay_seconds=10, jitter=0.2)) for _ in range(2)]
+    for bench in benches:
+        bench.fail("a")
+    assert benches[0].store.nodes["a"].not_before == benches[1].store.nodes["a"].not_before
 
 
 def test_a_worker_may_say_when_to_try_again():

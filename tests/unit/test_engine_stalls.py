@@ -9,7 +9,7 @@ from dagmaster.model.workflow import ApprovalNode, Node, WaitNode, WorkflowNode
 
 
 def is_stalled(bench: Bench) -> bool:
-    return stands_without_reason(bench.job, bench.now, bench.rules)
+    return stands_without_reason(bench.job, bench.now, bench.rules, bench.closed_queues)
 
 
 @pytest.mark.parametrize(

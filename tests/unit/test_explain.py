@@ -24,17 +24,14 @@ SLOWLY = RetryPolicy(max_attempts=3, initial_delay_seconds=20)
 def facts_of(bench: Bench, **changes: Any) -> Facts:
     ahead = {row.node_id: place for place, row in enumerate(bench.store.waiting.values())}
     holders = {row.node_id: row.worker_id or "" for row in bench.store.running.values()}
-    return replace(FACTS, ahead=ahead, holders=holders, **changes)
+    return replace(FACTS, ahead=ahead, holders=holders, closed_queues=bench.closed_queues, **changes)
 
 
 def why(bench: Bench, node_id: str | None = None, **changes: Any) -> Explanation:
     """From the rows, as everybody but the owner sees it."""
     job, facts = bench.store.load(), facts_of(bench, **changes)
     job.error, job.completed_at = bench.store.job.error, bench.store.job.completed_at
-    if node_id is None:
-        found = explain_job(job, facts, bench.now, bench.rules)
-    else:
-        found = explain_node(job, node_id, facts, bench.now, bench.rules)
+    found = explain_job(job, facts, bench.now) if node_id is None else explain_node(job, node_id, facts, bench.now)
     assert orjson.loads(orjson.dumps(found.data)) == found.data
     assert found.sentence.count("\n") == 0 and found.sentence.endswith(".")
     return found
@@ -134,7 +131,7 @@ def test_a_queued_task_says_how_its_queue_is_served(consumers: tuple[Consumer, .
 
 
 def test_a_full_queue_is_named_with_its_depth_and_its_limit():
-    bench = Bench(None, Rules(closed_queues={"tasks"}), a=task(), end=end("a")).start()
+    bench = Bench(a=task(), end=end("a")).close_queue().start()
     found = why(bench, "a", queues={"tasks": QueueFacts(1200, 1000)})
     assert found.sentence == (
         "Node `a` is held back because queue `tasks` is full (1,200 tasks waiting, the limit is 1,000)."
