@@ -105,6 +105,7 @@ def _values(batch: Batch) -> dict[str, Any]:
         "fences": encode_rows(
             [{"job_id": changes.job.job_id, "owner_epoch": epoch} for changes, epoch in batch.change_sets]
         ),
+        "fence_count": len(batch.change_sets),
         "jobs": encode_rows(jobs),
         "job_count": len(jobs),
         "nodes": encode_rows(nodes) or ("[]" if jobs else None),  # The results of jobs look for their parts there.
