@@ -1,6 +1,5 @@
 """Reports that nobody has taken yet."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from dagmaster.queues.contract import TaskReport
@@ -11,24 +10,29 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 class Outbox:
-    """In the order of their coming. With a spool they outlive the process."""
+    """In the order of their coming, as far as they fit into one transaction. With a spool they outlive the process."""
 
     def __init__(self, spool: Spool | None = None) -> None:
         self._spool = spool
-        self._reports: deque[TaskReport] = deque()
+        self._reports: list[TaskReport] = []
+        self._bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._reports)
 
+    @property
+    def is_full(self) -> bool:
+        """More work would only pile up here."""
+        return self._bytes >= MAX_BYTES
+
     def first(self, max_bytes: int = MAX_BYTES) -> list[TaskReport]:
-        """As many as may go at once: at least one, if there is any."""
+        """As many as may go at once: at least one, if there is any. A small one does not wait for a large one."""
         chosen: list[TaskReport] = []
         for report in self._reports:
-            max_bytes -= len(report.output or b"")
-            if chosen and max_bytes < 0:
-                break
-            chosen.append(report)
-        return chosen
+            if (size := _size(report)) <= max_bytes:
+                chosen.append(report)
+                max_bytes -= size
+        return chosen or self._reports[:1]
 
     def task_ids(self) -> Iterable[str]:
         return (report.task_id for report in self._reports)
@@ -36,16 +40,26 @@ class Outbox:
     def recover(self) -> None:
         """What former processes left."""
         if self._spool is not None:
-            self._reports.extend(self._spool.load())
+            for report in self._spool.load():
+                self._keep(report)
 
     def add(self, report: TaskReport) -> None:
         if self._spool is not None:
             self._spool.add(report)
-        self._reports.append(report)
+        self._keep(report)
 
-    def remove_first(self, reports: Sequence[TaskReport]) -> None:
+    def remove(self, reports: Sequence[TaskReport]) -> None:
         """They were taken."""
-        for _ in reports:
-            self._reports.popleft()
+        taken = {id(report) for report in reports}
+        self._reports = [report for report in self._reports if id(report) not in taken]
+        self._bytes -= sum(map(_size, reports))
         if self._spool is not None and reports:
             self._spool.remove([report.task_id for report in reports])
+
+    def _keep(self, report: TaskReport) -> None:
+        self._reports.append(report)
+        self._bytes += _size(report)
+
+
+def _size(report: TaskReport) -> int:
+    return len(report.output or b"")

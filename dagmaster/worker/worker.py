@@ -126,7 +126,10 @@ class Worker:
 
     @property
     def free_slots(self) -> int:
-        return max(0, self.slots.free - len(self.unconfirmed)) if self.is_taking else 0
+        """How many tasks it may claim: none while its results pile up, for memory would fill with them."""
+        if not self.is_taking or self._outbox.is_full:
+            return 0
+        return max(0, self.slots.free - len(self.unconfirmed))
 
     def standing(self) -> Standing:
         return Standing(self.completed, self.failed, standing_stats(self.slots, self._children, self.unconfirmed))
@@ -313,7 +316,9 @@ class Worker:
             raise
         finally:
             self.slots.reserved -= wanted
-        self._outbox.remove_first(reports)
+        self._outbox.remove(reports)
+        if reports:
+            self._freed.set()
         for message in claimed:
             self._begin(message, asked)
         if wanted and len(claimed) == wanted:
@@ -457,7 +462,7 @@ class Worker:
                     await link.exchange([_given_back(message) for message in unknown], 0)
                 while reports := self._outbox.first():
                     await link.exchange(reports, 0)
-                    self._outbox.remove_first(reports)
+                    self._outbox.remove(reports)
                 if not dies_with:  # Otherwise its lease runs out, and they are lost.
                     await link.leave(self.standing())
 

@@ -18,7 +18,7 @@ from dagmaster.tasklogs.contract import LogUnavailable
 from dagmaster.tasklogs.files import FileLogs
 from dagmaster.worker.execute import _wait_for_thread
 from dagmaster.worker.logbook import Logbook
-from dagmaster.worker.outbox import Outbox
+from dagmaster.worker.outbox import MAX_BYTES, Outbox
 from dagmaster.worker.progress_buffer import ProgressBuffer
 from dagmaster.worker.slots import Slots
 
@@ -159,15 +159,26 @@ async def test_a_thread_that_fails_after_its_task_was_cancelled_leaves_no_error_
     assert unheard == []
 
 
-def test_large_reports_go_out_one_after_the_other() -> None:
+def test_large_reports_go_out_one_after_the_other_and_a_small_one_waits_for_none() -> None:
     outbox = Outbox()
-    for number, size in enumerate((3, 3, 9, 1)):
+    for number, size in enumerate((3, 3, 9, 5, 1)):
         outbox.add(TaskReport(f"t{number}", 1, "n", "completed", b"x" * size))
     sent = []
-    while reports := outbox.first(max_bytes=6):
+    while reports := outbox.first(max_bytes=7):
         sent.append([report.task_id for report in reports])
-        outbox.remove_first(reports)
-    assert sent == [["t0", "t1"], ["t2"], ["t3"]]
+        outbox.remove(reports)
+    assert sent == [["t0", "t1", "t4"], ["t3"], ["t2"]]
+
+
+def test_an_outbox_is_full_until_its_reports_were_taken() -> None:
+    outbox = Outbox()
+    outbox.add(TaskReport("small", 1, "n", "completed", b"{}"))
+    assert not outbox.is_full
+    outbox.add(TaskReport("large", 1, "n", "completed", b"x" * MAX_BYTES))
+    assert outbox.is_full
+    while reports := outbox.first():
+        outbox.remove(reports)
+    assert not outbox and not outbox.is_full
 
 
 async def test_a_checkpoint_over_the_limit_is_refused_with_its_artifacts_counted() -> None:
