@@ -212,7 +212,7 @@ async def test_two_who_close_late_mail_at_once_close_each_once(dsn: str, me: Own
 
 
 async def test_a_result_that_somebody_writes_into_the_table_counts(dsn: str) -> None:
-    """WK-04: a worker with access to the database needs nothing else."""
+    """A worker with access to the database needs nothing else."""
     async with fleet(dsn) as running:
         await running.orchestrator()
         job_id = await running.submit(chain(2))

@@ -57,7 +57,6 @@ async def test_there_is_a_list_of_checks_for_one_that_does_not_exist(dsn: str) -
 
 
 async def test_a_task_that_has_no_queue_makes_the_whole_unhealthy(dsn: str, tmp_path: Path) -> None:
-    """Ruling C-16."""
     (tmp_path / "lost.yaml").write_text("workflow_id: lost\nnodes:\n  work: {handler: echo}\n")
     async with web(dsn, runs=True) as it:
         it.services.catalog = Catalog(tmp_path, queues=QueueRules(default_queue=None))

@@ -1,4 +1,4 @@
-"""The oracle is trusted because it is simple; these are the rulings that it must know."""
+"""The oracle is trusted because it is simple; these are the rules that it must know."""
 
 from collections.abc import Mapping
 
@@ -76,7 +76,6 @@ def test_all_of_waits_for_every_edge_and_needs_one_that_lives() -> None:
 
 
 def test_any_of_needs_one_that_completed() -> None:
-    """Ruling C-01."""
     either = oracle(a=task(), b=task(), c=task((), ("a", "b")))
     assert either.may_become_ready("c", state(a=COMPLETED, b=RUNNING))
     assert not either.may_become_ready("c", state(a=SKIPPED, b=RUNNING))
@@ -90,14 +89,12 @@ def test_an_untaken_branch_is_skipped(n: int, a: NodeStatus, b: NodeStatus) -> N
 
 
 def test_an_optional_step_does_not_skip_what_follows() -> None:
-    """Ruling C-03."""
     nodes: dict[str, Node] = {"r": route("x", other=("y",)), "x": task(then=("y",)), "y": task()}
     assert (oracle(0, **nodes).expected["x"], oracle(0, **nodes).expected["y"]) == (COMPLETED, COMPLETED)
     assert (oracle(1, **nodes).expected["x"], oracle(1, **nodes).expected["y"]) == (SKIPPED, COMPLETED)
 
 
 def test_what_follows_a_fan_out_waits_for_its_children() -> None:
-    """FO-07."""
     child = ChildTask(handler="work", queue="tasks")
     fanned = oracle(f=FanOutNode(source=[1, 2], task=child), c=task(("f",)))
     assert not fanned.may_become_ready("c", state(f=COMPLETED, f__0=COMPLETED, f__1=RUNNING))

@@ -26,7 +26,6 @@ def broad() -> Bench:
 
 
 def test_the_first_node_without_retries_left_fails_the_job_at_once():
-    """Rulings C-08, D-01, D-02."""
     bench = broad()
     bench.fail("a", "no luck")
     assert (bench.status, bench.error) == (JobStatus.FAILED, "node a failed: no luck")
@@ -116,7 +115,7 @@ def test_cancelling_ends_a_back_off():
 
 
 def test_a_job_whose_first_step_fails_has_been_running():
-    """Ruling C-09: only legal moves, whatever happens first."""
+    """Only legal moves, whatever happens first."""
     route = choose("inputs.object.missing", is_1=("a",), default=("end",))
     bench = Bench({"object": {}}, route=route, a=task(), end=end()).start()
     assert [name for name in bench.events() if name.startswith("job")] == ["job started", "job failed"]

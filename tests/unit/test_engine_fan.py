@@ -73,7 +73,6 @@ def test_what_follows_waits_for_every_child():
 
 
 def test_an_empty_list_completes_at_once_with_nothing():
-    """Ruling C-25."""
     bench = fanned(items=())
     assert bench.status is JobStatus.COMPLETED
     assert bench.output("f") == {"fan_out_count": 0, "child_node_ids": []}
@@ -82,7 +81,6 @@ def test_an_empty_list_completes_at_once_with_nothing():
 
 @pytest.mark.parametrize(("source", "kind"), [({"a": 1}, "dict"), ("text", "str"), (3, "int")])
 def test_a_source_that_is_no_list_fails_before_anything_is_made(source: Any, kind: str):
-    """Ruling C-26."""
     bench = fanned("{{ inputs.items }}", items=source)
     assert bench.events("f") == ["ready", "failed"]
     assert bench.status is JobStatus.FAILED
@@ -104,7 +102,7 @@ def test_a_list_over_the_limit_is_refused():
     assert "5 items is over the limit of 4" in str(bench.error)
 
 
-# Aggregation, ruling C-24
+# Aggregation
 
 
 @pytest.mark.parametrize(
@@ -180,7 +178,6 @@ def test_a_fan_in_of_a_skipped_fan_out_gathers_nothing():
 
 
 def test_children_are_not_in_the_result_of_the_job():
-    """Ruling D-18."""
     bench = fanned(items=(1,))
     bench.complete("f__0", {"x": 1})
     assert set(bench.result) == {"f", "g", "_provenance"}
@@ -319,7 +316,7 @@ def test_many_children_are_listed_in_part():
 
 
 def test_a_retried_child_keeps_its_parameters():
-    """RT-12: they are stored, and not worked out again."""
+    """They are stored, not computed again."""
     bench = fanned(items=("a", "b"), child={"retry": AT_ONCE})
     bench.fail("f__1")
     assert bench.waiting[-1] == f"{JOB}_f__1_1"

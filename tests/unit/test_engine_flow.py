@@ -160,7 +160,7 @@ def test_deciding_and_skipping_is_one_turn():
 
 
 def test_an_optional_step_is_skipped_and_what_follows_is_not():
-    """Ruling C-03: the branch leads past `extra` straight to `last`."""
+    """The branch leads past `extra` straight to `last`."""
     nodes: dict[str, Any] = {
         "route": choose("inputs.n", is_1=("extra",), default=("last",)),
         "extra": task(next=("last",)),
@@ -222,7 +222,7 @@ def test_values_without_an_order_are_noted_and_do_not_match():
 
 
 def test_any_of_runs_once_with_the_first_that_completes():
-    """Ruling D-05: the other branch continues."""
+    """The other branch continues."""
     bench = Bench(a=task(), b=task(), c=task(any_of=("a", "b")), end=end("b", "c")).start()
     bench.complete("b")
     assert bench.waiting == [f"{JOB}_a_0", f"{JOB}_c_0"]
@@ -281,7 +281,6 @@ def test_a_conditional_in_any_of_counts_if_its_branch_leads_there():
 
 
 def test_a_failed_member_of_any_of_fails_the_job():
-    """Ruling D-06."""
     bench = Bench(a=task(), b=task(), c=task(any_of=("a", "b")), end=end("c", "b")).start()
     bench.complete("a")
     bench.fail("b", permanent=True)

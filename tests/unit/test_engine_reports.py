@@ -15,7 +15,7 @@ def chain() -> Bench:
 
 
 def test_a_report_for_a_dispatched_task_proves_that_it_ran():
-    """Ruling C-10: it passes through RUNNING in the same turn."""
+    """It passes through RUNNING in the same turn."""
     bench = chain()
     bench.complete("a", {"x": 1})
     assert bench.events("a") == ["ready", "dispatched", "started", "completed"]
@@ -64,7 +64,6 @@ def test_a_start_that_arrives_after_the_end_changes_nothing():
 
 
 def test_a_superseded_success_is_kept_noted_and_ignored():
-    """Rulings D-03 and D-04."""
     bench = chain()
     bench.begin("a")
     bench.lose("a")

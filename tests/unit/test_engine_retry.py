@@ -17,7 +17,6 @@ def one(policy: RetryPolicy, rules: Rules | None = None) -> Bench:
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_max_attempts_counts_the_retries(retries: int):
-    """Ruling C-20."""
     bench = one(RetryPolicy(max_attempts=retries, initial_delay_seconds=0))
     for _ in range(retries):
         bench.fail("a")
@@ -59,7 +58,7 @@ def test_the_timeline_tells_of_the_failure_and_of_the_retry():
     [(Backoff.FIXED, [10, 10, 10]), (Backoff.LINEAR, [10, 20, 25]), (Backoff.EXPONENTIAL, [10, 20, 25])],
 )
 def test_the_back_off_is_really_waited(backoff: Backoff, delays: list[int]):
-    """RT-03, up to the largest delay."""
+    """Up to the longest delay."""
     policy = RetryPolicy(max_attempts=3, backoff=backoff, initial_delay_seconds=10, max_delay_seconds=25)
     bench = one(policy)
     for attempt, delay in enumerate(delays, start=1):
@@ -126,7 +125,6 @@ def test_a_back_off_that_ended_while_nobody_owned_the_job_is_over():
 
 
 def test_a_permanent_error_is_not_tried_again():
-    """RT-18."""
     bench = one(AT_ONCE)
     bench.fail("a", "wrong input", permanent=True)
     assert bench.events("a").count("dispatched") == 1
@@ -134,7 +132,7 @@ def test_a_permanent_error_is_not_tried_again():
 
 
 def test_an_expression_that_fails_is_a_failed_attempt():
-    """SM-N-05, RT-10: READY to FAILED, with retry."""
+    """READY to FAILED, with retry."""
     policy = RetryPolicy(max_attempts=1, initial_delay_seconds=5, on=["ExpressionFailed"])
     bench = Bench(
         a=task(params={"x": "{{ nodes.b.output.missing }}"}, retry=policy, any_of=("b",)), b=task(), end=end("a")
@@ -149,7 +147,6 @@ def test_an_expression_that_fails_is_a_failed_attempt():
 
 
 def test_a_condition_that_fails_is_tried_again_and_then_fails_the_job():
-    """D-10."""
     policy = RetryPolicy(max_attempts=1, initial_delay_seconds=5, on=["ExpressionFailed"])
     route = choose("inputs.object.missing", is_1=("a",), default=("b",)).model_copy(update={"retry": policy})
     bench = Bench({"object": {}}, route=route, a=task(), b=task(), end=end("a", "b")).start()
@@ -255,7 +252,6 @@ def ruled(**rules: Any) -> Bench:
 
 
 def test_an_error_that_is_never_retried_fails_the_job_at_once():
-    """RT-18."""
     bench = ruled(never=["OSError"])
     bench.fail("a", "refused", error_types=REFUSED)
     assert bench.data("a", "node_failed") == {
@@ -348,7 +344,7 @@ def test_what_took_too_long_is_a_timeout_error(rules: dict[str, Any], is_retried
     ],
 )
 def test_an_expression_that_fails_is_tried_again_only_if_the_policy_names_it(rules: dict[str, Any], retries: int):
-    """C-69: a typo took 38 seconds to be told."""
+    """Otherwise a typo takes 38 seconds to be reported."""
     policy = RetryPolicy(max_attempts=2, initial_delay_seconds=0, **rules)
     bench = Bench({"object": {}}, a=task(params={"x": "{{ inputs.object.missing }}"}, retry=policy), end=end("a"))
     bench.start()

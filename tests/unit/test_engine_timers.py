@@ -1,4 +1,4 @@
-"""Two clocks for each task (ruling C-32), and one for the job."""
+"""Two clocks for each task, and one for the job."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -114,7 +114,7 @@ def test_children_have_the_timeout_of_their_task():
     assert bench.waiting == [f"{JOB}_f__1_0", f"{JOB}_f__0_1"]
 
 
-# RT-15
+# Jobs without progress
 
 
 def test_a_job_that_has_not_moved_for_a_day_is_failed():

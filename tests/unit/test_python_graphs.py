@@ -393,7 +393,7 @@ def held_by(item: Item) -> set[str]:
 
 
 def must_wait(everything: list[Item], *more: tuple[Item, Item]) -> dict[str, set[str]]:
-    """What AA-07 to AA-11 say, by brute force: each of the next waits for each of the previous, and so on."""
+    """The rules of `>>` and groups by brute force: each of the next waits for each of the previous, and so on."""
     edges = [(previous, item) for item in everything for previous in item.previous]
     before: dict[str, set[str]] = {label: set() for item in everything for label in held_by(item)}
     for previous, item in [*edges, *more]:

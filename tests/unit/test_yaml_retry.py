@@ -90,7 +90,7 @@ FANS = """
 
 
 def test_the_queues_for_what_needs_more_memory_are_queues_of_the_workflow() -> None:
-    """Ruling C-16: what a workflow needs is known before it runs."""
+    """The queues that a workflow needs are known before it runs."""
     workflow = parse(FANS)
     assert queues_of(workflow) == {"q", "heavy", "huge", "large"}
     assert tasks_of(workflow) == {
