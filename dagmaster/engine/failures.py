@@ -12,7 +12,7 @@ from dagmaster.engine.job_end import fail_job
 from dagmaster.engine.state import NodeState, is_executed
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.retry import ASKED_FOR, RetryPolicy, find_queue_after, find_rule_against, retry_delay
-from dagmaster.model.states import EndedBy
+from dagmaster.model.states import EndedBy, JobEndedBy
 
 MAX_TYPE_LENGTH = 128
 
@@ -58,10 +58,10 @@ def _give_up(changes: ChangeSet, node: NodeState, error: str) -> None:
     """The job fails with it, unless the node may fail. The chains that run last go on as far as they can."""
     job, is_last = changes.job, changes.job.phase_of(node) is not Phase.MAIN
     if not is_last and not node.spec.allow_failure:
-        fail_job(changes, error, node.node_id)
+        fail_job(changes, error, failed_node=node.node_id)
         return
     if is_last and not node.spec.allow_failure and job.error is None:
-        transitions.begin_failing(changes, error, node.node_id)
+        transitions.begin_failing(changes, error, JobEndedBy.FAILURE, node.node_id)
     for name in job.awaited.pop(node.node_id, ()):
         if job.nodes[name].result_of == node.node_id:
             fail_with(changes, job.nodes[name], node)

@@ -35,7 +35,7 @@ def _has_failed(changes: ChangeSet) -> bool:
     """Whoever held it before may have failed a node, and not the job."""
     job = changes.job
     if job.error is None and (failed := failed_nodes(job)):
-        fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed[0])
+        fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed_node=failed[0])
     return job.error is not None
 
 

@@ -12,7 +12,7 @@ from dagmaster.engine.state import JobState, NodeState, failed_nodes
 from dagmaster.engine.values import JobResult, StoredValue, Value, size_of, spell_size
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import NodeType
-from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, JobStatus, NodeStatus
+from dagmaster.model.states import NODE_IN_FLIGHT, EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus
 
 WAITING_TYPES = (NodeType.WAIT, NodeType.APPROVAL, NodeType.WORKFLOW)
 # Why what comes now changes nothing.
@@ -33,7 +33,7 @@ def complete_if_done(changes: ChangeSet) -> None:
         _end_failed(changes)
         return
     if failed := failed_nodes(job):  # Whoever held it before has failed the node, and not the job.
-        fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed[0])
+        fail_job(changes, f"node {failed[0]} failed: {job.nodes[failed[0]].error}", failed_node=failed[0])
         return
     keys = [node.node_id for node in job.nodes.values() if node.output is not None and node.node_id in job.graph.nodes]
     transitions.complete_job(changes, _result(changes), keys)
@@ -60,10 +60,12 @@ def end_late(changes: ChangeSet) -> None:
         return
     seconds = seconds_allowed(changes)  # None if the operator has taken back the default since.
     within = f"within {seconds:g} s" if seconds is not None else f"by {job.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
-    fail_job(changes, f"Timeout: the job did not end {within}")
+    fail_job(changes, f"Timeout: the job did not end {within}", JobEndedBy.DEADLINE)
 
 
-def fail_job(changes: ChangeSet, error: str, failed_node: str | None = None) -> None:
+def fail_job(
+    changes: ChangeSet, error: str, ended_by: JobEndedBy = JobEndedBy.FAILURE, *, failed_node: str | None = None
+) -> None:
     """Fail fast: nothing more is dispatched, what runs is revoked (rulings C-08, D-01).
 
     With chains that run last the job is failing from now on, and has failed when they have ended.
@@ -71,7 +73,7 @@ def fail_job(changes: ChangeSet, error: str, failed_node: str | None = None) -> 
     job = changes.job
     if job.status is JobStatus.PENDING:
         start_job(changes, None)
-    transitions.begin_failing(changes, error, failed_node)
+    transitions.begin_failing(changes, error, ended_by, failed_node)
     _close_nodes(changes, "job_failed", EndedBy.REVOKED, with_last=False)
     if not job.open:
         _end_failed(changes)
@@ -81,10 +83,10 @@ def give_up(changes: ChangeSet, error: str) -> None:
     """It does not move any more; if the last chains do not, there is nothing left to wait for."""
     job = changes.job
     if not job.last_open or job.main_open:
-        fail_job(changes, error)
+        fail_job(changes, error, JobEndedBy.NO_PROGRESS)
         return
     if job.error is None:
-        transitions.begin_failing(changes, error)
+        transitions.begin_failing(changes, error, JobEndedBy.NO_PROGRESS)
     _close_nodes(changes, "job_failed", EndedBy.REVOKED)
     _end_failed(changes)
 

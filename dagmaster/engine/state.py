@@ -17,6 +17,7 @@ from dagmaster.model.states import (
     NODE_IN_FLIGHT,
     NODE_TERMINAL,
     EndedBy,
+    JobEndedBy,
     JobStatus,
     NodeStatus,
 )
@@ -115,6 +116,7 @@ class JobState:
     completed_at: datetime | None = None
     error: str | None = None
     failed_node: str | None = None  # with which it failed, or is failing
+    ended_by: JobEndedBy | None = None  # also of one that is failing
     result: JobResult | None = None
     deadline_at: datetime | None = None  # when it is failed if it has not ended
     last_progress_at: datetime | None = None

@@ -34,6 +34,7 @@ from dagmaster.model.states import (
     NODE_TERMINAL,
     EndedBy,
     EventStatus,
+    JobEndedBy,
     JobStatus,
     Move,
     NodeStatus,
@@ -277,19 +278,21 @@ def complete_job(changes: ChangeSet, result: JobResult, result_keys: Sequence[st
     job = changes.job
     job.completed_at = changes.now
     job.result = result
+    job.ended_by = JobEndedBy.RESULT
     _move_job(
         changes,
         JOB_COMPLETED,
+        ended_by=job.ended_by,
         duration_seconds=job.duration_seconds,
         node_count=len(job.nodes),
         result_keys=result_keys[:MAX_LISTED],
     )
 
 
-def begin_failing(changes: ChangeSet, error: str, failed_node: str | None = None) -> None:
+def begin_failing(changes: ChangeSet, error: str, ended_by: JobEndedBy, failed_node: str | None = None) -> None:
     """It will fail, with this error, when the chains that run last have ended."""
     job = changes.job
-    job.error, job.failed_node = error[:MAX_ERROR_LENGTH], failed_node
+    job.error, job.ended_by, job.failed_node = error[:MAX_ERROR_LENGTH], ended_by, failed_node
     changes.job_touched = True
 
 
@@ -300,6 +303,7 @@ def fail_job(changes: ChangeSet, failed_nodes: Sequence[str]) -> None:
         changes,
         JOB_FAILED,
         error=job.error,
+        ended_by=job.ended_by,
         failed_node=job.failed_node,
         failed_nodes=failed_nodes[:MAX_LISTED],
         duration_seconds=job.duration_seconds,
@@ -310,13 +314,14 @@ def cancel_job(changes: ChangeSet, actor: str | None, reason: str | None) -> Non
     job = changes.job
     job.completed_at = changes.now
     job.error = reason[:MAX_ERROR_LENGTH] if reason else None
-    _move_job(changes, JOB_CANCELLED, actor=actor, reason=reason)
+    job.ended_by = JobEndedBy.CANCELLED
+    _move_job(changes, JOB_CANCELLED, ended_by=job.ended_by, actor=actor, reason=reason)
 
 
 def reopen_job(changes: ChangeSet, seconds_allowed: float | None, **data: Any) -> None:
     """All its time lies ahead again."""
     job = changes.job
-    job.completed_at = job.error = job.failed_node = job.result = None
+    job.completed_at = job.error = job.ended_by = job.failed_node = job.result = None
     changes.reopened = True
     _move_job(changes, JOB_REOPENED, **data)
     _set_deadline(changes, seconds_allowed)

@@ -43,6 +43,17 @@ class EndedBy(StrEnum):
     SKIPPED = "skipped"
 
 
+class JobEndedBy(StrEnum):
+    """How a job ended, or why it is failing: beside the status, which says where it stands."""
+
+    RESULT = "result"
+    FAILURE = "failure"  # of one of its nodes
+    DEADLINE = "deadline"  # it did not end in time
+    NO_PROGRESS = "no_progress"  # nothing happened for too long, and nothing was waited for
+    UNPROCESSABLE = "unprocessable"  # its owner could not read, decide or write it
+    CANCELLED = "cancelled"
+
+
 class EventStatus(StrEnum):
     SUCCESS = "success"
     FAILURE = "failure"

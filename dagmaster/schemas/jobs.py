@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field
 
 from dagmaster.model.outcome import Outcome
-from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
+from dagmaster.model.states import EndedBy, JobEndedBy, JobStatus, NodeStatus
 from dagmaster.schemas.common import Body, Id, Json, Reply, Time
 
 Name = Annotated[str, Field(max_length=128)]
@@ -106,6 +106,7 @@ class JobReply(JobSummary):
 
     workflow_hash: str
     failed_node: str | None = Field(default=None, description="the node with which it failed")
+    ended_by: JobEndedBy | None = Field(default=None, description="how it ended; null while it has not")
     deadline_at: Time | None = Field(default=None, description="when it is failed if it has not ended")
     input_params: Json
     result_data: Json | None

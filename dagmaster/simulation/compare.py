@@ -38,6 +38,7 @@ JOB_FIELDS = (
     "resumed_at",
     "error",
     "failed_node",
+    "ended_by",
     "deadline_at",
     "signals",
     "last_open",

@@ -3,7 +3,7 @@
 import orjson
 
 from dagmaster.engine.messages import TaskCompleted, TaskFailed
-from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
+from dagmaster.model.states import NODE_TERMINAL, JobEndedBy, JobStatus, NodeStatus
 from dagmaster.model.workflow import EndNode, StartNode
 from dagmaster.simulation.cases import parent_of
 from dagmaster.simulation.forged_reports import FORGER
@@ -64,7 +64,10 @@ def _shows(node_id: str, oracle: Oracle) -> bool:
 
 def _check_failure(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:
     """Something could not succeed, or its attempts were used up by faults, or nothing moved for too long."""
-    error, culprit = ground.store.job.error, ground.store.job.failed_node
+    job = ground.store.job
+    error, culprit = job.error, job.failed_node
+    ended_by = JobEndedBy.DEADLINE if culprit is None else JobEndedBy.FAILURE
+    require(job.ended_by is ended_by, "the job ended by {}, not by {}: {}", job.ended_by, ended_by, error)
     if culprit is None:
         # Whatever else happens here, a timer or somebody's word is ahead as long as the job is open.
         require(timeline.was_late is True, "the job was given up before its deadline: {}", error)

@@ -34,6 +34,7 @@ from dagmaster.model.states import (
     NODE_IN_FLIGHT,
     EndedBy,
     EventStatus,
+    JobEndedBy,
     JobStatus,
     NodeStatus,
     TaskStatus,
@@ -58,6 +59,7 @@ class JobRow(NamedTuple):
     completed_at: datetime | None = None
     error: str | None = None
     failed_node: str | None = None
+    ended_by: JobEndedBy | None = None
     deadline_at: datetime | None = None
     result: bytes | None = None
     version: int = 0
@@ -152,6 +154,7 @@ class Store:
         job.started_at = self.job.started_at
         job.version = self.job.version
         job.error, job.failed_node, job.deadline_at = self.job.error, self.job.failed_node, self.job.deadline_at
+        job.ended_by = self.job.ended_by
         job.signals = list(self.job.signals)
         job.paused_at, job.paused_by, job.resumed_at = self.job.paused_at, self.job.paused_by, self.job.resumed_at
         if job.status is JobStatus.PENDING:
@@ -251,6 +254,7 @@ class Store:
             completed_at=job.completed_at,
             error=job.error,
             failed_node=job.failed_node,
+            ended_by=job.ended_by,
             deadline_at=job.deadline_at,
             result=self._result(changes, job.result) if job.result is not None else None,
             version=job.version + 1,

@@ -193,6 +193,7 @@ def _job_row(changes: ChangeSet) -> dict[str, Any]:
         "completed_at": job.completed_at,
         "error_message": job.error,
         "failed_node": job.failed_node,
+        "ended_by": job.ended_by,
         "deadline_at": job.deadline_at,
         "result_data": _json(job.result.data) if job.result is not None else None,
         "paused_at": job.paused_at,

@@ -11,7 +11,7 @@ from dagmaster.engine.added_node import read_definition
 from dagmaster.engine.state import CHILD_SHARE, JobState, NodeState, is_deciding, new_job, restore
 from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
 from dagmaster.model.graph import Graph
-from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
+from dagmaster.model.states import JobEndedBy, JobStatus, NodeStatus, read_ended_by
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch
 
@@ -98,6 +98,7 @@ def _state(row: Mapping[str, Any], graph: Graph) -> JobState:
     job.paused_at, job.paused_by, job.resumed_at = row["paused_at"], row["paused_by"], row["resumed_at"]
     job.version = row["version"]
     job.error, job.failed_node, job.deadline_at = row["error_message"], row["failed_node"], row["deadline_at"]
+    job.ended_by = JobEndedBy(row["ended_by"]) if row["ended_by"] is not None else None
     job.signals = orjson.loads(row["signals"]) if row["signals"] is not None else []
     return job
 

@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
 from sqlmodel import Field, SQLModel
 
-from dagmaster.model.states import EndedBy, EventStatus, JobStatus, NodeStatus, TaskStatus
+from dagmaster.model.states import EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus, TaskStatus
 
 SCHEMA = "dagapp"
 MAX_ERROR = 2000
@@ -80,6 +80,7 @@ JOB_STATUS = _enum(JobStatus, "job_status")
 NODE_STATUS = _enum(NodeStatus, "node_status")
 TASK_STATUS = _enum(TaskStatus, "task_status")
 ENDED_BY = _enum(EndedBy, "ended_by")
+JOB_ENDED_BY = _enum(JobEndedBy, "job_ended_by")
 EVENT_STATUS = _enum(EventStatus, "event_status")
 EVENT_TYPE = Enum(*EVENT_TYPES, name="event_type", schema=SCHEMA)
 
@@ -147,6 +148,7 @@ class DagJob(Base, table=True):
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     # The node with which it failed; the chains that run last may fail others afterwards.
     failed_node: str | None = Field(default=None, max_length=64)
+    ended_by: JobEndedBy | None = Field(default=None, sa_column=Column(JOB_ENDED_BY, nullable=True))
     deadline_at: datetime | None = _time(nullable=True)
     job_metadata: dict[str, Any] = Field(
         sa_column=Column("metadata", JSONB, nullable=False, server_default=text("'{}'::jsonb"))

@@ -361,7 +361,7 @@ async def test_a_poisoned_job_is_ended_without_the_engine(dsn: str, me: Owner) -
     assert not await poisoned_jobs.fail_poisoned(me.conn, this_instance().instance_id, other.job_id, "not mine")
     [job] = await rows(dsn, "SELECT * FROM dagapp.dag_jobs WHERE job_id = %s", me.job_id)
     assert (job["status"], job["owner_id"], job["error_message"][:11]) == ("failed", None, "what a pity")
-    assert job["started_at"] <= job["completed_at"]
+    assert job["started_at"] <= job["completed_at"] and job["ended_by"] == "unprocessable"
     nodes = await rows(dsn, "SELECT node_id, status FROM dagapp.dag_node_states WHERE job_id = %s", me.job_id)
     assert {row["node_id"]: row["status"] for row in nodes} == {
         "START": "completed",

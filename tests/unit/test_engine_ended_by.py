@@ -1,13 +1,15 @@
 """How a node ended is a value: no text that a handler writes is taken for what the engine says."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from engine_bench import AT_ONCE, JOB, NO_RETRY, Bench, end, fan_out, task
 
-from dagmaster.engine.messages import Cancel, Load, TaskFailed, TaskLost
-from dagmaster.model.states import EndedBy, JobStatus, NodeStatus, read_ended_by
+from dagmaster.engine.change_set import Rules
+from dagmaster.engine.messages import Cancel, Load, TaskFailed, TaskLost, TimerDue, TimerKind
+from dagmaster.model.states import EndedBy, JobEndedBy, JobStatus, NodeStatus, read_ended_by
 from dagmaster.model.workflow import WaitNode
 
 HOSTILE = (
@@ -142,3 +144,45 @@ def test_a_job_that_is_cancelled_before_anybody_had_it_never_begins() -> None:
     assert not changes.dispatches
     assert {event.event_type for event in bench.store.events} == {"node_skipped", "job_cancelled"}
     assert bench.store.job.started_at is None
+
+
+def _late(bench: Bench) -> None:
+    bench.wait(100)
+
+
+def _idle(bench: Bench) -> None:
+    """The timer of its task is lost; the job is spared once because of it."""
+    for days in (2, 1):
+        bench.now += timedelta(days=days)
+        bench.send(TimerDue(TimerKind.ZOMBIE))
+
+
+@pytest.mark.parametrize(
+    ("finish", "ended_by", "last_event"),
+    [
+        (_complete, JobEndedBy.RESULT, "job_completed"),
+        (lambda bench: bench.fail("a", HOSTILE[-1]), JobEndedBy.FAILURE, "job_failed"),
+        (_late, JobEndedBy.DEADLINE, "job_failed"),
+        (_idle, JobEndedBy.NO_PROGRESS, "job_failed"),
+        (lambda bench: bench.cancel(), JobEndedBy.CANCELLED, "job_cancelled"),
+    ],
+)
+def test_how_a_job_ended_is_a_value(finish: Callable[[Bench], None], ended_by: JobEndedBy, last_event: str) -> None:
+    rules = Rules(default_job_timeout_seconds=100 if finish is _late else None)
+    bench = Bench(rules=rules, a=task(retry=NO_RETRY), end=end("a")).start()
+    assert bench.store.job.ended_by is None
+    finish(bench)
+    assert (bench.job.ended_by, bench.store.job.ended_by) == (ended_by, ended_by)
+    assert bench.data(None, last_event)["ended_by"] == ended_by
+
+
+def test_a_job_that_is_failing_says_why_to_its_next_owner_and_forgets_it_when_it_is_reopened() -> None:
+    rules = Rules(default_job_timeout_seconds=100)
+    bench = Bench(rules=rules, a=task(), end=end("a"), chains={"finally": ("c",)}, c=task()).start()
+    bench.wait(100)
+    bench.restart()
+    assert (bench.status, bench.job.ended_by) == (JobStatus.RUNNING, JobEndedBy.DEADLINE)
+    bench.complete("c")
+    assert (bench.status, bench.store.job.ended_by) == (JobStatus.FAILED, JobEndedBy.DEADLINE)
+    bench.retry()
+    assert (bench.status, bench.store.job.ended_by) == (JobStatus.RUNNING, None)

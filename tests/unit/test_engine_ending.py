@@ -33,7 +33,12 @@ def test_the_first_node_without_retries_left_fails_the_job_at_once():
     assert bench.in_state(SKIPPED) == {"d", "f__1", "end"}
     assert not bench.waiting and not bench.store.running
     assert bench.data("d", "node_skipped") == {"reason": "job_failed", "ended_by": "skipped"}
-    assert bench.data(None, "job_failed") == {"failed_node": "a", "failed_nodes": ["a"], "duration_seconds": 0.0}
+    assert bench.data(None, "job_failed") == {
+        "ended_by": "failure",
+        "failed_node": "a",
+        "failed_nodes": ["a"],
+        "duration_seconds": 0.0,
+    }
 
 
 def test_what_was_under_way_is_revoked_with_a_warning():
@@ -75,7 +80,7 @@ def test_a_running_job_is_cancelled():
     bench = broad()
     bench.cancel()
     assert bench.status is JobStatus.CANCELLED
-    assert bench.data(None, "job_cancelled") == {"actor": "ann", "reason": "changed my mind"}
+    assert bench.data(None, "job_cancelled") == {"ended_by": "cancelled", "actor": "ann", "reason": "changed my mind"}
     assert bench.in_state(FAILED) == {"a", "b", "c", "f__0"}
     assert bench.in_state(SKIPPED) == {"d", "f__1", "end"}
     assert bench.data("d", "node_skipped") == {"reason": "job_cancelled", "ended_by": "skipped"}

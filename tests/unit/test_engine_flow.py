@@ -60,7 +60,12 @@ def test_the_result_says_where_it_comes_from():
             "completed_at": START.isoformat(),
         },
     }
-    assert bench.data(None, "job_completed") == {"duration_seconds": 0.0, "node_count": 3, "result_keys": ["a"]}
+    assert bench.data(None, "job_completed") == {
+        "ended_by": "result",
+        "duration_seconds": 0.0,
+        "node_count": 3,
+        "result_keys": ["a"],
+    }
 
 
 def test_every_event_of_a_node_says_what_it_should():

@@ -49,12 +49,14 @@ SET status = r.status, started_at = r.started_at, completed_at = r.completed_at,
         WHEN j.paused_at IS NOT NULL AND r.paused_at IS NULL AND j.started_at IS NOT NULL
             THEN greatest(extract(epoch FROM r.resumed_at - j.paused_at), 0)
         ELSE 0 END,
-    signals = r.signals, failed_node = r.failed_node, deadline_at = r.deadline_at, version = j.version + 1,
+    signals = r.signals, failed_node = r.failed_node, ended_by = r.ended_by, deadline_at = r.deadline_at,
+    version = j.version + 1,
     owner_id = CASE WHEN r.status IN ('pending', 'running') THEN j.owner_id END
 FROM json_to_recordset(:jobs::json) AS r(
     job_id bigint, version int, status dagapp.job_status, started_at timestamptz, completed_at timestamptz,
     error_message text, result_data jsonb, paused_at timestamptz, paused_by text, resumed_at timestamptz,
-    reopened boolean, signals jsonb, failed_node text, deadline_at timestamptz, result_parts jsonb
+    reopened boolean, signals jsonb, failed_node text, ended_by dagapp.job_ended_by, deadline_at timestamptz,
+    result_parts jsonb
 )
 WHERE j.ctid = (
         SELECT k.ctid FROM dagapp.dag_jobs k

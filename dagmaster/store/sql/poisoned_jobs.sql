@@ -22,7 +22,7 @@ WITH was AS MATERIALIZED (
 ), job AS (
     UPDATE dagapp.dag_jobs j
     SET status = 'failed', started_at = coalesce(j.started_at, clock_timestamp()), completed_at = clock_timestamp(),
-        error_message = left(:error, 2000), owner_id = NULL, version = j.version + 1
+        error_message = left(:error, 2000), ended_by = 'unprocessable', owner_id = NULL, version = j.version + 1
     FROM was WHERE j.job_id = was.job_id
     RETURNING j.job_id, was.status AS former_status
 ), nodes AS (
@@ -58,7 +58,7 @@ FROM (
         '{"will_retry": false, "ended_by": "revoked"}'
     FROM nodes WHERE status = 'failed'
     UNION ALL
-    SELECT 4, job_id, NULL, NULL, 'job_failed', 'failure', left(:error, 2000), NULL
+    SELECT 4, job_id, NULL, NULL, 'job_failed', 'failure', left(:error, 2000), '{"ended_by": "unprocessable"}'
     FROM job
 ) events
 ORDER BY place

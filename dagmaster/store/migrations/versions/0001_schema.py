@@ -42,7 +42,7 @@ FUNCTIONS = (
     "task_cache_key(text, text, jsonb)",
     "touch()",
 )
-TYPES = ("job_status", "node_status", "task_status", "ended_by", "event_type", "event_status")
+TYPES = ("job_status", "node_status", "task_status", "ended_by", "job_ended_by", "event_type", "event_status")
 
 
 def upgrade() -> None:

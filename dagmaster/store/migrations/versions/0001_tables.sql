@@ -15,6 +15,9 @@ CREATE TYPE dagapp.node_status AS ENUM ('pending', 'ready', 'dispatched', 'runni
 CREATE TYPE dagapp.ended_by AS ENUM (
     'result', 'failure', 'timeout', 'lost', 'given_back', 'revoked', 'cancelled', 'skipped'
 );
+CREATE TYPE dagapp.job_ended_by AS ENUM (
+    'result', 'failure', 'deadline', 'no_progress', 'unprocessable', 'cancelled'
+);
 CREATE TYPE dagapp.task_status AS ENUM ('received', 'running', 'completed', 'failed');
 
 CREATE TABLE dagapp.dag_api_keys (
@@ -134,6 +137,7 @@ CREATE TABLE dagapp.dag_jobs (
     result_data jsonb,
     error_message varchar(2000),
     failed_node varchar(64),
+    ended_by dagapp.job_ended_by,
     deadline_at timestamptz,
     metadata jsonb NOT NULL DEFAULT '{}',
     submitted_by varchar(128) NOT NULL DEFAULT '',
