@@ -53,7 +53,7 @@ bench: $(READY) ## Measure speed against a floor on the same database
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 simulate: $(READY) ## Run the engine through RUNS random worlds full of faults
-	@$(BIN)/dagmaster simulate --runs $(RUNS) $(ARGS)
+	@$(BIN)/python -m simulation --runs $(RUNS) $(ARGS)
 
 chaos: $(READY) ## Run 300 jobs in a storm of SECONDS: kills, stops, crashes, partitions; SEED=... repeats one
 	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) $(BIN)/pytest tests/chaos/test_storm.py -s $(ARGS)

@@ -85,7 +85,6 @@ COMMANDS: Mapping[str, Outline] = {
     "keys": Outline("keys", CARE, "Make, list and revoke the API keys."),
     "cache": Outline("cache", CARE, "Forget results of tasks that are kept for others."),
     "prune": Outline("prune", CARE, "Remove finished jobs that are older than their retention."),
-    "simulate": Outline("simulate", CARE, "Run random jobs through the engine with lost messages and killed owners."),
     "version": Outline("version", CARE, "Show the version."),
 }
 

@@ -343,10 +343,3 @@ def test_a_revision_that_there_is_not_is_wrong_use() -> None:
     done = call("migrate", "downgrade", "abc")
     assert done.code == 2
     assert "`dagmaster migrate history` lists the revisions" in done.err
-
-
-def test_simulations_run_by_seed() -> None:
-    done = call("simulate", "--seed", 7, "--runs", 3, "--json")
-    assert done.code == 0
-    assert (done.json["first_seed"], done.json["runs"]) == ("7", 3)
-    assert call("simulate", "--seed", 7).out.startswith("1 run, ")

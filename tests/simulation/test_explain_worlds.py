@@ -14,14 +14,14 @@ from dagmaster.explain import explanation, reasons, sentences
 from dagmaster.explain.explanation import explain_job, explain_node
 from dagmaster.explain.facts import Consumer, Explanation, Facts, Kind, OwnerFacts, QueueFacts
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, NodeStatus
-from dagmaster.simulation.cases import parent_of
-from dagmaster.simulation.graphs import QUEUE
-from dagmaster.simulation.ground import Violation, require
-from dagmaster.simulation.run import prepare
-from dagmaster.simulation.store import NodeRow
-from dagmaster.simulation.timeline import max_parallel
-from dagmaster.simulation.workers import Worker, execute
-from dagmaster.simulation.world import World
+from simulation.cases import parent_of
+from simulation.graphs import QUEUE
+from simulation.ground import Violation, require
+from simulation.run import prepare
+from simulation.store import NodeRow
+from simulation.timeline import max_parallel
+from simulation.workers import Worker, execute
+from simulation.world import World
 
 SEEDS = range(30_000, 30_400)
 NODES_PER_MOMENT = 3

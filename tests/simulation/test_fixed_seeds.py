@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dagmaster.simulation.run import run_many
+from simulation.run import run_many
 
 RUNS, CHUNKS = int(os.environ.get("SIMULATION_WORLDS", "2000")), 8
 

@@ -36,9 +36,9 @@ from dagmaster.model.graph import NodeType
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.retry import find_rule_against
 from dagmaster.model.states import NODE_IN_FLIGHT, NODE_TERMINAL, EndedBy, NodeStatus
-from dagmaster.simulation import owners, stalls, store
-from dagmaster.simulation.ground import Violation
-from dagmaster.simulation.run import prepare
+from simulation import owners, stalls, store
+from simulation.ground import Violation
+from simulation.run import prepare
 
 SEEDS = range(3000)
 

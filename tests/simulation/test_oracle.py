@@ -20,9 +20,9 @@ from dagmaster.model.workflow import (
     TaskNode,
     Workflow,
 )
-from dagmaster.simulation.cases import Case, Plan
-from dagmaster.simulation.graphs import Blueprint, Fan, Look, Switch
-from dagmaster.simulation.oracle import Oracle, foresee
+from simulation.cases import Case, Plan
+from simulation.graphs import Blueprint, Fan, Look, Switch
+from simulation.oracle import Oracle, foresee
 
 COMPLETED, SKIPPED, PENDING, RUNNING = (
     NodeStatus.COMPLETED,

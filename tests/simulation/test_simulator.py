@@ -2,16 +2,18 @@
 
 from collections import Counter
 
+import orjson
 import pytest
 
 from dagmaster.engine import edges
 from dagmaster.model.states import JobStatus
 from dagmaster.model.workflow import Aggregation, ConditionalNode, FanInNode, FanOutNode
-from dagmaster.simulation import store
-from dagmaster.simulation.cases import policy_of
-from dagmaster.simulation.ground import Fault
-from dagmaster.simulation.retry_oracle import forgives, moves
-from dagmaster.simulation.run import Report, SimulationFailed, fresh_seeds, prepare, run_many, simulate
+from simulation import __main__ as command
+from simulation import store
+from simulation.cases import policy_of
+from simulation.ground import Fault
+from simulation.retry_oracle import forgives, moves
+from simulation.run import Report, SimulationFailed, fresh_seeds, prepare, run_many, simulate
 
 
 def test_the_same_seed_is_the_same_world() -> None:
@@ -131,3 +133,19 @@ def test_the_workflows_have_everything_in_them() -> None:
         "is told to wait for more",
     }
     assert {name for name, count in found.items() if count >= 5} >= types | shapes | set(Aggregation)
+
+
+def test_the_command_runs_worlds_by_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--seed", "7", "--runs", "3", "--json"]) == 0
+    shown = orjson.loads(capsys.readouterr().out)
+    assert (shown["ok"], shown["first_seed"], shown["runs"]) == (True, "7", 3)
+    assert command.main(["--seed", "7"]) == 0
+    assert capsys.readouterr().out.startswith("runs 1, steps ")
+
+
+def test_the_command_names_the_seed_of_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(edges, "is_ready", lambda node: node.live > 0)
+    assert command.main(["--seed", "0", "--runs", "200"]) == 1
+    assert "again: python -m simulation --seed " in capsys.readouterr().err

@@ -41,8 +41,8 @@ from dagmaster.model.workflow import (
     TaskNode,
     Workflow,
 )
-from dagmaster.simulation.compare import difference
-from dagmaster.simulation.store import Store, settle_versions
+from simulation.compare import difference
+from simulation.store import Store, settle_versions
 
 JOB = 42
 OWNER = "owner"

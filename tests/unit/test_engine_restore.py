@@ -8,8 +8,8 @@ from engine_bench import AT_ONCE, Bench, choose, end, fan_in, fan_out, task
 
 from dagmaster.engine.change_set import Rules
 from dagmaster.model.states import NODE_IN_FLIGHT, JobStatus, NodeStatus
-from dagmaster.simulation import owners
-from dagmaster.simulation.run import prepare
+from simulation import owners
+from simulation.run import prepare
 
 NODES: dict[str, Any] = {
     "a": task(retry=AT_ONCE),

@@ -5,13 +5,13 @@ import orjson
 from dagmaster.engine.messages import TaskCompleted, TaskFailed
 from dagmaster.model.states import NODE_TERMINAL, JobEndedBy, JobStatus, NodeStatus
 from dagmaster.model.workflow import EndNode, StartNode
-from dagmaster.simulation.cases import parent_of
-from dagmaster.simulation.forged_reports import FORGER
-from dagmaster.simulation.ground import INTERFERING, Fault, Ground, require
-from dagmaster.simulation.leaves import may_fail
-from dagmaster.simulation.oracle import Oracle
-from dagmaster.simulation.store import Store
-from dagmaster.simulation.timeline import Timeline
+from simulation.cases import parent_of
+from simulation.forged_reports import FORGER
+from simulation.ground import INTERFERING, Fault, Ground, require
+from simulation.leaves import may_fail
+from simulation.oracle import Oracle
+from simulation.store import Store
+from simulation.timeline import Timeline
 
 
 def check_end(ground: Ground, oracle: Oracle, timeline: Timeline) -> None:

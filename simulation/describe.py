@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from dagmaster.model.added import AddedNode, awaited
 from dagmaster.model.workflow import ConditionalNode, FanInNode, FanOutNode, Node
-from dagmaster.simulation.cases import Case
-from dagmaster.simulation.ground import Violation
-from dagmaster.simulation.world import World
+from simulation.cases import Case
+from simulation.ground import Violation
+from simulation.world import World
 
 SHOWN_STEPS = 30
 SHOWN_CHARS = 200

@@ -4,7 +4,7 @@ from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, Tasks
 from dagmaster.model.added import AddedNode
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
-from dagmaster.simulation.ground import JOB_ID, Ground
+from simulation.ground import JOB_ID, Ground
 
 FORGER = "forger"
 LIE = b'{"value":"forged"}'

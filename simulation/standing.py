@@ -18,9 +18,9 @@ from dagmaster.model.outcome import Outcome, count_outcomes
 from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
 from dagmaster.model.states import NODE_TERMINAL, EndedBy, JobStatus, NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
-from dagmaster.simulation.ground import Ground, require
-from dagmaster.simulation.leaves import may_fail
-from dagmaster.simulation.store import NodeRow, Store
+from simulation.ground import Ground, require
+from simulation.leaves import may_fail
+from simulation.store import NodeRow, Store
 
 # A look at all of it costs as much as a step: every so many changes are enough, and the last one, and those in which
 # children are made or end while their fan-out still makes others.

@@ -18,15 +18,15 @@ from dagmaster.model.states import (
     NodeStatus,
 )
 from dagmaster.model.workflow import ApprovalNode, ChildTask, FanOutNode, TaskNode, WaitNode, WorkflowNode
-from dagmaster.simulation.cases import Case, parent_of, policy_of
-from dagmaster.simulation.deadlines import Deadline
-from dagmaster.simulation.forged_reports import FORGER
-from dagmaster.simulation.graphs import HEAVY, QUEUE
-from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, Ground, require
-from dagmaster.simulation.leaves import may_fail
-from dagmaster.simulation.oracle import Oracle
-from dagmaster.simulation.retry_oracle import LATE, UNRESOLVED, forgives, moves
-from dagmaster.simulation.times import check_duration
+from simulation.cases import Case, parent_of, policy_of
+from simulation.deadlines import Deadline
+from simulation.forged_reports import FORGER
+from simulation.graphs import HEAVY, QUEUE
+from simulation.ground import JOB_ID, PATIENCE_SECONDS, Ground, require
+from simulation.leaves import may_fail
+from simulation.oracle import Oracle
+from simulation.retry_oracle import LATE, UNRESOLVED, forgives, moves
+from simulation.times import check_duration
 
 NODE_MOVE = {move.event: move for move in NODE_MOVES}
 JOB_MOVE = {move.event: move for move in JOB_MOVES}

@@ -7,16 +7,16 @@ from random import Random
 from dagmaster.engine.change_set import Rules
 from dagmaster.engine.messages import Cancel, ManualRetry, Pause, Resume
 from dagmaster.model.states import JobStatus, NodeStatus
-from dagmaster.simulation.cases import Case
-from dagmaster.simulation.endings import check_rest
-from dagmaster.simulation.forged_reports import forge
-from dagmaster.simulation.graphs import QUEUE
-from dagmaster.simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
-from dagmaster.simulation.invariants import Watch
-from dagmaster.simulation.owners import Owner
-from dagmaster.simulation.store import NodeRow, Store
-from dagmaster.simulation.wait_nodes import Outside
-from dagmaster.simulation.workers import Remote, Worker, add_slice, endable, execute
+from simulation.cases import Case
+from simulation.endings import check_rest
+from simulation.forged_reports import forge
+from simulation.graphs import QUEUE
+from simulation.ground import JOB_ID, PATIENCE_SECONDS, START, Fault, Ground, Violation
+from simulation.invariants import Watch
+from simulation.owners import Owner
+from simulation.store import NodeRow, Store
+from simulation.wait_nodes import Outside
+from simulation.workers import Remote, Worker, add_slice, endable, execute
 
 MAX_CALM_STEPS = 3_000
 

@@ -8,9 +8,9 @@ import orjson
 
 from dagmaster.engine.messages import TaskCompleted, TaskFailed, TaskLost, TasksAdded
 from dagmaster.model.added import RESULT_OF, AddedNode
-from dagmaster.simulation.cases import output_of
-from dagmaster.simulation.ground import Fault, Ground
-from dagmaster.simulation.store import TaskRow
+from simulation.cases import output_of
+from simulation.ground import Fault, Ground
+from simulation.store import TaskRow
 
 # What handlers say must never be taken for what the engine says.
 HOSTILE = (

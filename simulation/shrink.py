@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from dagmaster.simulation.cases import Case, Plan
-from dagmaster.simulation.ground import Violation
-from dagmaster.simulation.world import Weather, World
+from simulation.cases import Case, Plan
+from simulation.ground import Violation
+from simulation.world import Weather, World
 
 LUCKS = 4
 ROUNDS = 30

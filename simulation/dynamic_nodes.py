@@ -9,7 +9,7 @@ from dagmaster.model.added import AddedNode, awaited, result_of
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.workflow import CHILD_SEPARATOR, FanOutNode, MayFail, TaskNode
-from dagmaster.simulation.graphs import QUEUE, Blueprint
+from simulation.graphs import QUEUE, Blueprint
 
 CHANCE = 0.12
 NESTED = 0.15

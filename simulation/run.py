@@ -8,12 +8,12 @@ from random import Random, SystemRandom
 
 from dagmaster.errors import DagmasterError
 from dagmaster.model.states import JobStatus
-from dagmaster.simulation.cases import Case, random_case
-from dagmaster.simulation.describe import explain
-from dagmaster.simulation.graphs import Blueprint, random_blueprint
-from dagmaster.simulation.ground import PATIENCE_SECONDS, Fault, Violation
-from dagmaster.simulation.shrink import Trial, shrink
-from dagmaster.simulation.world import Weather
+from simulation.cases import Case, random_case
+from simulation.describe import explain
+from simulation.graphs import Blueprint, random_blueprint
+from simulation.ground import PATIENCE_SECONDS, Fault, Violation
+from simulation.shrink import Trial, shrink
+from simulation.world import Weather
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from dagmaster.model.workflow import (
     FanInNode,
     Workflow,
 )
-from dagmaster.simulation.cases import Case, output_of, parent_of, source_of
-from dagmaster.simulation.graphs import Look
-from dagmaster.simulation.leaves import may_fail
+from simulation.cases import Case, output_of, parent_of, source_of
+from simulation.graphs import Look
+from simulation.leaves import may_fail
 
 Statuses = Mapping[str, NodeStatus]
 

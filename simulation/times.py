@@ -4,9 +4,9 @@ from datetime import timedelta
 
 from dagmaster.engine.change_set import Event, Result
 from dagmaster.model.states import EndedBy, NodeStatus, TaskStatus
-from dagmaster.simulation.ground import Ground, require
-from dagmaster.simulation.store import NodeRow
-from dagmaster.simulation.workers import TOOK_MS
+from simulation.ground import Ground, require
+from simulation.store import NodeRow
+from simulation.workers import TOOK_MS
 
 # How an attempt ends by the word of its worker, and how its result says so.
 REPORTED = {EndedBy.RESULT: TaskStatus.COMPLETED, EndedBy.FAILURE: TaskStatus.FAILED}

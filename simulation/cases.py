@@ -16,10 +16,10 @@ from dagmaster.model.workflow import (
     TaskNode,
     WaitNode,
 )
-from dagmaster.simulation.dynamic_nodes import Addition, adder_of, by_id, random_additions
-from dagmaster.simulation.graphs import Blueprint, Shape
-from dagmaster.simulation.leaves import is_doomed, random_answers
-from dagmaster.simulation.retry_oracle import ERRORS, forgives
+from simulation.dynamic_nodes import Addition, adder_of, by_id, random_additions
+from simulation.graphs import Blueprint, Shape
+from simulation.leaves import is_doomed, random_answers
+from simulation.retry_oracle import ERRORS, forgives
 
 ENDLESS = 1_000
 """More failures than any policy forgives."""

@@ -6,17 +6,17 @@ from dagmaster.engine.change_set import Event
 from dagmaster.model.added import RESULT_OF
 from dagmaster.model.states import JOB_TERMINAL, NODE_IN_FLIGHT, NODE_TERMINAL, JobStatus, NodeStatus, TaskStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR, FanInNode
-from dagmaster.simulation.cases import parent_of
-from dagmaster.simulation.dynamic_nodes import adder_of
-from dagmaster.simulation.endings import check_end, open_nodes
-from dagmaster.simulation.graphs import QUEUE
-from dagmaster.simulation.ground import JOB_ID, Ground, require
-from dagmaster.simulation.oracle import foresee
-from dagmaster.simulation.standing import Shown
-from dagmaster.simulation.store import NodeRow
-from dagmaster.simulation.timeline import Timeline, max_parallel
-from dagmaster.simulation.times import check_times
-from dagmaster.simulation.wait_nodes import check_step
+from simulation.cases import parent_of
+from simulation.dynamic_nodes import adder_of
+from simulation.endings import check_end, open_nodes
+from simulation.graphs import QUEUE
+from simulation.ground import JOB_ID, Ground, require
+from simulation.oracle import foresee
+from simulation.standing import Shown
+from simulation.store import NodeRow
+from simulation.timeline import Timeline, max_parallel
+from simulation.times import check_times
+from simulation.wait_nodes import check_step
 
 
 class Watch:

@@ -8,8 +8,8 @@ from random import Random
 
 from dagmaster.engine.change_set import Rules
 from dagmaster.errors import DagmasterError
-from dagmaster.simulation.cases import Case
-from dagmaster.simulation.store import Store
+from simulation.cases import Case
+from simulation.store import Store
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 JOB_ID = 7

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 from dagmaster.engine.state import JobState
 from dagmaster.explain.reasons import stands_without_reason
 from dagmaster.model.states import NodeStatus
-from dagmaster.simulation.graphs import QUEUE
-from dagmaster.simulation.ground import Ground, require
-from dagmaster.simulation.store import NodeRow
-from dagmaster.simulation.timeline import timeout_of
+from simulation.graphs import QUEUE
+from simulation.ground import Ground, require
+from simulation.store import NodeRow
+from simulation.timeline import timeout_of
 
 # Somebody may look at any time: at once, when back-offs are over, and when every task has run too long.
 LATER = (timedelta(), timedelta(seconds=10), timedelta(hours=2))

@@ -12,11 +12,11 @@ from dagmaster.engine.needs import values_wanted
 from dagmaster.engine.state import JobState
 from dagmaster.engine.values import StoredValue, size_of
 from dagmaster.model.added import RESULT_OF
-from dagmaster.simulation.compare import difference
-from dagmaster.simulation.ground import Fault, Ground, Violation
-from dagmaster.simulation.stalls import check_stall
-from dagmaster.simulation.store import OwnershipLost, RowsDiffer, settle_versions
-from dagmaster.simulation.workers import Worker
+from simulation.compare import difference
+from simulation.ground import Fault, Ground, Violation
+from simulation.stalls import check_stall
+from simulation.store import OwnershipLost, RowsDiffer, settle_versions
+from simulation.workers import Worker
 
 COMPARED = 0.25
 CLAIMED_HERE = 0.5
