@@ -210,7 +210,9 @@ class Child:
         resumed = given.pop("resumed_from")
         ctx = HandlerContext(
             **given,
-            resumed_from=Checkpoint(**resumed) if resumed else None,
+            resumed_from=Checkpoint(resumed["phase"], resumed["data"], tuple(resumed["artifacts"]))
+            if resumed
+            else None,
             progress_sink=self._progress.append,
             checkpoint_sink=self._keep,
             add_sink=self._add,

@@ -119,7 +119,8 @@ class Peer:
                 case {"kind": "progress", "current": current, "total": total, "message": message}:
                     ctx.progress(current, total, message)
                 case {"kind": "checkpoint", "number": number, "phase": phase}:
-                    self._save(ctx, number, Checkpoint(phase, **orjson.loads(frame.body)))
+                    content = orjson.loads(frame.body)
+                    self._save(ctx, number, Checkpoint(phase, content["data"], tuple(content["artifacts"])))
                 case {"kind": "added", "number": number, "sizes": sizes}:
                     self._add(ctx, number, cut(frame.body, sizes))
                 case {"kind": "outcome"}:
