@@ -32,7 +32,7 @@ PARENT = Path(__file__).with_name("process_parent.py")
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def shared() -> AsyncIterator[Children]:
-    """Most tests need no nursery of their own."""
+    """Most tests need no fork server of their own."""
     children = make()
     await children.start()
     yield children
@@ -384,7 +384,7 @@ async def test_more_memory_than_allowed_is_a_memory_error(shared: Children) -> N
     assert (await output(shared, "process.allocate", mb=50))["length"] == 50 * MB
 
 
-async def test_without_a_nursery_tasks_fail_and_the_next_has_a_new_one(own: Children) -> None:
+async def test_without_a_fork_server_tasks_fail_and_the_next_has_a_new_one(own: Children) -> None:
     task = Task(own, "process.with_subprocess")
     subprocess_pid = int(await task.progress())
     pid = own.pids["7_work_0"]
@@ -399,10 +399,10 @@ async def test_nothing_outlives_a_killed_worker() -> None:
     with subprocess.Popen([sys.executable, PARENT], stdout=subprocess.PIPE, text=True) as parent:  # noqa: ASYNC220
         assert parent.stdout is not None
         child, sleeping = map(int, (await asyncio.to_thread(parent.stdout.readline)).split())
-        nursery = psutil.Process(child).ppid()
-        assert psutil.Process(nursery).ppid() == parent.pid
+        server = psutil.Process(child).ppid()
+        assert psutil.Process(server).ppid() == parent.pid
         parent.kill()
-    await until_gone(child, sleeping, nursery)
+    await until_gone(child, sleeping, server)
 
 
 async def test_nothing_is_left_when_it_is_closed() -> None:

@@ -35,11 +35,11 @@ TASKS_PER_CHILD = 100
 GROWTH_BYTES = 512 * 1024 * 1024
 
 
-def move_in(nursery: int, output: int) -> None:
+def move_in(server: int, output: int) -> None:
     """Make a process of its own of what was just forked."""
     os.setsid()
     die_with_parent(signal.SIGKILL)
-    if os.getppid() != nursery:
+    if os.getppid() != server:
         os._exit(0)  # It went before this was said.
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -12,7 +12,7 @@ from dagmaster import tracing
 from dagmaster.errors import Unavailable
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.handlers.registry import Handler, Registry
-from dagmaster.worker.processes.forkserver_client import Cradle
+from dagmaster.worker.processes.forkserver_client import ForkServerClient
 from dagmaster.worker.processes.handler_lookup import refer_to
 from dagmaster.worker.processes.outcome import Outcome, Usage, failed, outcome_of, outcome_told
 from dagmaster.worker.processes.peer import Peer
@@ -39,7 +39,7 @@ class Children:
         self._registry, self._specs = registry, specs
         self._kill_after_seconds = kill_after_seconds
         self._max_output_bytes = max_output_bytes
-        self._cradle: Cradle | None = None
+        self._fork_server: ForkServerClient | None = None
         self._opening = asyncio.Lock()
         self._forking: set[asyncio.Task[Peer]] = set()
         self._idle: list[Peer] = []
@@ -81,24 +81,24 @@ class Children:
         """Nothing is left alive; what still ran has failed."""
         self._closed = True
         async with self._opening:
-            if self._cradle is not None:
-                await self._cradle.close()
+            if self._fork_server is not None:
+                await self._fork_server.close()
         await asyncio.gather(*self._forking, return_exceptions=True)
         for peer in self._idle:
             peer.retire()
         self._idle.clear()
 
-    async def _open(self) -> Cradle:
+    async def _open(self) -> ForkServerClient:
         async with self._opening:
             if self._closed:
                 raise Unavailable("the worker is stopping")
-            if self._cradle is not None and self._cradle.is_lost:
-                await self._cradle.close()
-                self._cradle = None
-            if self._cradle is None:
+            if self._fork_server is not None and self._fork_server.is_lost:
+                await self._fork_server.close()
+                self._fork_server = None
+            if self._fork_server is None:
                 wanted = [refer_to(handler) for handler in self._registry if handler.isolation == "process"]
-                self._cradle = await Cradle.open(self._specs, wanted, self._max_output_bytes)
-            return self._cradle
+                self._fork_server = await ForkServerClient.open(self._specs, wanted, self._max_output_bytes)
+            return self._fork_server
 
     async def _take(self) -> Peer:
         while self._idle:

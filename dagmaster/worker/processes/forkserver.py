@@ -18,13 +18,13 @@ from dagmaster.handlers.registry import registry
 from dagmaster.logs import set_up_logs
 from dagmaster.worker.processes.child import Child, move_in
 from dagmaster.worker.processes.handler_lookup import Reference, find
-from dagmaster.worker.processes.system import RUSAGE_UNIT, die_with_parent
+from dagmaster.worker.processes.system import RUSAGE_UNIT, die_with_parent, kill_group
 from dagmaster.worker.processes.wire import FORK, REQUEST, pack, receive
 
 BROKEN_EXIT = 70
 
 
-class Nursery:
+class ForkServer:
     """Forks, kills and buries, and tells the worker; nothing else."""
 
     def __init__(self, sock: socket.socket, max_output_bytes: int) -> None:
@@ -69,7 +69,7 @@ class Nursery:
         return True
 
     def _fork(self, selector: selectors.BaseSelector, control: int, output: int) -> None:
-        nursery = os.getpid()
+        server = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
@@ -77,21 +77,21 @@ class Nursery:
         else:
             if pid == 0:
                 selector.close()
-                self._leave(nursery, control, output)
+                self._leave(server, control, output)
             self._children.add(pid)
             self._tell(kind="forked", pid=pid)
         os.close(control)
         os.close(output)
 
-    def _leave(self, nursery: int, control: int, output: int) -> NoReturn:
+    def _leave(self, server: int, control: int, output: int) -> NoReturn:
         """From here on this is a child, which never comes back."""
         try:
             signal.set_wakeup_fd(-1)
             for end in (self._sock, self._bell, self._rings):
                 end.close()
-            move_in(nursery, output)
+            move_in(server, output)
             Child(socket.socket(fileno=control), self._max_output_bytes).live()
-        except BaseException:  # noqa: BLE001 - a child that went on would be a second nursery
+        except BaseException:  # noqa: BLE001 - a child that went on would be a second fork server
             traceback.print_exc()
         finally:
             os._exit(BROKEN_EXIT)
@@ -103,7 +103,7 @@ class Nursery:
         for pid in list(self._children):
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
-                _kill_group(pid)  # What it started and left behind.
+                kill_group(pid)  # What it started and left behind.
                 self._children.discard(pid)
                 self._tell(
                     kind="ended",
@@ -125,19 +125,14 @@ class Nursery:
 
 
 def _only_wake(*_: object) -> None:
-    """Signals end no nursery: a service manager sends them to all processes, and the worker is still to finish."""
+    """Signals end no fork server: a service manager sends them to all processes, and the worker is still to finish."""
 
 
 def _kill(pid: int) -> None:
     """With its process group; alone if it has none of its own yet."""
-    _kill_group(pid)
+    kill_group(pid)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _prepare(config: dict[str, Any]) -> None:
@@ -170,7 +165,7 @@ def main() -> None:
         sock.sendall(pack({"kind": "broken", "reason": str(error)}))
         return
     sock.sendall(pack({"kind": "ready"}))
-    Nursery(sock, config.head["max_output_bytes"]).run()
+    ForkServer(sock, config.head["max_output_bytes"]).run()
 
 
 if __name__ == "__main__":

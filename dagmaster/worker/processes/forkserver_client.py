@@ -1,14 +1,12 @@
-"""The worker's side of the nursery."""
+"""The worker's side of the fork server."""
 
 import asyncio
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -16,6 +14,7 @@ from dagmaster.errors import Unavailable
 from dagmaster.worker.processes.handler_lookup import Reference
 from dagmaster.worker.processes.outcome import Death
 from dagmaster.worker.processes.peer import Peer, output_pipe
+from dagmaster.worker.processes.system import kill_group
 from dagmaster.worker.processes.wire import FORK, KILL, REQUEST, pack, read
 
 MODULE = "dagmaster.worker.processes.forkserver"
@@ -27,7 +26,7 @@ GONE = "the process that handlers are forked from ended"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Cradle:
+class ForkServerClient:
     def __init__(self, process: "subprocess.Popen[bytes]", sock: socket.socket, streams: Streams) -> None:
         self.is_lost = False
         self._process, self._sock = process, sock
@@ -86,16 +85,16 @@ class Cradle:
         return ours, output
 
     def kill(self, pid: int) -> None:
-        """By the nursery, which knows whether the number is still the child's; without it there is nobody to ask."""
+        """The fork server knows whether the number is still the child's; without it there is nobody to ask."""
         if pid not in self._deaths or self._deaths[pid].done():
             return
         try:
             self._sock.send(REQUEST.pack(KILL, pid))
         except OSError:
-            _kill_group(pid)
+            kill_group(pid)
 
     async def close(self) -> None:
-        """Without its socket the nursery kills its children and ends."""
+        """Without its socket the fork server kills its children and ends."""
         self._writer.close()
         await self._buried()
         self._listening.cancel()
@@ -134,13 +133,13 @@ class Cradle:
             self._ready.exception()  # It may be that no task ever asks.
 
     def _lose(self) -> None:
-        """No nursery, no children: they die with it, and what they started is killed from here."""
+        """No fork server, no children: they die with it, and what they started is killed from here."""
         self.is_lost = True
         self._refuse(f"{GONE} while it loaded the handlers")
         if self._forked is not None and not self._forked.done():
             self._forked.set_exception(Unavailable(GONE))
         for pid, death in self._deaths.items():
-            _kill_group(pid)
+            kill_group(pid)
             death.set_result(Death(None))
         self._deaths.clear()
 
@@ -171,8 +170,3 @@ def _config(specs: Sequence[str], handlers: Sequence[Reference], max_output_byte
         "log_level": LEVELS.get(logging.getLogger().level, "INFO"),
         "max_output_bytes": max_output_bytes,
     }
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

@@ -71,11 +71,8 @@ def outcome_of(death: Death, spent_before: float, oom_kills: tuple[int | None, i
     return failed(f"the process of the handler was killed with SIGKILL, but not for want of memory{peak}", usage=usage)
 
 
-def failed(
-    message: str, error_types: tuple[str, ...] = DIED, usage: Usage | None = None, *, permanent: bool = False
-) -> Outcome:
-    result = HandlerResult(False, error_message=message, permanent=permanent, error_types=error_types)
-    return Outcome(result, usage=usage)
+def failed(message: str, error_types: tuple[str, ...] = DIED, usage: Usage | None = None) -> Outcome:
+    return Outcome(HandlerResult(False, error_message=message, error_types=error_types), usage=usage)
 
 
 def _told(status: int | None) -> str:

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import resource
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,11 @@ def die_with_parent(number: int) -> None:
     """Be sent this signal when the parent is gone."""
     if sys.platform == "linux":
         _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def flush_c() -> None:

@@ -1,4 +1,4 @@
-"""How the worker, the nursery and the children talk: a head of JSON, and bytes that are left as they are."""
+"""How the worker, the fork server and the children talk: a head of JSON, and bytes that are left as they are."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 LENGTHS = struct.Struct("!II")
-# To the nursery: fork (two descriptors come with it) or kill a child with its process group.
+# To the fork server: fork (two descriptors come with it) or kill a child with its process group.
 REQUEST = struct.Struct("!ci")
 FORK, KILL = b"F", b"K"
 
