@@ -44,9 +44,6 @@ class Notes:
         found = {path: mark for path, mark in self._marks.items() if path[: len(source)] == source}
         self._marks.update({(*target, *path[len(source) :]): mark for path, mark in found.items()})
 
-    def find_mark(self, path: Path) -> Mark | None:
-        return self._marks.get(path)
-
     def locate(self, problem: Problem) -> Problem:
         """The problem with the position of its path, or of the nearest thing around it."""
         for length in range(len(problem.path), -1, -1):

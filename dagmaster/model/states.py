@@ -139,10 +139,5 @@ def read_ended_by(status: NodeStatus, stored: str | None) -> EndedBy | None:
     return next((move.ended_by for move in NODE_MOVES if move.target is status), None)
 
 
-def can_move(source: S, target: S) -> bool:
-    """Whether some legal move leads from one state to the other."""
-    return any(source in move.sources and target is move.target for move in (*JOB_MOVES, *NODE_MOVES))
-
-
 # What users may write in a filter, and what is stored.
 EVENT_ALIASES = {"node_running": "node_started", "node_retry": "node_retrying"}
