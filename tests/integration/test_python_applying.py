@@ -415,7 +415,7 @@ def _an_item(rng: random.Random, label: str, depth: int) -> Item:
 
 
 def pairs(items: list[Item]) -> Iterator[tuple[str, str]]:
-    """For each item, the items that must have ended before it starts, by the documented rules of `>>` and groups alone."""
+    """For each item, the items that must end before it starts, by the documented rules of `>>` and groups alone."""
     for item in items:
         for previous in item.previous:
             for before in _labels(previous):
