@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.workflows import QUEUE
+
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 CONCURRENCY = 64
 STOP_SECONDS = 60.0
@@ -42,11 +44,10 @@ def _proc(pid: int, name: str) -> str:
 
 
 @contextmanager
-def started(role: str, dsn: str, concurrency: int = CONCURRENCY) -> Iterator[Role]:
+def started(role: str, dsn: str, concurrency: int = CONCURRENCY, queue: str = QUEUE) -> Iterator[Role]:
     """A process of its own, stopped in order at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.role", role, dsn, str(concurrency)], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "benchmarks.role", role, dsn, str(concurrency), queue]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         ready, _, address = process.stdout.readline().strip().partition(" ")

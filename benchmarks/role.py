@@ -1,4 +1,4 @@
-"""One process of the measured fleet: `python -m benchmarks.role orchestrator|worker|both|api DSN CONCURRENCY`.
+"""One process of the measured fleet: `python -m benchmarks.role orchestrator|worker|both|api DSN CONCURRENCY QUEUE`.
 
 With BENCH_PROFILE set to a folder, it leaves a profile for `python -m pstats` there when it ends.
 """
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import handlers
-from benchmarks.workflows import QUEUE, chain
+from benchmarks.workflows import chain
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.cli.api_listener import Door
 from dagmaster.cli.api_server import serving
@@ -22,12 +22,12 @@ from dagmaster.settings import Settings, load_settings
 from dagmaster.web.server import bind, url_of
 
 
-async def play(role: str, dsn: str, concurrency: int) -> None:
+async def play(role: str, dsn: str, concurrency: int, queue: str) -> None:
     settings = load_settings(database_url=dsn)
     if role == "api":
         await serve(dsn, settings)
         return
-    work = worker_options(settings, [QUEUE], concurrency) if role != "orchestrator" else None
+    work = worker_options(settings, [queue], concurrency) if role != "orchestrator" else None
     stop = stop_on_signals()
     async with fleet(dsn, settings, orchestrate=role != "worker", work=work, registry=registry) as running:
         tune_garbage_collection()
@@ -47,15 +47,15 @@ async def serve(dsn: str, settings: Settings) -> None:
 
 
 def main() -> None:
-    role, dsn, concurrency = sys.argv[1:]
+    role, dsn, concurrency, queue = sys.argv[1:]
     logging.basicConfig(level="WARNING")
     load_handlers([handlers.__file__])
     folder = os.environ.get("BENCH_PROFILE")
     if folder is None:
-        asyncio.run(play(role, dsn, int(concurrency)))
+        asyncio.run(play(role, dsn, int(concurrency), queue))
         return
     profile = cProfile.Profile()
-    profile.runcall(asyncio.run, play(role, dsn, int(concurrency)))
+    profile.runcall(asyncio.run, play(role, dsn, int(concurrency), queue))
     profile.dump_stats(Path(folder) / f"{role}-{os.getpid()}.prof")
 
 

@@ -7,20 +7,21 @@ from benchmarks.figures import Bar, Figure
 from benchmarks.fleet import started
 from benchmarks.place import Place
 from benchmarks.scale import Scale
-from benchmarks.submitter import OWNER_IS_ALIVE_SECONDS, Submitter, open_submitter
+from benchmarks.submitter import Submitter, open_submitter
 from benchmarks.workflows import CHAIN_INPUTS, UNATTENDED, chain, fan, swelling
-from dagmaster.store import submission
 
 MAX_MB = 1_500
 NEIGHBOUR_SECONDS = 5.0
 EXPAND_SECONDS = 2.0
 SLOTS = 4  # Each holds an output in the worker's memory.
+# The neighbour has a worker of its own: what is measured is the orchestrator, not how long the slots are taken.
+NEIGHBOUR = "neighbour"
 
 
 async def measure(place: Place, scale: Scale) -> list[Figure]:
     made: list[Figure] = []
     for name, case in (("fan", _fan_out), ("mail", _mail), ("submissions", _submissions)):
-        with place.database(f"w8_{name}") as dsn:
+        with place.database(f"w8_{name}") as dsn, started("worker", dsn, 1, NEIGHBOUR):
             made += await case(dsn, scale)
     with place.database("w8_expand") as dsn, started("orchestrator", dsn):
         async with open_submitter(dsn) as user:
@@ -86,9 +87,7 @@ def _figures(what: str, peak_mb: float, neighbour: float) -> list[Figure]:
 
 async def _neighbour(user: Submitter) -> float:
     began = perf_counter()
-    # First in the queue: what is measured is the orchestrator, not how long the worker's slots are taken.
-    neighbour = submission.NewJob(chain(3), CHAIN_INPUTS, priority=1)
-    job_id = (await submission.submit(user.conn, neighbour, threshold_seconds=OWNER_IS_ALIVE_SECONDS)).job_id
+    [job_id] = await user.submit(chain(3, NEIGHBOUR), CHAIN_INPUTS)
     await _until(user, f"SELECT status = 'completed' AS ok FROM dagapp.dag_jobs WHERE job_id = {job_id}", 0.01)
     return perf_counter() - began
 

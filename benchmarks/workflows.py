@@ -20,13 +20,13 @@ UNATTENDED = "nobody-consumes-this"
 CHAIN_INPUTS = {"message": "hello"}
 
 
-def chain(steps: int) -> Graph:
+def chain(steps: int, queue: str = QUEUE) -> Graph:
     """START -> n0 -> n1 -> ... -> END, each step an echo of the input."""
     nodes: dict[str, Node] = {"START": StartNode(next=("n0",)), "END": EndNode()}
     for number in range(steps):
         following = f"n{number + 1}" if number + 1 < steps else "END"
         nodes[f"n{number}"] = TaskNode(
-            handler="echo", queue=QUEUE, params={"message": "{{ inputs.message }}"}, next=(following,)
+            handler="echo", queue=queue, params={"message": "{{ inputs.message }}"}, next=(following,)
         )
     return compile_graph(
         Workflow(workflow_id=f"chain-{steps}", name="chain", inputs={"message": InputSpec()}, nodes=nodes)
