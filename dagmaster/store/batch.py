@@ -113,7 +113,9 @@ def _values(batch: Batch) -> dict[str, Any]:
         "new_nodes": encode_rows(
             [_new_node_row(changes.job, node, changes) for changes in change_sets for node in changes.created.values()]
         ),
-        "results": encode_rows([_result_row(result) for changes in change_sets for result in changes.results.values()]),
+        "results": encode_rows(
+            [_result_row(changes, result) for changes in change_sets for result in changes.results.values()]
+        ),
         "closed_waiting": encode_rows([task_id for changes in change_sets for task_id in changes.closed_waiting]),
         "closed_running": encode_rows([task_id for changes in change_sets for task_id in changes.closed_running]),
         "holds": encode_rows(
@@ -258,14 +260,16 @@ def _group_row(changes: ChangeSet, group: AddedGroup) -> dict[str, Any]:
     return {"job_id": changes.job.job_id, "created_at": changes.now, **asdict(group)}
 
 
-def _result_row(result: Result) -> dict[str, Any]:
+def _result_row(changes: ChangeSet, result: Result) -> dict[str, Any]:
+    node = changes.job.nodes.get(result.node_id)
+    is_in_node = node is not None and node.output is result.output and isinstance(node.output, StoredValue)
     return _given(
         {
             "task_id": result.task_id,
             "job_id": result.job_id,
             "node_id": result.node_id,
             "status": result.status,
-            **_output(result.output),
+            **(_output(result.output) if not is_in_node else {}),  # A large one is written once.
             "error_message": result.error_message,
             "worker_id": result.worker_id,
             "execution_duration_ms": result.execution_duration_ms,

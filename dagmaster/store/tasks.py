@@ -34,7 +34,9 @@ def _claim(worker_id: str, limit: int) -> tuple[str, dict[str, Any]]:
 
 
 def _report(worker_id: str, rows: Sequence[dict[str, Any]], *, notifies: bool) -> tuple[str, dict[str, Any]]:
-    return "report_tasks", {"worker_id": worker_id, "reports": encode_rows(rows), "notifies": notifies}
+    task_ids = [row["task_id"] for row in rows]
+    reports = encode_rows(rows)
+    return "report_tasks", {"worker_id": worker_id, "task_ids": task_ids, "reports": reports, "notifies": notifies}
 
 
 async def close_stale(conn: Connection) -> None:

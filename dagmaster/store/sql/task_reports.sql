@@ -36,8 +36,12 @@ SELECT r.kind = :kind AND r.output IS NOT DISTINCT FROM dagapp.as_jsonb(:output:
             AND coalesce((e.event_data ->> 'kept')::boolean, true)
     ) AS is_ignored
 FROM (
-    SELECT status::text AS kind, output, error_message AS error, 0 AS place FROM dagapp.dag_task_results
-    WHERE task_id = :task_id AND status IN ('completed', 'failed')
+    SELECT t.status::text AS kind, coalesce(t.output, CASE WHEN t.status = 'completed' THEN n.output END) AS output,
+        t.error_message AS error, 0 AS place
+    FROM dagapp.dag_task_results t
+    LEFT JOIN dagapp.dag_node_states n -- It has the output, if that is large.
+        ON n.job_id = t.job_id AND n.node_id = t.node_id AND n.task_id = t.task_id
+    WHERE t.task_id = :task_id AND t.status IN ('completed', 'failed')
     UNION ALL
     SELECT kind, dagapp.as_jsonb(output), left(error, 2000), mail_id FROM dagapp.dag_mailbox
     WHERE task_id = :task_id AND job_id = :job_id AND kind IN ('completed', 'failed')

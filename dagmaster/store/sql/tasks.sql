@@ -43,17 +43,16 @@ LEFT JOIN LATERAL ( -- The first attempt has none; a later one goes on behind wh
 ORDER BY t.priority DESC, t.job_started_at, t.seq;
 
 -- report_tasks --
--- The worker is done with these; their owners are told, aloud or not.
-WITH reports AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(:reports::json) AS r(
-        task_id text, job_id bigint, node_id text, kind text, output json, error text, duration_ms bigint, data jsonb
-    )
-), ended AS (
-    DELETE FROM dagapp.dag_tasks_running
-    WHERE task_id = ANY(ARRAY(SELECT task_id FROM reports)) AND worker_id || '' = :worker_id
+-- The worker is done with these; their owners are told, aloud or not. The rows are read once: kept for a second look, a
+-- large output would be written to a temporary file.
+WITH ended AS (
+    DELETE FROM dagapp.dag_tasks_running WHERE task_id = ANY(:task_ids::text[]) AND worker_id || '' = :worker_id
 ), mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
-    SELECT job_id, kind, node_id, task_id, :worker_id, output, error, duration_ms, data FROM reports
+    SELECT job_id, kind, node_id, task_id, :worker_id, output, error, duration_ms, data
+    FROM json_to_recordset(:reports::json) AS r(
+        task_id text, job_id bigint, node_id text, kind text, output json, error text, duration_ms bigint, data jsonb
+    )
 )
 SELECT pg_notify('dagmaster_mail', '') WHERE :notifies::boolean;
 

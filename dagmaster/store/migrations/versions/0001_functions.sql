@@ -168,5 +168,8 @@ ALTER TABLE dagapp.dag_mailbox SET (
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0
 );
 
+-- What lies there is read once, soon, and then deleted: to compress it costs more than it saves.
+ALTER TABLE dagapp.dag_mailbox ALTER COLUMN output SET STORAGE EXTERNAL;
+
 CREATE TABLE dagapp.dag_job_events_default PARTITION OF dagapp.dag_job_events DEFAULT;
 SELECT dagapp.ensure_event_partitions(7);
