@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagmaster.engine.messages import Cancel, Load, Message, TaskCompleted, TaskFailed, TaskLost
+from dagmaster.engine.messages import Cancel, Continue, Expand, Load, Message, TaskCompleted, TaskFailed, TaskLost
 from dagmaster.store.mailbox import Mail
 
 
@@ -13,22 +13,28 @@ from dagmaster.store.mailbox import Mail
 class Envelope:
     """`mail_id` is None for what never was in the mailbox: timers, follow-ups, reports of a local worker.
 
-    `job` is the job's row, when it came with the mail.
+    `job` is the job's row, when it came with the mail. `stored_bytes` are to be written, and not in this memory.
     """
 
     job_id: int
     message: Message | None
     mail_id: int | None = None
     job: Mapping[str, Any] | None = None
+    stored_bytes: int = 0
 
     @property
     def exists_only_here(self) -> bool:
         """It would be lost with this memory; everything else is found again in the database."""
         return self.mail_id is None and isinstance(self.message, TaskCompleted | TaskFailed | TaskLost)
 
+    @property
+    def is_slow(self) -> bool:
+        """It may take as long as all else together."""
+        return self.stored_bytes > 0 or isinstance(self.message, Expand | Continue)
+
 
 def from_mail(mail: Iterable[Mail]) -> list[Envelope]:
-    return [Envelope(one.job_id, one.message, one.mail_id, one.job) for one in mail]
+    return [Envelope(one.job_id, one.message, one.mail_id, one.job, one.stored_bytes) for one in mail]
 
 
 def by_job(envelopes: Iterable[Envelope]) -> dict[int, list[Envelope]]:

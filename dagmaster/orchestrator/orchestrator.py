@@ -15,7 +15,7 @@ import psycopg
 
 from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.decide import claim_here, decide
-from dagmaster.engine.messages import Load, QueueOpened
+from dagmaster.engine.messages import Load, QueueOpened, TimerDue
 from dagmaster.engine.needs import values_wanted
 from dagmaster.errors import DagmasterError
 from dagmaster.logs import about
@@ -32,12 +32,15 @@ from dagmaster.store import job_states, poisoned_jobs
 from dagmaster.store.batch import Batch, OwnershipLost, commit, settle_versions
 from dagmaster.store.connect import LOST, Connection, is_too_large, may_pass, storable
 from dagmaster.store.instances import Instance, this_instance
-from dagmaster.store.mailbox import Arrived, add_mail, read_mail
+from dagmaster.store.mailbox import Arrived, add_mail, jobs_with_mail, read_mail
 from dagmaster.store.notifications import MAIL, TASKS, Notifier
 
 log = logging.getLogger(__name__)
 
 MAX_MAIL = 2000
+# While large mail waits: small mail of other jobs is looked for further on, and a cycle takes less, to look again soon.
+WIDE_WINDOW = 10 * MAX_MAIL
+MAIL_SHARE = 4
 MAX_ENVELOPES = 4000
 MAX_EXPANSIONS = 4
 MAX_STRIKES = 3
@@ -68,10 +71,10 @@ class _Work:
     queues: set[str] = field(default_factory=set)
     bytes: int = 0
 
-    def add(self, changes: ChangeSet, epoch: int, envelopes: Iterable[Envelope]) -> None:
+    def add(self, changes: ChangeSet, epoch: int, envelopes: Sequence[Envelope]) -> None:
         self.batch.change_sets.append((changes, epoch))
         self.batch.mail += [envelope.mail_id for envelope in envelopes if envelope.mail_id is not None]
-        self.bytes += changes.bytes
+        self.bytes += changes.bytes + sum(envelope.stored_bytes for envelope in envelopes)
 
 
 class Orchestrator:
@@ -90,10 +93,12 @@ class Orchestrator:
         self._last_look: datetime | None = None
         self._inbox: deque[Envelope] = deque()
         self._expansions: deque[Envelope] = deque()
+        self._held_timers: list[Envelope] = []
         self._to_load: set[int] = set()
         self._strikes: Counter[int] = Counter()
         self._too_large: dict[int, str] = {}  # jobs that were in a batch which could not be written, and why
         self._mail_waits = True
+        self._mail_is_cut = False
         self._last_beat: datetime | None = None
         self._tries_since: float | None = None
         self._cycled_at: float | None = None
@@ -223,6 +228,7 @@ class Orchestrator:
             # of a local task, or what it added, was mailed before the task ended.
             mail = await self._read_mail(conn, now)
             if not mail.is_all:
+                rest = await self._hold_timers(conn, mail, rest)
                 self._inbox.extendleft(reversed(reports))
                 reports = []
             envelopes = [*from_mail(mail), *reports, *rest]
@@ -242,7 +248,8 @@ class Orchestrator:
     def _collect(self, now: datetime) -> tuple[list[Envelope], list[Envelope]]:
         """What this memory itself has to say: reports of the local worker, and the rest."""
         reports = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_ENVELOPES))]
-        rest = [Envelope(job_id, timer) for job_id, timer in self.jobs.due(now)]
+        rest = self._held_timers + [Envelope(job_id, timer) for job_id, timer in self.jobs.due(now)]
+        self._held_timers = []
         self._mail_waits = self._mail_waits or bool(rest)
         rest += [self._expansions.popleft() for _ in range(min(len(self._expansions), MAX_EXPANSIONS))]
         rest += [Envelope(job_id, Load()) for job_id in self._to_load]
@@ -260,10 +267,20 @@ class Orchestrator:
             self.me.instance_id,
             MAX_MAIL,
             inline_bytes=self.rules.inline_bytes,
-            max_bytes=self.rules.max_turn_bytes,
+            max_bytes=self.rules.max_turn_bytes // MAIL_SHARE,
+            window=WIDE_WINDOW if self._mail_is_cut else MAX_MAIL,
         )
+        self._mail_is_cut = mail.is_cut
         self._mail_waits = self._mail_waits or not mail.is_all
         return mail
+
+    async def _hold_timers(self, conn: Connection, mail: Arrived, rest: list[Envelope]) -> list[Envelope]:
+        """All but the timers of jobs whose mail was not read to its end: what ran out may have been reported there."""
+        timed = {envelope.job_id for envelope in rest if isinstance(envelope.message, TimerDue)}
+        unread = await jobs_with_mail(conn, timed, mail) if timed else set()
+        held = [one for one in rest if one.job_id in unread and isinstance(one.message, TimerDue)]
+        self._held_timers += held
+        return [envelope for envelope in rest if envelope not in held] if held else rest
 
     async def _load(
         self, conn: Connection, job_ids: list[int], known: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
@@ -292,13 +309,20 @@ class Orchestrator:
         return {job.state.job_id for job in loaded}
 
     async def _advance(self, conn: Connection, envelopes: dict[int, list[Envelope]], fresh: set[int]) -> None:
-        """Decide, write, and only then act on what was decided. What is done is taken out of `posts`."""
+        """Decide, write, and only then act on what was decided. What is done is taken out of `envelopes`."""
         strays = [envelope for job_id, its in envelopes.items() if job_id not in self.jobs for envelope in its]
         await self._forward(conn, [envelope for envelope in strays if envelope.exists_only_here])
         for envelope in strays:
             envelopes.pop(envelope.job_id, None)
+        slow = {job_id for job_id, its in envelopes.items() if any(envelope.is_slow for envelope in its)}
+        await self._advance_jobs(conn, [job_id for job_id in envelopes if job_id not in slow], envelopes, fresh)
+        await self._advance_jobs(conn, [job_id for job_id in envelopes if job_id in slow], envelopes, fresh)
+
+    async def _advance_jobs(
+        self, conn: Connection, job_ids: Iterable[int], envelopes: dict[int, list[Envelope]], fresh: set[int]
+    ) -> None:
         work = self._new_work(envelopes)
-        for job_id in list(envelopes):
+        for job_id in job_ids:
             if await self._is_given_up(conn, job_id):
                 del envelopes[job_id]
                 continue

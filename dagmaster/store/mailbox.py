@@ -1,6 +1,6 @@
 """What has arrived for an owner's jobs, as messages of the engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ DETAILS: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """`job` is the row of a job that is new to its owner.
+    """`job` is the row of a job that is new to its owner. `stored_bytes` is the size of a value that was not read.
 
     `message` is None for a kind that this version does not know; it is closed all the same.
     """
@@ -52,12 +52,14 @@ class Mail:
     job_id: int
     message: Message | None
     job: Mapping[str, Any] | None = None
+    stored_bytes: int = 0
 
 
 class Arrived(list[Mail]):
-    """`is_all`: nothing else was there at that moment."""
+    """`is_all`: nothing else was there at that moment. `is_cut`: there was more than so many bytes."""
 
     is_all = True
+    is_cut = False
 
 
 async def read_mail(
@@ -68,19 +70,32 @@ async def read_mail(
     *,
     inline_bytes: int = INLINE_BYTES,
     max_bytes: int = MAX_BYTES,
+    window: int | None = None,
 ) -> Arrived:
-    """Needs a connection that keeps JSON as bytes. Not more slices at once: other jobs must not wait for them."""
-    values = {"owner_id": owner_id, "limit": limit, "inline_bytes": inline_bytes, "max_bytes": max_bytes}
+    """Needs a connection that keeps JSON as bytes. Not more slices at once: other jobs must not wait for them.
+
+    `window` is the number of rows among which jobs with little mail are looked for.
+    """
+    sizes = {"limit": limit, "window": window or limit, "inline_bytes": inline_bytes, "max_bytes": max_bytes}
+    values = {"owner_id": owner_id, **sizes}
     rows = await fetch(conn, "read_mail", values)
-    is_all = len(rows) < limit and all(row["arrived"] == len(rows) for row in rows[:1])
+    is_cut = len(rows) < limit and any(row["arrived"] > len(rows) for row in rows[:1])
+    is_all = len(rows) < limit and not is_cut
     slices = [place for place, row in enumerate(rows) if row["kind"] == "added"]
     if len(slices) > max_slices:
         rows, is_all = rows[: slices[max_slices]], False
     if slices:
         await _fill_in(conn, rows)
-    arrived = Arrived(Mail(row["mail_id"], row["job_id"], _message(row), _job(row)) for row in rows)
-    arrived.is_all = is_all
+    arrived = Arrived(Mail(row["mail_id"], row["job_id"], _message(row), _job(row), _stored_bytes(row)) for row in rows)
+    arrived.is_all, arrived.is_cut = is_all, is_cut
     return arrived
+
+
+async def jobs_with_mail(conn: Connection, job_ids: Collection[int], apart_from: Iterable[Mail]) -> set[int]:
+    """Those of the jobs for which there is other mail than this."""
+    mail_ids = [mail.mail_id for mail in apart_from]
+    rows = await fetch(conn, "jobs_with_mail", {"job_ids": list(job_ids), "mail_ids": mail_ids})
+    return {row["job_id"] for row in rows}
 
 
 async def _fill_in(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
@@ -170,6 +185,10 @@ def _report(row: dict[str, Any], data: dict[str, Any]) -> Message | None:
             return TaskLost(node, task, worker, at, given_back=kind == "given_back")
         case _:
             return None
+
+
+def _stored_bytes(row: dict[str, Any]) -> int:
+    return row["output_bytes"] or 0 if row["output"] is None else 0
 
 
 def _value(row: dict[str, Any]) -> Value | None:

@@ -7,16 +7,18 @@ from typing import Any
 
 import psycopg
 import pytest
-from fleet import OrchestratorRole, chain, child, fan, fleet, graph, single, task, wait_until
+from fleet import OrchestratorRole, chain, child, fan, fleet, graph, rows, single, task, wait_until
+from psycopg.types.json import Json
 
 from dagmaster.engine.change_set import Rules
-from dagmaster.engine.values import StoredValue
+from dagmaster.engine.values import StoredValue, size_of
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.orchestrator import orchestrator as orchestrators
 from dagmaster.store.batch import Batch, commit
 from dagmaster.store.connect import opened
 from dagmaster.store.doctor import examine
 from dagmaster.store.orchestrators import stalled_orchestrators
+from dagmaster.store.statements import fetch
 from dagmaster.store.submission import NewJob
 
 SMALL = Rules(inline_bytes=1_000, max_turn_bytes=20_000, max_fan_in_bytes=200_000, max_result_bytes=200_000)
@@ -137,6 +139,55 @@ async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
         await running.completed(*jobs)
     assert sum(sizes) > 60 * 900
     assert max(sizes) < SMALL.max_turn_bytes + 2_000
+
+
+async def test_large_outputs_in_the_mail_are_written_by_parts_and_small_mail_is_written_first(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+):
+    batches: list[dict[int, int]] = []
+
+    async def measured(conn: Any, batch: Batch) -> None:
+        batches.append(
+            {
+                changes.job.job_id: sum(size_of(result.output) for result in changes.results.values())
+                for changes, _ in batch.change_sets
+            }
+        )
+        await commit(conn, batch)
+
+    async with fleet(dsn, swell=swell) as running:
+        first = await running.orchestrator(rules=SMALL)
+        large = await running.submit(fan(handler="swell", params={"x": "{{ item }}"}), {"items": list(range(30))})
+        await running.until("SELECT count(*) = 30 AS ok FROM dagapp.dag_tasks_waiting")
+        await first.kill()
+        await running.worker()
+        await running.until("SELECT count(*) >= 30 AS ok FROM dagapp.dag_mailbox WHERE kind = 'completed'")
+        neighbour = await running.submit(chain(3))
+        monkeypatch.setattr(orchestrators, "commit", measured)
+        await running.orchestrator(rules=SMALL, orphan_threshold_seconds=0.5)
+        await running.completed(large, neighbour)
+    written = [batch for batch in batches if batch.get(large)]
+    assert sum(batch[large] for batch in written) > 30 * LARGE
+    assert max(batch[large] for batch in written) < SMALL.max_turn_bytes
+    assert not any(neighbour in batch for batch in written)
+
+
+async def test_a_large_output_is_kept_once_with_its_node(dsn: str):
+    what = graph({"large": task("swell", "small"), "small": task("swell", "END", params={"size": 10})}, start="large")
+    async with fleet(dsn, swell=swell) as running:
+        await running.orchestrator(rules=SMALL)
+        await running.worker()
+        job_id = await running.submit(what)
+        await running.completed(job_id)
+        nodes = await running.nodes(job_id)
+        results = await rows(dsn, "SELECT node_id, output FROM dagapp.dag_task_results")
+        async with opened(dsn, application="test") as conn:
+            large = {"task_id": f"{job_id}_large_0", "job_id": job_id, "kind": "completed", "error": None}
+            [same] = await fetch(conn, "find_report", {**large, "output": Json(nodes["large"]["output"])})
+            [other] = await fetch(conn, "find_report", {**large, "output": Json({"text": "y"})})
+    assert {row["node_id"]: row["output"] for row in results} == {"large": None, "small": nodes["small"]["output"]}
+    assert len(nodes["large"]["output"]["text"]) == LARGE
+    assert same["is_same"] and not other["is_same"]
 
 
 async def test_large_submissions_while_nobody_is_there_are_begun_by_parts_beside_a_small_one(dsn: str):

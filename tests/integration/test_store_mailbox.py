@@ -11,7 +11,7 @@ from owning import Owner, owner
 from dagmaster.engine.messages import Cancel, Load, TaskCompleted, TaskFailed, TaskLost, TaskStarted
 from dagmaster.store.connect import opened
 from dagmaster.store.job_control import request_cancel
-from dagmaster.store.mailbox import add_mail, close_late_mail, read_mail
+from dagmaster.store.mailbox import add_mail, close_late_mail, jobs_with_mail, read_mail
 
 
 @pytest.fixture
@@ -68,6 +68,30 @@ async def test_mail_is_read_in_the_order_of_its_arrival(me: Owner) -> None:
     assert [mail.mail_id for mail in await read_mail(me.conn, me.id, 5)] == sorted(
         mail.mail_id for mail in await read_mail(me.conn, me.id, 1000)
     )[:5]
+
+
+async def test_small_mail_is_read_before_much_mail_of_another_job(me: Owner) -> None:
+    await me.submit(single())
+    much, large = me.job_id, {"text": "x" * 100_000}
+    await add_mail(me.conn, [report(me, "completed", output=large) for _ in range(10)])
+    await me.submit(single())
+    await add_mail(me.conn, [report(me, "started")])
+    mail = await read_mail(me.conn, me.id, 1000, max_bytes=250_000)
+    assert [one.job_id for one in mail] == [much, much, much, much, me.job_id, me.job_id]
+    assert mail.is_cut and not mail.is_all
+    assert sum(one.stored_bytes for one in mail) > 3 * 100_000
+    assert await jobs_with_mail(me.conn, [much, me.job_id], mail) == {much}
+
+
+async def test_the_oldest_mail_is_read_however_large_it_is(me: Owner) -> None:
+    await me.submit(single())
+    await me.conn.execute(b"DELETE FROM dagapp.dag_mailbox")
+    await add_mail(me.conn, [report(me, "completed", output={"text": "x" * 100_000})])
+    for _ in range(3):
+        await me.submit(single())
+    oldest, *rest = await read_mail(me.conn, me.id, 1000, max_bytes=1)
+    assert oldest.stored_bytes > 100_000
+    assert len(rest) == 1
 
 
 async def test_an_owner_reads_only_the_mail_of_its_own_jobs(dsn: str, me: Owner) -> None:

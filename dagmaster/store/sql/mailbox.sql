@@ -1,6 +1,7 @@
 -- read_mail --
--- What has arrived for the jobs of this owner, in the order of its arrival, up to so many bytes; a new job comes with
--- its mail. Large values stay where they are. What is added to jobs may be much, and is read apart.
+-- What has arrived for the jobs of this owner, up to so many bytes: of each job in the order of its arrival, the jobs with
+-- little before those with much, and always the oldest. A new job comes with its mail. Large values stay where they are,
+-- but count: whoever reads this writes them. What is added to jobs may be much, and is read apart.
 WITH first AS MATERIALIZED (
     SELECT m.mail_id, m.job_id, m.kind, m.node_id, m.task_id, m.worker_id, m.output, m.output_bytes, m.error,
         m.duration_ms, m.data, m.data_bytes, m.created_at, j.workflow_hash, j.status, j.priority, j.correlation_id,
@@ -17,13 +18,17 @@ WITH first AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT m.kind IN ('submitted', 'adopted') AS is_new) k
     WHERE j.owner_id = :owner_id
     ORDER BY m.mail_id
-    LIMIT :limit
+    LIMIT :window
 ), weighed AS (
-    SELECT *, sum(
-        data_bytes + CASE WHEN output_bytes <= :inline_bytes THEN output_bytes ELSE 0 END
-        + CASE WHEN is_new AND input_bytes <= :inline_bytes THEN input_bytes ELSE 0 END
-    ) OVER (ORDER BY mail_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+    SELECT *, data_bytes + coalesce(output_bytes, 0)
+        + CASE WHEN is_new AND input_bytes <= :inline_bytes THEN input_bytes ELSE 0 END AS bytes
     FROM first
+), shared AS (
+    SELECT *, sum(bytes) OVER (PARTITION BY job_id ORDER BY mail_id ROWS UNBOUNDED PRECEDING) AS bytes_of_job
+    FROM weighed
+), ranked AS (
+    SELECT *, sum(bytes) OVER (ORDER BY bytes_of_job, mail_id ROWS UNBOUNDED PRECEDING) - bytes AS bytes_before
+    FROM shared
 )
 SELECT mail_id, job_id, kind, node_id, task_id, worker_id,
     CASE WHEN kind <> 'added' AND output_bytes <= :inline_bytes THEN output END AS output, output_bytes, error,
@@ -32,9 +37,14 @@ SELECT mail_id, job_id, kind, node_id, task_id, worker_id,
     CASE WHEN is_new AND input_bytes <= :inline_bytes THEN input_params END AS input_params, input_bytes,
     CASE WHEN is_new THEN signals END AS signals, error_message, failed_node, ended_by, deadline_at, is_new,
     (SELECT count(*) FROM first) AS arrived
-FROM weighed
-WHERE coalesce(bytes_before, 0) < :max_bytes
-ORDER BY mail_id;
+FROM ranked
+WHERE bytes_before < :max_bytes OR mail_id = (SELECT min(mail_id) FROM first)
+ORDER BY mail_id
+LIMIT :limit;
+
+-- jobs_with_mail --
+-- Of these jobs, those for which other mail has arrived than this.
+SELECT DISTINCT job_id FROM dagapp.dag_mailbox WHERE job_id = ANY(:job_ids) AND NOT mail_id = ANY(:mail_ids);
 
 -- read_slices --
 -- What is added to jobs by this mail.
