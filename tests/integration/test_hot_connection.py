@@ -120,3 +120,25 @@ async def test_forgotten_statements_are_prepared_again(hot: HotConnection) -> No
     assert await hot.fetch_prepared(ADD, [1]) == [{"number": 2}]
     hot.forget_prepared()
     assert await hot.fetch_prepared(ADD, [1]) == [{"number": 2}]
+
+
+async def test_the_direct_way_and_the_drivers_own_take_turns(hot: HotConnection) -> None:
+    for number in range(3):
+        assert await hot.fetch_prepared(ADD, [number]) == [{"number": number + 1}]
+        assert await (await hot.execute(ADD, [number])).fetchall() == [{"number": number + 1}]
+        async with hot.transaction():
+            assert await hot.fetch_atomically([(ADD, [number])]) == [[{"number": number + 1}]]
+
+
+async def test_a_loss_between_statements_shows_in_the_next_and_disturbs_no_other_connection(shared_dsn: str) -> None:
+    async with await connect_hot(shared_dsn, application="test") as lost:
+        await lost.fetch_prepared(ADD, [1])
+        async with await connect_hot(shared_dsn, application="test") as other:
+            await other.fetch_prepared(b"SELECT pg_terminate_backend($1, 10000)", [lost.info.backend_pid])
+            with pytest.raises(psycopg.OperationalError):
+                await lost.fetch_prepared(ADD, [1])
+            async with await connect_hot(shared_dsn, application="test") as next_conn:  # with the socket's old number
+                await next_conn.fetch_prepared(ADD, [1])
+                await lost.close()
+                assert await next_conn.fetch_prepared(ADD, [1]) == [{"number": 2}]
+            assert await other.fetch_prepared(ADD, [1]) == [{"number": 2}]
