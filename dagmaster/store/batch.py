@@ -211,32 +211,45 @@ def _job_row(changes: ChangeSet) -> dict[str, Any]:
     return row
 
 
+# Columns of a node that are mostly null, and the attributes that they come from.
+_RARE_COLUMNS = (
+    ("error_message", "error"),
+    ("not_before", "not_before"),
+    ("queue", "queue"),
+    ("result_of", "result_of"),
+    ("started_at", "started_at"),
+    ("completed_at", "completed_at"),
+    ("ended_by", "ended_by"),
+)
+
+
 def _node_row(job: JobState, node: NodeState) -> dict[str, Any]:
-    row = _given(
-        {
-            "job_id": job.job_id,
-            "node_id": node.node_id,
-            "version": node.version,
-            "status": node.status,
-            "task_id": job.task_id(node) if node.dispatched_at else None,
-            "retry_count": node.attempt,
-            "max_retries": node.max_retries,
-            "times_lost": node.times_lost or None,
-            "input_params": _json(node.params),
-            **_output(node.output, node.node_id),
-            "output_bytes": size_of(node.output) if node.output is not None else None,
-            "is_part": True if job.result is not None and node.node_id in job.result.parts else None,
-            "error_message": node.error,
-            "ended_by": node.ended_by,
-            "not_before": node.not_before,
-            "queue": node.queue,
-            "definition": _json(node.definition),
-            "result_of": node.result_of,
-            "dispatched_at": node.dispatched_at,
-            "started_at": node.started_at,
-            "completed_at": node.completed_at,
-        }
-    )
+    """Written out, like an event's: a step has two of them."""
+    row: dict[str, Any] = {
+        "job_id": job.job_id,
+        "node_id": node.node_id,
+        "version": node.version,
+        "status": node.status,
+        "retry_count": node.attempt,
+        "max_retries": node.max_retries,
+    }
+    if node.dispatched_at is not None:
+        row["task_id"] = job.task_id(node)
+        row["dispatched_at"] = node.dispatched_at
+    if node.times_lost:
+        row["times_lost"] = node.times_lost
+    if node.params is not None:
+        row["input_params"] = orjson.Fragment(node.params)
+    if node.definition is not None:
+        row["definition"] = orjson.Fragment(node.definition)
+    if node.output is not None:
+        row |= _output(node.output, node.node_id)
+        row["output_bytes"] = size_of(node.output)
+    for column, attribute in _RARE_COLUMNS:
+        if (value := getattr(node, attribute)) is not None:
+            row[column] = value
+    if job.result is not None and node.node_id in job.result.parts:
+        row["is_part"] = True
     return row if node.checkpoint is None else row | _checkpoint_columns(node.checkpoint)
 
 
