@@ -3,6 +3,7 @@
 The limits are scaled down, so that what takes gigabytes elsewhere takes kilobytes here.
 """
 
+import asyncio
 from typing import Any
 
 import psycopg
@@ -13,10 +14,12 @@ from psycopg.types.json import Json
 from dagmaster.engine.change_set import Rules
 from dagmaster.engine.values import StoredValue, size_of
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
+from dagmaster.orchestrator import chores
 from dagmaster.orchestrator import orchestrator as orchestrators
 from dagmaster.store.batch import Batch, commit
-from dagmaster.store.connect import opened
+from dagmaster.store.connect import Connection, opened
 from dagmaster.store.doctor import examine
+from dagmaster.store.instances import Instance, register_orchestrator
 from dagmaster.store.orchestrators import stalled_orchestrators
 from dagmaster.store.statements import fetch
 from dagmaster.store.submission import NewJob
@@ -279,7 +282,15 @@ async def test_an_orchestrator_that_gets_nothing_done_says_so_and_gives_its_jobs
                 raise psycopg.OperationalError("server closed the connection unexpectedly")
             await commit(conn, batch)
 
+        is_over = asyncio.Event()
+
+        async def register_when_it_is_over(conn: Connection, me: Instance) -> None:
+            await is_over.wait()
+            await register_orchestrator(conn, me)
+
         monkeypatch.setattr(orchestrators, "commit", fail_the_first)
+        # With no jobs left it gets through a cycle, and would be back with the next heartbeat.
+        monkeypatch.setattr(chores, "register_orchestrator", register_when_it_is_over)
         job_id = await running.submit(single())
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE status = 'stalled'")
         async with opened(dsn, application="test") as conn:
@@ -290,3 +301,4 @@ async def test_an_orchestrator_that_gets_nothing_done_says_so_and_gives_its_jobs
         await running.orchestrator(orphan_threshold_seconds=1.5)
         await running.worker()
         await running.completed(job_id)
+        is_over.set()
