@@ -3,8 +3,7 @@
 import socket
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.fleet import Fleet
@@ -12,27 +11,31 @@ from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
 from dagmaster.web.server import bind
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ApiListener:
     """A place, and the workflows that can be asked for there."""
 
     listener: socket.socket
     catalog: Catalog
 
 
-def open_door(settings: Settings, host: str | None, port: int | None) -> socket.socket:
+def open_listener(settings: Settings, host: str | None, port: int | None) -> socket.socket:
     return bind(host or settings.api_host, settings.api_port if port is None else port)
 
 
-async def sync_schedules(app: Any) -> None:
-    await import_module("dagmaster.cli.api_server").sync_schedules(app)
+async def sync_schedules(app: "FastAPI") -> None:
+    from dagmaster.cli import api_server
+
+    await api_server.sync_schedules(app)
 
 
 def serving(
-    dsn: str, settings: Settings, running: Fleet, door: Door, registry: Registry
-) -> AbstractAsyncContextManager[Any]:
-    made: AbstractAsyncContextManager[Any] = import_module("dagmaster.cli.api_server").serving(
-        dsn, settings, running, door, registry
-    )
-    return made
+    dsn: str, settings: Settings, running: Fleet, api_listener: ApiListener, registry: Registry
+) -> "AbstractAsyncContextManager[FastAPI]":
+    from dagmaster.cli import api_server
+
+    return api_server.serving(dsn, settings, running, api_listener, registry)

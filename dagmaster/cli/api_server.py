@@ -9,7 +9,7 @@ from math import inf
 from fastapi import FastAPI
 from psycopg_pool import PoolTimeout
 
-from dagmaster.cli.api_listener import Door
+from dagmaster.cli.api_listener import ApiListener
 from dagmaster.errors import Misconfigured
 from dagmaster.fleet import Fleet
 from dagmaster.handlers import Registry
@@ -47,26 +47,26 @@ async def _sync_when_free(app: FastAPI) -> None:
 
 @asynccontextmanager
 async def serving(
-    dsn: str, settings: Settings, running: Fleet, door: Door, registry: Registry
+    dsn: str, settings: Settings, running: Fleet, api_listener: ApiListener, registry: Registry
 ) -> AsyncIterator[FastAPI]:
     """Without keys only this machine is served: whoever binds elsewhere needs one first."""
-    is_local = is_loopback(door.listener.getsockname()[0])
+    is_local = is_loopback(api_listener.listener.getsockname()[0])
     async with opened(dsn, application="dagmaster api", busy_seconds=inf) as conn:
         if not is_local and not await any_keys(conn):
             raise Misconfigured(
-                f"{door.listener.getsockname()[0]} can be reached by others, and there is no API key yet: make one "
-                "with `dagmaster keys create --name me --role admin`, or serve on 127.0.0.1"
+                f"{api_listener.listener.getsockname()[0]} can be reached by others, and there is no API key yet: "
+                "make one with `dagmaster keys create --name me --role admin`, or serve on 127.0.0.1"
             )
     async with opened_services(
         dsn,
         settings,
         notifier=running.notifier,
-        catalog=door.catalog,
+        catalog=api_listener.catalog,
         registry=registry,
         is_local=is_local,
         orchestrator=running.orchestrator,
     ) as services:
         app = create_app(services)
         await _sync_when_free(app)
-        async with reloading(services, lambda: forget_keys(app)), served(app, door.listener):
+        async with reloading(services, lambda: forget_keys(app)), served(app, api_listener.listener):
             yield app

@@ -52,6 +52,8 @@ class Outline(NamedTuple):
     help: str
 
 
+# The one place that says which module a command is in. Modules import only what their help needs, and the rest in the
+# function of the command: help must not wait for pydantic, psycopg or the engine.
 COMMANDS: Mapping[str, Outline] = {
     "init": Outline("init", RUN, "Write a small project to start from."),
     "run": Outline("run", RUN, "Run a workflow in this process and show its result."),
@@ -216,7 +218,9 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # All is done; a signal would only make the exit code a lie.
     if any(thread.name.startswith(TASK_THREADS) for thread in threading.enumerate()):
         # A handler's thread cannot be stopped. Its task was given back; nobody waits for it.
-        import_module("dagmaster.tracing").flush()
+        from dagmaster import tracing
+
+        tracing.flush()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)

@@ -1,10 +1,8 @@
 """Where the commands find jobs: in the database, or at a server over HTTP. They need not know which."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
@@ -12,15 +10,17 @@ from dagmaster.cli.progress import JobView, Outlook, Show
 
 if TYPE_CHECKING:  # Who asks for help does not wait for them.
     from dagmaster.explain.facts import Explanation
+    from dagmaster.service.contract import Service, SubmitResult
     from dagmaster.settings import Settings
     from dagmaster.tasklogs.reader import LogSelection
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A job as it was asked for on the command line."""
+class SubmitArguments:
+    """A job as it was asked for on the command line; `options` are those of a SubmitRequest."""
 
     workflow: str
     pairs: Sequence[str] = ()
@@ -30,14 +30,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    job_id: int
-    is_new: bool
-    warnings: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
+class JobDetails:
     """One job with its nodes, how far it is, and those of its tasks that nobody would take.
 
     `order` are the nodes of its graph as one leads to the next; `value` is what a workflow function has returned.
@@ -52,23 +45,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Steered:
-    """`is_done` is false when the job's owner has not acted yet."""
-
-    status: str
-    is_done: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """How the node stands. `is_done` is false when the job's owner has not acted yet."""
-
-    status: str
-    is_done: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
+class WorkflowLine:
     """A workflow in a list; of its inputs those that may be left out end with a question mark."""
 
     workflow_id: str
@@ -80,18 +57,24 @@ class Listed:
     record: Row
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The times that a backfill is for; without an offset they are of the schedule's timezone."""
-
-    start: datetime
-    end: datetime
-    most: int
-    dry_run: bool
+def line_of(record: Row, required: Collection[str]) -> WorkflowLine:
+    """Of a record as it is printed for programs."""
+    return WorkflowLine(
+        record["workflow_id"],
+        record["version"],
+        record["nodes"],
+        [name if name in required else f"{name}?" for name in record["inputs"]],
+        record["file"],
+        record["is_active"],
+        record,
+    )
 
 
 class Backend(Protocol):
-    def submit(self, order: Order, show: Callable[[Receipt], Show | None]) -> JobView | None:
+    def call(self, verb: "Callable[[Service], Coroutine[Any, Any, T]]", *, actor: str | None = None) -> T:
+        """Have the service do it, on behalf of `actor`."""
+
+    def submit(self, arguments: SubmitArguments, show: "Callable[[SubmitResult], Show | None]") -> JobView | None:
         """`show` is told of the job, and says how to show it if its end is to be waited for."""
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]: ...
@@ -99,7 +82,7 @@ class Backend(Protocol):
     def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
         """The ids of jobs that begin with these digits."""
 
-    def job(self, job_id: int, *, children: bool) -> Whole: ...
+    def job(self, job_id: int, *, children: bool) -> JobDetails: ...
 
     def events(
         self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
@@ -108,29 +91,13 @@ class Backend(Protocol):
     def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
         """Nodes that may have a log: what failed first, then what runs."""
 
-    def logs(self, job_id: int, node: str, wanted: "LogSelection", each: Callable[[str], None]) -> None:
+    def logs(self, job_id: int, node: str, selection: "LogSelection", each: Callable[[str], None]) -> None:
         """Piece by piece; raises NotFound when there is none."""
-
-    def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered: ...
-
-    def pause(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered: ...
-
-    def resume(self, job_id: int, *, actor: str | None) -> Steered: ...
-
-    def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered: ...
-
-    def signal(self, job_id: int, name: str, data: Any, *, actor: str | None) -> str:
-        """The status of the job."""
-
-    def decide(self, job_id: int, node: str, *, approved: bool, comment: str | None, actor: str | None) -> Decided: ...
 
     def explain(self, job_id: int, node: str | None) -> "Explanation": ...
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         """Orchestrators and workers."""
-
-    def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
-        """What is wanted of it now."""
 
     def handlers(self) -> Sequence[Row]:
         """Those that workers have registered."""
@@ -139,26 +106,19 @@ class Backend(Protocol):
 
     def schedules(self) -> Sequence[Row]: ...
 
-    def steer_schedule(self, schedule_id: str, command: str, *, actor: str | None) -> Row:
-        """The schedule after it was paused or resumed."""
-
-    def trigger_schedule(self, schedule_id: str, *, actor: str | None) -> Row:
-        """The job that was started, and the time it stands for."""
-
     def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
         """Which were added, changed and removed."""
 
-    def backfill(self, schedule_id: str, wanted: Range, *, actor: str | None) -> Row: ...
-
-    def clear_cache(self, handler: str | None, *, actor: str | None) -> int:
-        """How many results were forgotten."""
-
-    def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[Listed], Sequence[Row]]:
+    def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[WorkflowLine], Sequence[Row]]:
         """And the problems of files that were not loaded."""
 
 
 def backend_of(ctx: typer.Context, settings: "Settings") -> Backend:
     """Until the command has ended. Only the one that is used is imported: psycopg, or httpx."""
-    module = "remote" if settings.url else "local"
-    made: Backend = ctx.with_resource(import_module(f"dagmaster.cli.{module}").opened(settings))
-    return made
+    if settings.url:
+        from dagmaster.cli import remote
+
+        return ctx.with_resource(remote.opened(settings))
+    from dagmaster.cli import local
+
+    return ctx.with_resource(local.opened(settings))

@@ -39,7 +39,7 @@ def clear(
       dagmaster cache clear
       dagmaster cache clear --handler tasks:clean
     """
-    removed = backend_of(ctx, begin(ctx)).clear_cache(handler, actor=actor)
+    removed = backend_of(ctx, begin(ctx)).call(lambda service: service.clear_cache(handler), actor=actor)
     if as_json:
         print_json({"handler": handler, "removed": removed})
     else:

@@ -7,13 +7,16 @@ from typing import Any
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.preparation import Find
 from dagmaster.authoring.yaml import QueueRules, load_workflow
+from dagmaster.cli.backend import WorkflowLine, line_of
 from dagmaster.cli.failures import tell
 from dagmaster.errors import UnknownWorkflow
 from dagmaster.handlers import Registry, load_handlers, registry
+from dagmaster.model.contracts import Contracts
 from dagmaster.model.problems import InvalidWorkflow, Problem
 from dagmaster.model.workflow import Workflow
 from dagmaster.python.catalogue import find_function, join, module_in
 from dagmaster.python.entrypoints import allow_modules
+from dagmaster.service.definitions import Definitions
 from dagmaster.settings import Settings
 
 SUFFIXES = (".yaml", ".yml")
@@ -56,6 +59,16 @@ def find_called(name: str, settings: Settings, rules: QueueRules) -> Find:
     return lambda called: beside[called] if called in beside else find_workflow(called, settings, rules)
 
 
+def named_definitions(name: str, settings: Settings, rules: QueueRules, contracts: Contracts) -> Definitions:
+    """For the submission of the workflow that a user names."""
+    return Definitions(
+        settings,
+        contracts,
+        lambda workflow: find_workflow(workflow, settings, rules),
+        find_called(name, settings, rules),
+    )
+
+
 def load_catalog(settings: Settings, rules: QueueRules) -> Catalog:
     """Broken files are told, and do not keep the others from being used."""
     catalog = Catalog(settings.workflows_dir, queues=rules, must_exist=False)
@@ -79,3 +92,17 @@ def problem_record(problem: Problem) -> dict[str, Any]:
         "severity": problem.severity,
         "message": problem.message,
     }
+
+
+def workflow_line(workflow: Workflow, source: str) -> WorkflowLine:
+    record = {
+        "workflow_id": workflow.workflow_id,
+        "name": workflow.name,
+        "version": workflow.version,
+        "description": workflow.description,
+        "is_active": workflow.is_active,
+        "nodes": len(workflow.nodes),
+        "inputs": {name: spec.model_dump(mode="json") for name, spec in workflow.inputs.items()},
+        "file": source,
+    }
+    return line_of(record, [name for name, spec in workflow.inputs.items() if spec.required])

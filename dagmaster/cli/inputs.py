@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 
 from dagmaster.errors import InvalidInputs
-from dagmaster.model.inputs import check_inputs
 from dagmaster.model.workflow import InputType, Workflow
 
 EXAMPLES: Mapping[InputType, str] = {
@@ -20,21 +19,16 @@ EXAMPLES: Mapping[InputType, str] = {
 }
 
 
-def gather_inputs(workflow: Workflow, pairs: Sequence[str], *documents: str | None) -> dict[str, Any]:
-    """What was given in any way, checked, with the defaults."""
-    types = {name: spec.type for name, spec in workflow.inputs.items()}
-    return check_inputs(workflow, read_inputs(types, pairs, *documents))
+def input_types(workflow: Workflow) -> dict[str, InputType]:
+    return {name: spec.type for name, spec in workflow.inputs.items()}
 
 
 def read_inputs(types: Mapping[str, InputType], pairs: Sequence[str], *documents: str | None) -> dict[str, Any]:
     """A single input wins over a document."""
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for document in documents:
-        given |= _read_document(document) if document is not None else {}
-    for pair in pairs:
-        name, value = _read_pair(pair, types)
-        given[name] = value
-    return given
+        inputs |= _read_document(document) if document is not None else {}
+    return inputs | dict(_read_pair(pair, types) for pair in pairs)
 
 
 def read_json(text: str, what: str) -> Any:

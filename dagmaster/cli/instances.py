@@ -1,5 +1,6 @@
 """Who is at work, and what waits for them."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_records, between, console, count_of, in_seconds, print_json
 from dagmaster.errors import Invalid
+from dagmaster.service.contract import Service, WorkerCommand
 
 app = typer.Typer(add_completion=False)
 fleet = typer.Typer(name="workers", add_completion=False)
@@ -36,38 +38,38 @@ def workers(
     """
     if ctx.invoked_subcommand is not None:
         return
-    orchestrators, found = backend_of(ctx, begin(ctx)).instances()
+    orchestrators, active = backend_of(ctx, begin(ctx)).instances()
     if not everyone:
-        orchestrators = [one for one in orchestrators if one["status"] == "running"]
-        found = [one for one in found if one["status"] == "active"]
+        orchestrators = [row for row in orchestrators if row["status"] == "running"]
+        active = [row for row in active if row["status"] == "active"]
     if as_json:
-        print_json({"orchestrators": as_records(orchestrators), "workers": as_records(found)})
+        print_json({"orchestrators": as_records(orchestrators), "workers": as_records(active)})
         return
-    if not orchestrators and not found:
+    if not orchestrators and not active:
         tell("no orchestrator and no worker is running")
         return
     listing = Listing(("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT"), note="WORK", folds=("HOST",))
-    for one in orchestrators:
-        work = count_of(one["jobs_owned"], "job")
-        listing.add("orchestrator", *_common(one, "orchestrator_id", "heartbeat_at"), note=work)
-    for one in found:
-        work = _work_of(one)
-        listing.add("worker", *_common(one, "worker_id", "last_heartbeat"), note=escape(work))
+    for row in orchestrators:
+        work = count_of(row["jobs_owned"], "job")
+        listing.add("orchestrator", *_common(row, "orchestrator_id", "heartbeat_at"), note=work)
+    for row in active:
+        work = _work_of(row)
+        listing.add("worker", *_common(row, "worker_id", "last_heartbeat"), note=escape(work))
     listing.print(console())
 
 
-def _work_of(one: Row) -> str:
-    slots = f"{one['running_tasks']} of {one['concurrency']} running"
-    stuck = f" ({len(one['stuck_tasks'])} stuck)" if one["stuck_tasks"] else ""
-    done = f"{one['tasks_completed']} completed, {one['tasks_failed']} failed"
-    return f"{slots}{stuck}, {done} of {', '.join(one['queues'])}"
+def _work_of(worker: Row) -> str:
+    slots = f"{worker['running_tasks']} of {worker['concurrency']} running"
+    stuck = f" ({len(worker['stuck_tasks'])} stuck)" if worker["stuck_tasks"] else ""
+    done = f"{worker['tasks_completed']} completed, {worker['tasks_failed']} failed"
+    return f"{slots}{stuck}, {done} of {', '.join(worker['queues'])}"
 
 
-def _common(one: Row, name: str, beat: str) -> list[str]:
-    ago = f"{in_seconds(between(one[beat], None))} ago" if one[beat] else ""
-    is_asked = one["status"] == "active" and one["wanted"] != "run"
-    status = f"{one['status']}, to {one['wanted']}" if is_asked else one["status"]
-    return [one[name], status, escape(one["hostname"]), str(one["pid"]), ago]
+def _common(worker: Row, name: str, beat: str) -> list[str]:
+    ago = f"{in_seconds(between(worker[beat], None))} ago" if worker[beat] else ""
+    is_asked = worker["status"] == "active" and worker["wanted"] != "run"
+    status = f"{worker['status']}, to {worker['wanted']}" if is_asked else worker["status"]
+    return [worker[name], status, escape(worker["hostname"]), str(worker["pid"]), ago]
 
 
 @fleet.command()
@@ -85,7 +87,7 @@ def drain(
       dagmaster workers drain 247932566985999695
       dagmaster workers drain --all
     """
-    _steer(ctx, "drain", workers, actor, everyone=everyone, as_json=as_json)
+    _control(ctx, "drain", workers, actor, everyone=everyone, as_json=as_json)
 
 
 @fleet.command()
@@ -104,7 +106,7 @@ def stop(
     For example:
       dagmaster workers stop 247932566985999695
     """
-    _steer(ctx, "stop", workers, actor, everyone=everyone, as_json=as_json)
+    _control(ctx, "stop", workers, actor, everyone=everyone, as_json=as_json)
 
 
 @fleet.command()
@@ -121,25 +123,37 @@ def resume(
     For example:
       dagmaster workers resume --all
     """
-    _steer(ctx, "resume", workers, actor, everyone=everyone, as_json=as_json)
+    _control(ctx, "resume", workers, actor, everyone=everyone, as_json=as_json)
 
 
-def _steer(
-    ctx: typer.Context, command: str, named: list[str] | None, actor: str | None, *, everyone: bool, as_json: bool
+def _control(
+    ctx: typer.Context,
+    command: WorkerCommand,
+    named: list[str] | None,
+    actor: str | None,
+    *,
+    everyone: bool,
+    as_json: bool,
 ) -> None:
     if bool(named) is everyone:
         raise Invalid("name the workers, or all of them with --all; `dagmaster workers` lists them")
     backend = backend_of(ctx, begin(ctx))
     if everyone:
-        named = [one["worker_id"] for one in backend.instances()[1] if one["status"] == "active"]
-    wanted = {worker_id: backend.steer_worker(worker_id, command, actor=actor) for worker_id in named or ()}
+        named = [worker["worker_id"] for worker in backend.instances()[1] if worker["status"] == "active"]
+    wishes = {}
+    for worker_id in named or ():
+        wishes[worker_id] = backend.call(partial(_ask_worker, worker_id, command), actor=actor)
     if as_json:
-        print_json([{"worker_id": worker_id, "wanted": wish} for worker_id, wish in wanted.items()])
+        print_json([{"worker_id": worker_id, "wanted": wish} for worker_id, wish in wishes.items()])
         return
-    if not wanted:
+    if not wishes:
         tell("no worker is at work")
-    for worker_id, wish in wanted.items():
+    for worker_id, wish in wishes.items():
         typer.echo(f"worker {worker_id} is to {wish}")
+
+
+async def _ask_worker(worker_id: str, command: WorkerCommand, service: Service) -> str:
+    return await service.control_worker(worker_id, command)
 
 
 @app.command()

@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
-from dagmaster.cli.backend import Steered, backend_of
+from dagmaster.cli.backend import backend_of
 from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import print_json
 from dagmaster.errors import JobEnded
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
+from dagmaster.service.contract import Cancel, ControlResult, JobCommand, Pause, Resume, Retry
 
 Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="For the timeline.")]
 Who = Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who asks for it, for the timeline.")]
@@ -29,12 +30,10 @@ def cancel(
     For example:
       dagmaster cancel last --reason "wrong inputs"
     """
-    backend = backend_of(ctx, begin(ctx))
-    job_id = find_job(backend, job)
-    steered = backend.cancel(job_id, actor=actor, reason=reason)
-    if steered.status in JOB_TERMINAL - {JobStatus.CANCELLED}:
-        raise JobEnded(f"job {job_id} was {steered.status} before it could be cancelled")
-    _tell(job_id, steered, "cancelled", "cancel it", as_json=as_json)
+    job_id, result = control(ctx, job, Cancel(reason), actor)
+    if result.status in JOB_TERMINAL - {JobStatus.CANCELLED}:
+        raise JobEnded(f"job {job_id} was {result.status} before it could be cancelled")
+    _tell(job_id, result, "cancelled", "cancel it", as_json=as_json)
 
 
 @app.command()
@@ -47,10 +46,8 @@ def pause(
     For example:
       dagmaster pause 247845805292758904 --by ada
     """
-    backend = backend_of(ctx, begin(ctx))
-    job_id = find_job(backend, job)
-    steered = backend.pause(job_id, actor=actor, reason=reason)
-    _tell(job_id, steered, "paused", "pause it", as_json=as_json)
+    job_id, result = control(ctx, job, Pause(reason), actor)
+    _tell(job_id, result, "paused", "pause it", as_json=as_json)
 
 
 @app.command()
@@ -61,10 +58,8 @@ def resume(ctx: typer.Context, job: JobReference, actor: Who = None, as_json: Js
     For example:
       dagmaster resume 247845805292758904
     """
-    backend = backend_of(ctx, begin(ctx))
-    job_id = find_job(backend, job)
-    steered = backend.resume(job_id, actor=actor)
-    _tell(job_id, steered, "going on", "go on with it", as_json=as_json)
+    job_id, result = control(ctx, job, Resume(), actor)
+    _tell(job_id, result, "going on", "go on with it", as_json=as_json)
 
 
 @app.command()
@@ -85,16 +80,21 @@ def retry(
       dagmaster retry 247845805292758904
       dagmaster retry 247845805292758904 crunch__17
     """
+    job_id, result = control(ctx, job, Retry(node), actor)
+    _tell(job_id, result, "tried again", "try it again", as_json=as_json)
+
+
+def control(ctx: typer.Context, job: str, command: JobCommand, actor: str | None) -> tuple[int, ControlResult]:
+    """The job that is meant, and what became of the command."""
     backend = backend_of(ctx, begin(ctx))
     job_id = find_job(backend, job)
-    steered = backend.retry(job_id, node, actor=actor)
-    _tell(job_id, steered, "tried again", "try it again", as_json=as_json)
+    return job_id, backend.call(lambda service: service.control_job(job_id, command), actor=actor)
 
 
-def _tell(job_id: int, steered: Steered, done: str, wish: str, *, as_json: bool) -> None:
+def _tell(job_id: int, result: ControlResult, done: str, wish: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"job_id": str(job_id), "status": steered.status, "is_done": steered.is_done})
-    elif steered.is_done:
+        print_json({"job_id": str(job_id), "status": result.status, "is_done": result.is_done})
+    elif result.is_done:
         typer.echo(f"job {job_id} is {done}")
     else:
-        typer.echo(f"job {job_id} is {steered.status}; an orchestrator will {wish} as soon as one is there to do it")
+        typer.echo(f"job {job_id} is {result.status}; an orchestrator will {wish} as soon as one is there to do it")

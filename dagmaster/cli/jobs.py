@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from dagmaster.cli.backend import Row, Whole, backend_of
+from dagmaster.cli.backend import JobDetails, Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.job_reference import find_job
@@ -111,18 +111,23 @@ def show(
       dagmaster show 247845805292758904 --json | jq .result_data
     """
     backend = backend_of(ctx, begin(ctx))
-    _print_whole(backend.job(find_job(backend, job), children=children), as_json=as_json or form is TextForm.JSON)
+    _print_details(backend.job(find_job(backend, job), children=children), as_json=as_json or form is TextForm.JSON)
 
 
-def _print_whole(whole: Whole, *, as_json: bool) -> None:
-    job, nodes, waiting = whole.job, in_order(whole.nodes, whole.order), whole.unserved
-    outputs = by_node(job["result_data"], whole.order)
+def _print_details(details: JobDetails, *, as_json: bool) -> None:
+    job, nodes, waiting = details.job, in_order(details.nodes, details.order), details.unserved
+    outputs = by_node(job["result_data"], details.order)
     if as_json:
-        record = {**as_record(job), **as_record(_ahead(whole.outlook)), "result_data": outputs, "value": whole.value}
+        record = {
+            **as_record(job),
+            **as_record(_ahead(details.outlook)),
+            "result_data": outputs,
+            "value": details.value,
+        }
         print_json({**record, "nodes": as_records(nodes), "unserved": as_records(waiting)})
         return
     screen = console()
-    _print_job(screen, job, whole.outlook)
+    _print_job(screen, job, details.outlook)
     listing = Listing(("NODE", "STATUS", "ATTEMPTS", "TIME"), note="ERROR", folds=("NODE",))
     for node in nodes:
         listing.add(
@@ -134,10 +139,10 @@ def _print_whole(whole: Whole, *, as_json: bool) -> None:
         )
     screen.print()
     listing.print(screen)
-    for one in waiting:
-        tasks = count_of(one["tasks"], "task")
-        tell(f"{tasks} in queue {one['queue']!r} for handler {one['handler']!r}: no worker that takes such is running")
-    for title, value in {"returned": whole.value, "result": outputs}.items():
+    for row in waiting:
+        tasks = count_of(row["tasks"], "task")
+        tell(f"{tasks} in queue {row['queue']!r} for handler {row['handler']!r}: no worker that takes such is running")
+    for title, value in {"returned": details.value, "result": outputs}.items():
         if value is not None:
             screen.print()
             screen.print(title, style="dim")

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -11,10 +11,10 @@ from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_record, at_local_time, console, print_json
-from dagmaster.cli.sessions import ask
 from dagmaster.model.access import Role
-from dagmaster.store.keys import Key, list_keys, new_key, revoke_key
-from dagmaster.store.secrets import CALLBACK_SIGNING, get_secret
+
+if TYPE_CHECKING:
+    from dagmaster.store.keys import Key
 
 Actor = Annotated[str, typer.Option("--by", metavar="WHO", help="Who does it, for the timeline.")]
 
@@ -49,6 +49,9 @@ def create(
       dagmaster keys create --name ci --role operator
       KEY=$(dagmaster keys create --name nightly --role partner --expires-days 90)
     """
+    from dagmaster.cli.sessions import ask
+    from dagmaster.store.keys import new_key
+
     expires_at = datetime.now(UTC) + timedelta(days=expires_days) if expires_days else None
     made = ask(begin(ctx), lambda conn: new_key(conn, name=name, role=role, created_by=actor, expires_at=expires_at))
     if as_json:
@@ -70,6 +73,9 @@ def list_all(
     For example:
       dagmaster keys list --all
     """
+    from dagmaster.cli.sessions import ask
+    from dagmaster.store.keys import list_keys
+
     keys = [key for key in ask(begin(ctx), list_keys) if everyone or key.revoked_at is None]
     if as_json:
         print_json([_record(key) for key in keys])
@@ -106,6 +112,9 @@ def revoke(
     For example:
       dagmaster keys revoke ci
     """
+    from dagmaster.cli.sessions import ask
+    from dagmaster.store.keys import revoke_key
+
     key = ask(begin(ctx), lambda conn: revoke_key(conn, key_or_name, actor=actor))
     if as_json:
         print_json(_record(key))
@@ -113,13 +122,13 @@ def revoke(
     typer.echo(f"key {key.key_id} ({key.name}) is revoked")
 
 
-def _state(key: Key) -> str:
+def _state(key: "Key") -> str:
     if key.revoked_at is not None:
         return "revoked"
     return "expired" if key.expires_at is not None and key.expires_at <= datetime.now(UTC) else "in use"
 
 
-def _record(key: Key) -> dict[str, Any]:
+def _record(key: "Key") -> dict[str, Any]:
     return {**as_record(asdict(key)), "state": _state(key)}
 
 
@@ -133,6 +142,9 @@ def signing_secret(ctx: typer.Context) -> None:
     For example:
       dagmaster keys signing-secret
     """
+    from dagmaster.cli.sessions import ask
+    from dagmaster.store.secrets import CALLBACK_SIGNING, get_secret
+
     settings = begin(ctx)
     secret = ask(settings, lambda conn: get_secret(conn, CALLBACK_SIGNING, chosen=settings.chosen_secret()))
     typer.echo(secret.decode())

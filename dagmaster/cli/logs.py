@@ -11,7 +11,6 @@ from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import JobReference, begin
 from dagmaster.errors import NotFound
 from dagmaster.model.states import ENDED_WITH_JOB, NodeStatus
-from dagmaster.tasklogs.reader import LogSelection
 
 SHOWN_NODES = 20
 MANY = 1000
@@ -39,6 +38,8 @@ def logs(
       dagmaster logs last --follow
       dagmaster logs 247845805292758904 crunch__17 --attempt 1 --tail 100
     """
+    from dagmaster.tasklogs.reader import LogSelection
+
     backend = backend_of(ctx, begin(ctx))
     job_id = find_job(backend, job)
     node = node_id or _choose(backend, job_id)

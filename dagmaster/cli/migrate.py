@@ -8,14 +8,14 @@ import typer
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import console, print_json
-from dagmaster.cli.sessions import check_named
-from dagmaster.store import migrate
-from dagmaster.store.databases import database
 
 app = typer.Typer(name="migrate", add_completion=False)
 
 
 def _database(ctx: typer.Context) -> AbstractContextManager[str]:
+    from dagmaster.cli.sessions import check_named
+    from dagmaster.store.databases import database
+
     settings = begin(ctx)
     check_named(settings)
     return database(settings, migrated=False)
@@ -44,6 +44,8 @@ def upgrade(ctx: typer.Context, revision: Annotated[str, typer.Argument(metavar=
     For example:
       dagmaster migrate upgrade
     """
+    from dagmaster.store import migrate
+
     with _database(ctx) as dsn:
         migrate.upgrade(dsn, revision)
         typer.echo(f"the schema is at revision {migrate.current(dsn)}")
@@ -60,26 +62,30 @@ def downgrade(
     For example:
       dagmaster migrate downgrade 0001
     """
+    from dagmaster.store import migrate
+
     with _database(ctx) as dsn:
         migrate.downgrade(dsn, revision)
         typer.echo(f"the schema is at revision {migrate.current(dsn) or 'base'}")
 
 
-@app.command()
-def current(ctx: typer.Context, as_json: JsonOutput = False) -> None:
+@app.command("current")
+def show_current(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     """Show the revision of the database.
 
     \b
     For example:
       dagmaster migrate current
     """
+    from dagmaster.store import migrate
+
     with _database(ctx) as dsn:
-        found, head = migrate.current(dsn), migrate.head()
+        current, head = migrate.current(dsn), migrate.head()
     if as_json:
-        print_json({"current": found, "head": head, "is_current": found == head})
+        print_json({"current": current, "head": head, "is_current": current == head})
         return
-    newest = " (the newest)" if found == head else f"; the newest is {head}: run `dagmaster migrate`"
-    typer.echo(f"{found or 'no schema'}{newest}")
+    newest = " (the newest)" if current == head else f"; the newest is {head}: run `dagmaster migrate`"
+    typer.echo(f"{current or 'no schema'}{newest}")
 
 
 @app.command()
@@ -90,12 +96,14 @@ def history(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     For example:
       dagmaster migrate history
     """
+    from dagmaster.store import migrate
+
     with _database(ctx) as dsn:
         revisions = migrate.history(dsn)
     if as_json:
         print_json(revisions)
         return
     listing = Listing(("", "REVISION"), note="TITLE")
-    for one in revisions:
-        listing.add("→" if one.is_current else "", one.revision, note=one.title)
+    for entry in revisions:
+        listing.add("→" if entry.is_current else "", entry.revision, note=entry.title)
     listing.print(console())

@@ -2,7 +2,6 @@
 
 import os
 from enum import StrEnum
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,18 +54,19 @@ Concurrency = Annotated[int | None, typer.Option(help="How many tasks run at onc
 
 
 def settings_of(shared: Shared) -> "Settings":
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "data_dir": shared.data_dir,
         "database_url": shared.database_url,
         "log_level": shared.log_level,
         "url": shared.url,
         "api_key": shared.api_key,
     }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in options.items() if value is not None}
     if "url" not in chosen and ("data_dir" in chosen or "database_url" in chosen):
         chosen["url"] = None  # Whoever names a database means it.
-    settings: Settings = import_module("dagmaster.settings").load_settings(**chosen)
-    return settings
+    from dagmaster.settings import load_settings
+
+    return load_settings(**chosen)
 
 
 def begin(ctx: typer.Context, *, quiet: bool = True, traced: bool = False) -> "Settings":

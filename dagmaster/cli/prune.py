@@ -1,23 +1,11 @@
 """Remove finished jobs that are old enough."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from dagmaster.cli.columns import Listing
-from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_records, at_local_time, console, count_of, print_json
-from dagmaster.cli.sessions import ask
-from dagmaster.errors import Misconfigured
-from dagmaster.store.archive import Archive
-from dagmaster.store.connect import Connection
-from dagmaster.store.retention import Limits, Removed, note_removal, preview, read_limits, remove_old
-from dagmaster.tasklogs.remover import remover
 
 app = typer.Typer(add_completion=False)
 
@@ -46,72 +34,6 @@ def prune(
       dagmaster prune --days 90 --dry-run
       dagmaster prune --days 90 --archive /backup/jobs
     """
-    settings = begin(ctx)
-    overall = days or settings.retention_days
-    folder = archive or settings.archive_dir
-    kept = Archive(folder.expanduser()) if folder and not dry_run else None
+    from dagmaster.cli.removal import PruneArguments, prune_jobs
 
-    async def look(conn: Connection) -> list[dict[str, Any]]:
-        return await preview(conn, await _limits(conn, overall, workflow))
-
-    async def remove(conn: Connection) -> Removed:
-        limits = await _limits(conn, overall, workflow)
-        show = None if as_json else _show_progress
-        export = kept.export if kept else None
-        removed = await remove_old(conn, limits, export=export, forget=remover(settings), on_progress=show)
-        await note_removal(conn, removed, actor=actor, source_app="cli")
-        return removed
-
-    if dry_run:
-        _print_preview(ask(settings, look), as_json=as_json)
-    else:
-        _print_removed(ask(settings, remove), folder, as_json=as_json)
-
-
-async def _limits(conn: Connection, days: float | None, workflow_id: str | None) -> Limits:
-    limits = await read_limits(conn, days, workflow_id)
-    if limits.least_days is None:
-        raise Misconfigured(
-            "jobs are kept for ever: say for how long with --days, with DAGMASTER_RETENTION_DAYS, or with "
-            "retention_days in a workflow"
-        )
-    return limits
-
-
-def _show_progress(removed: Removed) -> None:
-    screen = console(stderr=True)
-    if screen.is_terminal:
-        screen.print(f"{count_of(removed.jobs, 'job')} removed", end="\r")
-
-
-def _print_preview(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(as_records(rows))
-        return
-    if not rows:
-        tell("nothing is old enough to go")
-        return
-    listing = Listing(("WORKFLOW", "JOBS", "NODES", "EVENTS", "OLDEST"), folds=("WORKFLOW",))
-    for row in rows:
-        oldest = at_local_time(row["oldest_completed_at"])
-        counts = [f"{row[name]:,}" for name in ("jobs", "nodes", "events")]
-        listing.add(escape(row["workflow_id"]), *counts, oldest)
-    listing.print(console())
-    tell(f"{count_of(sum(row['jobs'] for row in rows), 'job')} would be removed")
-
-
-def _print_removed(removed: Removed, folder: Path | None, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(removed))
-        return
-    parts = [
-        count_of(removed.jobs, "job"),
-        count_of(removed.nodes, "node"),
-        count_of(removed.events, "event"),
-        count_of(removed.definitions, "definition"),
-        *([count_of(removed.cached_results, "cached result")] if removed.cached_results else ()),
-    ]
-    days = f", and {count_of(removed.event_days, 'whole day')} of events" if removed.event_days else ""
-    typer.echo(f"removed {', '.join(parts)}{days}")
-    if folder is not None and removed.jobs:
-        typer.echo(f"archived in {folder}")
+    prune_jobs(begin(ctx), PruneArguments(days, workflow, archive, actor), dry_run=dry_run, as_json=as_json)

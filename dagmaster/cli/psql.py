@@ -5,21 +5,16 @@ import shutil
 import subprocess
 from typing import Annotated
 
-import psycopg
 import typer
 from rich.markup import escape
 
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.options import begin
 from dagmaster.cli.output import console
-from dagmaster.cli.sessions import existing_database
 from dagmaster.errors import Invalid, Misconfigured
-from dagmaster.store.embedded import find_program
-from dagmaster.store.tables import SCHEMA
 
 # What fits on the screen is printed without a pager, as git does.
 SHORT_PAGER = "FRX"
-SEARCH_PATH = f"-c search_path={SCHEMA},public"
 
 app = typer.Typer(add_completion=False)
 
@@ -41,13 +36,16 @@ def psql(
       dagmaster psql
       dagmaster psql -c "SELECT status, count(*) FROM dag_jobs GROUP BY 1"
     """
-    given = [*(["-c", command] if command is not None else []), *ctx.args]
+    from dagmaster.cli.sessions import existing_database
+    from dagmaster.store.embedded import find_program
+
+    arguments = [*(["-c", command] if command is not None else []), *ctx.args]
     with existing_database(begin(ctx)) as dsn:
         program = find_program("psql") or shutil.which("psql")
         if program is not None:
-            options = f"{SEARCH_PATH} {os.environ.get('PGOPTIONS', '')}"
+            options = f"{search_path()} {os.environ.get('PGOPTIONS', '')}"
             env = {"LESS": SHORT_PAGER, **os.environ, "PGOPTIONS": options}
-            called = [str(program), "-d", dsn, "-P", "expanded=auto", *given]
+            called = [str(program), "-d", dsn, "-P", "expanded=auto", *arguments]
             raise typer.Exit(subprocess.run(called, env=env, check=False).returncode)
         if command is None:
             raise Misconfigured("psql is not installed; install it, or run one statement with -c")
@@ -56,8 +54,10 @@ def psql(
 
 def run_statement(dsn: str, statement: str) -> None:
     """Print what it gives."""
+    import psycopg
+
     try:
-        with psycopg.connect(dsn, options=SEARCH_PATH) as conn:
+        with psycopg.connect(dsn, options=search_path()) as conn:
             cursor = conn.execute(statement.encode())  # bytes: what an operator types is no template
             rows = cursor.fetchall() if cursor.description else []
             titles = [column.name for column in cursor.description or ()]
@@ -70,3 +70,9 @@ def run_statement(dsn: str, statement: str) -> None:
     for row in rows:
         listing.add(*(escape("" if value is None else str(value)) for value in row))
     listing.print(console())
+
+
+def search_path() -> str:
+    from dagmaster.store.tables import SCHEMA
+
+    return f"-c search_path={SCHEMA},public"

@@ -1,29 +1,34 @@
 """The commands at a server, over HTTP."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
-from dagmaster.cli.backend import Decided, Listed, Order, Range, Receipt, Row, Steered, Whole
+from dagmaster.cli.backend import JobDetails, Row, SubmitArguments, WorkflowLine, line_of
 from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
+from dagmaster.client.blocking import complete
+from dagmaster.client.service import HttpService
 from dagmaster.errors import Invalid, Unavailable
 from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputType
-from dagmaster.schemas.jobs import JobReply, JobSteered, NodeReply
+from dagmaster.schemas.jobs import JobReply, NodeReply
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.timeline import GraphNode, TimelineEntry
 from dagmaster.schemas.workflows import WorkflowReply
+from dagmaster.service.contract import Service, SubmitRequest, SubmitResult
 from dagmaster.settings import Settings
 from dagmaster.tasklogs.reader import LogSelection
 from dagmaster.tracing import describe, span
+
+T = TypeVar("T")
 
 PAGE = 1000
 POLL_SECONDS = 0.25
@@ -34,29 +39,36 @@ FRAME = ("start", "end")
 @contextmanager
 def opened(settings: Settings) -> "Iterator[Remote]":
     assert settings.url is not None
-    with Client(settings.url, settings.api_key.get_secret_value() if settings.api_key else None) as client:
-        yield Remote(client)
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    with Client(settings.url, key) as client:
+        yield Remote(client, HttpService(client.requests))
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
     client: Client
+    service: HttpService
 
-    def submit(self, order: Order, show: Callable[[Receipt], Show | None]) -> JobView | None:
-        if order.workflow.endswith((".yaml", ".yml")) or "/" in order.workflow:
-            raise Invalid(f"the server knows workflows by their ids, not {order.workflow!r}; `dagmaster workflows`")
-        with span("submit_job", workflow_id=order.workflow) as traced:
-            inputs = read_inputs(self._types(order), order.pairs, *order.documents)
-            created = self.client.submit(order.workflow, inputs, **order.options)
-            describe(traced, job_id=created.job_id)
-        shown = show(Receipt(int(created.job_id), created.is_new, created.warnings))
-        return self._follow(created.job_id, shown) if shown is not None else None
+    def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
+        _check_actor(actor)
+        return complete(verb(self.service))
 
-    def _types(self, order: Order) -> dict[str, InputType]:
+    def submit(self, arguments: SubmitArguments, show: Callable[[SubmitResult], Show | None]) -> JobView | None:
+        name = arguments.workflow
+        if name.endswith((".yaml", ".yml")) or "/" in name:
+            raise Invalid(f"the server knows workflows by their ids, not {name!r}; `dagmaster workflows`")
+        with span("submit_job", workflow_id=name) as traced:
+            inputs = read_inputs(self._types(arguments), arguments.pairs, *arguments.documents)
+            result = complete(self.service.submit(SubmitRequest(name, inputs, **arguments.options)))
+            describe(traced, job_id=result.job_id)
+        watcher = show(result)
+        return self._follow(result.job_id, watcher) if watcher is not None else None
+
+    def _types(self, arguments: SubmitArguments) -> dict[str, InputType]:
         """Only single inputs need them: what is given as JSON says itself what it is."""
-        return types_of(self.client.workflow(order.workflow)) if order.pairs else {}
+        return types_of(self.client.workflow(arguments.workflow)) if arguments.pairs else {}
 
-    def _follow(self, job_id: str, show: Show) -> JobView:
+    def _follow(self, job_id: int, show: Show) -> JobView:
         """The server may be away for a while."""
         while True:
             began = perf_counter()
@@ -72,24 +84,24 @@ class Remote:
             time.sleep(max(POLL_SECONDS, SHARE_OF_TIME * (perf_counter() - began)))
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]:
-        found: list[Row] = []
-        while len(found) < limit:
-            wanted = min(limit - len(found), PAGE)
-            page = self.client.jobs(status=status, workflow_id=workflow_id, limit=wanted, offset=len(found))
-            found += [_row(job) for job in page.items]
+        jobs: list[Row] = []
+        while len(jobs) < limit:
+            size = min(limit - len(jobs), PAGE)
+            page = self.client.jobs(status=status, workflow_id=workflow_id, limit=size, offset=len(jobs))
+            jobs += [_row(job) for job in page.items]
             if not page.has_more:
                 break
-        return found
+        return jobs
 
     def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
         return [int(job.job_id) for job in self.client.jobs(id_prefix=prefix, limit=limit).items]
 
-    def job(self, job_id: int, *, children: bool) -> Whole:
+    def job(self, job_id: int, *, children: bool) -> JobDetails:
         whole = _row(self.client.job(job_id, children=children))
         job = {name: value for name, value in whole.items() if name not in ("nodes", "value")}
         order = [node.node_id for node in self.client.graph(job_id).nodes]
         outlook = _outlook(self.client.progress(job_id), datetime.now(UTC))
-        return Whole(job, whole["nodes"], outlook, (), order, whole["value"])
+        return JobDetails(job, whole["nodes"], outlook, (), order, whole["value"])
 
     def events(
         self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
@@ -116,39 +128,14 @@ class Remote:
     def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
         return [_row(node) for node in self.client.logged(job_id, limit=limit).items]
 
-    def logs(self, job_id: int, node: str, wanted: LogSelection, each: Callable[[str], None]) -> None:
-        for piece in self.client.logs(job_id, node, attempt=wanted.attempt, tail=wanted.tail, follow=wanted.follow):
+    def logs(self, job_id: int, node: str, selection: LogSelection, each: Callable[[str], None]) -> None:
+        options = {"attempt": selection.attempt, "tail": selection.tail}
+        for piece in self.client.logs(job_id, node, follow=selection.follow, **options):
             each(piece)
 
-    def cancel(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered:
-        _check_actor(actor)
-        return _steered(self.client.cancel(job_id, reason))
-
-    def pause(self, job_id: int, *, actor: str | None, reason: str | None) -> Steered:
-        _check_actor(actor)
-        return _steered(self.client.pause(job_id, reason))
-
-    def resume(self, job_id: int, *, actor: str | None) -> Steered:
-        _check_actor(actor)
-        return _steered(self.client.resume(job_id))
-
-    def retry(self, job_id: int, node: str | None, *, actor: str | None) -> Steered:
-        _check_actor(actor)
-        return _steered(self.client.retry(job_id, node))
-
-    def signal(self, job_id: int, name: str, data: Any, *, actor: str | None) -> str:
-        _check_actor(actor)
-        return self.client.signal(job_id, name, data).status
-
-    def decide(self, job_id: int, node: str, *, approved: bool, comment: str | None, actor: str | None) -> Decided:
-        _check_actor(actor)
-        decide = self.client.approve if approved else self.client.reject
-        reply = decide(job_id, node, comment)
-        return Decided(reply.status, reply.is_done)
-
     def explain(self, job_id: int, node: str | None) -> Explanation:
-        found = self.client.explain(job_id, node)
-        return Explanation(Kind(found.kind), found.sentence, found.data)
+        reply = self.client.explain(job_id, node)
+        return Explanation(Kind(reply.kind), reply.sentence, reply.data)
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         try:
@@ -157,54 +144,38 @@ class Remote:
             orchestrators = []
         renamed = [
             {
-                "orchestrator_id": one.instance_id,
-                "status": "running" if one.is_running else one.status,
-                "hostname": one.hostname or "",
+                "orchestrator_id": row.instance_id,
+                "status": "running" if row.is_running else row.status,
+                "hostname": row.hostname or "",
                 "pid": "",
-                "heartbeat_at": one.last_heartbeat,
-                "jobs_owned": one.active_jobs,
+                "heartbeat_at": row.last_heartbeat,
+                "jobs_owned": row.active_jobs,
             }
-            for one in orchestrators
+            for row in orchestrators
         ]
         return renamed, [_row(worker) for worker in self.client.workers(limit=100).items]
 
-    def steer_worker(self, worker_id: str, command: str, *, actor: str | None) -> str:
-        _check_actor(actor)
-        steer = {
-            "drain": self.client.drain_worker,
-            "stop": self.client.stop_worker,
-            "resume": self.client.resume_worker,
-        }
-        return steer[command](worker_id).wanted
-
     def handlers(self) -> Sequence[Row]:
-        return [one.model_dump() for one in self.client.handlers()]
+        return [_row(handler) for handler in self.client.handlers()]
 
     def queues(self) -> Sequence[Row]:
         now = datetime.now(UTC)
         return [
             {
-                "queue": one.queue,
-                "waiting": one.depth,
-                "held": one.held,
-                "running": one.running,
-                "oldest_dispatched_at": now - timedelta(seconds=waits) if (waits := one.oldest_wait_seconds) else None,
+                "queue": queue.queue,
+                "waiting": queue.depth,
+                "held": queue.held,
+                "running": queue.running,
+                "oldest_dispatched_at": now - timedelta(seconds=waits)
+                if (waits := queue.oldest_wait_seconds)
+                else None,
             }
-            for one in self.client.queues()
-            if one.depth or one.held or one.running
+            for queue in self.client.queues()
+            if queue.depth or queue.held or queue.running
         ]
 
     def schedules(self) -> Sequence[Row]:
-        return [_row(one) for one in self.client.schedules()]
-
-    def steer_schedule(self, schedule_id: str, command: str, *, actor: str | None) -> Row:
-        _check_actor(actor)
-        steer = {"pause": self.client.pause_schedule, "resume": self.client.resume_schedule}
-        return _row(steer[command](schedule_id))
-
-    def trigger_schedule(self, schedule_id: str, *, actor: str | None) -> Row:
-        _check_actor(actor)
-        return _row(self.client.trigger_schedule(schedule_id))
+        return [_row(schedule) for schedule in self.client.schedules()]
 
     def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
         _check_actor(actor)
@@ -212,21 +183,12 @@ class Remote:
             raise Invalid("--handlers is for the files of this machine; the server has its own")
         return _row(self.client.sync_schedules(prune=prune))
 
-    def backfill(self, schedule_id: str, wanted: Range, *, actor: str | None) -> Row:
-        _check_actor(actor)
-        done = self.client.backfill(schedule_id, wanted.start, wanted.end, max_jobs=wanted.most, dry_run=wanted.dry_run)
-        return _row(done)
-
-    def clear_cache(self, handler: str | None, *, actor: str | None) -> int:
-        _check_actor(actor)
-        return self.client.clear_cache(handler).removed
-
-    def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[Listed], Sequence[Row]]:
+    def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[WorkflowLine], Sequence[Row]]:
         if handlers:
             raise Invalid("--handlers is for the files of this machine; the server has its own")
         reply = self.client.workflows()
-        found = [_listed(self.client.workflow(one.workflow_id)) for one in reply.workflows]
-        return found, [_row(problem) for problem in reply.problems]
+        lines = [_workflow_line(self.client.workflow(summary.workflow_id)) for summary in reply.workflows]
+        return lines, [_row(problem) for problem in reply.problems]
 
 
 def _row(reply: Any) -> dict[str, Any]:
@@ -237,10 +199,6 @@ def _row(reply: Any) -> dict[str, Any]:
 def _check_actor(actor: str | None) -> None:
     if actor is not None:
         raise Invalid("--by is not for a server: there it is whoever the API key belongs to")
-
-
-def _steered(reply: JobSteered) -> Steered:
-    return Steered(reply.status, reply.is_done)
 
 
 def _event(entry: TimelineEntry) -> Row:
@@ -267,9 +225,7 @@ def types_of(workflow: WorkflowReply) -> dict[str, InputType]:
     return types
 
 
-def _listed(workflow: WorkflowReply) -> Listed:
-    required = workflow.inputs.get("required", ())
-    inputs = [name if name in required else f"{name}?" for name in workflow.inputs.get("properties", {})]
+def _workflow_line(workflow: WorkflowReply) -> WorkflowLine:
     record = {
         "workflow_id": workflow.workflow_id,
         "name": workflow.name,
@@ -280,34 +236,32 @@ def _listed(workflow: WorkflowReply) -> Listed:
         "inputs": workflow.inputs.get("properties", {}),
         "file": workflow.source,
     }
-    return Listed(
-        workflow.workflow_id, workflow.version, workflow.node_count, inputs, workflow.source, workflow.is_active, record
-    )
+    return line_of(record, workflow.inputs.get("required", ()))
 
 
-def _outlook(told: JobProgress, now: datetime) -> Outlook:
+def _outlook(progress: JobProgress, now: datetime) -> Outlook:
     return Outlook(
-        told.work_percent,
+        progress.work_percent,
         now,
-        told.estimated_completion,
-        told.estimate_basis,
-        told.overdue_seconds,
-        told.overall_percent,
+        progress.estimated_completion,
+        progress.estimate_basis,
+        progress.overdue_seconds,
+        progress.overall_percent,
     )
 
 
-def view_of(job: JobReply, order: Sequence[GraphNode], told: JobProgress) -> JobView:
+def view_of(job: JobReply, order: Sequence[GraphNode], progress: JobProgress) -> JobView:
     nodes = {node.node_id: node for node in job.nodes}
     now = datetime.now(UTC)
     return JobView(
         int(job.job_id),
         job.workflow_id,
         job.status,
-        [_node(nodes[one.node_id], one.children, now) for one in order if one.type not in FRAME],
+        [_node(nodes[step.node_id], step.children, now) for step in order if step.type not in FRAME],
         job.error_message,
         job.result_data,
         between(job.created_at, job.completed_at or now) or 0.0,
-        _outlook(told, now),
+        _outlook(progress, now),
         job.value,
     )
 

@@ -1,17 +1,19 @@
 """What starts by itself: look at schedules, steer them, and make up for times gone by."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from dagmaster.cli.backend import Range, Row, backend_of
+from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import Handlers, JsonOutput, begin
 from dagmaster.cli.output import as_record, as_records, at_local_time, console, count_of, print_json
 from dagmaster.errors import Invalid
+from dagmaster.service.contract import BackfillRequest, BackfillResult, ScheduleCommand
 
 app = typer.Typer(add_completion=False)
 group = typer.Typer(name="schedules", add_completion=False)
@@ -46,27 +48,32 @@ def list_all(ctx: typer.Context, as_json: JsonOutput = False) -> None:
 
 
 def _list(ctx: typer.Context, *, as_json: bool) -> None:
-    found = backend_of(ctx, begin(ctx)).schedules()
+    schedules = backend_of(ctx, begin(ctx)).schedules()
     if as_json:
-        print_json(as_records(found))
+        print_json(as_records(schedules))
         return
-    if not found:
+    if not schedules:
         tell("no workflow has a schedule; give one a `schedule:` and run `dagmaster schedules sync`")
         return
     titles = ("SCHEDULE", "RULE", "TIMEZONE", "CATCHUP", "STATE", "NEXT", "LAST", "LAST JOB")
     listing = Listing(titles, folds=("SCHEDULE", "RULE"), fixed=2)
-    for one in found:
-        job = f"{one['last_job_id']} {one['last_job_status']}" if one["last_job_id"] else ""
-        times = [at_local_time(one[name]) for name in ("next_at", "last_at")]
-        where = [escape(one[name]) for name in ("schedule_id", "rule", "timezone", "catchup")]
-        listing.add(*where, escape(_state(one)), *times, job)
+    for row in schedules:
+        job = f"{row['last_job_id']} {row['last_job_status']}" if row["last_job_id"] else ""
+        times = [at_local_time(row[name]) for name in ("next_at", "last_at")]
+        where = [escape(row[name]) for name in ("schedule_id", "rule", "timezone", "catchup")]
+        listing.add(*where, escape(_state(row)), *times, job)
     listing.print(console())
 
 
-def _state(one: Row) -> str:
-    if one["paused_at"] is not None:
-        return f"paused by {one['paused_by']}" if one["paused_by"] else "paused"
-    return "late" if one["is_late"] else "active"
+def _state(schedule: Row) -> str:
+    if schedule["paused_at"] is not None:
+        return f"paused by {schedule['paused_by']}" if schedule["paused_by"] else "paused"
+    return "late" if schedule["is_late"] else "active"
+
+
+def _control(ctx: typer.Context, schedule_id: str, command: ScheduleCommand, actor: str | None) -> Row:
+    backend = backend_of(ctx, begin(ctx))
+    return backend.call(lambda service: service.control_schedule(schedule_id, command), actor=actor)
 
 
 @group.command()
@@ -79,8 +86,8 @@ def pause(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_jso
     For example:
       dagmaster schedules pause nightly --by ada
     """
-    one = backend_of(ctx, begin(ctx)).steer_schedule(schedule_id, "pause", actor=actor)
-    _show(one, f"schedule {schedule_id} is paused", as_json=as_json)
+    schedule = _control(ctx, schedule_id, "pause", actor)
+    _show(schedule, f"schedule {schedule_id} is paused", as_json=as_json)
 
 
 @group.command()
@@ -94,8 +101,8 @@ def resume(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_js
     For example:
       dagmaster schedules resume nightly
     """
-    one = backend_of(ctx, begin(ctx)).steer_schedule(schedule_id, "resume", actor=actor)
-    _show(one, f"schedule {schedule_id} goes on at {at_local_time(one['next_at'])}", as_json=as_json)
+    schedule = _control(ctx, schedule_id, "resume", actor)
+    _show(schedule, f"schedule {schedule_id} goes on at {at_local_time(schedule['next_at'])}", as_json=as_json)
 
 
 @group.command()
@@ -108,8 +115,9 @@ def trigger(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_j
     For example:
       dagmaster schedules trigger nightly
     """
-    started = backend_of(ctx, begin(ctx)).trigger_schedule(schedule_id, actor=actor)
-    _show(started, str(started["job_id"]), as_json=as_json)
+    backend = backend_of(ctx, begin(ctx))
+    triggered = backend.call(lambda service: service.trigger_schedule(schedule_id), actor=actor)
+    _show({**asdict(triggered), "job_id": str(triggered.job_id)}, str(triggered.job_id), as_json=as_json)
 
 
 @group.command()
@@ -162,9 +170,11 @@ def backfill(
       dagmaster backfill nightly --from 2026-01-01 --to 2026-02-01 --dry-run
       dagmaster backfill nightly --from 2026-01-01 --to 2026-02-01 --max 10
     """
-    wanted = Range(_time(start, "--from"), _time(end, "--to"), most, dry_run)
-    done = backend_of(ctx, begin(ctx)).backfill(workflow, wanted, actor=actor)
-    _show(done, _sum_up(done, dry_run=dry_run), as_json=as_json)
+    request = BackfillRequest(_time(start, "--from"), _time(end, "--to"), most, dry_run)
+    backend = backend_of(ctx, begin(ctx))
+    result = backend.call(lambda service: service.backfill_schedule(workflow, request), actor=actor)
+    record = {**asdict(result), "job_ids": [str(job_id) for job_id in result.job_ids]}
+    _show(record, _sum_up(result, dry_run=dry_run), as_json=as_json)
 
 
 def _time(text: str, option: str) -> datetime:
@@ -174,12 +184,12 @@ def _time(text: str, option: str) -> datetime:
         raise Invalid(f"{option} is a day or a time such as 2026-01-31 or 2026-01-31T06:00:00Z, not {text!r}") from None
 
 
-def _sum_up(done: Row, *, dry_run: bool) -> str:
-    there = f"{done['existing']:,} were there"
+def _sum_up(result: BackfillResult, *, dry_run: bool) -> str:
+    existing = f"{result.existing:,} were there"
     if dry_run:
-        return f"{count_of(done['left'], 'job')} would be submitted, {there}"
-    left = f", {done['left']:,} are left" if done["left"] else ""
-    return f"{count_of(done['submitted'], 'job')} submitted, {there}{left}"
+        return f"{count_of(result.left, 'job')} would be submitted, {existing}"
+    left = f", {result.left:,} are left" if result.left else ""
+    return f"{count_of(result.submitted, 'job')} submitted, {existing}{left}"
 
 
 def _show(record: Row, text: str, *, as_json: bool) -> None:

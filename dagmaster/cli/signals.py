@@ -4,15 +4,13 @@ from typing import Annotated
 
 import typer
 
-from dagmaster.cli.backend import Decided, backend_of
-from dagmaster.cli.inputs import read_json
-from dagmaster.cli.job_reference import find_job
-from dagmaster.cli.options import JobReference, JsonOutput, begin
+from dagmaster.cli.job_control import Who, control
+from dagmaster.cli.options import JobReference, JsonOutput
 from dagmaster.cli.output import print_json
+from dagmaster.service.contract import Decide, Signal
 
 Node = Annotated[str, typer.Argument(metavar="NODE", help="The approval.")]
 Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Kept with the decision.")]
-Who = Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who asks for it, for the timeline.")]
 
 app = typer.Typer(add_completion=False)
 
@@ -35,13 +33,12 @@ def signal(
       dagmaster signal last data_arrived
       dagmaster signal 247845805292758904 data_arrived --data '{"rows": 17}'
     """
-    settings = begin(ctx)
+    from dagmaster.cli.inputs import read_json
+
     value = read_json(data, "--data") if data is not None else None
-    backend = backend_of(ctx, settings)
-    job_id = find_job(backend, job)
-    status = backend.signal(job_id, name, value, actor=actor)
+    job_id, result = control(ctx, job, Signal(name, value), actor)
     if as_json:
-        print_json({"job_id": str(job_id), "name": name, "status": status})
+        print_json({"job_id": str(job_id), "name": name, "status": result.status})
     else:
         typer.echo(f"Sent signal {name} to job {job_id}")
 
@@ -61,10 +58,7 @@ def approve(
     For example:
       dagmaster approve 247845805292758904 release --comment "looks good"
     """
-    backend = backend_of(ctx, begin(ctx))
-    job_id = find_job(backend, job)
-    decided = backend.decide(job_id, node, approved=True, comment=comment, actor=actor)
-    _tell(job_id, node, decided, "approved", as_json=as_json)
+    _decide(ctx, job, Decide(node, True, comment), actor, as_json=as_json)
 
 
 @app.command()
@@ -82,17 +76,15 @@ def reject(
     For example:
       dagmaster reject 247845805292758904 release --comment "not today"
     """
-    backend = backend_of(ctx, begin(ctx))
-    job_id = find_job(backend, job)
-    decided = backend.decide(job_id, node, approved=False, comment=comment, actor=actor)
-    _tell(job_id, node, decided, "rejected", as_json=as_json)
+    _decide(ctx, job, Decide(node, False, comment), actor, as_json=as_json)
 
 
-def _tell(job_id: int, node: str, decided: Decided, word: str, *, as_json: bool) -> None:
+def _decide(ctx: typer.Context, job: str, decision: Decide, actor: str | None, *, as_json: bool) -> None:
+    job_id, result = control(ctx, job, decision, actor)
+    node, word = decision.node_id, "approved" if decision.is_approved else "rejected"
     if as_json:
-        said = {"job_id": str(job_id), "node_id": node, "status": decided.status, "is_done": decided.is_done}
-        print_json(said)
-    elif decided.is_done:
+        print_json({"job_id": str(job_id), "node_id": node, "status": result.status, "is_done": result.is_done})
+    elif result.is_done:
         typer.echo(f"node {node} of job {job_id} is {word}")
     else:
         typer.echo(f"node {node} of job {job_id} is to be {word}, as soon as an orchestrator is there to do it")

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from dagmaster.cli.backend import Order, Receipt, backend_of
+from dagmaster.cli.backend import SubmitArguments, backend_of
 from dagmaster.cli.failures import tell
 from dagmaster.cli.job_outcome import conclude, showing
 from dagmaster.cli.options import Form, Handlers, Inputs, InputsJson, JsonOutput, TextForm, begin
 from dagmaster.cli.output import print_json
 from dagmaster.cli.progress import Show
+from dagmaster.service.contract import SubmitResult
 
 app = typer.Typer(add_completion=False)
 
@@ -57,24 +58,24 @@ def submit(
         "idempotency_key": idempotency_key,
         "callback_url": callback_url,
     }
-    order = Order(workflow, single_inputs or (), (inputs, document), handlers or (), options)
+    arguments = SubmitArguments(workflow, single_inputs or (), (inputs, document), handlers or (), options)
     with ExitStack() as stack:
 
-        def show(receipt: Receipt) -> Show | None:
-            _announce(receipt, as_json=as_json, poll=poll)
+        def show(result: SubmitResult) -> Show | None:
+            _announce(result, as_json=as_json, poll=poll)
             return stack.enter_context(showing(as_json=as_json)) if poll else None
 
-        view = backend_of(ctx, settings).submit(order, show)
+        view = backend_of(ctx, settings).submit(arguments, show)
     if view is not None:
         raise typer.Exit(conclude(view, as_json=as_json))
 
 
-def _announce(receipt: Receipt, *, as_json: bool, poll: bool) -> None:
+def _announce(result: SubmitResult, *, as_json: bool, poll: bool) -> None:
     if not as_json:
-        typer.echo(receipt.job_id)
+        typer.echo(result.job_id)
     elif not poll:
-        print_json({"job_id": str(receipt.job_id), "is_new": receipt.is_new})
-    if not receipt.is_new:
-        tell(f"job {receipt.job_id} was submitted under this idempotency key before")
-    for warning in receipt.warnings:
+        print_json({"job_id": str(result.job_id), "is_new": result.is_new})
+    if not result.is_new:
+        tell(f"job {result.job_id} was submitted under this idempotency key before")
+    for warning in result.warnings:
         tell(f"warning: {warning}")

@@ -1,9 +1,8 @@
 """What can be asked of the server: each question as a value, and how its answer is read. No I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Generic, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, TypeVar, assert_never
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from dagmaster.client.errors import ClientError
 from dagmaster.errors import Invalid
+from dagmaster.schemas import signals as schemas
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, QueuesReply, WorkerReply
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
@@ -24,12 +24,24 @@ from dagmaster.schemas.schedules import (
     ScheduleTriggered,
     SyncSchedules,
 )
-from dagmaster.schemas.signals import Decide, DecisionReply, SendSignal, SignalReply
+from dagmaster.schemas.signals import DecisionReply, SendSignal, SignalReply
 from dagmaster.schemas.system import Explanation
 from dagmaster.schemas.task_cache import CacheCleared
 from dagmaster.schemas.timeline import GraphReply, LoggedNode, TimelineReply
 from dagmaster.schemas.workers import WorkerWanted
 from dagmaster.schemas.workflows import WorkflowList, WorkflowReply
+from dagmaster.service.contract import (
+    BackfillRequest,
+    Cancel,
+    Decide,
+    JobChange,
+    Pause,
+    Resume,
+    Retry,
+    ScheduleCommand,
+    Signal,
+    WorkerCommand,
+)
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -54,11 +66,7 @@ class Call(Generic[T]):
 
 def submit(workflow_id: str, inputs: Mapping[str, Any] | None, **options: Any) -> Call[JobCreated]:
     """Under a key in any case: a submission that is sent again is still one job."""
-    given = {name: value for name, value in options.items() if value is not None}
-    try:
-        body = SubmitJob(**{"workflow_id": workflow_id, "input_params": dict(inputs or {}), **given})
-    except ValidationError as error:
-        raise Invalid("; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors())) from error
+    body = _body(SubmitJob, {"workflow_id": workflow_id, "input_params": dict(inputs or {}), **_chosen(**options)})
     if body.idempotency_key is None:
         body.idempotency_key = str(uuid4())
     return Call("POST", f"{PREFIX}/jobs", _reader(JobCreated), body=body, is_safe=True)
@@ -72,30 +80,29 @@ def jobs(**filters: Any) -> Call[Page[JobSummary]]:
     return _get(Page[JobSummary], f"{PREFIX}/jobs", **filters)
 
 
-def cancel(job_id: int | str, reason: str | None) -> Call[JobSteered]:
-    return _steer(job_id, "cancel", reason)
+def control(job_id: int | str, command: JobChange) -> Call[JobSteered]:
+    match command:
+        case Cancel(reason):
+            return _control(job_id, "cancel", reason)
+        case Pause(reason):
+            return _control(job_id, "pause", reason)
+        case Resume():
+            return _control(job_id, "resume")
+        case Retry(node_id):
+            return _control(job_id, "retry" if node_id is None else f"nodes/{_quoted(node_id)}/retry")
+        case _:
+            assert_never(command)
 
 
-def pause(job_id: int | str, reason: str | None) -> Call[JobSteered]:
-    return _steer(job_id, "pause", reason)
+def signal(job_id: int | str, sent: Signal) -> Call[SignalReply]:
+    body = SendSignal(data=sent.data)
+    return Call("POST", f"{_job(job_id)}/signals/{_quoted(sent.name)}", _reader(SignalReply), body=body)
 
 
-def resume(job_id: int | str) -> Call[JobSteered]:
-    return _steer(job_id, "resume")
-
-
-def retry(job_id: int | str, node_id: str | None) -> Call[JobSteered]:
-    return _steer(job_id, "retry" if node_id is None else f"nodes/{_quoted(node_id)}/retry")
-
-
-def signal(job_id: int | str, name: str, data: Any) -> Call[SignalReply]:
-    body = SendSignal(data=data)
-    return Call("POST", f"{_job(job_id)}/signals/{_quoted(name)}", _reader(SignalReply), body=body)
-
-
-def decide(job_id: int | str, node_id: str, verb: str, comment: str | None) -> Call[DecisionReply]:
-    path = f"{_job(job_id)}/nodes/{_quoted(node_id)}/{verb}"
-    return Call("POST", path, _reader(DecisionReply), body=Decide(comment=comment))
+def decide(job_id: int | str, decision: Decide) -> Call[DecisionReply]:
+    verb = "approve" if decision.is_approved else "reject"
+    path = f"{_job(job_id)}/nodes/{_quoted(decision.node_id)}/{verb}"
+    return Call("POST", path, _reader(DecisionReply), body=schemas.Decide(comment=decision.comment))
 
 
 def timeline(job_id: int | str, *, node_id: str | None, event_types: Sequence[str], **page: Any) -> Call[TimelineReply]:
@@ -132,7 +139,7 @@ def schedule(schedule_id: str) -> Call[ScheduleReply]:
     return _get(ScheduleReply, _schedule(schedule_id))
 
 
-def steer_schedule(schedule_id: str, command: str) -> Call[ScheduleReply]:
+def control_schedule(schedule_id: str, command: ScheduleCommand) -> Call[ScheduleReply]:
     return Call("POST", f"{_schedule(schedule_id)}/{command}", _reader(ScheduleReply), is_safe=True)
 
 
@@ -145,25 +152,22 @@ def sync_schedules(*, prune: bool) -> Call[SchedulesSynced]:
     return Call("POST", f"{PREFIX}/schedules/sync", _reader(SchedulesSynced), body=body, is_safe=True)
 
 
-def backfill(schedule_id: str, start: datetime, end: datetime, **options: Any) -> Call[BackfillReply]:
+def backfill(schedule_id: str, request: BackfillRequest) -> Call[BackfillReply]:
     """A job for each time, however often it is asked for."""
-    try:
-        body = Backfill(start=start, end=end, **options)
-    except ValidationError as error:
-        raise Invalid("; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors())) from error
+    body = _body(Backfill, asdict(request))
     return Call("POST", f"{_schedule(schedule_id)}/backfill", _reader(BackfillReply), body=body, is_safe=True)
 
 
 def clear_cache(handler: str | None) -> Call[CacheCleared]:
-    given = {"handler": handler} if handler is not None else {}
-    return Call("DELETE", f"{PREFIX}/cache", _reader(CacheCleared), given, is_safe=True)
+    params = {"handler": handler} if handler is not None else {}
+    return Call("DELETE", f"{PREFIX}/cache", _reader(CacheCleared), params, is_safe=True)
 
 
 def workers(**page: Any) -> Call[Page[WorkerReply]]:
     return _get(Page[WorkerReply], f"{PREFIX}/workers", **page)
 
 
-def steer_worker(worker_id: str, command: str) -> Call[WorkerWanted]:
+def control_worker(worker_id: str, command: WorkerCommand) -> Call[WorkerWanted]:
     path = f"{PREFIX}/workers/{_quoted(worker_id)}/{command}"
     return Call("POST", path, _reader(WorkerWanted), is_safe=True)
 
@@ -189,8 +193,7 @@ def logs(
     job_id: int | str, node_id: str, *, attempt: int | None, tail: int | None, follow: bool
 ) -> tuple[str, dict[str, Any]]:
     """The path and its parameters: what is answered is read piece by piece."""
-    given = {"attempt": attempt, "tail": tail, "follow": follow or None}
-    params = {name: value for name, value in given.items() if value is not None}
+    params = _chosen(attempt=attempt, tail=tail, follow=follow or None)
     return f"{_job(job_id)}/nodes/{_quoted(node_id)}/logs", params
 
 
@@ -211,13 +214,23 @@ def _quoted(part: int | str) -> str:
 
 
 def _get(kind: type[Model], path: str, **params: Any) -> Call[Model]:
-    given = {name: value for name, value in params.items() if value is not None}
-    return Call("GET", path, _reader(kind), given, is_safe=True)
+    return Call("GET", path, _reader(kind), _chosen(**params), is_safe=True)
 
 
-def _steer(job_id: int | str, verb: str, reason: str | None = None) -> Call[JobSteered]:
+def _chosen(**params: Any) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def _control(job_id: int | str, verb: str, reason: str | None = None) -> Call[JobSteered]:
     body = Reason(reason=reason) if reason is not None else None
     return Call("POST", f"{_job(job_id)}/{verb}", _reader(JobSteered), body=body)
+
+
+def _body(kind: type[Model], fields: Mapping[str, Any]) -> Model:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise Invalid("; ".join(f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors())) from error
 
 
 def _reader(kind: type[Model]) -> Callable[[bytes], Model]:

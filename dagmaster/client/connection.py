@@ -29,7 +29,6 @@ def headers_of(call: Call[Any]) -> dict[str, str]:
     return headers
 
 
-def log_timeout(http: httpx.Client | httpx.AsyncClient, follow: bool) -> httpx.Timeout:
+def log_timeout(usual: httpx.Timeout, follow: bool) -> httpx.Timeout:
     """A task may be silent for as long as it likes."""
-    usual = http.timeout
     return httpx.Timeout(None, connect=usual.connect, write=usual.write, pool=usual.pool) if follow else usual

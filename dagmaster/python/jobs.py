@@ -15,7 +15,6 @@ from dagmaster.ids import new_id
 from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.model.problems import did_you_mean
-from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputSpec, InputType, TaskNode, Workflow
 from dagmaster.python.apply_items import ACTOR, Callback, apply, create_task
 from dagmaster.python.context import session
@@ -23,8 +22,12 @@ from dagmaster.python.graphs import Task
 from dagmaster.python.handles import quoted
 from dagmaster.python.records import JobInfo, TaskInfo, WorkerInfo, WorkerState
 from dagmaster.python.values import encode
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.contract import Cancel, JobChange, Retry
+from dagmaster.service.job_control import control_job
+from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
-from dagmaster.store import instances, job_control, snowflakes, submission
+from dagmaster.store import instances, snowflakes
 from dagmaster.store import jobs as job_store
 from dagmaster.store import workers as worker_store
 from dagmaster.store import workflows as workflow_store
@@ -49,17 +52,16 @@ async def create_job(
     async with session() as conn:
         contracts = await known_contracts(conn, registry)
         _check_known(task.handler, contracts)
-        job = submission.NewJob(
+        job = new_job(
             _graph(name, task, settings, contracts),
             {"kwargs": arguments},
+            settings,
             priority=priority,
             submitted_by=SUBMITTED_BY,
             idempotency_key=str(task.id),
             actor=ACTOR,
         )
-        submitted = await submission.submit(
-            conn, job, threshold_seconds=settings.orphan_threshold_seconds, source_app="python"
-        )
+        submitted = await store_job(_context(conn), job)
         [info] = await _infos(conn, [await job_store.get_job(conn, submitted.job_id)])
     task.job_id, task.node_id = submitted.job_id, ENTRY
     return info
@@ -120,23 +122,25 @@ async def list_jobs(status: str | None = None, *, limit: int = 50, offset: int =
 async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
     """What has not begun never does, what runs is stopped. Raises JobEnded.
 
-    The job as it is when its owner has done so, or after some seconds without one.
+    The job as it is when its owner has done so, or as it is if that takes some seconds, or if nobody runs jobs.
     """
-    async with session() as conn:
-        await job_control.request_cancel(conn, job_id, actor=ACTOR, reason=reason)
-        row = await job_control.until(conn, job_id, lambda job: job["status"] in JOB_TERMINAL, seconds=WITHIN_SECONDS)
-        [info] = await _infos(conn, [row])
-        return info
+    return await _control(job_id, Cancel(reason))
 
 
 async def retry_failed_tasks(job_id: int) -> JobInfo:
     """Let a failed job go on where it failed; what has completed is not run again."""
+    return await _control(job_id, Retry())
+
+
+async def _control(job_id: int, command: JobChange) -> JobInfo:
     async with session() as conn:
-        threshold = load_settings().orphan_threshold_seconds
-        await job_control.request_retry(conn, job_id, None, actor=ACTOR, threshold_seconds=threshold)
-        row = await job_control.until(conn, job_id, lambda job: job["status"] != "failed", seconds=WITHIN_SECONDS)
-        [info] = await _infos(conn, [row])
+        await control_job(_context(conn), job_id, command)
+        [info] = await _infos(conn, [await job_store.get_job_head(conn, job_id)])
         return info
+
+
+def _context(conn: Connection) -> ServiceContext:
+    return ServiceContext(conn, load_settings(), source_app="python", actor=ACTOR, wait_seconds=WITHIN_SECONDS)
 
 
 async def add_task_to_job(job_id: int, entrypoint: Callback, kwargs: Mapping[str, Any] | None = None) -> Task:
@@ -183,4 +187,4 @@ async def list_workers(status: str | None = None) -> list[WorkerInfo]:
         raise Invalid(f"{status!r} is not a status of workers; there are {', '.join(WorkerState)}")
     async with session() as conn:
         workers = [WorkerInfo.of(row) for row in await worker_store.list_workers(conn)]
-    return [one for one in workers if status is None or one.status == status.lower()]
+    return [worker for worker in workers if status is None or worker.status == status.lower()]

@@ -28,15 +28,16 @@ from dagmaster.python.ended import outcome_of
 from dagmaster.python.entrypoints import allow_modules
 from dagmaster.python.kept import kept_in
 from dagmaster.python.outcome import JobOutcome
-from dagmaster.python.submission import NOTHING, Workflows, new_job
+from dagmaster.python.submission import NOTHING, Workflows, definitions_of
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.fleet import read_fleet
+from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.databases import database
 from dagmaster.store.jobs import get_job, job_status
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.queues import unserved_tasks
-from dagmaster.store.submission import NewJob, submit
-from dagmaster.store.workers import list_workers
 from dagmaster.store.workflows import load_definitions
 
 FIRST_LOOK_SECONDS = 0.002
@@ -91,9 +92,9 @@ class LocalFleet:
     def close_shared(cls) -> None:
         with cls._sharing:
             while cls._shared:
-                (_, pid), one = cls._shared.popitem()
+                (_, pid), local_fleet = cls._shared.popitem()
                 if pid == os.getpid():
-                    one.close()
+                    local_fleet.close()
 
     def run(
         self,
@@ -162,15 +163,19 @@ class LocalFleet:
         self, workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, timeout: float | None
     ) -> JobOutcome:
         rules = QueueRules(registry.queues(), self.queue)
-        here = {name: kept_in(one, self.queue, rules) for name, one in called.items()}
-        job = new_job(kept_in(workflow, self.queue, rules), inputs, here, self.settings, rules)
+        here = {name: kept_in(callee, self.queue, rules) for name, callee in called.items()}
+        kept = kept_in(workflow, self.queue, rules)
+        definitions = definitions_of(kept, here, self.settings, rules, registry.contracts())
+        job = new_job(definitions.graph_of(kept), inputs, self.settings)
         async with (
             self._at_work({self.queue}) as running,
             opened(self._dsn, application="dagmaster local") as conn,
         ):
-            job_id = await self._submit(conn, job, running)
-            running.wake()
-            return await self._ended(conn, job_id, running, timeout)
+            assert running.orchestrator is not None
+            owner_id = running.orchestrator.me.instance_id
+            context = ServiceContext(conn, self.settings, owner_id=owner_id, wake=running.wake)
+            submitted = await store_job(context, job)
+            return await self._ended(conn, submitted.job_id, running, timeout)
 
     async def _finish(self, job_id: int, timeout: float | None) -> JobOutcome:
         async with opened(self._dsn, application="dagmaster local") as conn:
@@ -180,19 +185,9 @@ class LocalFleet:
             [definition] = (await load_definitions(conn, [row["workflow_hash"]])).values()
             workflow = Workflow.model_validate(definition)
             async with self._at_work(queues_of(workflow)) as running:
-                await _check_taken(conn, workflow)
+                await _check_taken(conn, workflow, self.settings)
                 running.wake()
                 return await self._ended(conn, job_id, running, timeout)
-
-    async def _submit(self, conn: Connection, job: NewJob, running: Fleet) -> int:
-        assert running.orchestrator is not None
-        submitted = await submit(
-            conn,
-            job,
-            threshold_seconds=self.settings.orphan_threshold_seconds,
-            owner_id=running.orchestrator.me.instance_id,
-        )
-        return submitted.job_id
 
     async def _ended(self, conn: Connection, job_id: int, running: Fleet, timeout: float | None) -> JobOutcome:
         pause = FIRST_LOOK_SECONDS
@@ -260,12 +255,11 @@ def _awaited(future: Future[JobOutcome]) -> JobOutcome:
         raise
 
 
-async def _check_taken(conn: Connection, workflow: Workflow) -> None:
+async def _check_taken(conn: Connection, workflow: Workflow, settings: Settings) -> None:
     """Raises UnknownHandler for a task that neither this process nor a worker elsewhere would take."""
-    workers = [one for one in await list_workers(conn) if one["status"] == "active"]
-    elsewhere = {(queue, name) for one in workers for queue in one["queues"] for name in one["handlers"] or ()}
+    known = await read_fleet(conn, threshold_seconds=settings.orphan_threshold_seconds)
     for queue, handler in sorted(tasks_of(workflow)):
-        if (queue, handler) not in elsewhere:
+        if not known.takes(queue, handler):
             registry.get(handler)
 
 

@@ -8,20 +8,22 @@ from types import MappingProxyType
 from typing import Any
 
 from dagmaster.authoring.catalog import Catalog
-from dagmaster.authoring.contracts import check_params, known_contracts, open_rules
+from dagmaster.authoring.contracts import known_contracts, open_rules
 from dagmaster.authoring.implicit import QueueRules, resolve_queues
-from dagmaster.authoring.preparation import prepare
 from dagmaster.client import Client
+from dagmaster.client.blocking import complete
+from dagmaster.client.service import HttpService
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.handlers.loader import need_loaded
 from dagmaster.model.contracts import Contracts
-from dagmaster.model.inputs import check_inputs
 from dagmaster.model.workflow import Workflow
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.contract import SubmitRequest
+from dagmaster.service.database import DatabaseService
+from dagmaster.service.definitions import Definitions
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import opened
 from dagmaster.store.databases import database
-from dagmaster.store.submission import NewJob
-from dagmaster.store.submission import submit as store_job
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +44,10 @@ async def submit_async(workflow: Workflow, inputs: Mapping[str, Any], called: Wo
     return await asyncio.to_thread(_submit, workflow, dict(inputs), called, load_settings())
 
 
-def new_job(
-    workflow: Workflow,
-    inputs: Mapping[str, Any],
-    called: Workflows,
-    settings: Settings,
-    rules: QueueRules,
-    contracts: Contracts | None = None,
-) -> NewJob:
-    """Checked and settled, with a queue for each task. `called` are the workflows that it calls, by id.
-
-    `contracts` are those of the workers, where they run it; otherwise this process does.
-    """
+def definitions_of(
+    workflow: Workflow, called: Workflows, settings: Settings, rules: QueueRules, contracts: Contracts
+) -> Definitions:
+    """Those of a workflow and of the workflows that it calls; others are looked for in the folder of workflows."""
 
     def find(name: str) -> Workflow:
         if name in called:
@@ -61,26 +55,26 @@ def new_job(
         folder = settings.workflows_dir if settings.workflows_dir.is_dir() else None
         return Catalog(folder, queues=rules).get(name)
 
-    known = registry.contracts() if contracts is None else contracts
-    graph = prepare(resolve_queues(workflow, rules), settings, known, find)
-    return NewJob(graph, check_inputs(workflow, inputs), secret_key=settings.chosen_secret())
+    return Definitions(settings, contracts, lambda _: resolve_queues(workflow, rules), find)
 
 
 def _submit(workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, settings: Settings) -> int:
     load_handlers(settings.handlers)
+    request = SubmitRequest(workflow.workflow_id, inputs)
     if settings.url is not None:
         key = settings.api_key.get_secret_value() if settings.api_key else None
         with Client(settings.url, key) as client:
-            return int(client.submit(workflow.workflow_id, inputs).job_id)
+            return complete(HttpService(client.requests).submit(request)).job_id
     with database(settings) as dsn:
-        return asyncio.run(_store(dsn, workflow, inputs, called, settings))
+        return asyncio.run(_store(dsn, workflow, called, request, settings))
 
 
-async def _store(dsn: str, workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, settings: Settings) -> int:
+async def _store(dsn: str, workflow: Workflow, called: Workflows, request: SubmitRequest, settings: Settings) -> int:
     async with opened(dsn, application="dagmaster python") as conn:
         contracts = await known_contracts(conn, registry)
-        job = new_job(workflow, inputs, called, settings, open_rules(contracts, settings), contracts)
-        for problem in await check_params(conn, job.graph, contracts, settings):
-            log.warning("%s", problem.message)
-        submitted = await store_job(conn, job, threshold_seconds=settings.orphan_threshold_seconds, source_app="python")
-    return submitted.job_id
+        definitions = definitions_of(workflow, called, settings, open_rules(contracts, settings), contracts)
+        context = ServiceContext(conn, settings, source_app="python")
+        result = await DatabaseService(context, definitions).submit(request)
+    for warning in result.warnings:
+        log.warning("%s", warning)
+    return result.job_id

@@ -12,13 +12,14 @@ from dagmaster.authoring.implicit import own_queue
 from dagmaster.authoring.preparation import Find, prepare, queues_of
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Handler, Registry
-from dagmaster.model.inputs import check_inputs
 from dagmaster.model.workflow import Workflow
 from dagmaster.queues.contract import TaskMessage
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import opened
 from dagmaster.store.mailbox import add_mail
-from dagmaster.store.submission import NewJob, submit
+from dagmaster.store.submission import NewJob
 from dagmaster.testing.clock import TravelClock
 from dagmaster.testing.decisions import APPLICATION, Decisions
 from dagmaster.testing.faults import Faults, FaultyWorker
@@ -62,11 +63,9 @@ class Stage:
         """The fleet, and the job that was submitted to it. `find` gives the workflows that it calls."""
         registry = self.registry()
         graph = prepare(workflow, self.settings, registry.contracts(), find)
-        job = NewJob(
-            graph, check_inputs(workflow, inputs), submitted_by="test", secret_key=self.settings.chosen_secret()
-        )
+        job = new_job(graph, inputs, self.settings, submitted_by="test")
         submitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        queues = {own_queue(self.settings)}.union(*(queues_of(one.workflow) for one in (graph, *graph.called)))
+        queues = {own_queue(self.settings)}.union(*(queues_of(part.workflow) for part in (graph, *graph.called)))
         async with fleet(
             self.dsn,
             self.settings,
@@ -83,11 +82,10 @@ class Stage:
 
     async def _submit(self, job: NewJob, running: Fleet) -> int:
         assert running.orchestrator is not None
-        owner, threshold = running.orchestrator.me.instance_id, self.settings.orphan_threshold_seconds
+        owner_id = running.orchestrator.me.instance_id
         async with opened(self.dsn, application=APPLICATION) as conn:
-            submitted = await submit(conn, job, threshold_seconds=threshold, owner_id=owner, source_app="test")
-        running.wake()
-        return submitted.job_id
+            context = ServiceContext(conn, self.settings, "test", owner_id=owner_id, wake=running.wake)
+            return (await store_job(context, job)).job_id
 
     @asynccontextmanager
     async def _accompanied(self, running: Fleet, job_id: int) -> AsyncIterator[None]:
@@ -99,14 +97,14 @@ class Stage:
             asyncio.create_task(self.decisions.tell(self.dsn, job_id, orchestrator)),
             asyncio.create_task(skip_waiting(orchestrator, self.clock, self.decisions)),
         ]
-        for one in company:
-            one.add_done_callback(partial(_pass_on, running))
+        for companion in company:
+            companion.add_done_callback(partial(_pass_on, running))
         try:
             yield
         finally:
             forget()
-            for one in company:
-                one.cancel()
+            for companion in company:
+                companion.cancel()
             await asyncio.gather(*company, return_exceptions=True)
 
     async def _lose(self, message: TaskMessage, worker_id: str) -> None:

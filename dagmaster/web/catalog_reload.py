@@ -49,7 +49,7 @@ class Reloading:
             await asyncio.to_thread(self._services.catalog.reload)
         except DagmasterError as error:
             log.warning("the workflows cannot be read again: %s", error)
-        self._services.forget_graphs()
+        self._services.definitions.forget_graphs()
         self._forget()
         self._seen = asked
 

@@ -1,8 +1,9 @@
 """The schedules of the workflows that this server has."""
 
-from dagmaster.authoring.scheduled import check_prunable, find_scheduled
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.schedules import sync_schedules
 from dagmaster.store.connect import Connection
-from dagmaster.store.schedules import Synced, sync_schedules
+from dagmaster.store.schedules import Synced
 from dagmaster.web.services import Services
 
 
@@ -11,15 +12,5 @@ async def sync_catalog(
 ) -> Synced:
     """Make the schedules what the loaded workflows say."""
     await services.learn(conn)
-    if prune:
-        check_prunable(services.catalog)
-    found = find_scheduled(services.catalog, services.settings, services.contracts)
-    return await sync_schedules(
-        conn,
-        found.graphs,
-        ended=found.ended,
-        unready=found.unready,
-        prune=prune,
-        actor=actor,
-        source_app="api",
-    )
+    context = ServiceContext(conn, services.settings, source_app="api", actor=actor)
+    return await sync_schedules(context, services.catalog, services.contracts, prune=prune)

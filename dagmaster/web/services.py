@@ -15,13 +15,12 @@ from fastapi.requests import HTTPConnection
 
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.contracts import known_contracts
-from dagmaster.authoring.preparation import prepare
 from dagmaster.handlers import Registry
 from dagmaster.model.contracts import Contracts, queues_by_handler
-from dagmaster.model.graph import Graph
-from dagmaster.model.params import find_param_problems
-from dagmaster.model.problems import Problem
 from dagmaster.model.workflow import Workflow
+from dagmaster.service.definitions import Definitions
+from dagmaster.service.fleet import KnownFleet, read_fleet
+from dagmaster.service.submission import idle_warnings
 from dagmaster.settings import Settings
 from dagmaster.store.connect import Connection, Pool, open_pool
 from dagmaster.store.estimates import Histories
@@ -29,15 +28,12 @@ from dagmaster.store.handlers import stamp_of
 from dagmaster.store.instances import Instance
 from dagmaster.store.node_counts import NodeCounts
 from dagmaster.store.notifications import MAIL, Notifier
-from dagmaster.store.orchestrators import is_orchestrated
 from dagmaster.store.pinned import PinnedGraphs
-from dagmaster.store.workers import list_workers
 from dagmaster.tasklogs import TaskLogs, open_task_logs
 from dagmaster.web.task_signal import TaskSignal
 
 STATEMENT_SECONDS = 30.0
 FLEET_SECONDS = 1.0
-KEEP_GRAPHS = 500
 
 
 class LocalOrchestrator(Protocol):
@@ -49,19 +45,6 @@ class LocalOrchestrator(Protocol):
     def look(self) -> None: ...
 
     def summary(self) -> dict[str, Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class KnownFleet:
-    is_orchestrated: bool
-    workers: list[dict[str, Any]]
-
-    def takes(self, queue: str, handler: str) -> bool:
-        """Whether some worker would take such a task."""
-        return any(
-            queue in worker["queues"] and (worker["handlers"] is None or handler in worker["handlers"])
-            for worker in self.workers
-        )
 
 
 @dataclass(slots=True)
@@ -81,17 +64,15 @@ class Services:
     histories: Histories = field(init=False)
     bell: TaskSignal = field(init=False)
     log_turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    contracts: Contracts = field(init=False)
-    _graphs: dict[str, Graph] = field(default_factory=dict)
-    _refused: dict[str, list[Problem]] = field(default_factory=dict)
+    definitions: Definitions = field(init=False)
     _contracts_at: float = -inf
     _contracts_stamp: tuple[Any, ...] = ()
-    _fleet: tuple[float, "KnownFleet"] | None = None
+    _fleet: tuple[float, KnownFleet] | None = None
 
     def __post_init__(self) -> None:
         self.histories = Histories(self.pinned)
         self.bell = TaskSignal(self.dsn)
-        self.contracts = self.registry.contracts()
+        self.definitions = Definitions(self.settings, self.registry.contracts(), self.find_workflow)
 
     @property
     def task_logs(self) -> TaskLogs:
@@ -100,28 +81,18 @@ class Services:
             self._task_logs = open_task_logs(self.settings)
         return self._task_logs
 
-    def graph_of(self, workflow: Workflow) -> Graph:
-        """Ready to be run; compiled once, unless it calls others, which may have changed."""
-        graph = self._graphs.get(workflow.content_hash)
-        if graph is None:
-            graph = prepare(workflow, self.settings, self.contracts, self.catalog.get)
-            if len(self._graphs) >= KEEP_GRAPHS:
-                self._graphs.clear()
-            if not graph.called:
-                self._graphs[workflow.content_hash] = graph
-        return graph
+    def find_workflow(self, workflow_id: str) -> Workflow:
+        """Raises UnknownWorkflow."""
+        return self.catalog.get(workflow_id)
 
-    def refused_params(self, workflow: Workflow) -> list[Problem]:
-        """What a worker with the registered contracts would refuse; found once."""
-        refused = self._refused.get(workflow.content_hash)
-        if refused is None:
-            if len(self._refused) >= KEEP_GRAPHS:
-                self._refused.clear()
-            refused = self._refused[workflow.content_hash] = list(find_param_problems(workflow, self.contracts))
-        return refused
+    @property
+    def contracts(self) -> Contracts:
+        return self.definitions.contracts
 
-    def forget_graphs(self) -> None:
-        self._graphs.clear()
+    async def warnings_for(self, conn: Connection, workflow: Workflow) -> list[str]:
+        """The job would be safe, but nobody may be there to run it, or a worker may refuse its parameters."""
+        idle = idle_warnings(workflow, await self.fleet(conn), self.contracts)
+        return [*(problem.message for problem in self.definitions.refused_params(workflow)), *idle]
 
     async def learn(self, conn: Connection) -> None:
         """What workers have registered up to now: it counts before what this process has loaded."""
@@ -134,17 +105,14 @@ class Services:
             if queues != self.catalog.queues.handler_queues or contracts != self.catalog.queues.contracts:
                 rules = replace(self.catalog.queues, handler_queues=queues, is_open=True, contracts=contracts)
                 await asyncio.to_thread(self.catalog.use, rules)
-            self.contracts, self._contracts_stamp = contracts, stamp
-            self._graphs.clear()
-            self._refused.clear()
+            self.definitions.learn(contracts)
+            self._contracts_stamp = stamp
         self._contracts_at = monotonic()
 
-    async def fleet(self, conn: Connection) -> "KnownFleet":
+    async def fleet(self, conn: Connection) -> KnownFleet:
         """Who is at work, as of a second ago."""
         if self._fleet is None or self._fleet[0] < monotonic():
-            threshold = self.settings.orphan_threshold_seconds
-            workers = [worker for worker in await list_workers(conn) if worker["status"] == "active"]
-            known = KnownFleet(await is_orchestrated(conn, threshold_seconds=threshold), workers)
+            known = await read_fleet(conn, threshold_seconds=self.settings.orphan_threshold_seconds)
             self._fleet = (monotonic() + FLEET_SECONDS, known)
         return self._fleet[1]
 

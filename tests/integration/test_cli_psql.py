@@ -5,8 +5,6 @@ import sys
 import pytest
 from command_line import call
 
-from dagmaster.cli import psql
-
 
 @pytest.fixture(autouse=True)
 def installation(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +18,7 @@ def test_psql_finds_the_tables_without_their_schema() -> None:
 
 
 def test_without_psql_one_statement_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psql, "find_program", lambda name: None)
+    monkeypatch.setattr("dagmaster.store.embedded.find_program", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     asked = call("psql", "-c", "SELECT 7 AS seven, count(*) AS jobs FROM dag_jobs")
     assert [line.split() for line in asked.out.splitlines()] == [["seven", "jobs"], ["7", "0"]]

@@ -188,7 +188,7 @@ def test_the_servers_errors_are_raised_here(client: Client) -> None:
         client.submit("greeting", {"name": "Bob"}, idempotency_key="k")
     with (
         pytest.raises(Unauthorized, match="unknown, revoked or expired"),
-        Client(str(client._http.base_url), "x") as bad,
+        Client(str(client._transport.http.base_url), "x") as bad,
     ):
         bad.jobs()
 
@@ -261,7 +261,7 @@ def scripted(*answers: Answer | int | dict[str, object]) -> tuple[Client, list[h
         return httpx.Response(200, json=said) if isinstance(said, dict) else said(request)
 
     client = Client("http://server")
-    client._http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://server")
+    client._transport.http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://server")
     return client, asked
 
 

@@ -15,7 +15,7 @@ from web import Web, web
 from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.implicit import QueueRules
 from dagmaster.cli import local
-from dagmaster.cli.backend import Order
+from dagmaster.cli.backend import SubmitArguments
 from dagmaster.handlers import Handler, Registry
 from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.model.retry import RetryPolicy
@@ -78,9 +78,9 @@ async def test_what_a_worker_registers_counts_wherever_a_job_is_submitted(dsn: s
         assert made["warnings"] == []
         await it.fleet.completed(int(made["job_id"]))
         settings = load_settings(database_url=dsn, workflows_dir=folder)
-        order = Order(str(folder / "far.yaml"), (), (), (), {})
+        arguments = SubmitArguments(str(folder / "far.yaml"))
         with local.opened(settings) as backend:
-            await asyncio.to_thread(backend.submit, order, lambda _: None)
+            await asyncio.to_thread(backend.submit, arguments, lambda _: None)
             names = [row["name"] for row in await asyncio.to_thread(backend.handlers)]
         assert "dig" in names
         [only] = await pinned(dsn)
@@ -172,9 +172,9 @@ def older_diggers() -> Registry:
 async def submit_locally(dsn: str, folder: Path) -> list[str]:
     """The warnings of `dagmaster submit`."""
     warnings: list[str] = []
-    order = Order(str(folder / "far.yaml"), (), (), (), {})
+    arguments = SubmitArguments(str(folder / "far.yaml"))
     with local.opened(load_settings(database_url=dsn, workflows_dir=folder)) as backend:
-        await asyncio.to_thread(backend.submit, order, lambda receipt: warnings.extend(receipt.warnings))
+        await asyncio.to_thread(backend.submit, arguments, lambda result: warnings.extend(result.warnings))
     return warnings
 
 

@@ -10,13 +10,13 @@ from web import Web, web
 
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode
+from dagmaster.service.fleet import KnownFleet
 from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.attempts import list_results
 from dagmaster.store.connect import opened
 from dagmaster.store.jobs import JobFilter, find_jobs
 from dagmaster.store.node_counts import NodeCounts, has_more_nodes
 from dagmaster.store.nodes import NodeSearch, search_nodes
-from dagmaster.web.services import KnownFleet
 from dagmaster.web.ui.queues import find_homeless, queue_lines
 from dagmaster.web.ui.workers import worker_line
 

@@ -277,7 +277,9 @@ async def test_what_is_not_ready_is_503(dsn: str) -> None:
         said = await it.get("/api/v1/orchestrator/status", 503)
         assert "orchestrator" in said["error"]["message"]
         job = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
-        assert job["warnings"] == ["no orchestrator is running; the job waits until one is"]
+        assert job["warnings"] == [
+            "no orchestrator is running; the job waits until one starts (`dagmaster orchestrator`)"
+        ]
         it.app.state.is_stopping = True
         await it.get("/readyz", 503)
         await it.get("/livez", 200)

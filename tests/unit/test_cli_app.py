@@ -161,7 +161,7 @@ def test_the_package_gives_what_an_author_of_handlers_needs() -> None:
     ("modules", "packages"),
     [
         ("dagmaster.cli.jobs, dagmaster.cli.local", ("httpx", "fastapi", "alembic", *ROLES)),
-        ("dagmaster.cli.roles", ("fastapi", "alembic")),
+        ("dagmaster.cli.serve", ("fastapi", "alembic")),
     ],
     ids=["who only asks loads no roles", "a worker loads no application"],
 )
@@ -184,7 +184,7 @@ def test_every_command_says_where_it_crashed() -> None:
     assert "most recent call first" in ended.stderr
 
 
-@pytest.mark.parametrize("command", ["submit", "jobs", "show"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_does_not_wait_for_what_only_work_needs(command: str) -> None:
     """Loading pydantic alone takes as long as all the rest."""
     heavy = {"pydantic", "pydantic_settings", "psycopg", "jinja2", "fastapi", "sqlalchemy"}
@@ -195,4 +195,4 @@ def test_help_does_not_wait_for_what_only_work_needs(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
-    assert f"Usage: dagmaster {command} [OPTIONS]" in done.stdout
+    assert f"Usage: dagmaster {command} " in done.stdout

@@ -1,10 +1,16 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dagmaster.cli.inputs import gather_inputs
+from dagmaster.cli.inputs import input_types, read_inputs
 from dagmaster.errors import InvalidInputs
+from dagmaster.model.inputs import check_inputs
 from dagmaster.model.workflow import InputSpec, InputType, Workflow
+
+
+def gather(flow: Workflow, pairs: list[str], *documents: str | None) -> dict[str, Any]:
+    return check_inputs(flow, read_inputs(input_types(flow), pairs, *documents))
 
 
 def workflow(*, additional_inputs: bool = False, **inputs: InputType) -> Workflow:
@@ -28,7 +34,7 @@ def workflow(*, additional_inputs: bool = False, **inputs: InputType) -> Workflo
     ],
 )
 def test_a_single_input_is_read_as_its_type_says(kind: InputType, text: str, value: object) -> None:
-    assert gather_inputs(workflow(x=kind), [f"x={text}"]) == {"x": value}
+    assert gather(workflow(x=kind), [f"x={text}"]) == {"x": value}
 
 
 @pytest.mark.parametrize(
@@ -43,30 +49,30 @@ def test_a_single_input_is_read_as_its_type_says(kind: InputType, text: str, val
 )
 def test_a_value_that_is_not_json_is_refused_with_an_example(kind: InputType, text: str) -> None:
     with pytest.raises(InvalidInputs, match=rf"input 'x' is of type {kind}, which '{text}' is not; such as -i x="):
-        gather_inputs(workflow(x=kind), [f"x={text}"])
+        gather(workflow(x=kind), [f"x={text}"])
 
 
 def test_json_of_another_type_is_refused() -> None:
     with pytest.raises(InvalidInputs, match="input 'x' must be an integer"):
-        gather_inputs(workflow(x=InputType.INTEGER), ["x=[1]"])
+        gather(workflow(x=InputType.INTEGER), ["x=[1]"])
 
 
 @pytest.mark.parametrize("pair", ["x", "=1", ""])
 def test_an_input_needs_a_name_and_an_equals_sign(pair: str) -> None:
     with pytest.raises(InvalidInputs, match="NAME=VALUE"):
-        gather_inputs(workflow(x=InputType.STRING), [pair])
+        gather(workflow(x=InputType.STRING), [pair])
 
 
 def test_single_inputs_win_over_documents_and_later_documents_over_earlier_ones() -> None:
     flow = workflow(a=InputType.STRING, b=InputType.STRING, c=InputType.STRING)
-    gathered = gather_inputs(flow, ["c=3"], '{"a": "1", "b": "1", "c": "1"}', '{"b": "2", "c": "2"}')
+    gathered = gather(flow, ["c=3"], '{"a": "1", "b": "1", "c": "1"}', '{"b": "2", "c": "2"}')
     assert gathered == {"a": "1", "b": "2", "c": "3"}
 
 
 def test_a_document_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "inputs.json"
     path.write_text('{"x": 5}')
-    assert gather_inputs(workflow(x=InputType.INTEGER), [], f"@{path}") == {"x": 5}
+    assert gather(workflow(x=InputType.INTEGER), [], f"@{path}") == {"x": 5}
 
 
 @pytest.mark.parametrize(
@@ -79,10 +85,10 @@ def test_a_document_is_read_from_a_file(tmp_path: Path) -> None:
 )
 def test_a_document_that_cannot_be_read_says_why(document: str, message: str) -> None:
     with pytest.raises(InvalidInputs, match=message):
-        gather_inputs(workflow(x=InputType.INTEGER), [], document)
+        gather(workflow(x=InputType.INTEGER), [], document)
 
 
 def test_an_undeclared_input_is_a_text_where_it_is_allowed() -> None:
-    assert gather_inputs(workflow(additional_inputs=True), ["y=3"]) == {"y": "3"}
+    assert gather(workflow(additional_inputs=True), ["y=3"]) == {"y": "3"}
     with pytest.raises(InvalidInputs, match="input 'y' is unknown"):
-        gather_inputs(workflow(x=InputType.STRING), ["y=3"])
+        gather(workflow(x=InputType.STRING), ["y=3"])

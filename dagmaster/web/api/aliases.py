@@ -10,7 +10,8 @@ from dagmaster.schemas.system import PlatformSubmit
 from dagmaster.web.access import READERS_OF_OWN, SUBMITTERS, Admitted
 from dagmaster.web.api import jobs, nodes, timeline
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.service_context import Context
+from dagmaster.web.services import Given
 
 router = APIRouter(tags=["other names"])
 
@@ -24,12 +25,14 @@ SHOWN: Any = {"responses": documented(404), "dependencies": [READERS_OF_OWN]}
 
 
 @router.post("/api/v1/submit", **CREATED)
-async def submit(body: PlatformSubmit, caller: Admitted, services: Given, conn: Conn, response: Response) -> JobCreated:
+async def submit(
+    body: PlatformSubmit, caller: Admitted, services: Given, context: Context, response: Response
+) -> JobCreated:
     """Submit a plain job."""
     if body.platform_id is not None:
         raise Invalid("assets cannot be submitted in this version; leave platform_id out for a plain job")
     plain = SubmitJob.model_validate(body.model_dump(exclude={"platform_id"}))
-    return await jobs.create_job(plain, caller, services, conn, response)
+    return await jobs.create_job(plain, caller, services, context, response)
 
 
 def _add(path: str, function: Any, name: str, **options: Any) -> None:

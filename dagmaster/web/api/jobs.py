@@ -1,14 +1,16 @@
 """Jobs: submit, list, show, steer."""
 
-from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
-from dagmaster.store import job_control
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.contract import Cancel, JobChange, Pause, Resume, Retry, SubmitRequest
+from dagmaster.service.job_control import control_job
+from dagmaster.service.submission import submit
 from dagmaster.store import jobs as job_store
 from dagmaster.web import views
 from dagmaster.web.access import (
@@ -16,6 +18,7 @@ from dagmaster.web.access import (
     READERS_OF_OWN,
     SUBMITTERS,
     Admitted,
+    Caller,
     Job,
     as_job_id,
     check_visible,
@@ -23,12 +26,11 @@ from dagmaster.web.access import (
 from dagmaster.web.answers import answer
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
-from dagmaster.web.services import Conn, Given, Services
-from dagmaster.web.submission import submit_job, warnings_for
+from dagmaster.web.service_context import Context
+from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
-WAIT_SECONDS = 3.0
 MAX_NODES = 5000
 NODE_BYTES = 500  # of a node without its output, more or less
 STEERED: Any = {200: {"model": JobSteered}, 202: {"model": JobSteered}, **documented(404, 409)}
@@ -41,20 +43,28 @@ STEERED: Any = {200: {"model": JobSteered}, 202: {"model": JobSteered}, **docume
     responses={200: {"model": JobCreated}, **documented(404, 409, 413)},
     dependencies=[SUBMITTERS],
 )
-async def create_job(body: SubmitJob, caller: Admitted, services: Given, conn: Conn, response: Response) -> JobCreated:
+async def create_job(
+    body: SubmitJob, caller: Admitted, services: Given, context: Context, response: Response
+) -> JobCreated:
     """Submit a job: 201 when it is new, 200 when the same was submitted before under the same idempotency key."""
-    submitted, workflow = await submit_job(services, conn, caller, body)
-    response.headers["Location"] = f"/api/v1/jobs/{submitted.job_id}"
-    response.status_code = 201 if submitted.is_new else 200
-    if not submitted.is_new:
-        return JobCreated(**await job_store.get_job_head(conn, submitted.job_id), is_new=False)
-    return JobCreated(
-        job_id=str(submitted.job_id),
-        workflow_id=workflow.workflow_id,
-        workflow_version=workflow.version,
-        status=JobStatus.PENDING,
-        is_new=True,
-        warnings=await warnings_for(services, conn, workflow),
+    await services.learn(context.conn)
+    result = await submit(context, services.definitions, _submit_request(body, caller))
+    response.headers["Location"] = f"/api/v1/jobs/{result.job_id}"
+    response.status_code = 201 if result.is_new else 200
+    return JobCreated.model_validate({**asdict(result), "job_id": str(result.job_id)})
+
+
+def _submit_request(body: SubmitJob, caller: Caller) -> SubmitRequest:
+    return SubmitRequest(
+        body.workflow_id,
+        body.input_params,
+        priority=body.priority,
+        # A partner's jobs are known by its key: nobody may submit in another's name.
+        submitted_by=caller.name if caller.is_partner else body.submitted_by or caller.name,
+        correlation_id=body.correlation_id,
+        idempotency_key=body.idempotency_key,
+        callback_url=body.callback_url,
+        metadata=body.metadata,
     )
 
 
@@ -113,71 +123,39 @@ async def get_job(
 
 
 @router.post("/{job_id}/cancel", responses=STEERED, dependencies=[SUBMITTERS])
-async def cancel_job(
-    job: Job, caller: Admitted, services: Given, conn: Conn, response: Response, body: Reason | None = None
-) -> JobSteered:
+async def cancel_job(job: Job, context: Context, response: Response, body: Reason | None = None) -> JobSteered:
     """Cancel it: what has not begun is skipped, what runs is stopped. 202 when its owner has yet to act."""
-    await job_control.request_cancel(conn, job["job_id"], actor=caller.name or None, reason=_reason(body))
-    return await _await(services, conn, job, response, lambda now: now["status"] in JOB_TERMINAL)
+    return await _control(context, job, Cancel(_reason(body)), response)
 
 
 @router.post("/{job_id}/pause", responses=STEERED, dependencies=[OPERATORS])
-async def pause_job(
-    job: Job, caller: Admitted, services: Given, conn: Conn, response: Response, body: Reason | None = None
-) -> JobSteered:
+async def pause_job(job: Job, context: Context, response: Response, body: Reason | None = None) -> JobSteered:
     """Start nothing more of it; what runs may end."""
-    await job_control.request_pause(conn, job["job_id"], actor=caller.name or None, reason=_reason(body))
-    return await _await(services, conn, job, response, lambda now: now["paused_at"] is not None)
+    return await _control(context, job, Pause(_reason(body)), response)
 
 
 @router.post("/{job_id}/resume", responses=STEERED, dependencies=[OPERATORS])
-async def resume_job(job: Job, caller: Admitted, services: Given, conn: Conn, response: Response) -> JobSteered:
+async def resume_job(job: Job, context: Context, response: Response) -> JobSteered:
     """Go on after a pause."""
-    await job_control.request_resume(conn, job["job_id"], actor=caller.name or None)
-    return await _await(services, conn, job, response, lambda now: now["paused_at"] is None)
+    return await _control(context, job, Resume(), response)
 
 
 @router.post("/{job_id}/retry", responses=STEERED, dependencies=[OPERATORS])
-async def retry_job(job: Job, caller: Admitted, services: Given, conn: Conn, response: Response) -> JobSteered:
+async def retry_job(job: Job, context: Context, response: Response) -> JobSteered:
     """Try all of it again that has failed; what has completed is not run again."""
-    await _request_retry(job, None, caller, services, conn)
-    return await _await(services, conn, job, response, lambda now: now["version"] > job["version"])
+    return await _control(context, job, Retry(), response)
 
 
 @router.post("/{job_id}/nodes/{node_id}/retry", responses=STEERED, dependencies=[OPERATORS])
-async def retry_node(
-    job: Job, node_id: str, caller: Admitted, services: Given, conn: Conn, response: Response
-) -> JobSteered:
+async def retry_node(job: Job, node_id: str, context: Context, response: Response) -> JobSteered:
     """Try a failed node again, and the job with it; one that waits for a retry is tried at once."""
-    await _request_retry(job, node_id, caller, services, conn)
-    is_failed = job["status"] == JobStatus.FAILED
-    return await _await(services, conn, job, response, lambda now: not is_failed or now["version"] > job["version"])
+    return await _control(context, job, Retry(node_id), response)
 
 
-async def _request_retry(job: Job, node_id: str | None, caller: Admitted, services: Given, conn: Conn) -> None:
-    await job_control.request_retry(
-        conn,
-        job["job_id"],
-        node_id,
-        actor=caller.name or None,
-        threshold_seconds=services.settings.orphan_threshold_seconds,
-    )
-
-
-async def _await(
-    services: Services,
-    conn: Conn,
-    job: dict[str, Any],
-    response: Response,
-    holds: Callable[[dict[str, Any]], bool],
-) -> JobSteered:
-    """The owner acts within milliseconds; where there is none it makes no sense to wait."""
-    is_orchestrated = (await services.fleet(conn)).is_orchestrated
-    now = await job_control.until(conn, job["job_id"], holds, seconds=WAIT_SECONDS if is_orchestrated else 0)
-    response.status_code = 200 if holds(now) else 202
-    return JobSteered(
-        job_id=str(now["job_id"]), status=now["status"], is_paused=now["paused_at"] is not None, is_done=holds(now)
-    )
+async def _control(context: ServiceContext, job: Job, command: JobChange, response: Response) -> JobSteered:
+    result = await control_job(context, job["job_id"], command)
+    response.status_code = 200 if result.is_done else 202
+    return JobSteered.model_validate({"job_id": str(job["job_id"]), **asdict(result)})
 
 
 def _reason(body: Reason | None) -> str | None:

@@ -13,11 +13,13 @@ from dagmaster.schemas.schedules import (
     ScheduleTriggered,
     SyncSchedules,
 )
-from dagmaster.store import schedule_runs
+from dagmaster.service import schedules as service
+from dagmaster.service.contract import BackfillRequest
 from dagmaster.store import schedules as schedule_store
 from dagmaster.web.access import OPERATORS, READERS, Admitted
 from dagmaster.web.errors import documented
 from dagmaster.web.schedule_sync import sync_catalog
+from dagmaster.web.service_context import Context
 from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"])
@@ -48,49 +50,25 @@ async def get_schedule(schedule_id: str, conn: Conn) -> ScheduleReply:
 
 
 @router.post("/{schedule_id}/pause", responses=documented(404), dependencies=[OPERATORS])
-async def pause_schedule(schedule_id: str, caller: Admitted, conn: Conn) -> ScheduleReply:
+async def pause_schedule(schedule_id: str, context: Context) -> ScheduleReply:
     """Start nothing more. Jobs that run are not touched."""
-    actor = caller.name or None
-    return ScheduleReply.model_validate(
-        await schedule_store.pause_schedule(conn, schedule_id, actor=actor, source_app="api")
-    )
+    return ScheduleReply.model_validate(await service.control_schedule(context, schedule_id, "pause"))
 
 
 @router.post("/{schedule_id}/resume", responses=documented(404), dependencies=[OPERATORS])
-async def resume_schedule(schedule_id: str, caller: Admitted, conn: Conn) -> ScheduleReply:
+async def resume_schedule(schedule_id: str, context: Context) -> ScheduleReply:
     """Go on with the next time that is still to come; what fell into the pause is left to a backfill."""
-    actor = caller.name or None
-    return ScheduleReply.model_validate(
-        await schedule_store.resume_schedule(conn, schedule_id, actor=actor, source_app="api")
-    )
+    return ScheduleReply.model_validate(await service.control_schedule(context, schedule_id, "resume"))
 
 
 @router.post("/{schedule_id}/trigger", status_code=201, responses=documented(404), dependencies=[OPERATORS])
-async def trigger_schedule(schedule_id: str, caller: Admitted, services: Given, conn: Conn) -> ScheduleTriggered:
+async def trigger_schedule(schedule_id: str, context: Context) -> ScheduleTriggered:
     """Start a job now, as the schedule would. It may be paused."""
-    threshold = services.settings.orphan_threshold_seconds
-    submitted, at = await schedule_runs.trigger(
-        conn, schedule_id, actor=caller.name or None, threshold_seconds=threshold, source_app="api"
-    )
-    services.wake()
-    return ScheduleTriggered(schedule_id=schedule_id, job_id=str(submitted.job_id), scheduled_for=at)
+    return ScheduleTriggered.model_validate(asdict(await service.trigger_schedule(context, schedule_id)))
 
 
 @router.post("/{schedule_id}/backfill", responses=documented(404), dependencies=[OPERATORS])
-async def backfill_schedule(
-    schedule_id: str, body: Backfill, caller: Admitted, services: Given, conn: Conn
-) -> BackfillReply:
+async def backfill_schedule(schedule_id: str, body: Backfill, context: Context) -> BackfillReply:
     """Start the jobs of a range of time gone by that are not there yet. Asking twice does no harm."""
-    done = await schedule_runs.backfill(
-        conn,
-        schedule_id,
-        body.start,
-        body.end,
-        most=body.max_jobs,
-        dry_run=body.dry_run,
-        actor=caller.name or None,
-        threshold_seconds=services.settings.orphan_threshold_seconds,
-        source_app="api",
-    )
-    services.wake()
-    return BackfillReply.model_validate({"schedule_id": schedule_id, **asdict(done)})
+    request = BackfillRequest(body.start, body.end, body.max_jobs, body.dry_run)
+    return BackfillReply.model_validate(asdict(await service.backfill_schedule(context, schedule_id, request)))

@@ -4,76 +4,49 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from dagmaster.model.states import NodeStatus
 from dagmaster.schemas.signals import Decide, DecisionReply, SendSignal, SignalReply
-from dagmaster.store import signals
-from dagmaster.web.access import OPERATORS, SUBMITTERS, Admitted, Job
+from dagmaster.service import contract
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.job_control import control_job
+from dagmaster.web.access import OPERATORS, SUBMITTERS, Job
 from dagmaster.web.errors import documented
-from dagmaster.web.services import Conn, Given, Services
+from dagmaster.web.service_context import Context
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
-WAIT_SECONDS = 3.0
 DECIDED: Any = {200: {"model": DecisionReply}, 202: {"model": DecisionReply}, **documented(404, 409)}
 
 
 @router.post("/{job_id}/signals/{name}", status_code=202, responses=documented(404, 409), dependencies=[SUBMITTERS])
-async def send_signal(
-    job: Job, name: str, caller: Admitted, services: Given, conn: Conn, body: SendSignal | None = None
-) -> SignalReply:
+async def send_signal(job: Job, name: str, context: Context, body: SendSignal | None = None) -> SignalReply:
     """Wake the nodes that wait for this signal; if none does, it is kept for the first that will."""
-    data = body.data if body else None
-    await signals.send_signal(conn, job["job_id"], name, data=data, actor=caller.name or None)
-    services.wake()
-    return SignalReply(job_id=str(job["job_id"]), name=name, status=job["status"])
+    signal = contract.Signal(name, body.data if body else None)
+    result = await control_job(context, job["job_id"], signal)
+    return SignalReply.model_validate({"job_id": str(job["job_id"]), "name": name, "status": result.status})
 
 
 @router.post("/{job_id}/nodes/{node_id}/approve", responses=DECIDED, dependencies=[OPERATORS])
 async def approve_node(
-    job: Job,
-    node_id: str,
-    caller: Admitted,
-    services: Given,
-    conn: Conn,
-    response: Response,
-    body: Decide | None = None,
+    job: Job, node_id: str, context: Context, response: Response, body: Decide | None = None
 ) -> DecisionReply:
     """Let the job go on behind an approval. Where it names approvers, only their keys may."""
-    await _request(conn, job, node_id, caller, body, approved=True)
-    return await _await(services, conn, job, node_id, response, approved=True)
+    return await _decide(context, job, response, contract.Decide(node_id, True, _comment(body)))
 
 
 @router.post("/{job_id}/nodes/{node_id}/reject", responses=DECIDED, dependencies=[OPERATORS])
 async def reject_node(
-    job: Job,
-    node_id: str,
-    caller: Admitted,
-    services: Given,
-    conn: Conn,
-    response: Response,
-    body: Decide | None = None,
+    job: Job, node_id: str, context: Context, response: Response, body: Decide | None = None
 ) -> DecisionReply:
     """Fail an approval for good, and with it the job, unless the node is allowed to fail."""
-    await _request(conn, job, node_id, caller, body, approved=False)
-    return await _await(services, conn, job, node_id, response, approved=False)
+    return await _decide(context, job, response, contract.Decide(node_id, False, _comment(body)))
 
 
-async def _request(
-    conn: Conn, job: Job, node_id: str, caller: Admitted, body: Decide | None, *, approved: bool
-) -> None:
-    comment = body.comment if body else None
-    await signals.request_decision(
-        conn, job["job_id"], node_id, approved=approved, actor=caller.name or None, comment=comment
-    )
+async def _decide(context: ServiceContext, job: Job, response: Response, decision: contract.Decide) -> DecisionReply:
+    result = await control_job(context, job["job_id"], decision)
+    response.status_code = 200 if result.is_done else 202
+    reply = {"node_id": decision.node_id, "status": result.status, "is_done": result.is_done}
+    return DecisionReply.model_validate({"job_id": str(job["job_id"]), **reply})
 
 
-async def _await(
-    services: Services, conn: Conn, job: dict[str, Any], node_id: str, response: Response, *, approved: bool
-) -> DecisionReply:
-    """The owner acts within milliseconds; where there is none it makes no sense to wait."""
-    services.wake()
-    seconds = WAIT_SECONDS if (await services.fleet(conn)).is_orchestrated else 0
-    status = await signals.until_decided(conn, job["job_id"], node_id, approved=approved, seconds=seconds)
-    is_done = status is not NodeStatus.RUNNING
-    response.status_code = 200 if is_done else 202
-    return DecisionReply(job_id=str(job["job_id"]), node_id=node_id, status=status, is_done=is_done)
+def _comment(body: Decide | None) -> str | None:
+    return body.comment if body else None

@@ -30,6 +30,7 @@ from dagmaster.schemas.workers import (
     WorkerRegistered,
     WorkerWanted,
 )
+from dagmaster.service.contract import WorkerCommand
 from dagmaster.store.job_control import steer_worker
 from dagmaster.store.remote_workers import leave_remote
 from dagmaster.store.workers import view_workers
@@ -174,21 +175,21 @@ async def leave_worker(worker: Own, services: Given, conn: Conn) -> None:
 @router.post("/{worker_id}/drain", responses=STEERED, dependencies=[OPERATORS])
 async def drain_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
     """Give it no more tasks; what it runs may end."""
-    return await _steer(conn, caller, worker_id, "drain")
+    return await _control(conn, caller, worker_id, "drain")
 
 
 @router.post("/{worker_id}/stop", responses=STEERED, dependencies=[OPERATORS])
 async def stop_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
     """Let the worker end as after SIGTERM: it finishes what it can in time, and gives back the rest."""
-    return await _steer(conn, caller, worker_id, "stop")
+    return await _control(conn, caller, worker_id, "stop")
 
 
 @router.post("/{worker_id}/resume", responses=STEERED, dependencies=[OPERATORS])
 async def resume_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
     """Give a drained worker tasks again."""
-    return await _steer(conn, caller, worker_id, "resume")
+    return await _control(conn, caller, worker_id, "resume")
 
 
-async def _steer(conn: Conn, caller: Admitted, worker_id: str, command: str) -> WorkerWanted:
+async def _control(conn: Conn, caller: Admitted, worker_id: str, command: WorkerCommand) -> WorkerWanted:
     wanted = await steer_worker(conn, worker_id, command, actor=caller.name or None)
     return WorkerWanted.model_validate({"worker_id": worker_id, "wanted": wanted})

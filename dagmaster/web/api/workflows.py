@@ -18,7 +18,6 @@ from dagmaster.web.errors import documented
 from dagmaster.web.graph_view import workflow_edges, workflow_nodes
 from dagmaster.web.schedule_sync import sync_catalog
 from dagmaster.web.services import Conn, Given, Services
-from dagmaster.web.submission import warnings_for
 
 router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
 
@@ -63,7 +62,7 @@ async def get_workflow(workflow_id: str, services: Given, conn: Conn) -> Workflo
         inputs=input_schema(described(workflow, services.contracts)),
         nodes=workflow_nodes(workflow),
         edges=workflow_edges(workflow),
-        warnings=await warnings_for(services, conn, workflow),
+        warnings=await services.warnings_for(conn, workflow),
     )
 
 

@@ -9,10 +9,11 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dagmaster.authoring.preparation import tasks_of
+from dagmaster.service.fleet import KnownFleet
 from dagmaster.store.orchestrators import view_orchestrators
 from dagmaster.store.queues import list_queues, waiting_handlers
 from dagmaster.web.access import READERS
-from dagmaster.web.services import Conn, KnownFleet
+from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Page, Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)

@@ -14,7 +14,6 @@ from dagmaster.model.workflow import Workflow
 from dagmaster.store.jobs import get_job
 from dagmaster.web.access import SUBMITTERS, Caller, as_job_id, check_visible
 from dagmaster.web.services import Conn, Services
-from dagmaster.web.submission import warnings_for
 from dagmaster.web.ui.forms import Form, form_of
 from dagmaster.web.ui.pages import Page, Shown
 
@@ -72,7 +71,7 @@ async def show_submit(
         "wanted": wanted,
         "workflow": chosen,
         "job": job,
-        "warnings": await warnings_for(page.services, conn, chosen) if chosen else [],
+        "warnings": await page.services.warnings_for(conn, chosen) if chosen else [],
         "form": _form(page.services, chosen, job),
         "options": _options(job),
         "server": server_of(page),

@@ -153,7 +153,7 @@ def _current_hash(page: Page, workflow: Workflow) -> str | None:
     if workflow.workflow_id not in page.services.catalog.workflows:
         return None
     try:
-        return page.services.graph_of(workflow).workflow.content_hash
+        return page.services.definitions.graph_of(workflow).workflow.content_hash
     except (Conflict, Invalid):  # It is not active, or names a handler or a workflow that is not here.
         return None
 

@@ -1,0 +1,29 @@
+"""Coroutines and asynchronous generators that wait for no event loop, run to their end by whoever calls."""
+
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def complete(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Its result. Everything that it awaits blocks, as that of a `BlockingTransport` does."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a coroutine for a blocking transport has waited for an event loop")
+
+
+def iterate(generator: AsyncGenerator[T, None]) -> Iterator[T]:
+    try:
+        while True:
+            try:
+                item = complete(generator.asend(None))
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        complete(generator.aclose())

@@ -1,0 +1,129 @@
+"""Where a reader is in the event stream of a job; it is opened again after the last event if it is lost. No I/O."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import httpx
+from httpx_sse import ServerSentEvent
+from pydantic import ValidationError
+
+from dagmaster.client import calls
+from dagmaster.client.errors import ClientError, error_of, unreachable
+from dagmaster.errors import Unavailable
+from dagmaster.schemas.timeline import TimelineEntry
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+# A server that was there a moment ago is being restarted.
+PATIENCE_SECONDS = 600.0
+# The server sends something every 15 seconds at least.
+SILENCE_SECONDS = 45.0
+# With a limit of time the connection is looked after more often: a blocking read does not look at the clock.
+LISTEN_SECONDS = 5.0
+DROPPED = "dropped"  # what a reader who was too slow is told
+SHOWN = 200
+ENDINGS = frozenset({"job_completed", "job_failed", "job_cancelled"})
+
+
+def pauses() -> Iterator[float]:
+    """Longer and longer, and never the same for all clients."""
+    longest = FIRST_PAUSE_SECONDS
+    while True:
+        yield longest * random.uniform(0.5, 1.0)
+        longest = min(longest * 2, LONGEST_PAUSE_SECONDS)
+
+
+@dataclass(slots=True)
+class EventStream:
+    job_id: int | str
+    retries: int
+    after: str | None = None
+    deadline: float | None = None
+    has_news: bool = False
+    _lost: Exception | None = None
+    _failures: int = 0
+    _lost_at: float | None = None
+    _was_open: bool = False
+    _last_type: str = ""
+    _waits: Iterator[float] = field(default_factory=pauses)
+
+    # For whoever reads it.
+
+    def request(self, usual: httpx.Timeout) -> dict[str, Any]:
+        """The arguments of the request for another connection."""
+        self._lost, self.has_news = None, False
+        silence = SILENCE_SECONDS
+        if self.deadline is not None:
+            silence = max(min(LISTEN_SECONDS, self.deadline - monotonic()), 0.01)
+        return {
+            "method": "GET",
+            "url": calls.stream_path(self.job_id),
+            "headers": {"Last-Event-ID": self.after} if self.after is not None else {},
+            "timeout": httpx.Timeout(silence, connect=usual.connect),
+        }
+
+    def opened(self, response: httpx.Response) -> None:
+        """Raises what the server says instead of events; its body was read."""
+        if not response.is_success:
+            raise error_of(response)
+        if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+            raise ClientError(f"the answer is no stream of events but {response.headers.get('Content-Type')!r}")
+        self._was_open = True
+
+    def take(self, sent: ServerSentEvent) -> TimelineEntry:
+        if sent.event == DROPPED:
+            raise Unavailable(f"the server has ended the stream: {sent.data[:SHOWN]}")
+        try:
+            event = TimelineEntry.model_validate_json(sent.data)
+        except ValidationError as error:
+            raise ClientError(f"the stream of job {self.job_id} holds what is no event: {sent.data[:100]!r}") from error
+        # Events of different writers may come a little out of order.
+        self.after = max(self.after or "0", event.event_id, key=int)
+        self._last_type = event.event_type
+        self.has_news = True
+        self._lost_at, self._waits = None, pauses()
+        return event
+
+    def lose(self, error: Exception) -> None:
+        self._lost = error
+
+    # For whoever waits.
+
+    def is_late(self) -> bool:
+        return self.deadline is not None and monotonic() >= self.deadline
+
+    def pause_seconds(self) -> float:
+        """How long to wait before the next try."""
+        seconds = next(self._waits)
+        if self.deadline is not None:
+            seconds = max(min(seconds, self.deadline - monotonic()), 0.0)
+        return seconds
+
+    @property
+    def is_at_an_end(self) -> bool:
+        """Whether the last connection has ended with the job; raises when there is no more patience with a lost one.
+
+        A job that was tried again has several endings; at the last one the server hangs up.
+        """
+        if self._lost is not None:
+            self._check_patience(self._lost)
+            return False
+        return self._last_type in ENDINGS
+
+    @property
+    def was_lost(self) -> bool:
+        return self._lost is not None
+
+    def _check_patience(self, error: Exception) -> None:
+        """Raises when there is no more of it: little for a server that never answered."""
+        if not isinstance(error, httpx.TransportError | Unavailable):
+            raise error
+        self._failures += 1
+        self._lost_at = self._lost_at or monotonic()
+        is_enough = monotonic() - self._lost_at > PATIENCE_SECONDS if self._was_open else self._failures > self.retries
+        if is_enough and isinstance(error, httpx.TransportError):
+            raise unreachable(error.request.url, error) from error
+        if is_enough:
+            raise error

@@ -1,0 +1,149 @@
+"""What can be asked, as values, and the service that is asked: over the database or over HTTP."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nodes that have not started are skipped, running tasks are stopped."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing more is started; running tasks may end."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The end of a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """One node, or everything that failed."""
+
+    node_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Approve or reject what a node asks for."""
+
+    node_id: str
+    is_approved: bool
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Wakes the nodes that wait for it; if none does, it is kept for the first that will."""
+
+    name: str
+    data: Any = None
+
+
+JobChange = Cancel | Pause | Resume | Retry
+JobCommand = JobChange | Decide | Signal
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResult:
+    """`status` is that of the job, or of the node that was decided on.
+
+    `is_done` is false if the owner of the job has yet to act.
+    """
+
+    status: str
+    is_done: bool
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """`workflow` is the id of a workflow; whoever reads files takes their names too."""
+
+    workflow: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    priority: int = 0
+    submitted_by: str = ""
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
+    callback_url: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitResult:
+    """`is_new` is false for a job that was submitted before under the same key; `warnings` are for a new one."""
+
+    job_id: int
+    workflow_id: str
+    workflow_version: int
+    status: str
+    is_new: bool
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerResult:
+    schedule_id: str
+    job_id: int
+    scheduled_for: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRequest:
+    """From `start` on and before `end`; times without an offset are in the schedule's timezone."""
+
+    start: datetime
+    end: datetime
+    max_jobs: int = 1000
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillResult:
+    """Of all `times` in the range, `existing` had a job before; `left` are for another call."""
+
+    schedule_id: str
+    times: int
+    existing: int
+    submitted: int
+    left: int
+    first: datetime | None
+    last: datetime | None
+    job_ids: Sequence[int | str] = ()
+
+
+ScheduleCommand = Literal["pause", "resume"]
+WorkerCommand = Literal["drain", "stop", "resume"]
+
+
+class Service(Protocol):
+    """Over the database it is a `DatabaseService`, over HTTP an `HttpService` of the client."""
+
+    async def submit(self, request: SubmitRequest) -> SubmitResult: ...
+
+    async def control_job(self, job_id: int, command: JobCommand) -> ControlResult: ...
+
+    async def control_schedule(self, schedule_id: str, command: ScheduleCommand) -> Row:
+        """The schedule as it is now."""
+
+    async def trigger_schedule(self, schedule_id: str) -> TriggerResult: ...
+
+    async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult: ...
+
+    async def control_worker(self, worker_id: str, command: WorkerCommand) -> str:
+        """What is wanted of the worker now."""
+
+    async def clear_cache(self, handler: str | None) -> int:
+        """How many results were forgotten."""

@@ -1,0 +1,54 @@
+"""The service over the database."""
+
+from dataclasses import dataclass
+
+from dagmaster.errors import Invalid
+from dagmaster.service import job_control, schedules, submission
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.contract import (
+    BackfillRequest,
+    BackfillResult,
+    ControlResult,
+    JobCommand,
+    Row,
+    ScheduleCommand,
+    SubmitRequest,
+    SubmitResult,
+    TriggerResult,
+    WorkerCommand,
+)
+from dagmaster.service.definitions import Definitions
+from dagmaster.store.job_control import steer_worker
+from dagmaster.store.task_cache import clear_results
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseService:
+    """`definitions` are needed only to submit."""
+
+    context: ServiceContext
+    definitions: Definitions | None = None
+
+    async def submit(self, request: SubmitRequest) -> SubmitResult:
+        if self.definitions is None:
+            raise Invalid(f"no workflows are known here, and so not {request.workflow!r}")
+        return await submission.submit(self.context, self.definitions, request)
+
+    async def control_job(self, job_id: int, command: JobCommand) -> ControlResult:
+        return await job_control.control_job(self.context, job_id, command)
+
+    async def control_schedule(self, schedule_id: str, command: ScheduleCommand) -> Row:
+        return await schedules.control_schedule(self.context, schedule_id, command)
+
+    async def trigger_schedule(self, schedule_id: str) -> TriggerResult:
+        return await schedules.trigger_schedule(self.context, schedule_id)
+
+    async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult:
+        return await schedules.backfill_schedule(self.context, schedule_id, request)
+
+    async def control_worker(self, worker_id: str, command: WorkerCommand) -> str:
+        return await steer_worker(self.context.conn, worker_id, command, actor=self.context.actor)
+
+    async def clear_cache(self, handler: str | None) -> int:
+        context = self.context
+        return await clear_results(context.conn, handler, actor=context.actor, source_app=context.source_app)

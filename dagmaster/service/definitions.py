@@ -1,0 +1,56 @@
+"""Where submissions find workflows, and what is known of the handlers that these name."""
+
+from collections.abc import Sequence
+
+from dagmaster.authoring.preparation import Find, prepare
+from dagmaster.model.contracts import Contracts
+from dagmaster.model.graph import Graph
+from dagmaster.model.params import find_param_problems
+from dagmaster.model.problems import Problem
+from dagmaster.model.workflow import Workflow
+from dagmaster.settings import Settings
+
+KEEP_GRAPHS = 500
+
+
+class Definitions:
+    """`find` gives the workflow of a name, `find_called` those that it calls; both raise UnknownWorkflow."""
+
+    def __init__(self, settings: Settings, contracts: Contracts, find: Find, find_called: Find | None = None) -> None:
+        self.find, self._find_called = find, find_called or find
+        self._settings, self._contracts = settings, contracts
+        self._graphs: dict[str, Graph] = {}
+        self._refused: dict[str, Sequence[Problem]] = {}
+
+    @property
+    def contracts(self) -> Contracts:
+        return self._contracts
+
+    def learn(self, contracts: Contracts) -> None:
+        """Workers have registered other contracts."""
+        self._contracts = contracts
+        self.forget_graphs()
+        self._refused.clear()
+
+    def forget_graphs(self) -> None:
+        self._graphs.clear()
+
+    def graph_of(self, workflow: Workflow) -> Graph:
+        """Ready to be run; compiled once, unless it calls others, which may have changed."""
+        graph = self._graphs.get(workflow.content_hash)
+        if graph is None:
+            graph = prepare(workflow, self._settings, self._contracts, self._find_called)
+            if len(self._graphs) >= KEEP_GRAPHS:
+                self._graphs.clear()
+            if not graph.called:
+                self._graphs[workflow.content_hash] = graph
+        return graph
+
+    def refused_params(self, workflow: Workflow) -> Sequence[Problem]:
+        """What a worker with the known contracts would refuse; found once."""
+        refused = self._refused.get(workflow.content_hash)
+        if refused is None:
+            if len(self._refused) >= KEEP_GRAPHS:
+                self._refused.clear()
+            refused = self._refused[workflow.content_hash] = list(find_param_problems(workflow, self._contracts))
+        return refused

@@ -1,0 +1,30 @@
+"""Who is at work: whether jobs are decided, and which tasks some worker would take."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagmaster.store.connect import Connection
+from dagmaster.store.orchestrators import is_orchestrated
+from dagmaster.store.workers import list_workers
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFleet:
+    is_orchestrated: bool
+    workers: Sequence[Mapping[str, Any]]
+
+    def consumes(self, queue: str) -> bool:
+        return any(queue in worker["queues"] for worker in self.workers)
+
+    def takes(self, queue: str, handler: str) -> bool:
+        """Whether some worker would take such a task."""
+        return any(
+            queue in worker["queues"] and (worker["handlers"] is None or handler in worker["handlers"])
+            for worker in self.workers
+        )
+
+
+async def read_fleet(conn: Connection, *, threshold_seconds: float) -> KnownFleet:
+    workers = [worker for worker in await list_workers(conn) if worker["status"] == "active"]
+    return KnownFleet(await is_orchestrated(conn, threshold_seconds=threshold_seconds), workers)

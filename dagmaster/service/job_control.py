@@ -1,0 +1,90 @@
+"""What can be asked of a job: its owner is told, and is waited for."""
+
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.contract import (
+    Cancel,
+    ControlResult,
+    Decide,
+    JobChange,
+    JobCommand,
+    Pause,
+    Resume,
+    Retry,
+    Signal,
+)
+from dagmaster.store import job_control as requests
+from dagmaster.store import signals
+
+Row = Mapping[str, Any]
+
+
+async def control_job(context: ServiceContext, job_id: int, command: JobCommand) -> ControlResult:
+    """Raises UnknownJob, UnknownNode, JobEnded, and Conflict where the command makes no sense for the job as it is."""
+    match command:
+        case Signal():
+            return await _signal(context, job_id, command)
+        case Decide():
+            return await _decide(context, job_id, command)
+        case _:
+            return await _change(context, job_id, command)
+
+
+async def _signal(context: ServiceContext, job_id: int, signal: Signal) -> ControlResult:
+    """Whether a node waits for it is for the owner to see: there is nothing to wait for here."""
+    job = await signals.send_signal(context.conn, job_id, signal.name, data=signal.data, actor=context.actor)
+    context.wake()
+    return ControlResult(job["status"], is_done=False)
+
+
+async def _decide(context: ServiceContext, job_id: int, decision: Decide) -> ControlResult:
+    conn, node_id, approved = context.conn, decision.node_id, decision.is_approved
+    await signals.request_decision(
+        conn, job_id, node_id, approved=approved, actor=context.actor, comment=decision.comment
+    )
+    context.wake()
+    seconds = await context.patience_seconds()
+    status = await signals.until_decided(conn, job_id, node_id, approved=approved, seconds=seconds)
+    return ControlResult(status, is_done=status is not NodeStatus.RUNNING)
+
+
+async def _change(context: ServiceContext, job_id: int, command: JobChange) -> ControlResult:
+    before = await _request(context, job_id, command)
+    context.wake()
+    seconds = await context.patience_seconds()
+    now = await requests.until(context.conn, job_id, lambda job: _is_done(command, before, job), seconds=seconds)
+    return ControlResult(now["status"], _is_done(command, before, now), now["paused_at"] is not None)
+
+
+async def _request(context: ServiceContext, job_id: int, command: JobChange) -> Row:
+    """The job as it was."""
+    conn, actor = context.conn, context.actor
+    match command:
+        case Cancel(reason):
+            return await requests.request_cancel(conn, job_id, actor=actor, reason=reason)
+        case Pause(reason):
+            return await requests.request_pause(conn, job_id, actor=actor, reason=reason)
+        case Resume():
+            return await requests.request_resume(conn, job_id, actor=actor)
+        case Retry(node_id):
+            threshold = context.settings.orphan_threshold_seconds
+            return await requests.request_retry(conn, job_id, node_id, actor=actor, threshold_seconds=threshold)
+        case _:
+            assert_never(command)
+
+
+def _is_done(command: JobChange, before: Row, now: Row) -> bool:
+    match command:
+        case Cancel():
+            return now["status"] in JOB_TERMINAL
+        case Pause():
+            return now["paused_at"] is not None
+        case Resume():
+            return now["paused_at"] is None
+        case Retry():  # It may have failed again by the time it is looked at.
+            return bool(before["status"] != JobStatus.FAILED or now["version"] > before["version"])
+        case _:
+            assert_never(command)

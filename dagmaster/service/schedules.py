@@ -1,0 +1,111 @@
+"""Schedules: made what the workflows say, paused and resumed, and asked for jobs."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+
+from dagmaster.authoring.catalog import Catalog
+from dagmaster.authoring.preparation import prepare
+from dagmaster.errors import Conflict, DagmasterError
+from dagmaster.model.contracts import Contracts
+from dagmaster.model.graph import Graph
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.contract import BackfillRequest, BackfillResult, Row, ScheduleCommand, TriggerResult
+from dagmaster.settings import Settings
+from dagmaster.store import schedule_runs, schedules
+from dagmaster.store.schedules import Synced
+
+log = logging.getLogger(__name__)
+
+
+async def control_schedule(context: ServiceContext, schedule_id: str, command: ScheduleCommand) -> Row:
+    """The schedule as it is now. Raises UnknownSchedule."""
+    change = schedules.pause_schedule if command == "pause" else schedules.resume_schedule
+    return await change(context.conn, schedule_id, actor=context.actor, source_app=context.source_app)
+
+
+async def trigger_schedule(context: ServiceContext, schedule_id: str) -> TriggerResult:
+    """Start a job now, as the schedule would; it may be paused."""
+    submitted, scheduled_for = await schedule_runs.trigger(
+        context.conn,
+        schedule_id,
+        actor=context.actor,
+        threshold_seconds=context.settings.orphan_threshold_seconds,
+        source_app=context.source_app,
+    )
+    context.wake()
+    return TriggerResult(schedule_id, submitted.job_id, scheduled_for)
+
+
+async def backfill_schedule(context: ServiceContext, schedule_id: str, request: BackfillRequest) -> BackfillResult:
+    """Start the jobs of a range of time gone by that are not there yet, the oldest first."""
+    backfilled = await schedule_runs.backfill(
+        context.conn,
+        schedule_id,
+        request.start,
+        request.end,
+        most=request.max_jobs,
+        dry_run=request.dry_run,
+        actor=context.actor,
+        threshold_seconds=context.settings.orphan_threshold_seconds,
+        source_app=context.source_app,
+    )
+    context.wake()
+    return BackfillResult(schedule_id, **asdict(backfilled))
+
+
+async def sync_schedules(
+    context: ServiceContext, catalog: Catalog, contracts: Contracts, *, prune: bool, unread: Collection[str] = ()
+) -> Synced:
+    """Make the schedules what the workflows of the catalogue say; those of `unread` workflows stay as they are."""
+    if prune:
+        _check_prunable(catalog)
+    scheduled = find_scheduled(catalog, context.settings, contracts)
+    return await schedules.sync_schedules(
+        context.conn,
+        scheduled.graphs,
+        ended=scheduled.ended,
+        unready=[*scheduled.unready, *unread],
+        prune=prune,
+        actor=context.actor,
+        source_app=context.source_app,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """`ended` are workflows of the catalogue that are not started by themselves, or not any more.
+
+    `unready` are those of which nothing new can be said: their schedules stay as they are.
+    """
+
+    graphs: tuple[Graph, ...]
+    ended: tuple[str, ...]
+    unready: tuple[str, ...] = ()
+
+
+def find_scheduled(catalog: Catalog, settings: Settings, known: Contracts) -> Scheduled:
+    """What cannot be prepared is left as it is; the others must go on."""
+    graphs: list[Graph] = []
+    ended: list[str] = []
+    unready: list[str] = []
+    for name, workflow in sorted(catalog.workflows.items()):
+        if workflow.schedule is None or not workflow.is_active:
+            ended.append(name)
+            continue
+        try:
+            graphs.append(prepare(workflow, settings, known, catalog.get))
+        except DagmasterError as error:
+            log.warning("the schedule of workflow %s is not taken in: %s", name, error)
+            unready.append(name)
+    return Scheduled(tuple(graphs), tuple(ended), tuple(unready))
+
+
+def _check_prunable(catalog: Catalog) -> None:
+    """Raise Conflict where a file cannot be read: nobody knows whose schedule would be removed by mistake."""
+    broken = sorted(file for file, found in catalog.problems.items() if any(problem.is_error for problem in found))
+    if broken:
+        raise Conflict(
+            f"nothing is pruned while a workflow cannot be read, because its schedule would go with the others; mend "
+            f"or remove {', '.join(broken)}"
+        )

@@ -1,0 +1,101 @@
+"""From a request to a stored job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagmaster.authoring.contracts import check_params
+from dagmaster.authoring.preparation import tasks_of
+from dagmaster.model.contracts import Contracts
+from dagmaster.model.graph import Graph
+from dagmaster.model.inputs import check_inputs
+from dagmaster.model.problems import did_you_mean
+from dagmaster.model.states import JobStatus
+from dagmaster.model.workflow import Workflow
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.contract import SubmitRequest, SubmitResult
+from dagmaster.service.definitions import Definitions
+from dagmaster.service.fleet import KnownFleet
+from dagmaster.settings import Settings
+from dagmaster.store import submission
+from dagmaster.store.jobs import get_job_head
+from dagmaster.store.submission import NewJob, Submitted
+from dagmaster.tracing import current_trace_parent, describe, span
+from dagmaster.url_policy import check_url, policy_of
+
+
+def new_job(graph: Graph, inputs: Mapping[str, Any], settings: Settings, **options: Any) -> NewJob:
+    """A job of a graph that is ready to be run, its inputs checked; `options` are fields of NewJob."""
+    return NewJob(graph, check_inputs(graph.workflow, inputs), secret_key=settings.chosen_secret(), **options)
+
+
+async def store_job(context: ServiceContext, job: NewJob) -> Submitted:
+    submitted = await submission.submit(
+        context.conn,
+        job,
+        threshold_seconds=context.settings.orphan_threshold_seconds,
+        owner_id=context.owner_id,
+        source_app=context.source_app,
+        notifies=context.notifies,
+    )
+    context.wake()
+    return submitted
+
+
+async def submit(context: ServiceContext, definitions: Definitions, request: SubmitRequest) -> SubmitResult:
+    """Raises everything that is wrong with it before anything is stored."""
+    settings = context.settings
+    workflow = definitions.find(request.workflow)
+    if request.callback_url is not None:
+        policy = policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http)
+        check_url(request.callback_url, policy)
+    with span("submit_job", workflow_id=workflow.workflow_id) as traced:
+        job = new_job(
+            definitions.graph_of(workflow),
+            request.inputs,
+            settings,
+            priority=request.priority,
+            submitted_by=request.submitted_by,
+            correlation_id=request.correlation_id,
+            idempotency_key=request.idempotency_key,
+            callback_url=request.callback_url,
+            metadata=request.metadata,
+            trace_parent=current_trace_parent(),
+            actor=context.actor,
+        )
+        refused = await _refused_params(context, definitions, job.graph)
+        submitted = await store_job(context, job)
+        describe(traced, job_id=submitted.job_id, is_new=submitted.is_new)
+    if not submitted.is_new:
+        head = await get_job_head(context.conn, submitted.job_id)
+        return SubmitResult(submitted.job_id, head["workflow_id"], head["workflow_version"], head["status"], False)
+    warnings = (*refused, *idle_warnings(workflow, await context.fleet(), definitions.contracts))
+    version = workflow.version
+    return SubmitResult(submitted.job_id, workflow.workflow_id, version, JobStatus.PENDING, True, warnings)
+
+
+async def _refused_params(context: ServiceContext, definitions: Definitions, graph: Graph) -> list[str]:
+    """What some worker might refuse; raises InvalidWorkflow for what each of them would."""
+    workflows = [graph.workflow, *(called.workflow for called in graph.called)]
+    if not any(definitions.refused_params(workflow) for workflow in workflows):
+        return []
+    problems = await check_params(context.conn, graph, definitions.contracts, context.settings)
+    return [problem.message for problem in problems]
+
+
+def idle_warnings(workflow: Workflow, fleet: KnownFleet, contracts: Contracts) -> list[str]:
+    """Why nobody would run it now: the job is safe, but waits."""
+    if not fleet.is_orchestrated:
+        return ["no orchestrator is running; the job waits until one starts (`dagmaster orchestrator`)"]
+    return [
+        _idle_task(queue, handler, fleet, contracts)
+        for queue, handler in sorted(tasks_of(workflow))
+        if not fleet.takes(queue, handler)
+    ]
+
+
+def _idle_task(queue: str, handler: str, fleet: KnownFleet, contracts: Contracts) -> str:
+    if handler not in contracts:
+        return f"no worker has registered the handler {handler!r}{did_you_mean(handler, contracts)}"
+    if not fleet.consumes(queue):
+        return f"no worker takes tasks from queue {queue!r}; start one with `dagmaster worker --queues {queue}`"
+    return f"no worker of queue {queue!r} has the handler {handler!r}; its tasks wait for one that has it"

@@ -1,0 +1,176 @@
+"""The application layer itself: over the database, and through the same interface over HTTP."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+from fleet import fleet, graph, rows, single
+from web import web
+
+from dagmaster.client import AsyncClient
+from dagmaster.client.service import HttpService
+from dagmaster.errors import Conflict, Invalid, JobEnded, UnknownJob, UnknownSchedule, UnknownWorkflow
+from dagmaster.model.workflow import ApprovalNode, Workflow
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.contract import (
+    BackfillRequest,
+    Cancel,
+    Decide,
+    Pause,
+    Resume,
+    Retry,
+    Service,
+    Signal,
+    SubmitRequest,
+)
+from dagmaster.service.database import DatabaseService
+from dagmaster.service.definitions import Definitions
+from dagmaster.service.fleet import KnownFleet
+from dagmaster.service.submission import idle_warnings
+from dagmaster.settings import load_settings
+from dagmaster.store.connect import opened
+
+ASKS = graph({"ask": ApprovalNode(message="Go on?", next=("END",))}, "asks", start="ask")
+GRAPHS = {"single": single("echo"), "asks": ASKS}
+WORKFLOWS = {one.workflow.workflow_id: one.workflow for one in GRAPHS.values()}
+
+
+def find(name: str) -> Workflow:
+    if name not in WORKFLOWS:
+        raise UnknownWorkflow(f"no workflow is named {name!r}")
+    return WORKFLOWS[name]
+
+
+@asynccontextmanager
+async def over_the_database(dsn: str, *, runs: bool) -> AsyncIterator[Service]:
+    async with fleet(dsn) as crew, opened(dsn, application="test") as conn:
+        if runs:
+            owner = await crew.orchestrator()
+            await crew.worker(owner=owner)
+        settings = load_settings(database_url=dsn)
+        definitions = Definitions(settings, crew.known.contracts(), find)
+        yield DatabaseService(ServiceContext(conn, settings, actor="ada"), definitions)
+
+
+@asynccontextmanager
+async def over_http(dsn: str, *, runs: bool) -> AsyncIterator[Service]:
+    async with (
+        web(dsn, *GRAPHS.values(), runs=runs) as it,
+        it.real_server() as url,
+        AsyncClient(url) as client,
+    ):
+        yield HttpService(client)
+
+
+WAYS = pytest.mark.parametrize("way", [over_the_database, over_http])
+
+
+@WAYS
+async def test_a_job_is_submitted_once_under_its_key(dsn: str, way: type) -> None:
+    async with way(dsn, runs=False) as service:
+        request = SubmitRequest("single", priority=3, idempotency_key="k", correlation_id="c", submitted_by="ada")
+        first, second = await service.submit(request), await service.submit(request)
+    assert (first.is_new, second.is_new, second.job_id) == (True, False, first.job_id)
+    assert (first.workflow_id, first.workflow_version, first.status) == ("single", 1, "pending")
+    assert first.warnings == ("no orchestrator is running; the job waits until one starts (`dagmaster orchestrator`)",)
+    assert second.warnings == ()
+    [row] = await rows(dsn, "SELECT priority, correlation_id, submitted_by FROM dagapp.dag_jobs")
+    assert row == {"priority": 3, "correlation_id": "c", "submitted_by": "ada"}
+
+
+@WAYS
+async def test_what_cannot_be_run_is_not_stored(dsn: str, way: type) -> None:
+    async with way(dsn, runs=False) as service:
+        with pytest.raises(UnknownWorkflow):
+            await service.submit(SubmitRequest("nothing"))
+        with pytest.raises(Invalid):
+            await service.submit(SubmitRequest("single", {"unknown": 1}))
+        with pytest.raises(Invalid):
+            await service.submit(SubmitRequest("single", callback_url="ftp://somewhere"))
+    assert await rows(dsn, "SELECT 1 FROM dagapp.dag_jobs") == []
+
+
+@WAYS
+async def test_a_job_is_paused_resumed_and_cancelled_by_its_owner(dsn: str, way: type) -> None:
+    async with way(dsn, runs=True) as service:
+        job_id = (await service.submit(SubmitRequest("asks"))).job_id
+        paused = await service.control_job(job_id, Pause("lunch"))
+        assert (paused.is_done, paused.is_paused) == (True, True)
+        with pytest.raises(Conflict):
+            await service.control_job(job_id, Pause())
+        resumed = await service.control_job(job_id, Resume())
+        assert (resumed.is_done, resumed.is_paused) == (True, False)
+        cancelled = await service.control_job(job_id, Cancel("enough"))
+        assert (cancelled.status, cancelled.is_done) == ("cancelled", True)
+        with pytest.raises(JobEnded):
+            await service.control_job(job_id, Cancel())
+        with pytest.raises(JobEnded):
+            await service.control_job(job_id, Retry())
+
+
+@WAYS
+async def test_without_an_owner_nothing_is_waited_for(dsn: str, way: type) -> None:
+    async with way(dsn, runs=False) as service:
+        job_id = (await service.submit(SubmitRequest("asks"))).job_id
+        cancelled = await service.control_job(job_id, Cancel())
+        assert (cancelled.status, cancelled.is_done) == ("pending", False)
+        signalled = await service.control_job(job_id, Signal("go", {"rows": 17}))
+        assert (signalled.status, signalled.is_done) == ("pending", False)
+        with pytest.raises(UnknownJob):
+            await service.control_job(1, Pause())
+    kinds = await rows(dsn, "SELECT kind FROM dagapp.dag_mailbox WHERE kind IN ('cancel', 'signal') ORDER BY kind")
+    assert [row["kind"] for row in kinds] == ["cancel", "signal"]
+
+
+@WAYS
+@pytest.mark.parametrize(("is_approved", "status"), [(True, "completed"), (False, "failed")])
+async def test_a_decision_ends_the_node_that_asks(dsn: str, way: type, is_approved: bool, status: str) -> None:
+    async with way(dsn, runs=True) as service:
+        job_id = (await service.submit(SubmitRequest("asks"))).job_id
+        await _asked(service, job_id)
+        decided = await service.control_job(job_id, Decide("ask", is_approved, "because"))
+        assert (decided.status, decided.is_done) == (status, True)
+
+
+async def _asked(service: Service, job_id: int) -> None:
+    """A pause that is done, and its end, come after the start of the job: by then the node asks."""
+    await service.control_job(job_id, Pause())
+    await service.control_job(job_id, Resume())
+
+
+@WAYS
+async def test_a_schedule_that_there_is_not_is_said_so(dsn: str, way: type) -> None:
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    async with way(dsn, runs=False) as service:
+        with pytest.raises(UnknownSchedule):
+            await service.control_schedule("nightly", "pause")
+        with pytest.raises(UnknownSchedule):
+            await service.trigger_schedule("nightly")
+        with pytest.raises(UnknownSchedule):
+            await service.backfill_schedule("nightly", BackfillRequest(day, day))
+        assert await service.clear_cache(None) == 0
+
+
+async def test_without_definitions_nothing_can_be_submitted(dsn: str) -> None:
+    async with opened(dsn, application="test") as conn:
+        service = DatabaseService(ServiceContext(conn, load_settings(database_url=dsn)))
+        with pytest.raises(Invalid, match="no workflows are known here"):
+            await service.submit(SubmitRequest("single"))
+
+
+def test_why_nobody_would_run_a_job_is_said_in_one_way() -> None:
+    workflow = single("dig").workflow
+    contracts: dict[str, object] = {"dig": object()}
+    away, idle = KnownFleet(False, []), KnownFleet(True, [{"queues": ["other"], "handlers": None}])
+    unable = KnownFleet(True, [{"queues": ["q"], "handlers": ["echo"]}])
+    able = KnownFleet(True, [{"queues": ["q"], "handlers": None}])
+
+    def said(fleet: KnownFleet, known: dict[str, object] = contracts) -> str:
+        return "; ".join(idle_warnings(workflow, fleet, known))  # type: ignore[arg-type]
+
+    assert said(away).startswith("no orchestrator is running")
+    assert said(idle) == "no worker takes tasks from queue 'q'; start one with `dagmaster worker --queues q`"
+    assert said(unable) == "no worker of queue 'q' has the handler 'dig'; its tasks wait for one that has it"
+    assert said(idle, {"digs": object()}) == "no worker has registered the handler 'dig'; did you mean 'digs'?"
+    assert said(able) == ""
