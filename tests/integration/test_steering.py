@@ -214,6 +214,34 @@ async def test_the_time_for_which_a_job_was_paused_is_no_run_time(dsn: str) -> N
     assert job["idle_seconds"] == pytest.approx(event["event_data"]["paused_seconds"], abs=0.01)
 
 
+async def test_a_pause_that_outlasts_a_failure_is_counted_once(dsn: str) -> None:
+    begun, may_end, faulty = asyncio.Event(), asyncio.Event(), Faulty()
+
+    async def slow(ctx: HandlerContext) -> dict[str, Any]:
+        begun.set()
+        await may_end.wait()
+        return await faulty(ctx)
+
+    async with fleet(dsn, slow=slow) as running:
+        await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(graph({"work": task("slow", "END")}, start="work"))
+        await begun.wait()
+        await pause(running, job_id)
+        may_end.set()
+        await running.ended(job_id)
+        times = ("started_at", "paused_at", "completed_at")
+        earlier = ", ".join(f"{name} = {name} - interval '1 day'" for name in times)
+        await rows(dsn, f"UPDATE dagapp.dag_jobs SET {earlier} WHERE job_id = %s", job_id)
+        faulty.is_mended = True
+        await retry_job(running, job_id)
+        await reopened(running, job_id)
+        await resume(running, job_id)
+        [job] = await running.completed(job_id)
+    day = timedelta(days=1).total_seconds()
+    assert day <= job["idle_seconds"] < day + 3600
+
+
 async def test_a_reopened_job_may_fail_again_with_all_its_retries(dsn: str) -> None:
     async with fleet(dsn) as running:
         await running.orchestrator()

@@ -45,7 +45,8 @@ SET status = r.status, started_at = r.started_at, completed_at = r.completed_at,
     ) END,
     paused_at = r.paused_at, paused_by = r.paused_by, resumed_at = r.resumed_at,
     idle_seconds = j.idle_seconds + CASE
-        WHEN r.reopened THEN greatest(extract(epoch FROM clock_timestamp() - j.completed_at), 0)
+        -- A pause that goes on is counted when it ends.
+        WHEN r.reopened AND j.paused_at IS NULL THEN greatest(extract(epoch FROM clock_timestamp() - j.completed_at), 0)
         WHEN j.paused_at IS NOT NULL AND r.paused_at IS NULL AND j.started_at IS NOT NULL
             THEN greatest(extract(epoch FROM r.resumed_at - j.paused_at), 0)
         ELSE 0 END,
