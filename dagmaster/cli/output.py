@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
 
+from dagmaster.model.durations import write_duration
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -129,15 +130,7 @@ def _shortened(value: Any) -> Any:
 
 
 def in_seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
+    return "" if seconds is None else write_duration(seconds)
 
 
 def between(start: datetime | None, end: datetime | None) -> float | None:

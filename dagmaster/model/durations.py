@@ -15,3 +15,14 @@ def read_duration(text: str) -> float:
     if not written or found is None:
         raise ValueError(f"{text[:MAX_DURATION_CHARS]!r} is no duration; such as 90s, 15m, 1h30m or 2d")
     return sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS, strict=True) if part)
+
+
+def write_duration(seconds: float) -> str:
+    """`4.2 s`, `3 min 05 s`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dagmaster.errors import Invalid
+from dagmaster.model.durations import write_duration
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import EVENT_ALIASES
 
@@ -107,14 +108,4 @@ def _ending(event: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
 
 
 def _milliseconds(duration: int) -> str:
-    return f"{duration} ms" if duration < 1000 else _seconds(duration / 1000)
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
+    return f"{duration} ms" if duration < 1000 else write_duration(duration / 1000)
