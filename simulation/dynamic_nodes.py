@@ -39,15 +39,16 @@ class _Draft:
 
 def random_additions(blueprint: Blueprint, items: Mapping[str, list[Any]], rng: Random) -> dict[str, Addition]:
     """By the node that adds; some of the added nodes add some themselves."""
-    found: dict[str, Addition] = {}
+    additions: dict[str, Addition] = {}
     for adder, siblings in _adders(blueprint, items):
-        if rng.random() < CHANCE:
-            draft = _draft(adder, [*_main(blueprint), *siblings], rng)
-            found[adder] = _addition(draft, rng, gives=_may_give(adder, blueprint))
-            for node in draft.nodes:
-                if node.type == "task" and rng.random() < NESTED:
-                    found[node.node_id] = _addition(_draft(node.node_id, _main(blueprint), rng), rng)
-    return found
+        if rng.random() >= CHANCE:
+            continue
+        draft = _draft(adder, [*_main(blueprint), *siblings], rng)
+        additions[adder] = _addition(draft, rng, gives=_may_give(adder, blueprint))
+        for node in draft.nodes:
+            if node.type == "task" and rng.random() < NESTED:
+                additions[node.node_id] = _addition(_draft(node.node_id, _main(blueprint), rng), rng)
+    return additions
 
 
 def _adders(blueprint: Blueprint, items: Mapping[str, list[Any]]) -> Iterator[tuple[str, list[str]]]:
