@@ -1,4 +1,4 @@
-"""What can go wrong, by kind. The docstring of each is its default message."""
+"""The exceptions of dagmaster. The docstring of each is its default message."""
 
 
 class DagmasterError(Exception):
@@ -9,11 +9,11 @@ class DagmasterError(Exception):
 
 
 class NotFound(DagmasterError):
-    """There is no such thing."""
+    """It does not exist."""
 
 
 class Conflict(DagmasterError):
-    """The present state does not allow this."""
+    """The current state does not allow this."""
 
 
 class Invalid(DagmasterError):
@@ -21,11 +21,11 @@ class Invalid(DagmasterError):
 
 
 class Unavailable(DagmasterError):
-    """Something that is needed is not reachable."""
+    """A required service is not available."""
 
 
 class MissingQueue(Unavailable):
-    """Nothing says which queue a task goes to."""
+    """A task has no queue."""
 
 
 class UnknownWorkflow(NotFound):
@@ -41,7 +41,7 @@ class UnknownHandler(NotFound):
 
 
 class UnknownNode(NotFound):
-    """The job has no node of this id."""
+    """The job has no node with this id."""
 
 
 class UnknownTask(NotFound):
@@ -57,7 +57,7 @@ class UnknownSchedule(NotFound):
 
 
 class UnknownKey(NotFound):
-    """There is no such API key."""
+    """No API key has this id or name."""
 
 
 class UnknownCommand(NotFound):
@@ -69,31 +69,31 @@ class Unauthorized(DagmasterError):
 
 
 class Forbidden(DagmasterError):
-    """This API key may not do that."""
+    """The role of this API key does not allow that."""
 
 
 class TooLarge(DagmasterError):
-    """That is more than is allowed."""
+    """The request is too large."""
 
 
 class WorkerGone(DagmasterError):
-    """The worker has left or was given up; it has to register anew."""
+    """The worker has left or was declared lost; it must register again."""
 
 
 class TaskOver(Conflict):
-    """The attempt has ended: it was reported before, withdrawn, or another one has begun."""
+    """The attempt has ended: it was already reported, was revoked, or another attempt has started."""
 
 
 class IdempotencyConflict(Conflict):
-    """The idempotency key was used before with other content."""
+    """The idempotency key was already used with different content."""
 
 
 class JobEnded(Conflict):
-    """The job has ended already."""
+    """The job has already ended."""
 
 
 class InvalidInputs(Invalid):
-    """The inputs do not fit the workflow."""
+    """The inputs do not match the workflow."""
 
 
 class ExpressionFailed(Invalid):
@@ -101,7 +101,7 @@ class ExpressionFailed(Invalid):
 
 
 class ValuesTooLarge(ExpressionFailed):
-    """The values are larger than can be gathered."""
+    """The values are too large to be combined."""
 
 
 class IllegalMove(Conflict):
@@ -113,11 +113,11 @@ class DatabaseUnavailable(Unavailable):
 
 
 class TooManyConnections(DatabaseUnavailable):
-    """The database has no connection left."""
+    """The database has no free connection."""
 
 
 class SchemaMissing(Unavailable):
-    """The database has no dagmaster schema, or an old one; run `dagmaster migrate`."""
+    """The database has no dagmaster schema, or an outdated one; run `dagmaster migrate`."""
 
 
 class EmbeddedServerFailed(Unavailable):
@@ -125,4 +125,4 @@ class EmbeddedServerFailed(Unavailable):
 
 
 class Misconfigured(DagmasterError):
-    """A setting is missing or wrong."""
+    """A setting is missing or invalid."""

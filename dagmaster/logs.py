@@ -1,4 +1,4 @@
-"""What processes say about themselves: lines on stderr, for people or for machines."""
+"""The logs of processes: lines on stderr, as text or as JSON."""
 
 import logging
 import sys
@@ -29,7 +29,7 @@ _ids: ContextVar[Mapping[str, object]] = ContextVar("ids", default=MappingProxyT
 
 
 class about:  # noqa: N801 - it reads as a statement: `with about(job_id=job_id):`
-    """Every line that is written inside, also by a handler's thread, carries these ids."""
+    """Adds these ids to every line logged inside, also by a handler's thread."""
 
     __slots__ = ("_given", "_token")
 
@@ -44,12 +44,12 @@ class about:  # noqa: N801 - it reads as a statement: `with about(job_id=job_id)
 
 
 def remember(**ids: object) -> None:
-    """The same for all that this asyncio task still does."""
+    """The same for the rest of this asyncio task."""
     _ids.set({**_ids.get(), **ids})
 
 
 def clean(text: str) -> str:
-    """Without what looks like a secret, and without those that the present task is known to have."""
+    """The text without anything that looks like a secret, and without the known secrets of the current task."""
     mask = task_mask.get()
     return redact_text(mask(text) if mask is not None else text)
 

@@ -31,7 +31,7 @@ from dagmaster.errors import Misconfigured
 PREFIX = "DAGMASTER_"
 SECRETS = {"database_url", "postgres_password", "api_key", "secret_key"}
 
-# Names without the prefix that are accepted too, the first found wins (C-59).
+# Aliases without the prefix; the first one that is set wins.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "database_url": ("DATABASE_URL",),
     "postgres_host": ("POSTGRES_HOST",),
@@ -76,7 +76,7 @@ Lowercase = BeforeValidator(_lower)
 
 
 class Settings(BaseSettings):
-    """What can be set; each name in upper case with the prefix DAGMASTER_ is its environment variable."""
+    """All settings. The environment variable of each is its name in uppercase with the prefix DAGMASTER_."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     orphan_threshold_seconds: Seconds = 120
     orphan_scan_interval_seconds: Seconds = 60
     worker_heartbeat_interval_seconds: Seconds = 30
-    worker_lost_after_seconds: Seconds = 55  # and so every loss is seen within a minute (RT-09)
+    worker_lost_after_seconds: Seconds = 55  # so that every loss is detected within a minute
     zombie_after_seconds: Seconds = 86_400
 
     default_task_timeout_seconds: Seconds = 3600
@@ -165,7 +165,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # Not the library's own sources: they forget where a value was found, and refuse foreign names in `.env`.
+        # Not the library's own sources: they forget where a value came from, and reject unrelated names in `.env`.
         return init_settings, *(InitSettingsSource(settings_cls, place.values) for place in _places())
 
     @field_validator("database_url")
@@ -211,25 +211,25 @@ class Settings(BaseSettings):
         return url.rstrip("/") if url else None
 
     def database_dsn(self) -> str | None:
-        """The address of the database with its password; None means the embedded server."""
+        """The URL of the database with its password; None means the embedded server."""
         return self.database_url.get_secret_value() if self.database_url else None
 
     def chosen_secret(self) -> bytes | None:
-        """What the fleet's secrets are made from; None lets it make its own."""
+        """The secret that the fleet's keys are derived from; None if the fleet generates its own."""
         return self.secret_key.get_secret_value().encode() if self.secret_key else None
 
     def template_env(self) -> dict[str, str]:
-        """What `{{ env.NAME }}` may see: the variables with the prefix, which is left off."""
+        """The variables that `{{ env.NAME }}` can read: those with the prefix, without the prefix."""
         prefix = self.template_env_prefix
         return {name.removeprefix(prefix): value for name, value in os.environ.items() if name.startswith(prefix)}
 
 
 def _compose_url(parts: Mapping[str, Any]) -> SecretStr | None:
     host, password = parts.get("postgres_host"), parts.get("postgres_password")
-    given = [name for name in ("port", "db", "user", "password") if parts.get(f"postgres_{name}")]
-    if host is None and given:
-        # Running on the embedded server instead would look like lost data.
-        raise ValueError(f"is missing, and so is POSTGRES_HOST, although POSTGRES_{given[0].upper()} is given")
+    other_parts = [name for name in ("port", "db", "user", "password") if parts.get(f"postgres_{name}")]
+    if host is None and other_parts:
+        # Running on the embedded server instead would look like data loss.
+        raise ValueError(f"or POSTGRES_HOST must be set, because POSTGRES_{other_parts[0].upper()} is set")
     if host is None:
         return None
     login = quote(parts.get("postgres_user") or "", safe="")
@@ -242,7 +242,7 @@ def _compose_url(parts: Mapping[str, Any]) -> SecretStr | None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Values found in one place by setting, and what each setting is called there."""
+    """The values from one source by setting, and the name of each setting in that source."""
 
     title: str
     values: dict[str, Any]
@@ -250,7 +250,7 @@ class _Place:
 
 
 def _places() -> Iterator[_Place]:
-    """Where settings are looked for, the strongest first."""
+    """The sources of settings, highest precedence first."""
     yield _variables("environment", os.environ)
     yield _variables(".env", dotenv_values(stream=StringIO(_read(Path(".env")))))
     toml = Path("dagmaster.toml")
@@ -265,7 +265,7 @@ def _variables(title: str, variables: Mapping[str, str | None]) -> _Place:
     names: dict[str, str] = {}
     for setting in Settings.model_fields:
         for name in (PREFIX + setting.upper(), *ALIASES.get(setting, ())):
-            if variables.get(name):  # empty is not set: compose files pass on what they do not have
+            if variables.get(name):  # an empty value is unset: compose files pass on variables that they do not have
                 names.setdefault(setting, name)
     return _Place(title, {setting: variables[name] for setting, name in names.items()}, names)
 

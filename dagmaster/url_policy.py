@@ -1,4 +1,4 @@
-"""Calls to addresses that strangers have chosen: where they may lead."""
+"""The URLs that callbacks may call, although strangers chose them."""
 
 import asyncio
 import ipaddress
@@ -19,19 +19,19 @@ PORTS: Final = {"https": 443, "http": 80}
 MAX_URL_CHARS: Final = 2048
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
-# Python's verdict on it differs between versions, and whoever relays it can send it anywhere.
+# Python versions disagree about 6to4 addresses, and a relay can forward them anywhere.
 _SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _RELAYS: Final = ipaddress.IPv4Network("192.88.99.0/24")
 
 
 class Refused(Invalid):
-    """This address may not be called."""
+    """This URL is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is allowed beyond public addresses over https: hosts, addresses and networks of one's own."""
+    """The hosts, addresses and networks that are allowed in addition to public addresses over https."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
@@ -46,7 +46,7 @@ class Policy:
 
 
 def policy_of(allowed: Iterable[str], *, allow_http: bool = False) -> Policy:
-    """`allowed` are names of hosts, addresses, and networks such as 10.1.0.0/16."""
+    """`allowed` lists host names, addresses, and networks such as 10.1.0.0/16."""
     hosts, networks = set(), []
     for name in allowed:
         plain = name.strip().strip("[]").rstrip(".").lower()
@@ -55,7 +55,7 @@ def policy_of(allowed: Iterable[str], *, allow_http: bool = False) -> Policy:
         except ValueError:
             if not _HOST.fullmatch(plain):
                 raise Misconfigured(
-                    f"{name!r} cannot be allowed for callbacks: give a host, an address or a network (10.1.0.0/16)"
+                    f"{name!r} cannot be allowed for callbacks: use a host, an address or a network (10.1.0.0/16)"
                 ) from None
             hosts.add(plain)
     return Policy(frozenset(hosts), tuple(networks), allow_http)
@@ -63,7 +63,7 @@ def policy_of(allowed: Iterable[str], *, allow_http: bool = False) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a call goes: the address is fixed, whatever the name stands for a moment later."""
+    """The destination of a call. Its address is fixed, even if the name resolves differently later."""
 
     scheme: str
     host: str
@@ -82,14 +82,14 @@ class Target:
 
 
 def check_url(url: str, policy: Policy) -> tuple[str, int]:
-    """Raise Refused for what can be refused without asking for the name's address; the host and the port."""
+    """The host and port; raises Refused for URLs that can be rejected without resolving the name."""
     parts = _split(url)
     if "@" in parts.netloc:
-        raise Refused("the callback's address must not contain a user or a password")
+        raise Refused("the callback URL must not contain a user or a password")
     host, port = _host(parts), _port(parts)
     trusted = policy.trusts_host(host)
     if parts.scheme != "https" and not (policy.allow_http or trusted):
-        raise Refused(f"the callback's address must begin with https://, not {parts.scheme}://")
+        raise Refused(f"the callback URL must begin with https://, not {parts.scheme}://")
     address = read_address(host)
     if not trusted and (host == "localhost" or host.endswith(".localhost")):
         raise Refused(f"callbacks to {host} are not allowed")
@@ -100,16 +100,16 @@ def check_url(url: str, policy: Policy) -> tuple[str, int]:
 
 def _split(url: str) -> SplitResult:
     if len(url) > MAX_URL_CHARS:
-        raise Refused(f"the callback's address may have {MAX_URL_CHARS} characters, not {len(url)}")
-    # A backslash or a control character is where two readers of one address begin to differ.
+        raise Refused(f"the callback URL may have at most {MAX_URL_CHARS} characters, not {len(url)}")
+    # URL parsers disagree about backslashes and control characters.
     if not url.isprintable() or " " in url or "\\" in url:
-        raise Refused("the callback's address contains a space, a backslash or a control character")
+        raise Refused("the callback URL contains a space, a backslash or a control character")
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise Refused("the callback's address is not a URL") from error
+        raise Refused("the callback URL is not valid") from error
     if parts.scheme not in PORTS:
-        raise Refused("the callback's address must begin with https://")
+        raise Refused("the callback URL must begin with https://")
     return parts
 
 
@@ -120,7 +120,7 @@ def _host(parts: SplitResult) -> str:
     except UnicodeError:
         plain = ""
     if not plain or (read_address(plain) is None and not _HOST.fullmatch(plain)):
-        raise Refused("the callback's address names no valid host")
+        raise Refused("the callback URL has no valid host")
     return plain
 
 
@@ -130,12 +130,12 @@ def _port(parts: SplitResult) -> int:
     except ValueError:
         port = 0
     if port == 0:
-        raise Refused("the callback's port should be from 1 to 65535")
+        raise Refused("the port of the callback URL must be between 1 and 65535")
     return port or PORTS[parts.scheme]
 
 
 def read_address(host: str) -> Address | None:
-    """What a literal stands for, in all the forms that the system's resolver takes: 127.1, 0x7f.1, 2130706433."""
+    """The address of a literal, in all forms that the system's resolver accepts: 127.1, 0x7f.1, 2130706433."""
     try:
         return None if "%" in host else ipaddress.ip_address(host)
     except ValueError:
@@ -147,7 +147,7 @@ def read_address(host: str) -> Address | None:
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is somebody on the open internet, also where one address is wrapped in another."""
+    """Whether the address is on the public internet, even if it is embedded in another address."""
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not address.is_multicast and not address.is_reserved and address not in _RELAYS
     if address.ipv4_mapped is not None:
@@ -156,27 +156,27 @@ def is_public(address: Address) -> bool:
         return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     if address not in _GLOBAL_V6 or address in _SIX_TO_FOUR or not address.is_global:
         return False
-    return all(is_public(one) for one in address.teredo or ())
+    return all(is_public(embedded) for embedded in address.teredo or ())
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
+    answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in answers]
 
 
 async def resolve(url: str, policy: Policy, look_up: Resolver = look_up) -> Target:
-    """Ask once, and refuse if only one of the answers is not allowed. Raises OSError for an unknown name."""
+    """Resolve once, and reject if any of the addresses is not allowed. Raises OSError for an unknown name."""
     host, port = check_url(url, policy)
     parts = urlsplit(url)
     literal = read_address(host)
-    found = [literal] if literal else [ipaddress.ip_address(text) for text in await look_up(host, port)]
-    if not found:
+    addresses = [literal] if literal else [ipaddress.ip_address(text) for text in await look_up(host, port)]
+    if not addresses:
         raise OSError(f"no address is known for {host}")
-    for address in found:
+    for address in addresses:
         if not (policy.trusts_host(host) or policy.trusts_address(address) or is_public(address)):
-            raise Refused(f"callbacks to {host} are not allowed: it leads to {address}")
+            raise Refused(f"callbacks to {host} are not allowed: it resolves to {address}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(parts.scheme, host, port, found[0], path)
+    return Target(parts.scheme, host, port, addresses[0], path)
 
 
 def _bracketed(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The workflows that can be started: the files of a folder, and those that Python code registered."""
+"""The workflows that can be submitted: the files of a folder, and those registered in Python."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ class Catalog:
         if self._folder is None or not (self._must_exist or self._folder.is_dir()):
             return []
         if not self._folder.is_dir():
-            raise Misconfigured(f"the folder of workflows {str(self._folder)!r} does not exist")
+            raise Misconfigured(f"the workflows folder {str(self._folder)!r} does not exist")
         found = (path for path in self._folder.iterdir() if path.suffix in _SUFFIXES and path.name[0] != ".")
         return sorted(path for path in found if path.is_file())
 
@@ -121,7 +121,9 @@ class Catalog:
         for path, file in self._files.items():
             found = file.problems
             if file.workflow and (first := sources.get(file.workflow.workflow_id)):
-                message = f"the workflow_id {file.workflow.workflow_id!r} is taken by {first}; this file is not used"
+                message = (
+                    f"the workflow_id {file.workflow.workflow_id!r} is already used by {first}; this file is ignored"
+                )
                 found = (*found, Problem(message, ("workflow_id",), str(path)))
             elif file.workflow:
                 workflows[file.workflow.workflow_id] = file.workflow

@@ -1,4 +1,4 @@
-"""The three ways to write a conditional (ruling C-48), read into ordered branches."""
+"""Read the three notations of a conditional into ordered branches."""
 
 import re
 from typing import Any, Final
@@ -63,7 +63,9 @@ def _read_targets(node_id: str, fields: Fields, notes: Notes) -> dict[bool, Loca
     if branches is None:
         return targets
     if targets:
-        notes.report(f"node {node_id!r} has 'on_true' or 'on_false' and 'branches': choose one", branches.mark)
+        notes.report(
+            f"node {node_id!r} has 'on_true' or 'on_false' as well as 'branches'; use only one notation", branches.mark
+        )
     if not isinstance(branches.value, dict):
         notes.has_lost_links = True
         if not branches.is_broken:

@@ -1,4 +1,4 @@
-"""The contracts of handlers, for whoever submits, validates or shows workflows: all of them learn of them here."""
+"""The contracts of handlers, for submission, validation and display of workflows."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,12 +16,12 @@ from dagmaster.store.handlers import list_contracts, uniform_handlers
 
 
 async def known_contracts(conn: Connection, registry: Registry) -> Contracts:
-    """What workers have registered counts before what is loaded here: so a job is the same from everywhere."""
+    """Contracts registered by workers take precedence over handlers loaded here, so that submitters all agree."""
     return {**registry.contracts(), **await list_contracts(conn)}
 
 
 def open_rules(contracts: Contracts, settings: Settings) -> QueueRules:
-    """For submission: a handler that nobody has registered yet may come with a worker."""
+    """For submission: an unknown handler is allowed, because a worker may register it later."""
     return QueueRules(queues_by_handler(contracts), default_queue(settings), is_open=True, contracts=contracts)
 
 

@@ -1,4 +1,4 @@
-"""Every way to write a node, read into the one form of the model."""
+"""Read every notation of a node into the form of the model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -184,7 +184,7 @@ class _NodeReader:
         meant = None if text == "fan_out_target" else find_close(text, _CLASSES)
         hint = f"did you mean {meant!r}?" if meant else f"types are {', '.join(_CLASSES)}"
         if text == "fan_out_target":
-            hint = "it was withdrawn, write the task under 'task:' in the fan_out"
+            hint = "it is not supported; write the task under 'task:' in the fan_out"
         self._notes.report(f"unknown type {text!r} of {self._what}; {hint}", fields["type"].mark)
         return meant or self._guess_type(fields, is_reported=True)
 
@@ -292,7 +292,7 @@ class _NodeReader:
         if located is None or located.value is None:
             return self._retries(retries, path) if retries is not None and retries.value is not None else {}
         if retries is not None:
-            self._notes.report(f"{self._what} has 'retry' and 'retries': write the number into 'retry'", retries.mark)
+            self._notes.report(f"{self._what} has both 'retry' and 'retries'; put 'retries' into 'retry'", retries.mark)
         self._notes.place((*path, "retry"), located)
         parts = read_fields(located, ("retries", *RetryPolicy.model_fields), f"'retry' of {self._what}", self._notes)
         retry = {key: part.plain for key, part in parts.items()}
@@ -326,7 +326,7 @@ class _NodeReader:
     def _fan_out(self, fields: Fields) -> dict[str, Any]:
         source = fields.get("source")
         if is_missing(source):
-            self._notes.report(f"the fan_out {self._node_id!r} needs a 'source', the list to work through", self._mark)
+            self._notes.report(f"the fan_out {self._node_id!r} needs a 'source': the list to process", self._mark)
         elif source is not None:
             self._notes.place((*self._path, "source"), source)
         return {
@@ -353,7 +353,7 @@ class _NodeReader:
         return self._inherit(fields, self._task(parts, (*self._path, "task"), what, mark))
 
     def _inherit(self, fields: Fields, task: dict[str, Any]) -> dict[str, Any]:
-        """A queue given on the fan-out itself goes first (ruling C-16)."""
+        """The queue of the fan-out takes precedence over that of its task."""
         queue = read_text(fields.get("queue"), f"the queue of {self._what}", self._notes)
         return {**self._plain(fields, self._path, "timeout_seconds"), **task, "queue": queue or task.get("queue")}
 

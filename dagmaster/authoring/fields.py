@@ -75,7 +75,7 @@ def read_fields(located: Located, known: Collection[str], what: str, notes: Note
 
 
 def is_missing(located: Located | None) -> bool:
-    """Not given, or empty. What was given but could not be read has been reported already."""
+    """Missing or empty. A value that could not be read was already reported."""
     return located is None or (located.value in (None, "") and not located.is_broken)
 
 
@@ -84,7 +84,7 @@ def read_text(located: Located | None, what: str, notes: Notes) -> str | None:
     if located is None or located.value is None:
         return None
     if isinstance(located.value, dict | list):
-        notes.report(f"{what} must be a text", located.mark)
+        notes.report(f"{what} must be a string", located.mark)
         return None
     return located.text
 

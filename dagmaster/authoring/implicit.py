@@ -1,4 +1,4 @@
-"""What authors may leave out: the start node, the end node (ruling C-46), and the queues (ruling C-16)."""
+"""Add what authors may leave out: the start node, the end node, and the queues."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -47,15 +47,15 @@ class QueueRules:
 
 
 def default_queue(settings: Settings) -> str | None:
-    """Where tasks go that name no queue. Nobody chooses it for a server that others use (ruling C-16)."""
+    """The queue of tasks that name none. A shared server has none unless it is set."""
     return settings.worker_queue if settings.database_dsn() else own_queue(settings)
 
 
 def own_queue(settings: Settings) -> str:
-    """The same for all that runs in one process or on one data folder: there it need not be set."""
+    """The same with a fallback, for everything that runs in one process or on one data folder."""
     if settings.worker_queue:
         return settings.worker_queue
-    log.info("tasks that name no queue go to %r; DAGMASTER_WORKER_QUEUE changes that", DEFAULT_QUEUE)
+    log.info("tasks without a queue use the queue %r; set DAGMASTER_WORKER_QUEUE to change it", DEFAULT_QUEUE)
     return DEFAULT_QUEUE
 
 
@@ -88,9 +88,9 @@ def alias_ends(drafts: dict[str, Draft]) -> None:
 
 
 def add_ends(nodes: Mapping[str, Node], heads: Collection[str] = ()) -> dict[str, Node]:
-    """The nodes with a start before those that nothing leads to, and an end behind those that lead to nothing.
+    """The nodes with a start before those without predecessors, and an end after those without successors.
 
-    The chains behind `heads` run last, and have neither.
+    Chains that start at `heads` run last, and have neither.
     """
     complete = dict(nodes)
     chained = _chained(nodes, heads)

@@ -58,7 +58,7 @@ def read_yaml(text: str, file: str | None) -> tuple[Located, list[Problem]]:
     except yaml.YAMLError as error:
         raise InvalidWorkflow([_explain(error, text, file)]) from None
     except UnicodeEncodeError as error:
-        raise InvalidWorkflow([Problem(f"the text cannot be encoded: {error.reason}", file=file)]) from None
+        raise InvalidWorkflow([Problem(f"the file cannot be encoded: {error.reason}", file=file)]) from None
     if root is None:
         raise InvalidWorkflow([Problem("the file is empty", file=file, line=1, column=1)])
     reader = _Reader(file)
@@ -76,7 +76,7 @@ _BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_BASE):  # type: ignore[misc]
-    """Dates stay texts: JSON has none."""
+    """Dates stay strings: JSON has no dates."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -160,7 +160,7 @@ class _Reader:
         wrong = [key for key, _ in node.value if not isinstance(key, yaml.ScalarNode)]
         for key in wrong[:1]:
             hint = _QUOTE_HINT if isinstance(key, yaml.MappingNode) else ""
-            self._report(f"a key must be a text{hint}", key)
+            self._report(f"a key must be a string{hint}", key)
         return not wrong and self._has_tag(node, "map")
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[tuple[str, Mark, yaml.Node]]:
@@ -244,8 +244,8 @@ def _find_fault(value: Any) -> str | None:
         case int() if abs(value) > MAX_INTEGER:
             return "is too large a number"
         case float() if not math.isfinite(value):
-            return "is not a number that JSON knows"
+            return "is not a number that JSON supports"
         case str() if _NOT_STORABLE.search(value):
-            return "holds a character that cannot be stored"
+            return "contains a character that cannot be stored"
         case _:
             return None

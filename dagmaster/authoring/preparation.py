@@ -1,4 +1,4 @@
-"""From a workflow to a graph that can be run: what it leaves open is settled for the life of the job."""
+"""Prepare a workflow for submission: fill in all defaults for the lifetime of the job, and compile the graph."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -45,7 +45,7 @@ class _Preparing:
             raise Invalid(f"workflows cannot call each other in a circle: {circle}")
         if name not in self._called:
             if self._find is None:
-                raise Invalid(f"node {node_id!r} calls the workflow {name!r}, and no other workflows are known here")
+                raise Invalid(f"node {node_id!r} calls the workflow {name!r}, but no other workflows are loaded here")
             try:
                 self._called[name] = self.prepare(self._find(name), path)
             except (UnknownWorkflow, Conflict) as error:
@@ -58,7 +58,7 @@ def _settle(workflow: Workflow, settings: Settings, known: Contracts) -> Graph:
         raise Conflict(f"workflow {workflow.workflow_id!r} is not active (is_active: false)")
     if len(workflow.nodes) > settings.max_nodes:
         raise Invalid(
-            f"workflow {workflow.workflow_id!r} has {len(workflow.nodes)} nodes, the limit is {settings.max_nodes} "
+            f"workflow {workflow.workflow_id!r} has {len(workflow.nodes)} nodes; the limit is {settings.max_nodes} "
             "(DAGMASTER_MAX_NODES)"
         )
     for node_id, task in _queueless(workflow):

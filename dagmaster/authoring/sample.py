@@ -41,5 +41,5 @@ def write_sample(folder: Path) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(TEXT)
     except FileExistsError:
-        raise Conflict(f"{path} exists already") from None
+        raise Conflict(f"{path} already exists") from None
     return path

@@ -1,4 +1,4 @@
-"""Fold the `child_node` templates of fan-outs into their fan-outs (ruling C-21): a template is not a node that runs."""
+"""Fold the `child_node` templates into their fan-outs: a template does not run on its own."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,7 +13,7 @@ Owners = dict[str, list[str]]
 
 
 def fold_templates(drafts: dict[str, Draft], notes: Notes) -> dict[str, Draft]:
-    """The drafts without the templates. Who named a template as what it waits for now names its fan-out."""
+    """The drafts without the templates. Nodes that depended on a template now depend on its fan-out."""
     owners = _find_owners(drafts, notes)
     for template_id, fan_outs in owners.items():
         for fan_out in fan_outs:

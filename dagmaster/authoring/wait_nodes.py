@@ -39,7 +39,7 @@ def read_wait(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[st
 def read_approval(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[str, Any]:
     path = ("nodes", node_id)
     if is_missing(fields.get("message")):
-        notes.report(f"the approval {node_id!r} needs a 'message' that says what is to be approved", mark)
+        notes.report(f"the approval {node_id!r} needs a 'message': the question to the approvers", mark)
     names = read_names(fields.get("approvers"), (*path, "approvers"), f"'approvers' of node {node_id!r}", notes)
     message = _read_text(path, "message", fields.get("message"), notes)
     return {**message, "approvers": names, **_read_timeout(path, fields, notes)}
@@ -49,7 +49,7 @@ def read_call(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[st
     """Of a node that runs another workflow."""
     path = ("nodes", node_id)
     if is_missing(fields.get("workflow")):
-        notes.report(f"node {node_id!r} needs a 'workflow', the id of the one that it runs", mark)
+        notes.report(f"node {node_id!r} needs a 'workflow': the id of the workflow to run", mark)
     return {
         "workflow": UNREAD_WORKFLOW,
         **_read_text(path, "workflow", fields.get("workflow"), notes),

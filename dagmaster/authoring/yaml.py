@@ -1,4 +1,4 @@
-"""Read workflow files. Every dialect that was ever documented ends in the same frozen Workflow."""
+"""Read workflow files. Every notation results in the same frozen Workflow."""
 
 import re
 from collections.abc import Collection
@@ -166,7 +166,7 @@ def _read_version(located: Located | None, notes: Notes) -> int:
             return int(number)
         case int(number) if not isinstance(number, bool):
             return number
-    notes.report("'version' must be a whole number", located.mark)
+    notes.report("'version' must be an integer", located.mark)
     return 1
 
 
@@ -244,7 +244,7 @@ def _read_enum(name: str, located: Located | None, kind: InputType, notes: Notes
     if located is None:
         return ()
     if not isinstance(located.value, list) or not located.value:
-        notes.report(f"'enum' of input {name!r} must be a list of the values that it takes", located.mark)
+        notes.report(f"'enum' of input {name!r} must be a list of the allowed values", located.mark)
         return ()
     return tuple(_as_declared(value, kind) for value in located.plain)
 
@@ -315,7 +315,7 @@ def _read_nodes(fields: Fields, document: Located, notes: Notes, heads: Collecti
         return {}
     notes.place_mark(("nodes",), located.key_mark or located.mark)
     if isinstance(located.value, dict | list) and len(located.value) > MAX_NODES:
-        notes.report(f"a workflow may have {MAX_NODES} nodes, not {len(located.value)}", located.mark)
+        notes.report(f"a workflow may have at most {MAX_NODES} nodes, not {len(located.value)}", located.mark)
         return {}
     drafts = fold_templates(read_nodes(located, notes), notes)
     alias_ends(drafts)

@@ -1,4 +1,4 @@
-"""Handlers: what they are given and give back, which there are, and how one is called."""
+"""Handlers: their contract, their registry, and how they are called."""
 
 from dagmaster.handlers.contract import (
     Checkpoint,

@@ -22,7 +22,7 @@ def described(given: str | PathLike[str] | Mapping[str, Any]) -> Artifact:
     wanted = dict(given) if isinstance(given, Mapping) else {"path": fspath(given)}
     path = wanted.get("path")
     if not isinstance(path, str) or not path:
-        raise Invalid(f"an artifact is a path or a mapping with `path`, not {given!r}")
+        raise Invalid(f"an artifact must be a path or a mapping with `path`, not {given!r}")
     if "://" in path:
         return wanted
     if (reason := _differs(wanted)) is not None:
@@ -48,7 +48,7 @@ def _differs(wanted: Artifact) -> str | None:
     if size is not None and path.is_file() and path.stat().st_size != size:
         return f"has {path.stat().st_size} bytes, not {size}"
     if digest is not None and _sha256(path) != digest:
-        return "has another content (sha256)"
+        return "has different content (sha256)"
     return None
 
 

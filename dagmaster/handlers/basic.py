@@ -1,4 +1,4 @@
-"""Handlers that need nothing: for first steps, tests and drills."""
+"""Built-in handlers for first steps, tests and exercises."""
 
 import asyncio
 import math
@@ -19,9 +19,9 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @handler("echo")
 async def echo(ctx: HandlerContext) -> dict[str, Any]:
-    """Give back the parameters; with a number of `steps`, take that many of `step_delay` seconds each.
+    """Return the parameters. With `steps`, perform that many steps of `step_delay` seconds each.
 
-    Each step is reported and ends with a checkpoint: a later attempt goes on after the last one.
+    Each step reports progress and ends with a checkpoint: a later attempt continues after the last one.
     """
     steps, delay = ctx.params.get("steps"), ctx.params.get("step_delay")
     if type(steps) is not int:  # anything can be echoed, whatever it calls its parts
@@ -37,7 +37,7 @@ async def echo(ctx: HandlerContext) -> dict[str, Any]:
 
 @handler("collect")
 async def collect(ctx: HandlerContext) -> dict[str, Any]:
-    """Give back a list of `values`, such as the results of other nodes, as one result."""
+    """Return a list of `values`, such as the results of other nodes, as one result."""
     return {"result": ctx.params.get("values", [])}
 
 
@@ -62,7 +62,7 @@ async def sleep(ctx: HandlerContext, params: Sleep) -> dict[str, float]:
 
 
 class Failure(BaseModel):
-    message: str = "failed, as it was asked to"
+    message: str = "failed, as requested"
     permanent: bool = False
 
 
@@ -81,7 +81,7 @@ class Flakiness(BaseModel):
 
 @handler("flaky_echo", params=Flakiness)
 async def flaky_echo(ctx: HandlerContext, params: Flakiness) -> HandlerResult:
-    """Take some time, then fail or give back the parameters."""
+    """Take some time, then fail or return the parameters."""
     await asyncio.sleep(params.seconds)
     if params.fail_attempts is None:
         fails = random.random() < params.failure_rate
@@ -106,7 +106,7 @@ class Phases(BaseModel):
 
 @handler("multi_phase", params=Phases)
 async def multi_phase(ctx: HandlerContext, params: Phases) -> AsyncIterator[dict[str, Any]]:
-    """Work through the phases with a checkpoint after each, going on after the one that was reached before."""
+    """Run the phases with a checkpoint after each, continuing after the last checkpoint of an earlier attempt."""
     names = params.names()
     first = len(names) - len(ctx.remaining(names))
     for index, name in enumerate(names[first:], first):
@@ -131,7 +131,7 @@ class SizeQuestion(BaseModel):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.size_bytes is None) == (self.path is None):
-            raise ValueError("give either size_bytes or path")
+            raise ValueError("pass either size_bytes or path")
         return self
 
 
@@ -144,7 +144,7 @@ class SizeAnswer(BaseModel):
 
 @handler("size_check", params=SizeQuestion)
 def size_check(ctx: HandlerContext, params: SizeQuestion) -> SizeAnswer:
-    """Say which queue a file of this size belongs to."""
+    """Recommend a queue for a file of this size."""
     size_bytes = params.path.stat().st_size if params.path else params.size_bytes or 0
     is_large = size_bytes >= params.threshold_mb * BYTES_PER_MB
     return SizeAnswer(

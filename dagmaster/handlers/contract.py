@@ -1,4 +1,4 @@
-"""What a handler is given and what it gives back."""
+"""The context that a handler receives and the result that it returns."""
 
 import asyncio
 import copy
@@ -28,21 +28,21 @@ NEVER = threading.Event()
 
 
 class Permanent(DagmasterError):
-    """The task can never succeed; it is not tried again."""
+    """The task cannot succeed; it is not retried."""
 
 
 class Retry(DagmasterError):
-    """The handler asked to be run again."""
+    """The handler asked for a retry."""
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
-        """`after` so many seconds, instead of the pause of the node's policy."""
+        """`after` is the delay in seconds, instead of the delay of the node's policy."""
         super().__init__(message)
         self.after_seconds = after.total_seconds() if isinstance(after, timedelta) else after
         _check_delay(self.after_seconds)
 
 
 class Interrupted(BaseException):
-    """The worker stops: what is saved is safe, and another worker goes on behind it.
+    """The worker stops: the checkpoint is stored, and another worker continues after it.
 
     Not an Exception, like asyncio's CancelledError: a handler that survives everything should not survive this.
     """
@@ -88,7 +88,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A phase that is done, with what the next one needs of it."""
+    """A completed phase, with the data that the next one needs."""
 
     phase: str
     data: dict[str, Any]
@@ -96,7 +96,7 @@ class Checkpoint:
 
 
 class Saving:
-    """A checkpoint, or added nodes, on the way. In a coroutine, `await` it to go on only when it is stored."""
+    """A checkpoint, or added nodes, on the way. In a coroutine, `await` it to continue only when it is stored."""
 
     def __init__(self, stored: Future[None] | None, stopping: threading.Event) -> None:
         self._stored, self._stopping = stored, stopping
@@ -160,7 +160,7 @@ class HandlerContext:
         self._sinks = threading.RLock()
 
     def progress(self, current: float, total: float | None = None, message: str = "") -> None:
-        """Say how far the work is. Never waits; call it from any thread."""
+        """Report progress. Never blocks; call it from any thread."""
         current = float(current)
         total = None if total is None else float(total)
         if not math.isfinite(current) or not math.isfinite(total or 0):
@@ -178,7 +178,7 @@ class HandlerContext:
         *,
         artifacts: Iterable[str | Mapping[str, Any]] = (),
     ) -> Saving:
-        """Remember that this phase is done, so that a later attempt goes on after it.
+        """Record that this phase is done, so that a later attempt continues after it.
 
         In a thread or a process it returns when the checkpoint is stored; in a coroutine, `await` it for that.
         `artifacts` are files that the next phases need: one that is not there is an error now, not then.
@@ -201,7 +201,7 @@ class HandlerContext:
         before it is known how the task ended, and an attempt that is repeated adds the same nodes once.
         """
         if self.add_sink is None:
-            raise Invalid("this task runs outside of a job, which could be added to")
+            raise Invalid("tasks cannot be added here: this handler does not run in a job")
         with self._sinks:
             stored = self.add_sink(slices)
         saving = Saving(stored, NEVER)  # Unlike a checkpoint, it is no place to stop at.
@@ -216,7 +216,7 @@ class HandlerContext:
         return applied
 
     def remaining(self, phases: Sequence[str]) -> Sequence[str]:
-        """Those behind the one that an earlier attempt got to; all of them if there was none."""
+        """The phases after the last checkpoint of an earlier attempt; all of them if there is none."""
         if self.resumed_from is None or self.resumed_from.phase not in phases:
             return phases
         return phases[phases.index(self.resumed_from.phase) + 1 :]
@@ -254,4 +254,6 @@ def well_formed(text: str) -> str:
 
 def _check_delay(seconds: float | None) -> None:
     if seconds is not None and not 0 <= seconds <= LONGEST_RETRY_DELAY_SECONDS:
-        raise Invalid(f"a retry can wait 0 to {LONGEST_RETRY_DELAY_SECONDS} seconds, not {seconds}")
+        raise Invalid(
+            f"the delay of a retry must be between 0 and {LONGEST_RETRY_DELAY_SECONDS} seconds, not {seconds}"
+        )

@@ -1,4 +1,4 @@
-"""Run a handler and make a result of whatever it does."""
+"""Run a handler and turn its outcome into a result."""
 
 import asyncio
 import base64
@@ -195,10 +195,10 @@ def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
     types = error_types(error)
     match error:
         case Permanent():
-            ctx.logger.warning("handler %s failed for good: %s", ctx.handler, _message(error))
+            ctx.logger.warning("handler %s failed permanently: %s", ctx.handler, _message(error))
             return HandlerResult(False, error_message=clean_text(_message(error)), permanent=True, error_types=types)
         case Retry():
-            ctx.logger.info("handler %s asked to be run again: %s", ctx.handler, _message(error))
+            ctx.logger.info("handler %s asked for a retry: %s", ctx.handler, _message(error))
             after = error.after_seconds
             return HandlerResult(
                 False, error_message=clean_text(_message(error)), retry_after_seconds=after, error_types=types
@@ -260,8 +260,8 @@ def encode_output(output: Any, max_bytes: int, what: str = "the output") -> byte
         encoded = NUL.sub(rb"\1\\ufffd", encoded)
     if len(encoded) > max_bytes:
         raise TooLong(
-            f"{what} is {len(encoded):,} bytes, the limit is {max_bytes:,}; "
-            "store large results as files or tables and return where they are"
+            f"{what} has {len(encoded):,} bytes; the limit is {max_bytes:,}. "
+            "Store large results in files or tables, and return their location"
         )
     return encoded
 
@@ -335,7 +335,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
 def _integer(value: int, path: str) -> int:
     if SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
         return int(value)
-    raise Permanent(f"cannot store {path}: an integer of more than 64 bits would lose digits; return it as text")
+    raise Permanent(f"cannot store {path}: an integer of more than 64 bits would lose digits; return it as a string")
 
 
 def _plain_object(value: Any, path: str, depth: int) -> Any:

@@ -60,7 +60,9 @@ def loading(module: str) -> Iterator[None]:
 def need_loaded() -> None:
     """Raises Conflict while a module is loaded: a workflow that it ran would load it again, and so for ever."""
     if (module := _loading.get()) is not None:
-        raise Conflict(f"{module} runs a workflow while it is loaded; write `if __name__ == '__main__':` before that")
+        raise Conflict(
+            f"{module} runs a workflow when it is imported; guard the call with `if __name__ == '__main__':`"
+        )
 
 
 def _defined_in(module: ModuleType) -> set[Handler]:
@@ -83,7 +85,9 @@ def _import_name(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
-            raise Misconfigured(f"there is no module {name!r} to load handlers from, nor in {Path.cwd()}") from error
+            raise Misconfigured(
+                f"cannot load handlers: there is no module {name!r}, neither installed nor in {Path.cwd()}"
+            ) from error
         raise _broken(name, error) from error
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise _broken(name, error) from error

@@ -1,4 +1,4 @@
-"""The handlers that a worker may run: nothing else is ever called by name."""
+"""The registry of handlers: the only functions that are called by name."""
 
 import difflib
 import inspect
@@ -166,9 +166,11 @@ def _check(handler: Handler) -> None:
     if inspect.isgeneratorfunction(handler.function):
         raise Misconfigured(f"handler {name!r} is a plain generator; write `async def`, or use ctx.checkpoint")
     if handler.isolation not in get_args(Isolation):
-        raise Misconfigured(f"handler {name!r}: isolation is 'auto', 'thread' or 'process', not {handler.isolation!r}")
+        raise Misconfigured(
+            f"handler {name!r}: isolation must be 'auto', 'thread' or 'process', not {handler.isolation!r}"
+        )
     if handler.memory_mb is not None and (handler.isolation != "process" or handler.memory_mb < 1):
-        raise Misconfigured(f"handler {name!r}: memory_mb needs isolation='process' and must be above 0")
+        raise Misconfigured(f"handler {name!r}: memory_mb must be above 0 and requires isolation='process'")
     if handler.timeout_seconds is not None and not 0 < handler.timeout_seconds < math.inf:
         raise Misconfigured(f"handler {name!r}: timeout_seconds must be above 0, not {handler.timeout_seconds}")
 

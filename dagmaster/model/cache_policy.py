@@ -9,7 +9,7 @@ from dagmaster.model.durations import read_duration
 
 MAX_CACHE_SECONDS: Final = 100 * 366 * 86_400
 MAX_VERSION_CHARS: Final = 128
-_FORMS: Final = 'seconds, a timedelta, a text such as "15m" or "1d", or True for as long as nobody clears it'
+_FORMS: Final = 'a number of seconds, a timedelta, a string such as "15m" or "1d", or True'
 
 Cache = bool | float | str | timedelta
 
@@ -25,9 +25,9 @@ class Caching:
 def read_caching(cache: Cache | None, version: str = "") -> Caching | None:
     """None for no caching. Raises TypeError or ValueError."""
     if not isinstance(version, str):
-        raise TypeError(f"cache_version is a text, not {version!r}")
+        raise TypeError(f"cache_version must be a string, not {version!r}")
     if len(version) > MAX_VERSION_CHARS or not version.isprintable():
-        raise ValueError(f"cache_version is a text of at most {MAX_VERSION_CHARS} printable characters")
+        raise ValueError(f"cache_version must have at most {MAX_VERSION_CHARS} printable characters")
     if cache is None or cache is False:
         return None
     return Caching(None if cache is True else _seconds(cache), version)
@@ -42,9 +42,9 @@ def _seconds(cache: float | str | timedelta) -> float:
         case int() | float():
             seconds = float(cache) if abs(cache) <= MAX_CACHE_SECONDS else math.inf
         case _:
-            raise TypeError(f"cache is {_FORMS}; not {cache!r}")
+            raise TypeError(f"cache must be {_FORMS}, not {cache!r}")
     if not 0 < seconds <= MAX_CACHE_SECONDS:
-        raise ValueError(f"cache={cache!r}: a result stands for more than 0 s and at most 100 years; or say True")
+        raise ValueError(f"cache={cache!r} must be more than 0 s and at most 100 years; use True for no limit")
     return seconds
 
 

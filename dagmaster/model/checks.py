@@ -37,7 +37,7 @@ def find_problems(
     Without all links (some could not be read), nothing is concluded from the absence of one.
     """
     if len(workflow.nodes) > MAX_NODES:
-        return [Problem(f"a workflow may have {MAX_NODES} nodes, not {len(workflow.nodes)}", ("nodes",))]
+        return [Problem(f"a workflow may have at most {MAX_NODES} nodes, not {len(workflow.nodes)}", ("nodes",))]
     structure = _Structure(workflow, has_all_links)
     return [
         *_check_inputs(workflow),
@@ -91,7 +91,7 @@ def _check_inputs(workflow: Workflow) -> Iterator[Problem]:
             yield Problem(f"the secret input {name!r} must be a string, not {spec.type}", ("inputs", name))
         if spec.secret and spec.default is not None:
             yield Problem(
-                f"the secret input {name!r} has a default, which anybody can read", ("inputs", name, "default")
+                f"the secret input {name!r} cannot have a default: anybody could read it", ("inputs", name, "default")
             )
         elif wrong := find_wrong_limits(spec):
             yield Problem(f"input {name!r}: {wrong}", ("inputs", name))
@@ -120,10 +120,10 @@ def _check_ends(structure: _Structure) -> Iterator[Problem]:
         yield Problem("the workflow has no end node", ("nodes",))
     for node_id, edges in structure.inbound.items():
         if edges.sources and node_id in starts:
-            yield Problem(f"{edges.sources[0]!r} leads to the start node {node_id!r}; nothing can", ("nodes", node_id))
+            yield Problem(f"{edges.sources[0]!r} leads to the start node {node_id!r}; no node can", ("nodes", node_id))
         for source in edges.sources:
             if isinstance(nodes[source], EndNode):
-                yield Problem(f"{node_id!r} follows the end node {source!r}; nothing can", ("nodes", node_id))
+                yield Problem(f"{node_id!r} follows the end node {source!r}; no node can", ("nodes", node_id))
 
 
 # Links
@@ -158,7 +158,7 @@ def _check_cycles(structure: _Structure) -> Iterator[Problem]:
 def _check_reachability(structure: _Structure) -> Iterator[Problem]:
     for node_id in structure.loose:
         advice = "name it in the 'next' of another node, or give it 'depends_on'"
-        yield Problem(f"nothing leads to node {node_id!r}: {advice}", ("nodes", node_id))
+        yield Problem(f"no node leads to {node_id!r}: {advice}", ("nodes", node_id))
     if not structure.is_sound or structure.loose:
         return
     for node_id, targets in find_targets(structure.inbound).items():

@@ -28,7 +28,7 @@ def read_literal(text: str) -> Any:
 
 
 def is_true(value: Any) -> bool:
-    """A value on its own: `no`, `0`, `none` and the like are false although they are texts."""
+    """A value on its own: strings such as `no`, `0` and `none` are false."""
     return value.strip().lower() not in _FALSE_TEXTS if isinstance(value, str) else bool(value)
 
 
@@ -50,7 +50,7 @@ def _ordered(symbol: str, compare: Callable[[Any, Any], bool]) -> Compare:
         first, second = _align(left, right)
         if (_is_number(first) and _is_number(second)) or (isinstance(first, str) and isinstance(second, str)):
             return compare(first, second)
-        warn(f"{describe(left)} {symbol} {describe(right)} has no answer and counts as false")
+        warn(f"{describe(left)} {symbol} {describe(right)} cannot be compared and counts as false")
         return False
 
     return check
@@ -85,7 +85,7 @@ def _textual(name: str, compare: Callable[[str, str], bool]) -> Compare:
     def check(left: Any, right: Any, warn: Warn) -> bool:
         if _is_scalar(left) and _is_scalar(right):
             return compare(to_text(left), to_text(right))
-        warn(f"{describe(left)} {name} {describe(right)} has no answer and counts as false")
+        warn(f"{describe(left)} {name} {describe(right)} cannot be compared and counts as false")
         return False
 
     return check
@@ -107,7 +107,7 @@ COMPARISONS: Final[Mapping[str, Compare]] = {
 
 
 def _align(left: Any, right: Any) -> tuple[Any, Any]:
-    """A text beside a number or a boolean is read as one, if it looks like one."""
+    """A string compared with a number or boolean is converted if it looks like one."""
     if isinstance(left, str) and not isinstance(right, str):
         return _read_as(left, right), right
     if isinstance(right, str) and not isinstance(left, str):

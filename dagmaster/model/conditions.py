@@ -54,7 +54,7 @@ class Condition:
 def compile_condition(text: str, *, subject: str | None = None) -> Condition:
     """Raise ExpressionSyntax. With a subject, a comparison may leave out its left side: `> 10`."""
     if len(text) > MAX_TEMPLATE_CHARS:
-        raise ExpressionSyntax(f"a condition may have {MAX_TEMPLATE_CHARS} characters, not {len(text)}")
+        raise ExpressionSyntax(f"a condition may have at most {MAX_TEMPLATE_CHARS} characters, not {len(text)}")
     parser = _Parser(text, None if subject is None else _parse_subject(subject))
     judge = parser.parse()
     strict = {reference for template in parser.templates for reference in template.references - template.guarded}
@@ -311,7 +311,7 @@ class _Parser:
         return _Operand(lambda scope, warn: [member.read(scope, warn) for member in members])
 
     def _bare(self) -> _Operand:
-        """Words up to the next operator are one text (ruling C-49)."""
+        """Unquoted words up to the next operator are one string."""
         words = []
         while word := self._take("word"):
             words.append(word)

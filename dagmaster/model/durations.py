@@ -1,4 +1,4 @@
-"""Spans of time as people write them: `90s`, `15m`, `1h30m`, `2d`."""
+"""Durations as people write them: `90s`, `15m`, `1h30m`, `2d`."""
 
 import re
 from typing import Final
@@ -9,11 +9,11 @@ MAX_DURATION_CHARS: Final = 32
 
 
 def read_duration(text: str) -> float:
-    """Seconds. Raise ValueError where the text is none."""
+    """The duration in seconds; raises ValueError if the string is not a duration."""
     written = text.replace(" ", "").lower()
     found = _FORM.fullmatch(written) if len(written) <= MAX_DURATION_CHARS else None
     if not written or found is None:
-        raise ValueError(f"{text[:MAX_DURATION_CHARS]!r} is no duration; such as 90s, 15m, 1h30m or 2d")
+        raise ValueError(f"{text[:MAX_DURATION_CHARS]!r} is not a duration; write for example 90s, 15m, 1h30m or 2d")
     return sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS, strict=True) if part)
 
 

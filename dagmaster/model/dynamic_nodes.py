@@ -46,7 +46,7 @@ def encode_slices(
     *,
     size: int = MAX_SLICE_NODES,
 ) -> list[bytes]:
-    """What is to be added, each node behind those that it waits for. Raises Invalid when they wait in a circle."""
+    """The nodes to add, each after those that it waits for. Raises Invalid if there is a cycle."""
     head = [_group_row(group) for group in groups]
     tail = [[one.previous_id, one.previous_type, one.next_id, one.next_type] for one in dependencies]
     parts = list(_parts([_encode_node(node) for node in _in_order(nodes)], size)) or [[]]
@@ -139,14 +139,14 @@ def read_slice(body: bytes) -> Slice:
     try:
         given = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"what is to be added is not JSON: {error}") from error
+        raise Invalid(f"the added nodes are not valid JSON: {error}") from error
     if b"\\u0000" in body and _has_nul(given):
-        raise Invalid("what is to be added contains a NUL character (\\u0000), which PostgreSQL cannot store")
+        raise Invalid("the added nodes contain a NUL character (\\u0000), which PostgreSQL cannot store")
     if not isinstance(given, dict) or not given.keys() <= {"nodes", "groups", "dependencies"}:
-        raise Invalid("what is to be added must be an object with the keys nodes, groups and dependencies")
+        raise Invalid("the added nodes must be an object with the keys nodes, groups and dependencies")
     nodes, groups, dependencies = (_rows(given, key) for key in ("nodes", "groups", "dependencies"))
     if len(nodes) > MAX_SLICE_NODES:
-        raise Invalid(f"a slice may have {MAX_SLICE_NODES} nodes, not {len(nodes)}")
+        raise Invalid(f"a slice may have at most {MAX_SLICE_NODES} nodes, not {len(nodes)}")
     return Slice(
         tuple(read_node(row, f"nodes[{place}]") for place, row in enumerate(nodes)),
         tuple(_read_group(row, f"groups[{place}]") for place, row in enumerate(groups)),
@@ -218,7 +218,7 @@ def _node_id(value: object, where: str) -> str:
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str) or len(value) > MAX_NAME_LENGTH or "\0" in value:
-        raise Invalid(f"{where} must be a text of at most {MAX_NAME_LENGTH} characters")
+        raise Invalid(f"{where} must be a string of at most {MAX_NAME_LENGTH} characters")
     return value
 
 

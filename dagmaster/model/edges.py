@@ -20,7 +20,7 @@ class Inbound:
 
 
 def find_inbound(nodes: Mapping[str, Node]) -> dict[str, Inbound]:
-    """`depends_on` decides over `next` (LP-11), but a branch always leads to its targets. Unknown ids give no edge."""
+    """`depends_on` takes precedence over `next`, but a branch always leads to its targets. Unknown ids are ignored."""
     by_next, by_branch = _link(nodes)
     inbound = {}
     for node_id, node in nodes.items():
@@ -47,7 +47,7 @@ def find_targets(inbound: Mapping[str, Inbound]) -> dict[str, tuple[str, ...]]:
 
 
 def sort_topologically(inbound: Mapping[str, Inbound]) -> list[str]:
-    """Every node after its sources, otherwise as written. Nodes on or behind a cycle are left out."""
+    """Every node after its sources, otherwise as written. Nodes on or after a cycle are left out."""
     targets = find_targets(inbound)
     waiting = {node_id: len(edges.sources) for node_id, edges in inbound.items()}
     ready = deque(node_id for node_id, count in waiting.items() if not count)

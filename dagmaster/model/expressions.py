@@ -101,7 +101,7 @@ def _compile_parts(parts: Any, path: Path, found: _Found) -> list[tuple[Key, Eva
     compiled = []
     for place, value in parts:
         if isinstance(place, str) and "{{" in place:
-            raise ExpressionSyntax(f"the key {place!r} holds an expression; only values can", (*path, place))
+            raise ExpressionSyntax(f"the key {place!r} contains an expression; only values can", (*path, place))
         if evaluate := _compile_value(value, (*path, place), found):
             compiled.append((place, evaluate))
     return compiled
@@ -193,7 +193,9 @@ def split_expressions(text: str) -> list[Piece]:
         position = end + 2
     pieces += _literal(text[position:])
     if pieces and position and len(text) > MAX_TEMPLATE_CHARS:
-        raise ExpressionSyntax(f"a text with expressions may have {MAX_TEMPLATE_CHARS} characters, not {len(text)}")
+        raise ExpressionSyntax(
+            f"a string with expressions may have at most {MAX_TEMPLATE_CHARS} characters, not {len(text)}"
+        )
     return pieces
 
 

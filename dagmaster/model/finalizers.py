@@ -1,4 +1,4 @@
-"""The chains that run last: `on_failure` when a job fails, `finally` when it ends either way."""
+"""The finalizers: `on_failure` chains run when a job fails, `finally` chains when it completes or fails."""
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -55,7 +55,7 @@ def find_chain_problems(
                 yield Problem(f"node {head!r} cannot be in 'on_failure' and in 'finally'", (phase.value, place))
             elif inbound[head].sources:
                 source = inbound[head].sources[0]
-                message = f"{head!r} begins a chain of {phase.value!r}, and {source!r} leads to it; nothing can"
+                message = f"{source!r} leads to {head!r}, which starts a chain of {phase.value!r}; no node can"
                 yield Problem(message, (phase.value, place))
     for node_id, phase in phases.items():
         if phase is not Phase.MAIN:

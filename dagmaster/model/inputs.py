@@ -1,4 +1,4 @@
-"""What a job is started with, checked against what its workflow declares."""
+"""The inputs of a job, validated against the declarations of its workflow."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -88,7 +88,7 @@ def find_wrong_limits(spec: InputSpec) -> str | None:
     if limits and spec.type not in (InputType.INTEGER, InputType.NUMBER):
         return f"'minimum' and 'maximum' are for numbers, and its type is {spec.type}"
     if len(limits) == 2 and limits[0] > limits[1]:
-        return f"its minimum ({limits[0]:g}) is above its maximum ({limits[1]:g}), so no value would do"
+        return f"its minimum ({limits[0]:g}) is above its maximum ({limits[1]:g})"
     if spec.format is not None and spec.type is not InputType.STRING:
         return f"'format' is for strings, and its type is {spec.type}"
     for one in spec.enum:
@@ -152,7 +152,9 @@ def _settle(name: str, spec: InputSpec, value: Any) -> Any:
         return accept(value, spec)
     except WrongType as error:
         if spec.secret:
-            raise InvalidInputs(f"input {name!r} must be a string that fits what the workflow asks for") from None
+            raise InvalidInputs(
+                f"input {name!r} must be a string that satisfies the workflow's 'enum' and 'format'"
+            ) from None
         raise InvalidInputs(f"input {name!r} {error}") from None
 
 

@@ -21,7 +21,7 @@ MAX_POWER_BITS: Final = 4096
 
 
 def to_text(value: Any) -> str:
-    """How a value reads in the middle of a text."""
+    """A value as part of a longer string."""
     match value:
         case str():
             return value
@@ -81,7 +81,7 @@ def is_storable(number: int | float) -> bool:
 
 def _check_length(chars: int) -> None:
     if chars > MAX_TEXT_CHARS:
-        raise ExpressionFailed(f"the text would have more than {MAX_TEXT_CHARS} characters")
+        raise ExpressionFailed(f"the string would have more than {MAX_TEXT_CHARS} characters")
 
 
 def _add(left: Any, right: Any) -> Any:
@@ -99,7 +99,7 @@ def _power(left: Any, right: Any) -> Any:
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > MAX_POWER_BITS:
         raise ValueError("the number is too large")
     if left < 0 and not float(right).is_integer():
-        raise ValueError("a negative number has no such power")
+        raise ValueError("a negative number cannot be raised to this power")
     return left**right
 
 

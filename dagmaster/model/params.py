@@ -1,4 +1,4 @@
-"""Literal parameters of tasks, judged by the JSON Schema of their handler.
+"""Literal parameters of tasks, validated against the JSON Schema of their handler.
 
 A worker reads parameters as pydantic does: `"3"` passes for an integer. So they are judged here: what a worker would
 take is never refused, and what this module does not know (formats, patterns, unknown keywords) is left to the worker.
@@ -205,7 +205,7 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _refusal(path: Path, wrong: str, value: Any) -> str:
-    return f"refuses the parameter {_name(path)}: it {wrong}, not {_show(path, value)}"
+    return f"rejects the parameter {_name(path)}: it {wrong}, not {_show(path, value)}"
 
 
 def _name(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""How often, after which errors, and after which pause, a failed node is tried again."""
+"""How often, after which errors, and after which delay a failed node is retried."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -58,10 +58,10 @@ class OnOom(BaseModel):
 
 
 class RetryPolicy(BaseModel):
-    """`max_attempts` counts retries: 3 means that a node may run four times (ruling C-20); `retries` is the plain word.
+    """`max_attempts` counts retries: 3 means that a node may run four times. `retries` is the preferred name.
 
-    With `on`, only these errors are retried; those of `never` are not, whatever `on` says. A name stands for the
-    class and all that is derived from it. Errors of expressions and of calling are only retried if `on` names them.
+    With `on`, only these errors are retried; those of `never` are not, whatever `on` says. A name includes the
+    subclasses of the exception. Errors of expressions and of calling are only retried if `on` names them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +79,7 @@ class RetryPolicy(BaseModel):
     @classmethod
     def _not_in_both(cls, never: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if both := [name for name in never if name in info.data.get("on", ())]:
-            raise ValueError(f"'on' names {both[0]} too; leave it in one of them")
+            raise ValueError(f"it names {both[0]}, which is also in 'on'; remove it from one of them")
         return never
 
     @field_validator("on_oom", mode="before")
@@ -104,7 +104,7 @@ class RetryPolicy(BaseModel):
         if not isinstance(given, dict) or "retries" not in given:
             return given
         if "max_attempts" in given:
-            raise ValueError("'retries' and 'max_attempts' mean the same: give one of them")
+            raise ValueError("'retries' and 'max_attempts' mean the same: use only one of them")
         return {"max_attempts" if key == "retries" else key: value for key, value in given.items()}
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""When a workflow is started by itself: by cron or every so many seconds. Pure: whoever asks says what time it is."""
+"""When a workflow starts automatically: by cron or at an interval. Pure: the caller passes the time."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ _LONGEST_LOOK_BACK: Final = timedelta(days=366 * 20)
 
 
 class Catchup(StrEnum):
-    """What becomes of the times at which nobody was there to start a job."""
+    """What happens to times at which no orchestrator was running to start a job."""
 
     NONE = "none"
     LAST = "last"
@@ -60,7 +60,7 @@ class Schedule(BaseModel):
             return given
         rest = {name: value for name, value in given.items() if name != "every"}
         if rest.get("every_seconds") is not None:
-            raise ValueError("'every' and 'every_seconds' say the same; leave one of them")
+            raise ValueError("'every' and 'every_seconds' mean the same; remove one of them")
         return {**rest, "every_seconds": _read_interval(given["every"])}
 
     @field_validator("cron")
@@ -71,15 +71,15 @@ class Schedule(BaseModel):
         written = " ".join(_NICKNAMES.get(cron.strip().lower(), cron).split())
         if len(written.split()) != CRON_FIELDS or len(written) > 128:
             raise ValueError(
-                f"{cron[:40]!r} is no cron expression: it has five fields, minute, hour, day, month and weekday, such "
-                "as '0 6 * * *'"
+                f"{cron[:40]!r} is not a cron expression: it needs five fields, minute, hour, day, month and weekday, "
+                "such as '0 6 * * *'"
             )
         try:
             first = next(CronSim(written, _EPOCH), None)
         except CronSimError as error:
-            raise ValueError(f"{written!r} is no cron expression: {_plain(error)}") from None
+            raise ValueError(f"{written!r} is not a cron expression: {_plain(error)}") from None
         if first is None:
-            raise ValueError(f"the time of {written!r} never comes")
+            raise ValueError(f"{written!r} never occurs")
         return written
 
     @field_validator("timezone")
@@ -109,12 +109,12 @@ class Schedule(BaseModel):
 
 
 def next_time(schedule: Schedule, after: datetime) -> datetime:
-    """The first time behind `after`, in UTC."""
+    """The first time after `after`, in UTC."""
     return next(times_after(schedule, after))
 
 
 def times_after(schedule: Schedule, after: datetime) -> Iterator[datetime]:
-    """All times behind `after`, each once and in order, in UTC."""
+    """All times after `after`, each once and in order, in UTC."""
     if schedule.every_seconds is not None:
         at = _whole_steps(after, schedule.every_seconds)
         while True:
@@ -177,7 +177,7 @@ def _read_interval(value: Any) -> Any:
         case _:
             raise ValueError("'every' must be a duration such as 15m")
     if not seconds.is_integer() or seconds < 1:
-        raise ValueError("'every' must be whole seconds, and at least one")
+        raise ValueError("'every' must be a whole number of seconds, at least one")
     return int(seconds)
 
 

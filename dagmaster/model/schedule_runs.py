@@ -1,4 +1,4 @@
-"""What a schedule is to start now, and with which inputs. Pure: whoever asks says what time it is."""
+"""The jobs that a schedule must start now, and their inputs. Pure: the caller passes the time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def show_time(at: datetime) -> str:
 
 
 def find_schedule_problems(workflow: Workflow) -> Iterator[Problem]:
-    """Nobody is there to give inputs: those of the schedule must do."""
+    """Scheduled jobs get no other inputs than those of the schedule, so these must suffice."""
     schedule = workflow.schedule
     if schedule is None:
         return
@@ -80,4 +80,4 @@ def find_schedule_problems(workflow: Workflow) -> Iterator[Problem]:
         inputs_at(workflow, datetime(2000, 1, 1, tzinfo=UTC))
     except WrongInputs as error:
         for problem in error.problems:
-            yield Problem(f"a job of the schedule could not start: {problem}", ("schedule", "inputs"))
+            yield Problem(f"the schedule cannot start a job: {problem}", ("schedule", "inputs"))

@@ -1,4 +1,4 @@
-"""What the expressions of a workflow may refer to, each in its place."""
+"""The names that the expressions of a workflow may refer to, by place."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def _fault_of_secret(use: "_Use", workflow: Workflow) -> str | None:
     spec = workflow.inputs.get(str(reference.path[0]))
     if spec is None or not spec.secret or path[0] == "globals" or {"params", "inputs"} & set(path[2:4]):
         return None
-    return f"input {reference.path[0]!r} is secret: it can be given to tasks, and nothing can be decided by it"
+    return f"input {reference.path[0]!r} is secret: it can only be used in the parameters of tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _find_fault(use: _Use, workflow: Workflow, is_before: IsBefore) -> str | Non
         case "nodes":
             return _fault_of_node(reference, place, workflow, is_before) or _fault_of_key(use, workflow)
         case "env" if not reference.path:
-            return "env cannot be read as a whole: name a variable, such as env.HOME"
+            return "env cannot be read as a whole; name a variable, such as env.HOME"
         case "item" | "index" | "fan_out" if not place.has_item:
             return f"{reference} is only known in the task of a fan_out"
         case "fan_out" if not reference.path or reference.path[0] not in _FAN_OUT_FIELDS:
@@ -213,7 +213,7 @@ def _fault_of_node(reference: Reference, place: _Place, workflow: Workflow, is_b
         return f"{reference} cannot be used in globals: they are shared by all nodes, so only inputs and env are known"
     name = str(reference.path[0]) if reference.path else ""
     if len(reference.path) < 2 or reference.path[1] not in _NODE_FIELDS:
-        return f"{reference} is not complete: write nodes.{name or '<id>'}.output or nodes.{name or '<id>'}.status"
+        return f"{reference} is incomplete: write nodes.{name or '<id>'}.output or nodes.{name or '<id>'}.status"
     if name not in workflow.nodes:
         return f"{reference} refers to an unknown node{did_you_mean(name, workflow.nodes)}"
     if not is_before(name, place.node_id):

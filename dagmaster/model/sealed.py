@@ -59,7 +59,9 @@ def open_all(value: Any, opened: Mapping[str, str]) -> Any:
         case str() if _LIKE_SEALED.search(value):
             whole = SEALED.findall(value)
             if len(whole) != len(_LIKE_SEALED.findall(value)) or any(one not in opened for one in whole):
-                raise BrokenSeal("a secret was changed by an expression; pass it on as it is, whole or in a string")
+                raise BrokenSeal(
+                    "an expression changed a secret; pass it on unchanged, alone or within a longer string"
+                )
             return SEALED.sub(lambda match: opened[match[0]], value)
         case Mapping():
             return {key: open_all(one, opened) for key, one in value.items()}

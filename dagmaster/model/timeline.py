@@ -32,20 +32,20 @@ WORDS: Mapping[str, str] = {
     "task_failed": "task failed[: {error}]",
     "result_ignored": "a report of worker {worker_id} was ignored[: {reason}]",
     "orchestrator_cycle": "the orchestrator has looked at the job",
-    "orchestrator_error": "an orchestrator stumbled over the job[: {error}]",
-    "orchestrator_stall": "the orchestrator stands still",
-    "orchestrator_backpressure": "the orchestrator holds tasks back",
+    "orchestrator_error": "an orchestrator failed to process the job[: {error}]",
+    "orchestrator_stall": "the orchestrator is stalled",
+    "orchestrator_backpressure": "the orchestrator applies backpressure",
     "command": "command[ {command}][ by {actor}]",
     "job_paused": "the job is paused[ by {actor}][: {reason}]",
     "job_resumed": "the job is resumed[ by {actor}]",
-    "job_reopened": "the job is tried again[ by {actor}]",
+    "job_reopened": "the job is retried[ by {actor}]",
     "node_reopened": "open again",
     "tasks_added": "{count} tasks added[ by {added_by}]",
     "signal_received": "signal {name}[ by {actor}][: {reason}]",
     "approval_requested": "waits for approval[: {message}]",
     "approval_decided": "{decision}[ by {by}][: {comment}]",
-    "schedule_fired": "started by schedule {schedule_id} for {scheduled_for}[ because {actor} wanted it]",
-    "schedule_missed": "schedule {schedule_id} has missed {count} times[: {error}]",
+    "schedule_fired": "started by schedule {schedule_id} for {scheduled_for}[ at the request of {actor}]",
+    "schedule_missed": "schedule {schedule_id} missed {count} times[: {error}]",
     "callback_delivered": "the end of the job was reported[ to {url}]",
     "callback_failed": "the end of the job could not be reported[ to {url}][: {error}]",
 }
@@ -53,7 +53,7 @@ REASONS = {
     "conditional_branch_not_taken": "its branch was not taken",
     "job_failed": "the job failed",
     "job_cancelled": "the job was cancelled",
-    "job_reopened": "it is for the last steps of the job to add it again",
+    "job_reopened": "the finalizers that added it run again",
     "job_did_not_fail": "the job did not fail",
     "step_before_failed": "the step before it failed",
 }
@@ -66,7 +66,7 @@ def event_types(given: str | None) -> list[str]:
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f"; types are {', '.join(WORDS)}"
-            raise Invalid(f"there is no type of event {name!r}{hint}")
+            raise Invalid(f"there is no event type {name!r}{hint}")
     return names
 
 
@@ -104,7 +104,7 @@ def _filled(pattern: str, fields: Mapping[str, Any]) -> str | None:
 
 
 def _ending(event: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    return "; it will be tried again" if event["event_type"] == "node_failed" and fields.get("will_retry") else ""
+    return "; it will be retried" if event["event_type"] == "node_failed" and fields.get("will_retry") else ""
 
 
 def _milliseconds(duration: int) -> str:

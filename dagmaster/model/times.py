@@ -4,11 +4,11 @@ from datetime import datetime
 
 
 def read_time(text: str) -> datetime:
-    """Raise ValueError where the text is none, or could be meant for any time zone."""
+    """Raises ValueError if the string is not a time or has no time zone."""
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        raise ValueError(f"{text[:40]!r} is no time; write it such as 2030-01-31T08:00:00Z") from error
+        raise ValueError(f"{text[:40]!r} is not a time; write it like 2030-01-31T08:00:00Z") from error
     if at.tzinfo is None:
-        raise ValueError(f"{text[:40]!r} does not say its time zone; write it such as 2030-01-31T08:00:00Z")
+        raise ValueError(f"{text[:40]!r} has no time zone; write it like 2030-01-31T08:00:00Z")
     return at

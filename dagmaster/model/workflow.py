@@ -1,4 +1,4 @@
-"""A workflow as its author means it, whatever dialect it was written in. Frozen, and pinned with each job."""
+"""A workflow, independent of the notation it was written in. Frozen, and pinned with each job."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -191,7 +191,7 @@ class WaitNode(NodeBase, MayFail):
     @classmethod
     def _a_number(cls, value: float | str | None) -> float | str | None:
         if isinstance(value, str) and "{{" not in value:
-            raise ValueError("it must be a number, or a template that gives one")
+            raise ValueError("it must be a number, or an expression that evaluates to one")
         if isinstance(value, float) and not 0 <= value <= MAX_WAIT_SECONDS:
             raise ValueError(f"it must be from 0 to {MAX_WAIT_SECONDS}")
         return value
@@ -206,7 +206,7 @@ class WaitNode(NodeBase, MayFail):
 
 
 class ApprovalNode(NodeBase, MayFail):
-    """Somebody decides; `approvers` are names of API keys, and without them whoever may steer jobs."""
+    """A decision by a person. `approvers` are names of API keys; without them, admins and operators may decide."""
 
     type: Literal["approval"] = "approval"
     message: str = Field(default="", max_length=4000)

@@ -1,4 +1,4 @@
-"""What travels between orchestrators and workers, whatever carries it."""
+"""The messages between orchestrators and workers, and the protocol of a transport."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -58,7 +58,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a worker says of itself when it comes: where it runs, and what it takes."""
+    """A worker's registration: where it runs, and which tasks it takes."""
 
     hostname: str
     pid: int
@@ -70,7 +70,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a worker is, as its heartbeat tells it. `stats` is shown as it is: running, stuck, memory."""
+    """The state of a worker, from its heartbeat. `stats` is for display: running, stuck, memory."""
 
     completed: int = 0
     failed: int = 0
@@ -82,7 +82,7 @@ DesiredState = Literal["run", "drain", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What is wanted of a worker, and which of its tasks are no longer its to do."""
+    """The requested state of a worker, and those of its tasks that it must stop."""
 
     withdrawn: frozenset[str] = frozenset()
     wanted: DesiredState = "run"
@@ -100,7 +100,7 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What an earlier task with the same parameters has given. `output` is JSON."""
+    """The cached result of an earlier task with the same parameters. `output` is JSON."""
 
     output: bytes
     job_id: int
@@ -114,22 +114,22 @@ class Link(Protocol):
     """
 
     async def register(self, offer: Registration) -> str:
-        """Come under a new name, which is returned."""
+        """Register the worker; returns its new id."""
 
     async def beat(self, standing: Standing) -> bool:
-        """Keep the lease of all that the worker holds. False when it was given up: its tasks are others' now."""
+        """Renew the lease of all tasks of the worker. False if it was declared lost: others have its tasks now."""
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
-        """Report what ended and claim up to `limit` tasks, in one transaction."""
+        """Report finished tasks and claim up to `limit` tasks, in one transaction."""
 
     async def orders(self, task_ids: Sequence[str]) -> Orders:
-        """Of these, the ones that are no longer this worker's to do; and whether it should go on."""
+        """Those of these tasks that this worker must stop, and whether it should continue."""
 
     async def forgotten(self, known: Collection[str]) -> list[TaskMessage]:
-        """Tasks that were claimed for this worker and of which it does not know: the answer got lost."""
+        """Tasks that this worker holds without knowing it, because the response to a claim was lost."""
 
     async def tell(self, task_id: str, progress: Told) -> None:
-        """How far a task is that this worker holds; of any other it is not kept."""
+        """Report the progress of a task; ignored if this worker does not hold it."""
 
     async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
         """Returns when it is stored. Raises TaskOver when the attempt is no longer this worker's."""
@@ -138,23 +138,23 @@ class Link(Protocol):
         """Nodes for the task's own job (`model.dynamic_nodes`). Returns when they are stored; raises TaskOver."""
 
     async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
-        """This checkpoint cannot be taken up; the newest valid one before it, if there is one."""
+        """Mark this checkpoint as unusable; returns the newest valid one before it, if any."""
 
     async def recall(self, task_id: str, version: str) -> Recalled | None:
-        """A result that was remembered for this handler, version and parameters, if there is one that still counts."""
+        """The valid cached result for this handler, version and parameters, if there is one."""
 
     async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
-        """What this task gives counts for others with the same parameters; None for ever."""
+        """Cache the result of this task for others with the same parameters; `None` seconds means forever."""
 
     async def open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
-        """The values of sealed secrets that a task of this worker is given. Raises BrokenSeal."""
+        """The values of the sealed secrets of a task that this worker holds. Raises BrokenSeal."""
 
     async def leave(self, standing: Standing) -> None:
-        """Good-bye: nothing is held any more."""
+        """Deregister; the worker holds no tasks afterwards."""
 
 
 class Transport(Protocol):
-    """How a worker comes to its work. `waits`: a claim stays open until there is something to do."""
+    """A worker's access to tasks. `waits`: a claim blocks until there is a task."""
 
     lost: tuple[type[Exception], ...]
     waits: bool

@@ -1,4 +1,4 @@
-"""The way to work for those who have nothing but an HTTPS address and a key."""
+"""The transport of remote workers, which have only an HTTPS address and a key."""
 
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -33,11 +33,11 @@ PASSING = frozenset({408, 425, 429})
 
 
 class ServerUnavailable(Unavailable):
-    """The server cannot be reached, or has no time; the same may succeed later."""
+    """The server is unreachable or busy; the request may succeed later."""
 
 
 class GivenUp(ServerUnavailable):
-    """The server knows this worker no more."""
+    """The server has declared this worker lost."""
 
 
 class HttpTransport:
@@ -90,7 +90,7 @@ class HttpTransport:
             return orjson.loads(answer.content)
         except ValueError as error:  # some proxy's page
             shown = answer.text[:SHOWN].strip()
-            raise ServerUnavailable(f"{self.url} does not answer as dagmaster does: {shown}") from error
+            raise ServerUnavailable(f"{self.url} does not look like a dagmaster server: {shown}") from error
 
     def _error(self, answer: httpx.Response) -> DagmasterError:
         status, (code, message) = answer.status_code, _said(answer)
@@ -100,8 +100,8 @@ class HttpTransport:
             return ServerUnavailable(f"{self.url} answered {status}: {message}")
         if status in (401, 403):
             return Misconfigured(
-                f"{self.url} refuses this worker: {message}. It takes an API key of the role worker: "
-                "`dagmaster keys create --name NAME --role worker` makes one, DAGMASTER_API_KEY names it"
+                f"{self.url} rejected this worker: {message}. It needs an API key with the role worker: "
+                "create one with `dagmaster keys create --name NAME --role worker` and set DAGMASTER_API_KEY"
             )
         if answer.is_redirect:
             return Misconfigured(f"{self.url} has moved to {answer.headers.get('Location')}; use that address")
@@ -118,11 +118,11 @@ def _check(url: str, key: str | None) -> None:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise Misconfigured(f"{url!r} is no address: {error}") from error
+        raise Misconfigured(f"{url!r} is not a URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise Misconfigured(f"the url should look like https://dagmaster.example.com, not {url!r}")
     if key and parsed.scheme == "http" and not _is_near(parsed.host):
-        log.warning("%s has no TLS: everybody between here and there can read the key", url)
+        log.warning("%s does not use TLS: others on the network can read the key", url)
 
 
 def _is_near(host: str) -> bool:
@@ -251,10 +251,10 @@ class HttpLink:
                 await self._report_refusal(report, outcome["reason"])
 
     async def _report_refusal(self, report: TaskReport, reason: str) -> None:
-        log.error("the server does not take the result of task %s: %s", report.task_id, reason)
-        error = f"the result was refused: {reason}"
+        log.error("the server rejected the result of task %s: %s", report.task_id, reason)
+        error = f"the server rejected the result: {reason}"
         failed = TaskReport(report.task_id, report.job_id, report.node_id, "failed", error=error, permanent=True)
         try:
             await self._ask("POST", "/results", [report_body(failed)])
         except (Invalid, TooLarge) as refused:  # Nothing that it could say of this task would be taken.
-            log.error("task %s cannot be reported at all: %s", report.task_id, refused)
+            log.error("the failure of task %s could not be reported either: %s", report.task_id, refused)

@@ -1,4 +1,4 @@
-"""What goes over the line between a worker and its server, and how it is read. No I/O."""
+"""The HTTP bodies between a remote worker and its server. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The logs of a worker that has no place for them: its server keeps them."""
+"""Task logs of remote workers, stored by the server."""
 
 from base64 import b64encode
 from collections import OrderedDict
@@ -37,7 +37,7 @@ class HttpLogs:
         try:
             said = await self._transport.ask("POST", f"/{self._transport.worker_id}/logs", body)
         except DagmasterError as error:  # Whatever it is, no task fails because of it.
-            raise LogUnavailable(f"the server does not take logs: {error}") from error
+            raise LogUnavailable(f"the server does not accept logs: {error}") from error
         return bool(said["logs"][0]["outcome"] == "accepted")
 
     def path_of(self, task_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The queue that needs nothing but PostgreSQL."""
+"""The task queue in PostgreSQL."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -96,16 +96,16 @@ def find_scheduled(catalog: Catalog, settings: Settings, known: Contracts) -> Sc
         try:
             graphs.append(prepare(workflow, settings, known, catalog.get))
         except DagmasterError as error:
-            log.warning("the schedule of workflow %s is not taken in: %s", name, error)
+            log.warning("the schedule of workflow %s was not loaded: %s", name, error)
             unready.append(name)
     return Scheduled(tuple(graphs), tuple(ended), tuple(unready))
 
 
 def _check_prunable(catalog: Catalog) -> None:
-    """Raise Conflict where a file cannot be read: nobody knows whose schedule would be removed by mistake."""
+    """Raises Conflict if a file cannot be read: its schedule might be removed by mistake."""
     broken = sorted(file for file, found in catalog.problems.items() if any(problem.is_error for problem in found))
     if broken:
         raise Conflict(
-            f"nothing is pruned while a workflow cannot be read, because its schedule would go with the others; mend "
+            f"schedules are not pruned while a workflow cannot be read, because its schedule would be removed too; fix "
             f"or remove {', '.join(broken)}"
         )

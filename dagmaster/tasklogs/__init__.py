@@ -1,4 +1,4 @@
-"""What tasks write while they run: one log for each attempt, in files or in object storage."""
+"""Task logs: one for each attempt, in files or in object storage."""
 
 from dagmaster.tasklogs.contract import LogUnavailable, TaskLogs
 from dagmaster.tasklogs.factory import logs_dir, open_task_logs

@@ -1,4 +1,4 @@
-"""Where the logs of tasks are kept, whatever keeps them."""
+"""The protocol of storage for task logs."""
 
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol
@@ -9,7 +9,7 @@ READ_BYTES: Final = 1024 * 1024
 
 
 class LogUnavailable(Unavailable):
-    """The logs of tasks cannot be written or read here. No task fails because of it."""
+    """Task logs cannot be written or read here. No task fails because of it."""
 
 
 class TaskLogs(Protocol):
@@ -18,7 +18,7 @@ class TaskLogs(Protocol):
     async def append(self, task_id: str, chunk: bytes) -> None: ...
 
     async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:
-        """Empty behind the end, and while there is no log."""
+        """Empty after the end, and while there is no log."""
 
     async def size(self, task_id: str) -> int | None:
         """None when there is no log."""

@@ -1,4 +1,4 @@
-"""The place for logs that the settings name."""
+"""Open the storage for task logs that the settings name."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ def open_task_logs(settings: Settings) -> TaskLogs:
 
 
 def logs_dir(settings: Settings) -> Path:
-    """The folder that was chosen; else beside the embedded server's data; else the system's, or one's own."""
+    """The folder in the settings; else next to the embedded server's data; else the system's or the user's."""
     if "log_dir" in settings.model_fields_set:
         return settings.log_dir
     if settings.database_dsn() is None:

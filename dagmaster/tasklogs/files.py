@@ -122,7 +122,7 @@ class FileLogs:
 
     def _unavailable(self, verb: str, error: OSError) -> LogUnavailable:
         return LogUnavailable(
-            f"logs of tasks cannot be {verb} in {self._folder}: {error.strerror or error}; DAGMASTER_LOG_DIR names "
+            f"task logs cannot be {verb} in {self._folder}: {error.strerror or error}; set DAGMASTER_LOG_DIR to "
             "another folder"
         )
 

@@ -103,7 +103,7 @@ class ObjectLogs:
             yield
         except (self._errors, OSError) as error:
             raise LogUnavailable(
-                f"logs of tasks cannot be {verb} in {self._url} (DAGMASTER_LOG_URL): {_first_line(error)}"
+                f"task logs cannot be {verb} in {self._url} (DAGMASTER_LOG_URL): {_first_line(error)}"
             ) from error
 
 

@@ -43,7 +43,7 @@ Look = Callable[[], Awaitable[NodeState | None]]
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
-    """What somebody wants to read: of an attempt, or of the newest; behind an offset, or the last lines."""
+    """The part of a log to read: of an attempt or the newest; after an offset, or the last lines."""
 
     attempt: int | None = None
     offset: int = 0
@@ -89,7 +89,7 @@ class NodeLog:
         return f"{self.job_id}_{self.node_id}_{attempt - 1}"
 
     async def find(self, wanted: LogSelection, state: NodeState) -> Found | None:
-        """None when there is no log; `why_none` tells why."""
+        """None if there is no log; `why_none` gives the reason."""
         attempt = wanted.attempt or state.newest_begun
         size = await self.size(attempt)
         may_come = wanted.follow and not state.is_over(state.attempt if wanted.attempt is None else attempt)
@@ -170,11 +170,11 @@ def why_none(node: NodeLog, wanted: LogSelection, state: NodeState, place: Mappi
     of = f"attempt {attempt} of node {node.node_id!r}"
     if place is not None:
         there = f" on {place['hostname']}" if place["hostname"] else ""
-        return f"the log of {of} is {place['log_path']}{there}; from here it cannot be read"
+        return f"the log of {of} is {place['log_path']}{there}; it cannot be read from here"
     if state.status is NodeStatus.SKIPPED and state.attempt == attempt:
         return f"node {node.node_id!r} was skipped; it has no log"
     if attempt > state.attempt and state.status in NODE_TERMINAL:
         return f"node {node.node_id!r} has ended with attempt {state.attempt}"
     if state.is_to_come(attempt):
-        return f"{of} has not begun"
+        return f"{of} has not started"
     return f"{of} has written nothing" if state.is_over(attempt) else f"{of} has written nothing yet"

@@ -1,4 +1,4 @@
-"""Logs go with their jobs."""
+"""Remove task logs together with their jobs."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
@@ -19,6 +19,6 @@ def remover(settings: Settings) -> Callable[[Collection[int]], Awaitable[None]]:
             await logs.remove_jobs(job_ids)
             await logs.close()
         except DagmasterError as error:
-            log.warning("the logs of %d old jobs stay: %s", len(job_ids), error)
+            log.warning("the logs of %d old jobs were not removed: %s", len(job_ids), error)
 
     return remove

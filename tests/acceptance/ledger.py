@@ -102,7 +102,7 @@ class Work(BaseModel):
         return "fail for good" if self.permanent else "fail"
 
     def error(self) -> Exception:
-        return (Permanent if self.permanent else RuntimeError)("failed, as it was asked to")
+        return (Permanent if self.permanent else RuntimeError)("failed, as requested")
 
 
 @handler("ledger.work", queue="work", params=Work)

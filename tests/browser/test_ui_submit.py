@@ -177,7 +177,7 @@ def test_a_mistake_in_json_is_said_with_its_line_and_column(page: Page) -> None:
         '{"name": Ada}': "A value is expected at line 1, column 10",
         '{"name": "Ada"': "The text ends, but a comma or } is expected at line 1, column 15",
         "[1]": "one object",
-        '{"name": 3}': "name: it must be a text",
+        '{"name": 3}': "name: it must be a string",
         '{"name": "Ada", "nam": 1}': "nam: the workflow has no such input",
     }.items():
         editor.fill(typed)

@@ -237,7 +237,7 @@ def test_the_timeline_tells_what_happened_in_words(ended: str) -> None:
     assert told[0] == "submitted: two_ways version 1"
     assert told[-1].startswith("the job is completed after ")
     assert "yes skipped: its branch was not taken" in told
-    assert "no__0 failed: flaky_echo failed in attempt 1; it will be tried again" in told
+    assert "no__0 failed: flaky_echo failed in attempt 1; it will be retried" in told
     assert "no__0 attempt 2 of 2" in told
 
 

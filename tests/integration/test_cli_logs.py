@@ -116,7 +116,7 @@ async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> N
         assert (await ask(*where, "logs", job_id)).err == f"error: no task of job {job_id} has begun\n"
         await one.advance(Load())
     done = await ask(*where, "logs", job_id, "work")
-    assert (done.code, done.err) == (2, "error: attempt 1 of node 'work' has not begun\n")
+    assert (done.code, done.err) == (2, "error: attempt 1 of node 'work' has not started\n")
     assert (await ask(*where, "logs", job_id, "none")).err == f"error: job {job_id} has no node 'none'\n"
     assert (await ask(*where, "logs", 12345, "work")).err.startswith("error: there is no job 12345")
 

@@ -155,7 +155,7 @@ async def test_the_same_contract_again_changes_nothing(dsn: str) -> None:
         assert stamps[0] == stamps[1]
 
 
-REFUSED = "node 'dig': handler 'dig' refuses the parameter 'depth': it must be an integer, not a string ('deep')"
+REFUSED = "node 'dig': handler 'dig' rejects the parameter 'depth': it must be an integer, not a string ('deep')"
 
 
 def older_diggers() -> Registry:
@@ -185,12 +185,12 @@ async def test_parameters_that_no_worker_would_take_are_refused_at_submission(ds
         await it.fleet.worker(known=diggers(), queues=("earth",))
         refused = await it.post("/api/v1/jobs", {"workflow_id": "far"}, 422)
         assert REFUSED in refused["error"]["message"]
-        with pytest.raises(InvalidWorkflow, match="refuses the parameter 'depth'"):
+        with pytest.raises(InvalidWorkflow, match="rejects the parameter 'depth'"):
             await submit_locally(dsn, folder)
         assert await rows(dsn, "SELECT 1 FROM dagapp.dag_jobs") == []
         # What cannot be submitted can still be looked at, with the reason.
         assert REFUSED in (await it.get("/api/v1/workflows/far"))["warnings"]
-        assert "refuses the parameter &#39;depth&#39;" in await it.get("/ui/submit?workflow=far")
+        assert "rejects the parameter &#39;depth&#39;" in await it.get("/ui/submit?workflow=far")
         [problem] = (await it.get("/api/v1/workflows"))["problems"]
         assert (problem["message"], problem["severity"], problem["line"]) == (REFUSED, "warning", 4)
 

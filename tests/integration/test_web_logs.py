@@ -123,18 +123,18 @@ async def test_without_a_log_the_reason_is_told(dsn: str) -> None:
             said: str = (await on.it.get(f"{path}/logs{query}", status=404))["error"]["message"]
             return said
 
-        assert await reason() == "attempt 1 of node 'work' has not begun"
+        assert await reason() == "attempt 1 of node 'work' has not started"
         assert await reason(node="none") == f"job {on.one.job_id} has no node 'none'"
         assert await on.it.get(f"{on.path.replace('work', 'none')}/attempts", status=404)
         await on.start()
         assert await reason() == "attempt 1 of node 'work' has written nothing yet"
-        assert await reason("?attempt=2") == "attempt 2 of node 'work' has not begun"
+        assert await reason("?attempt=2") == "attempt 2 of node 'work' has not started"
         await on.complete()
         assert await reason() == "attempt 1 of node 'work' has written nothing"
         assert await reason("?follow=true") == "attempt 1 of node 'work' has written nothing"
         assert await reason("?attempt=2") == "node 'work' has ended with attempt 1"
         await rows(dsn, "UPDATE dagapp.dag_task_results SET log_path = '/there/x.log'")
-        assert "is /there/x.log; from here it cannot be read" in await reason()
+        assert "is /there/x.log; it cannot be read from here" in await reason()
 
 
 async def test_a_log_is_followed_while_it_is_written_and_through_retries(dsn: str) -> None:
@@ -190,7 +190,7 @@ async def test_the_nodes_that_may_have_a_log_are_listed(dsn: str) -> None:
 async def test_the_client_reads_and_follows(dsn: str) -> None:
     async with stage(dsn) as on, on.it.real_server() as url, AsyncClient(url) as client:
         job_id = on.one.job_id
-        with pytest.raises(NotFound, match="has not begun"):
+        with pytest.raises(NotFound, match="has not started"):
             await anext(client.logs(job_id, "work"))
         await on.start()
         await on.write("eins\nzwei: ä\n")

@@ -160,7 +160,7 @@ NODE = {"id": "a.1", "handler": "work"}
         ({"nodes": [{"id": "a.1"}]}, "a task needs a handler"),
         ({"nodes": [{**NODE, "type": "gate"}]}, "a gate has none"),
         ({"nodes": [{**NODE, "type": "fan_out"}]}, "type must be task or gate"),
-        ({"nodes": [{**NODE, "handler": 3}]}, "handler must be a text"),
+        ({"nodes": [{**NODE, "handler": 3}]}, "handler must be a string"),
         ({"nodes": [{**NODE, "handler": "x" * 129}]}, "at most 128 characters"),
         ({"nodes": [{**NODE, "params": []}]}, "params must be an object"),
         ({"nodes": [{**NODE, "params": {"x": {"$result": "a b"}}}]}, "the reference to a result must be a node id"),
@@ -173,10 +173,10 @@ NODE = {"id": "a.1", "handler": "work"}
         ({"nodes": [{**NODE, "task": -1}]}, "task must be a snowflake id"),
         ({"nodes": [{**NODE, "task": 2**63}]}, "task must be a snowflake id"),
         ({"nodes": [{**NODE, "task": "1e5"}]}, "task must be a snowflake id"),
-        ({"nodes": [{**NODE, "params": {"x": "\0"}}]}, "contains a NUL character"),
-        ({"nodes": [NODE] * 1001}, "a slice may have 1000 nodes, not 1001"),
+        ({"nodes": [{**NODE, "params": {"x": "\0"}}]}, "contain a NUL character"),
+        ({"nodes": [NODE] * 1001}, "a slice may have at most 1000 nodes, not 1001"),
         ({"groups": [{"name": "g"}]}, r"groups\[0\]\.id is missing"),
-        ({"groups": [{"id": 1}]}, r"groups\[0\]\.name must be a text"),
+        ({"groups": [{"id": 1}]}, r"groups\[0\]\.name must be a string"),
         ({"groups": [1]}, r"groups\[0\] must be an object"),
         ({"dependencies": [[1, "task", 2, "node"]]}, r"dependencies\[0\] must be"),
         ({"dependencies": [[1, "task", None, "task"]]}, r"dependencies\[0\] must be"),
@@ -193,7 +193,7 @@ def test_what_only_looks_like_a_nul_is_data():
 
 
 def test_what_is_no_json_is_refused():
-    with pytest.raises(Invalid, match="is not JSON"):
+    with pytest.raises(Invalid, match="not valid JSON"):
         read_slice(b"{rubbish")
 
 

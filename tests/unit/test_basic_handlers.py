@@ -91,7 +91,7 @@ async def test_sleep_refuses_what_is_no_duration(seconds):
 
 
 async def test_fail_fails():
-    assert await run("fail") == HandlerResult.failed("failed, as it was asked to")
+    assert await run("fail") == HandlerResult.failed("failed, as requested")
     assert await run("fail", {"message": "no", "permanent": True}) == HandlerResult.failed("no", permanent=True)
 
 

@@ -472,7 +472,7 @@ def test_a_circle_is_refused():
 
 def test_an_output_above_the_limit_is_refused_with_both_sizes():
     assert len(encode_output({"a": "x" * 992}, 1000)) == 1000
-    with pytest.raises(Permanent, match=r"the output is 1,001 bytes, the limit is 1,000; store large results"):
+    with pytest.raises(Permanent, match=r"the output has 1,001 bytes; the limit is 1,000. Store large results"):
         encode_output({"a": "x" * 993}, 1000)
 
 

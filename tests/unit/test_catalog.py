@@ -88,7 +88,7 @@ def test_two_files_with_one_id_are_a_problem_of_the_second(tmp_path: Path) -> No
     assert isinstance(node, TaskNode)
     assert node.handler == "first"
     (problem,) = catalog.problems[str(second)]
-    assert problem.message == f"the workflow_id 'same' is taken by {tmp_path / 'a.yaml'}; this file is not used"
+    assert problem.message == f"the workflow_id 'same' is already used by {tmp_path / 'a.yaml'}; this file is ignored"
 
 
 def test_reload_sees_new_changed_and_removed_files(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_registered_workflow_goes_before_a_file(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path, queues=QUEUES)
     registered = catalog.register(in_python())
     assert catalog.get("made") is registered
-    assert "is taken by Python code" in catalog.problems[str(path)][0].message
+    assert "is already used by Python code" in catalog.problems[str(path)][0].message
 
 
 def test_registering_checks_the_workflow() -> None:
@@ -190,7 +190,7 @@ def test_the_mappings_cannot_be_changed_and_are_replaced_by_reload(tmp_path: Pat
 
 
 def test_a_missing_folder_is_a_wrong_setting(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match=r"the folder of workflows '.*absent' does not exist"):
+    with pytest.raises(Misconfigured, match=r"the workflows folder '.*absent' does not exist"):
         Catalog(tmp_path / "absent")
 
 

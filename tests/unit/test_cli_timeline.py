@@ -41,7 +41,7 @@ def test_an_event_without_data_can_be_told(kind: str) -> None:
         (event("node_dispatched", queue="q", handler="h"), "dispatched to queue q for h"),
         (event("node_completed", duration_ms=12), "completed in 12 ms"),
         (event("node_completed", duration_ms=61_000), "completed in 1 min 01 s"),
-        (event("node_failed", error="no", will_retry=True), "failed: no; it will be tried again"),
+        (event("node_failed", error="no", will_retry=True), "failed: no; it will be retried"),
         (event("node_failed", error="no", will_retry=False), "failed: no"),
         (event("node_retrying", attempt=1, max_retries=3, not_before=None), "attempt 2 of 4"),
         (event("node_skipped", reason="conditional_branch_not_taken"), "skipped: its branch was not taken"),

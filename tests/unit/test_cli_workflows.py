@@ -153,7 +153,7 @@ def test_parameters_are_checked_against_the_handlers_that_are_named(folder: Path
     checked = call("validate", flow, "--handlers", folder.parent / "typed_handlers.py")
     assert (checked.code, checked.out) == (
         2,
-        f"{flow}:3:55: error: node 'a': handler 'typed.count' refuses the parameter 'count': it must be an integer, "
+        f"{flow}:3:55: error: node 'a': handler 'typed.count' rejects the parameter 'count': it must be an integer, "
         "not a string ('x')\n",
     )
 

@@ -290,7 +290,7 @@ def test_a_node_that_nothing_leads_to_is_reported_without_its_descendants() -> N
     )
     problem = only_problem(definition)
     assert problem.path == ("nodes", "lost")
-    assert problem.message.startswith("nothing leads to node 'lost': name it in the 'next'")
+    assert problem.message.startswith("no node leads to 'lost': name it in the 'next'")
 
 
 def test_a_node_that_leads_nowhere_is_a_warning() -> None:
@@ -310,10 +310,10 @@ def test_there_is_one_start() -> None:
 
 def test_nothing_leads_to_the_start_or_follows_the_end() -> None:
     assert errors(bare(S=StartNode(next=("a",)), a=task("E"), E=EndNode(next=("b",)), b=task("E2"), E2=EndNode())) == [
-        "'b' follows the end node 'E'; nothing can"
+        "'b' follows the end node 'E'; no node can"
     ]
     definition = bare(S=StartNode(depends_on=DependsOn(all_of=("a",))), a=task("E"), E=EndNode())
-    assert "'a' leads to the start node 'S'; nothing can" in errors(definition)
+    assert "'a' leads to the start node 'S'; no node can" in errors(definition)
 
 
 @pytest.mark.parametrize("node_id", ["1a", "a__0", "_a", "a b", "ä", "a" * 49, "", "a.b"])
@@ -324,7 +324,7 @@ def test_ids_that_are_not_allowed(node_id: str) -> None:
 
 def test_there_may_not_be_too_many_nodes() -> None:
     definition = workflow("n0", **{f"n{i}": task("END") for i in range(5001)})
-    assert only_problem(definition).message == "a workflow may have 5000 nodes, not 5003"
+    assert only_problem(definition).message == "a workflow may have at most 5000 nodes, not 5003"
 
 
 def test_a_next_that_is_also_a_branch_is_a_warning() -> None:
@@ -402,10 +402,10 @@ def test_a_default_must_have_the_type_of_its_input() -> None:
         ),
         ("{{ nodes.a.output.x }}", "nodes.a.output.x is not known here: node 'a' does not lead to node 'a'"),
         ("{{ nodes.after.output.x | default(1) }}", "nodes.after.output.x is not known here"),
-        ("{{ nodes.before }}", "nodes.before is not complete: write nodes.before.output or nodes.before.status"),
-        ("{{ nodes.before.result }}", "nodes.before.result is not complete"),
-        ("{{ nodes }}", "nodes is not complete: write nodes.<id>.output or nodes.<id>.status"),
-        ("{{ nodes[inputs.n].output }}", "nodes is not complete"),
+        ("{{ nodes.before }}", "nodes.before is incomplete: write nodes.before.output or nodes.before.status"),
+        ("{{ nodes.before.result }}", "nodes.before.result is incomplete"),
+        ("{{ nodes }}", "nodes is incomplete: write nodes.<id>.output or nodes.<id>.status"),
+        ("{{ nodes[inputs.n].output }}", "nodes is incomplete"),
         ("{{ env }}", "env cannot be read as a whole"),
         ("{{ item }}", "item is only known in the task of a fan_out"),
         ("{{ index + 1 }}", "index is only known in the task of a fan_out"),

@@ -69,7 +69,7 @@ def test_a_wait_until_a_time_knows_its_time_zone():
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"until": "{{ inputs.x }}"}, "is no time"),
+        ({"until": "{{ inputs.x }}"}, "is not a time"),
         ({"seconds": "{{ inputs.x }}"}, "must be a number from 0 to 31622400, not 'soon'"),
         ({"seconds": "{{ inputs.minus }}"}, "must be a number from 0"),
     ],

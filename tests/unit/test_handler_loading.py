@@ -155,7 +155,9 @@ def test_a_broken_installed_package_is_named(monkeypatch):
     monkeypatch.setattr(
         loader, "entry_points", lambda group: [EntryPoint(name="plugin", value="gone", group="dagmaster.handlers")]
     )
-    with pytest.raises(Misconfigured, match="entry point 'plugin' is broken: there is no module 'gone'"):
+    with pytest.raises(
+        Misconfigured, match="entry point 'plugin' is broken: cannot load handlers: there is no module 'gone'"
+    ):
         load_handlers([])
 
 

@@ -189,7 +189,7 @@ def test_an_artifact_must_be_there_when_its_checkpoint_is_saved(tmp_path):
     ("wanted", "problem"),
     [
         ({"size_bytes": 4}, "has 5 bytes, not 4"),
-        ({"sha256": "00"}, "another content"),
+        ({"sha256": "00"}, "different content"),
         ({"path": ""}, "a mapping with `path`"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_checkpoint_whose_file_has_gone_cannot_be_taken_up(tmp_path):
     kept = [described({"path": file.as_posix(), "sha256": digest}), described({"path": "s3://bucket/key"})]
     assert missing(kept) is None
     file.write_bytes(b"54321")
-    assert missing(kept) == f"its artifact {file} has another content (sha256)"
+    assert missing(kept) == f"its artifact {file} has different content (sha256)"
     file.unlink()
     assert missing(kept) == f"its artifact {file} is not there"
 
@@ -250,16 +250,16 @@ def test_ok_and_failed_build_results():
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 10**9])
 def test_a_delay_that_no_timer_can_hold_is_refused(delay):
-    with pytest.raises(Invalid, match="0 to 604800 seconds"):
+    with pytest.raises(Invalid, match="0 and 604800 seconds"):
         Retry(after=delay)
     with pytest.raises(Invalid):
         HandlerResult(False, retry_after_seconds=delay)
 
 
 def test_retry_and_permanent_say_something_by_default():
-    assert str(Retry()) == "The handler asked to be run again."
+    assert str(Retry()) == "The handler asked for a retry."
     assert str(Retry("the tide is out", after=timedelta(seconds=5))) == "the tide is out"
-    assert "never succeed" in str(Permanent())
+    assert "cannot succeed" in str(Permanent())
     assert issubclass(Retry, DagmasterError) and issubclass(Permanent, DagmasterError)
 
 
@@ -317,7 +317,7 @@ def test_the_params_model_is_passed_if_the_function_takes_it():
         (lambda ctx, a, b: None, {"params": Size}, "should take"),
         (lambda ctx, *, needed: None, {}, "should take"),
         (lambda ctx: None, {"isolation": "magic"}, "isolation"),
-        (lambda ctx: None, {"memory_mb": 100}, "memory_mb needs isolation='process'"),
+        (lambda ctx: None, {"memory_mb": 100}, "memory_mb must be above 0 and requires isolation='process'"),
         (lambda ctx: None, {"isolation": "process", "memory_mb": 0}, "above 0"),
         (lambda ctx: None, {"timeout_seconds": 0}, "timeout_seconds"),
         (lambda ctx: (yield), {}, "plain generator"),

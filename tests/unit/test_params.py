@@ -54,19 +54,19 @@ FITTING: list[dict[str, Any]] = [
     {"day": 0},
 ]
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"levels": "many"}, "refuses the parameter 'levels': it must be an integer, not a string ('many')"),
-    ({"levels": 2.5}, "refuses the parameter 'levels': it must be an integer, not a number (2.5)"),
-    ({"factor": 0}, "refuses the parameter 'factor': it must be above 0, not a number (0)"),
-    ({"factor": 11}, "refuses the parameter 'factor': it must be at most 10, not a number (11)"),
-    ({"factor": [1]}, "refuses the parameter 'factor': it must be a number, not a list of 1"),
-    ({"profile": "jpeg"}, "refuses the parameter 'profile': it must be one of 'lzw', 'zstd', not a string ('jpeg')"),
-    ({"mode": None}, "refuses the parameter 'mode': it must be one of 'fast', 'small', not null"),
-    ({"quiet": "perhaps"}, "refuses the parameter 'quiet': it must be a boolean, not a string ('perhaps')"),
-    ({"bands": [{"number": 0}]}, "refuses the parameter 'bands.0.number': it must be at least 1, not a number (0)"),
+    ({"levels": "many"}, "rejects the parameter 'levels': it must be an integer, not a string ('many')"),
+    ({"levels": 2.5}, "rejects the parameter 'levels': it must be an integer, not a number (2.5)"),
+    ({"factor": 0}, "rejects the parameter 'factor': it must be above 0, not a number (0)"),
+    ({"factor": 11}, "rejects the parameter 'factor': it must be at most 10, not a number (11)"),
+    ({"factor": [1]}, "rejects the parameter 'factor': it must be a number, not a list of 1"),
+    ({"profile": "jpeg"}, "rejects the parameter 'profile': it must be one of 'lzw', 'zstd', not a string ('jpeg')"),
+    ({"mode": None}, "rejects the parameter 'mode': it must be one of 'fast', 'small', not null"),
+    ({"quiet": "perhaps"}, "rejects the parameter 'quiet': it must be a boolean, not a string ('perhaps')"),
+    ({"bands": [{"number": 0}]}, "rejects the parameter 'bands.0.number': it must be at least 1, not a number (0)"),
     ({"bands": [{}]}, "needs the parameter 'bands.0.number'"),
-    ({"bands": [{"number": 1}] * 4}, "refuses the parameter 'bands': it must have at most 3 items, not a list of 4"),
-    ({"labels": {"a": "b"}}, "refuses the parameter 'labels.a': it must be an integer, not a string ('b')"),
-    ({"either": {"a": 1}}, "refuses the parameter 'either': it must be an integer or a list, not an object"),
+    ({"bands": [{"number": 1}] * 4}, "rejects the parameter 'bands': it must have at most 3 items, not a list of 4"),
+    ({"labels": {"a": "b"}}, "rejects the parameter 'labels.a': it must be an integer, not a string ('b')"),
+    ({"either": {"a": 1}}, "rejects the parameter 'either': it must be an integer or a list, not an object"),
     ({"levles": 1}, "takes no parameter 'levles'; did you mean 'levels'?"),
 ]
 
@@ -193,9 +193,9 @@ def test_problems_have_the_place_in_the_file() -> None:
     assert [str(problem) for problem in found] == [
         "w.yaml:5:11: error: node 'a': handler 'cog' takes no parameter 'region'",
         "w.yaml:5:11: error: node 'f': handler 'cog' takes no parameter 'region'",
-        "w.yaml:11:15: error: node 'a': handler 'cog' refuses the parameter 'levels': it must be an integer, "
+        "w.yaml:11:15: error: node 'a': handler 'cog' rejects the parameter 'levels': it must be an integer, "
         "not a string ('many')",
-        "w.yaml:16:54: error: node 'f': handler 'cog' refuses the parameter 'factor': it must be at most 10, "
+        "w.yaml:16:54: error: node 'f': handler 'cog' rejects the parameter 'factor': it must be at most 10, "
         "not a number (99)",
     ]
 

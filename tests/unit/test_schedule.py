@@ -137,7 +137,7 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> N
 
 @pytest.mark.parametrize("text", ["", " ", "m", "15", "15x", "30m1h", "-5m", "1.5h", "٣m", "9" * 40 + "s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         read_duration(text)
 
 
@@ -150,8 +150,8 @@ def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
     ("given", "said"),
     [
         ("61 * * * *", "bad minute"),
-        ("0 6 * *", "it has five fields"),
-        ("0 0 6 * * *", "it has five fields"),
+        ("0 6 * *", "it needs five fields"),
+        ("0 0 6 * * *", "it needs five fields"),
         ("0 0 31 2 *", "bad day-of-month"),
         ({"cron": "0 6 * * *", "timezone": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
         ({"cron": "0 6 * * *", "timezone": "../etc/passwd"}, "there is no timezone"),
@@ -161,10 +161,10 @@ def test_an_interval_is_shown_as_it_could_be_written(seconds: int) -> None:
         ({}, "either 'cron' or 'every'"),
         ({"every": "1h", "timezone": BERLIN}, "'timezone' is for 'cron'"),
         ({"every": "0s"}, "at least one"),
-        ({"every": 0.5}, "whole seconds"),
+        ({"every": 0.5}, "whole number of seconds"),
         ({"every": True}, "must be a duration"),
         ({"every": "400d"}, "less than or equal"),
-        ({"every": "1h", "every_seconds": 60}, "say the same"),
+        ({"every": "1h", "every_seconds": 60}, "mean the same"),
         ({"every": "1h", "inputs": {"a": 1}, "time_input": "a"}, "by both"),
         ({"every": "1h", "catchup": "some"}, "'none', 'last' or 'all'"),
     ],
@@ -256,7 +256,7 @@ def test_a_job_is_given_the_inputs_of_the_schedule_and_its_time() -> None:
 
 def test_a_schedule_that_does_not_give_what_is_required_is_a_problem() -> None:
     [problem] = find_schedule_problems(workflow("@daily", a=InputSpec()))
-    assert problem.message == "a job of the schedule could not start: input 'a' is required (string)"
+    assert problem.message == "the schedule cannot start a job: input 'a' is required (string)"
     [problem] = find_schedule_problems(
         workflow({"cron": "@daily", "time_input": "a"}, a=InputSpec(type=InputType.INTEGER))
     )

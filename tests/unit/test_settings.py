@@ -153,7 +153,7 @@ def test_a_socket_folder_may_be_the_host():
 def test_parts_without_a_host_are_refused_rather_than_ignored(monkeypatch):
     monkeypatch.setenv("POSTGRES_DB", "geo")
     assert problems_of() == [
-        "DAGMASTER_DATABASE_URL (default) is missing, and so is POSTGRES_HOST, although POSTGRES_DB is given"
+        "DAGMASTER_DATABASE_URL (default) or POSTGRES_HOST must be set, because POSTGRES_DB is set"
     ]
 
 

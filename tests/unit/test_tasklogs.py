@@ -289,17 +289,17 @@ def test_the_newest_attempt_is_the_last_that_began(state: NodeState, newest: int
 @pytest.mark.parametrize(
     ("attempt", "state", "place", "told"),
     [
-        (1, NodeState(NodeStatus.DISPATCHED, 1), None, "attempt 1 of node 'work' has not begun"),
+        (1, NodeState(NodeStatus.DISPATCHED, 1), None, "attempt 1 of node 'work' has not started"),
         (1, NodeState(NodeStatus.RUNNING, 1), None, "attempt 1 of node 'work' has written nothing yet"),
         (1, NodeState(NodeStatus.RUNNING, 2), None, "attempt 1 of node 'work' has written nothing"),
-        (3, NodeState(NodeStatus.RUNNING, 2), None, "attempt 3 of node 'work' has not begun"),
+        (3, NodeState(NodeStatus.RUNNING, 2), None, "attempt 3 of node 'work' has not started"),
         (3, NodeState(NodeStatus.COMPLETED, 2), None, "node 'work' has ended with attempt 2"),
         (1, NodeState(NodeStatus.SKIPPED, 1), None, "node 'work' was skipped; it has no log"),
         (
             1,
             NodeState(NodeStatus.COMPLETED, 1),
             {"log_path": "/logs/x.log", "hostname": "host7"},
-            "the log of attempt 1 of node 'work' is /logs/x.log on host7; from here it cannot be read",
+            "the log of attempt 1 of node 'work' is /logs/x.log on host7; it cannot be read from here",
         ),
     ],
 )

@@ -184,7 +184,7 @@ def test_an_outbox_is_full_until_its_reports_were_taken() -> None:
 async def test_a_checkpoint_over_the_limit_is_refused_with_its_artifacts_counted() -> None:
     keep = ProgressBuffer(100).checkpoint_sink("t")
     keep(Checkpoint("half", {"n": "x" * 50}))
-    with pytest.raises(TooLong, match="the data of the checkpoint half is 159 bytes, the limit is 100"):
+    with pytest.raises(TooLong, match="the data of the checkpoint half has 159 bytes; the limit is 100"):
         keep(Checkpoint("half", {"n": "x" * 151}))
     with pytest.raises(TooLong, match="artifacts of the checkpoint half"):
         keep(Checkpoint("half", {"n": "x" * 50}, artifacts=({"path": "y" * 60},)))

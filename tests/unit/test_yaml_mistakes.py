@@ -34,9 +34,9 @@ def test_limits_of_inputs_that_make_no_sense_are_reported() -> None:
           a: {handler: echo}
         """
     ) == [
-        "3:27: 'enum' of input 'a' must be a list of the values that it takes",
+        "3:27: 'enum' of input 'a' must be a list of the allowed values",
         "4:3: input 'b': each value of its 'enum' must be an integer, not a string ('two')",
-        "5:3: input 'c': its minimum (3) is above its maximum (1), so no value would do",
+        "5:3: input 'c': its minimum (3) is above its maximum (1)",
         "6:3: input 'd': 'minimum' and 'maximum' are for numbers, and its type is string",
         "7:29: unknown format 'datum' of input 'e'; formats are date, time, date-time, uuid, uri",
         "8:3: input 'f': 'format' is for strings, and its type is integer",
@@ -89,7 +89,7 @@ def test_all_mistakes_are_reported_sorted_and_each_once() -> None:
         "13:22: 'timeout_seconds' of node 'echo': input should be greater than or equal to 1, not 0",
         "14:13: unknown key 'max_atempts' in 'retry' of node 'echo'; did you mean 'max_attempts'?",
         "14:38: 'retry.backoff' of node 'echo': input should be 'fixed', 'linear' or 'exponential', not 'slow'",
-        '18:17: a key must be a text; a value that begins with an expression must be in quotes: "{{ ... }}"',
+        '18:17: a key must be a string; a value that begins with an expression must be in quotes: "{{ ... }}"',
         "20:21: node 'cond' names an unknown node 'nowhere'",
         "28:34: fan_out.idx is unknown: fan_out has item, index, total",
         "29:35: unknown aggregation 'conct' in node 'fi'; did you mean 'concat'?",
@@ -114,7 +114,7 @@ def test_all_mistakes_are_reported_sorted_and_each_once() -> None:
         ("a: \x01\n", "1: not readable as YAML: unacceptable character"),
         ("[" * 100, "1:51: not readable as YAML: the file is nested more than 50 levels deep"),
         ("a: *nope\n", "1:4: not readable as YAML: found undefined alias"),
-        ("a: \ud800\n", "the text cannot be encoded"),
+        ("a: \ud800\n", "the file cannot be encoded"),
         ("x" * 1_100_000, "the file has more than 1048576 characters"),
         ("a: &a [*a]\n", "1:4: the file has too many levels"),
         ("a: &a {<<: *a, b: 1}\n", "1:4: the file has too many levels"),
@@ -153,13 +153,13 @@ def test_a_small_file_cannot_grow_by_aliases() -> None:
         ("!!binary aGk=", "is not supported"),
         ("!!set {a, b}", "is not supported"),
         ("!!int abc", "'abc' cannot be read as int"),
-        (".nan", "'.nan' is not a number that JSON knows"),
+        (".nan", "'.nan' is not a number that JSON supports"),
         ("99999999999999999999", "is too large a number"),
-        ('"\\0"', "holds a character that cannot be stored"),
+        ('"\\0"', "contains a character that cannot be stored"),
         ('"\\ud800"', "haracter"),
         ("{a: 1, a: 2}", "the key 'a' is given twice, first on line 2"),
         ("{<<: 5}", "'<<' must name a mapping"),
-        ("{[1]: 2}", "a key must be a text"),
+        ("{[1]: 2}", "a key must be a string"),
     ],
 )
 def test_values_that_are_not_plain_data(value: str, message: str) -> None:
@@ -176,14 +176,14 @@ def test_values_that_are_not_plain_data(value: str, message: str) -> None:
         ("workflow_id: w\nnodes: 5", "2:8: 'nodes' must be a mapping of ids to nodes"),
         ("workflow_id: w\nnodes: text", "2:8: 'nodes' must be a mapping of ids to nodes"),
         ("workflow_id: ''\nnodes: {a: {handler: h}}", "1:1: the workflow needs a 'workflow_id'"),
-        ("workflow_id: [w]\nnodes: {a: {handler: h}}", "1:14: 'workflow_id' must be a text"),
+        ("workflow_id: [w]\nnodes: {a: {handler: h}}", "1:14: 'workflow_id' must be a string"),
         (
             f"workflow_id: {'w' * 65}\nnodes: {{a: {{handler: h}}}}",
             "1:14: 'workflow_id': string should have at most 64 characters",
         ),
-        ("workflow_id: w\nversion: 1.5\nnodes: {a: {handler: h}}", "2:10: 'version' must be a whole number"),
-        ("workflow_id: w\nversion: '1.5'\nnodes: {a: {handler: h}}", "2:10: 'version' must be a whole number"),
-        ("workflow_id: w\nversion: one\nnodes: {a: {handler: h}}", "2:10: 'version' must be a whole number"),
+        ("workflow_id: w\nversion: 1.5\nnodes: {a: {handler: h}}", "2:10: 'version' must be an integer"),
+        ("workflow_id: w\nversion: '1.5'\nnodes: {a: {handler: h}}", "2:10: 'version' must be an integer"),
+        ("workflow_id: w\nversion: one\nnodes: {a: {handler: h}}", "2:10: 'version' must be an integer"),
         ("workflow_id: w\nis_active: maybe\nnodes: {a: {handler: h}}", "2:12: 'is_active' must be true or false"),
         ("workflow_id: w\ninputs: [a]\nnodes: {a: {handler: h}}", "2:9: 'inputs' must be a mapping of names to types"),
         (
@@ -232,11 +232,11 @@ def test_mistakes_in_the_head(text: str, message: str) -> None:
         ("a: {handler: ''}", "node 'a' needs a 'handler'"),
         ("a: {handler: h, next: ['']}", "a name in 'next' of node 'a' is empty"),
         ("a: {handler: h, next: [~]}", "a name in 'next' of node 'a' is empty"),
-        ("a: {handler: [h]}", "the handler of node 'a' must be a text"),
+        ("a: {handler: [h]}", "the handler of node 'a' must be a string"),
         ("a: text", "node 'a' must be a mapping of keys to values"),
         ("a: [handler, h]", "node 'a' must be a mapping of keys to values"),
         ("a: {handler: h, params: [1]}", "'params' of node 'a' must be a mapping of names to values"),
-        ("a: {handler: h, next: {b: c}}", "each name in 'next' of node 'a' must be a text"),
+        ("a: {handler: h, next: {b: c}}", "each name in 'next' of node 'a' must be a string"),
         (
             "b: {handler: h}, a: {handler: h, depends_on: {all: b}}",
             "unknown key 'all' in 'depends_on' of node 'a'; did you mean 'all_of'?",
@@ -259,7 +259,7 @@ def test_mistakes_in_the_head(text: str, message: str) -> None:
         ("a: {tpye: task, handler: h}", "unknown key 'tpye' in node 'a'; did you mean 'type'?"),
         ("a: {type: taks, handler: h}", "unknown type 'taks' of node 'a'; did you mean 'task'?"),
         ("a: {type: wibble, handler: h}", "unknown type 'wibble' of node 'a'; types are task,"),
-        ("a: {type: fan_out_target, handler: h}", "unknown type 'fan_out_target' of node 'a'; it was withdrawn"),
+        ("a: {type: fan_out_target, handler: h}", "unknown type 'fan_out_target' of node 'a'; it is not supported"),
         ("a: {handler: h, condition: x}", "'condition' does not belong to the task 'a'"),
         ("a: {handler: h, wibble: x}", "unknown key 'wibble' in node 'a'; known are type, description,"),
         ("a: {condition: true, on_true: END}", "node 'a' has no type; it looks like 'type: conditional'"),
@@ -267,7 +267,7 @@ def test_mistakes_in_the_head(text: str, message: str) -> None:
         ("a: {handler: h, next: a__1}", "node 'a' names an unknown node 'a__1'"),
         ("a__1: {handler: h}", "the node id 'a__1' is not allowed"),
         ("a: {handler: h, next: b}, b: {handler: h, next: a}", "these nodes wait for each other: a -> b -> a"),
-        ("START: {type: start}, END: {type: end}, a: {handler: h, next: END}", "nothing leads to node 'a'"),
+        ("START: {type: start}, END: {type: end}, a: {handler: h, next: END}", "no node leads to 'a'"),
         ("a: {handler: h, params: {x: '{{ nodes.b.output }}'}}, b: {handler: h}", "nodes.b.output is not known here"),
     ],
 )
@@ -287,7 +287,7 @@ def test_mistakes_in_tasks_give_one_problem(text: str, message: str) -> None:
             "condition_field: '', branches: [{condition: '> 1', next: END}], default: END",
             "node 'c' needs a 'condition_field'",
         ),
-        ("condition: [a], on_true: END", "the condition of node 'c' must be a text"),
+        ("condition: [a], on_true: END", "the condition of node 'c' must be a string"),
         ("condition: true", "no branch of the conditional 'c' leads anywhere"),
         ("condition: '{{ oops', on_true: END", "the braces are never closed"),
         ("condition: raster, on_true: END", "the condition 'raster' refers to nothing"),
@@ -297,7 +297,10 @@ def test_mistakes_in_tasks_give_one_problem(text: str, message: str) -> None:
             "a branch of node 'c' must be true or false, not 'maybe'",
         ),
         ("condition: true, branches: END", "the branches of node 'c' must be a list, or true and false"),
-        ("condition: true, on_true: END, branches: {true: END}", "node 'c' has 'on_true' or 'on_false' and 'branches'"),
+        (
+            "condition: true, on_true: END, branches: {true: END}",
+            "node 'c' has 'on_true' or 'on_false' as well as 'branches'",
+        ),
         ("branches: [{condition: '> 1', next: END}, {default: true}]", "node 'c' needs a 'condition_field'"),
         (
             "condition_field: inputs.x, branches: [{condition: '> 1', next: END}]",
@@ -336,7 +339,7 @@ def test_mistakes_in_conditionals_give_one_problem(fields: str, message: str) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("f: {type: fan_out, task: {handler: h}}", "the fan_out 'f' needs a 'source', the list to work through"),
+        ("f: {type: fan_out, task: {handler: h}}", "the fan_out 'f' needs a 'source': the list to process"),
         ("f: {type: fan_out, source: [1]}", "the fan_out 'f' needs either a 'task' or a 'child_node'"),
         (
             "f: {type: fan_out, source: [1], task: {handler: h}, child_node: t}, t: {handler: h}",
@@ -375,7 +378,7 @@ def test_mistakes_in_conditionals_give_one_problem(fields: str, message: str) ->
         ),
         (
             "f: {type: fan_out, source: '', task: {handler: h}}",
-            "the fan_out 'f' needs a 'source', the list to work through",
+            "the fan_out 'f' needs a 'source': the list to process",
         ),
         ("i: {type: fan_in}", "no fan_out leads to the fan_in 'i'"),
         (
@@ -443,4 +446,4 @@ def test_keys_without_effect_are_warnings() -> None:
 
 def test_too_many_nodes_are_refused() -> None:
     text = "workflow_id: w\nnodes: [" + "1, " * 5001 + "]"
-    assert problems(text) == ["2:8: a workflow may have 5000 nodes, not 5001"]
+    assert problems(text) == ["2:8: a workflow may have at most 5000 nodes, not 5001"]

@@ -48,11 +48,11 @@ def test_a_wait_is_for_one_thing(written: str, field: str, value: Any) -> None:
     [
         ("type: wait", "the wait 'a' needs exactly one of 'until', 'seconds', 'duration' and 'signal'"),
         ("type: wait, seconds: 1, signal: go", "exactly one of"),
-        ("type: wait, duration: soon", "'duration' of node 'a': 'soon' is no duration; such as 90s"),
+        ("type: wait, duration: soon", "'duration' of node 'a': 'soon' is not a duration; write for example 90s"),
         ("type: wait, seconds: -1", "'seconds' of node 'a': it must be from 0 to 31622400, not -1"),
-        ("type: wait, seconds: soon", "it must be a number, or a template that gives one"),
-        ("type: wait, until: tomorrow", "'tomorrow' is no time; write it such as"),
-        ("type: wait, until: 2030-01-31T08:00:00", "does not say its time zone"),
+        ("type: wait, seconds: soon", "it must be a number, or an expression that evaluates to one"),
+        ("type: wait, until: tomorrow", "'tomorrow' is not a time; write it like"),
+        ("type: wait, until: 2030-01-31T08:00:00", "has no time zone"),
         ("type: wait, signal: 'a b'", "'signal' of node 'a': string should match pattern"),
         ("type: wait, seconds: 1, timeout_seconds: 2", "it is only for a signal"),
         ("type: wait, signal: go, timeout_seconds: 0", "input should be greater than 0"),
@@ -112,7 +112,7 @@ def test_chains_stand_apart_from_the_rest() -> None:
     ("nodes", "head", "message"),
     [
         ("  a: {handler: h}", "finally: b\n", "'finally' names an unknown node 'b'"),
-        ("  a: {handler: h, next: b}\n  b: {handler: h}", "finally: b\n", "and 'a' leads to it; nothing can"),
+        ("  a: {handler: h, next: b}\n  b: {handler: h}", "finally: b\n", "'a' leads to 'b'"),
         (
             "  a: {handler: h, next: c}\n  b: {handler: h, next: c}\n  c: {handler: h}",
             "finally: b\n",
@@ -199,5 +199,5 @@ def test_a_call_of_what_is_not_known_is_refused() -> None:
     workflow = parse("  a: {type: workflow, workflow: nowhere}")
     with pytest.raises(Invalid, match="node 'a' of workflow 'w' calls 'nowhere': no workflow is named"):
         prepare(workflow, load_settings(), {}, find)
-    with pytest.raises(Invalid, match="no other workflows are known here"):
+    with pytest.raises(Invalid, match="no other workflows are loaded here"):
         prepare(workflow, load_settings(), {})

@@ -62,13 +62,13 @@ NAME = "it must be the name of an exception, such as ConnectionError or httpx.HT
         (
             "{on: [OSError], never: [KeyError, OSError]}",
             "[KeyError",
-            "'retry.never' of node 'a': 'on' names OSError too; leave it in one of them",
+            "'retry.never' of node 'a': it names OSError, which is also in 'on'; remove it from one of them",
         ),
         ("{on_oom: [heavy]}", "[heavy", "'retry.on_oom' of node 'a': it must be the name of a queue"),
         ("{on_oom: {quue: big}}", "quue", "unknown key 'quue' in 'on_oom' of node 'a'; did you mean 'queue'?"),
         ("{on_oom: {}}", "{}", "'retry.on_oom.queue' of node 'a': field required"),
         ("{on_oom: {queue: ''}}", "''", "'retry.on_oom.queue' of node 'a': field required"),
-        ("{on_oom: {queue: [heavy]}}", "[heavy", "the queue of 'on_oom' of node 'a' must be a text"),
+        ("{on_oom: {queue: [heavy]}}", "[heavy", "the queue of 'on_oom' of node 'a' must be a string"),
         ("{nevr: OSError}", "nevr", "unknown key 'nevr' in 'retry' of node 'a'; did you mean 'never'?"),
     ],
 )
@@ -133,8 +133,8 @@ def test_the_number_of_retries_has_a_plain_word(written: str) -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("retry: {retries: 2, max_attempts: 3}", "'retries' and 'max_attempts' mean the same: give one of them"),
-        ("retries: 2, retry: {backoff: fixed}", "node 'a' has 'retry' and 'retries': write the number into 'retry'"),
+        ("retry: {retries: 2, max_attempts: 3}", "'retries' and 'max_attempts' mean the same: use only one of them"),
+        ("retries: 2, retry: {backoff: fixed}", "node 'a' has both 'retry' and 'retries'; put 'retries' into 'retry'"),
         ("retries: many", "should be a valid integer"),
     ],
 )

@@ -49,9 +49,9 @@ def test_no_schedule_is_none(nothing: str) -> None:
 @pytest.mark.parametrize(
     ("schedule", "said"),
     [
-        ('"61 6 * * *"', "2:11 'cron' of the schedule: '61 6 * * *' is no cron expression: bad minute"),
+        ('"61 6 * * *"', "2:11 'cron' of the schedule: '61 6 * * *' is not a cron expression: bad minute"),
         ("{cron: '0 6 * * *', timezone: Berlin}", "2:41 'timezone' of the schedule: there is no timezone 'Berlin'"),
-        ("{every: soon}", "2:19 the schedule: 'soon' is no duration; such as 90s, 15m, 1h30m or 2d"),
+        ("{every: soon}", "2:19 the schedule: 'soon' is not a duration; write for example 90s, 15m, 1h30m or 2d"),
         ("{every: 15m, catchup: some}", "2:33 'catchup' of the schedule: input should be 'none', 'last' or 'all'"),
         ("{every: 15m, cachup: all}", "2:24 unknown key 'cachup' in 'schedule'; did you mean 'catchup'?"),
         ("{timezone: UTC}", "2:11 the schedule: it needs either 'cron' or 'every'"),
@@ -59,9 +59,9 @@ def test_no_schedule_is_none(nothing: str) -> None:
         ("{every: 1h, inputs: [1]}", "2:31 'inputs' of the schedule: input should be a valid dictionary"),
         (
             "{every: 1h, inputs: {regon: x}}",
-            "2:31 a job of the schedule could not start: input 'regon' is unknown; did you mean 'region'?",
+            "2:31 the schedule cannot start a job: input 'regon' is unknown; did you mean 'region'?",
         ),
-        ("{every: 1h, time_input: when}", "2:11 a job of the schedule could not start: input 'when' is unknown"),
+        ("{every: 1h, time_input: when}", "2:11 the schedule cannot start a job: input 'when' is unknown"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(schedule: str, said: str) -> None:
@@ -71,7 +71,7 @@ def test_what_is_wrong_is_said_with_its_place(schedule: str, said: str) -> None:
 
 def test_an_input_that_nobody_would_give_is_found_before_the_first_night() -> None:
     assert problems('"0 6 * * *"', region="string") == [
-        "2:11 a job of the schedule could not start: input 'region' is required (string)"
+        "2:11 the schedule cannot start a job: input 'region' is required (string)"
     ]
     assert read("{cron: '0 6 * * *', inputs: {region: east}}", region="string") is not None
     assert read("{cron: '0 6 * * *', time_input: region}", region="string") is not None
