@@ -10,6 +10,9 @@ from threading import Lock
 from typing import NewType
 
 JobId = NewType("JobId", int)
+NodeId = NewType("NodeId", str)
+TaskId = NewType("TaskId", str)  # of an attempt: `{job_id}_{node_id}_{attempt}`
+WorkerId = NewType("WorkerId", str)
 
 EPOCH_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z; 41 bits of milliseconds last until 2094
 MACHINES = 1 << 10

@@ -46,7 +46,7 @@ from dagmaster.store.node_counts import NodeCounts
 from dagmaster.store.nodes import list_nodes
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.pinned import PinnedGraphs
-from dagmaster.store.queues import queue_depths, unserved_tasks
+from dagmaster.store.queues import list_queues, unserved_tasks
 from dagmaster.store.schedules import list_schedules
 from dagmaster.store.workers import list_workers
 from dagmaster.tasklogs import open_task_logs
@@ -55,6 +55,7 @@ from dagmaster.tasklogs.reader import LogSelection, NodeLog, NodeState, why_none
 T = TypeVar("T")
 
 PAGE = 1000
+MOST_INSTANCES = 100
 POLL_SECONDS = 0.25
 
 
@@ -158,7 +159,7 @@ class Local:
 
         async def read(conn: Connection) -> None:
             async def look() -> NodeState:
-                return NodeState.of(await node_store.node_standing(conn, job_id, node))
+                return NodeState.of(await node_store.get_node_head(conn, job_id, node))
 
             await get_job(conn, job_id)
             state = await look()
@@ -186,7 +187,7 @@ class Local:
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         async def look(conn: Connection) -> tuple[Sequence[Row], Sequence[Row]]:
-            return await list_orchestrators(conn), await list_workers(conn)
+            return await list_orchestrators(conn, limit=MOST_INSTANCES), await list_workers(conn, limit=MOST_INSTANCES)
 
         return self._ask(look)
 
@@ -195,7 +196,20 @@ class Local:
         return self._ask(lambda conn: view_handlers(conn, lost_after_seconds=seconds))
 
     def queues(self) -> Sequence[Row]:
-        return self._ask(queue_depths)
+        async def look(conn: Connection) -> Sequence[Row]:
+            return [
+                {
+                    "queue": row["queue"],
+                    "waiting": row["depth"],
+                    "held": row["held"],
+                    "running": row["running"],
+                    "oldest_dispatched_at": row["oldest_dispatched_at"],
+                }
+                for row in await list_queues(conn)
+                if row["depth"] or row["held"] or row["running"]
+            ]
+
+        return self._ask(look)
 
     def schedules(self) -> Sequence[Row]:
         return self._ask(list_schedules)

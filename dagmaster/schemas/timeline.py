@@ -91,6 +91,27 @@ class GraphEdge(Reply):
     rule: Literal["all_of", "any_of"] = "all_of"
 
 
+class GraphGroup(Reply):
+    """A group of nodes that were added at run time; `nodes` counts its own, without the groups inside it."""
+
+    group_id: Id
+    parent_group_id: Id | None
+    name: str
+    created_at: Time
+    nodes: int
+
+
+class GraphDependency(Reply):
+    """`next` waits for `previous`, as the program that added them said. Groups have no node id."""
+
+    previous_id: Id
+    previous_type: Literal["task", "group"]
+    previous_node_id: str | None
+    next_id: Id
+    next_type: Literal["task", "group"]
+    next_node_id: str | None
+
+
 class GraphReply(Reply):
     """What happens from here on stands behind the event `last_event_id`."""
 
@@ -101,6 +122,8 @@ class GraphReply(Reply):
     last_event_id: Id
     nodes: list[GraphNode]
     edges: list[GraphEdge]
+    groups: list[GraphGroup] = Field(default_factory=list, description="of nodes that were added at run time")
+    dependencies: list[GraphDependency] = Field(default_factory=list, description="between such nodes and groups")
 
 
 class AttemptReply(Reply):

@@ -1,18 +1,17 @@
 """Who is at work: whether jobs are decided, and which tasks some worker would take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dagmaster.store.connect import Connection
 from dagmaster.store.orchestrators import is_orchestrated
-from dagmaster.store.workers import list_workers
+from dagmaster.store.workers import WorkerRow, list_workers
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFleet:
     is_orchestrated: bool
-    workers: Sequence[Mapping[str, Any]]
+    workers: Sequence[WorkerRow]
 
     def consumes(self, queue: str) -> bool:
         return any(queue in worker["queues"] for worker in self.workers)
@@ -26,5 +25,5 @@ class KnownFleet:
 
 
 async def read_fleet(conn: Connection, *, threshold_seconds: float) -> KnownFleet:
-    workers = [worker for worker in await list_workers(conn) if worker["status"] == "active"]
+    workers = await list_workers(conn, status="active")
     return KnownFleet(await is_orchestrated(conn, threshold_seconds=threshold_seconds), workers)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch
+from dagmaster.store.workers import WorkerRow, list_troubled_workers
 
 Row = dict[str, Any]
 
@@ -17,7 +18,6 @@ SCAN_FAILED: Final = 500
 MOST: Final = 20
 LATE_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 10.0
-LOST_SHOWN_SECONDS: Final = 3600.0
 # What differs from job to job of the same cause.
 VARIABLE: Final = re.compile(r"\b[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b|\d+(?:\.\d+)?", re.IGNORECASE)
 NO_MESSAGE: Final = "failed without a message"
@@ -39,7 +39,7 @@ class Trouble:
     approvals: Sequence[Row] = ()
     untaken: Sequence[Row] = ()
     still: Sequence[Row] = ()
-    workers: Sequence[Row] = ()
+    workers: Sequence[WorkerRow] = ()
     schedules: Sequence[Row] = ()
 
 
@@ -60,7 +60,6 @@ async def find_trouble(conn: Connection, patience: Patience, *, hours: int = HOU
         "limit": MOST,
         "late_seconds": LATE_SECONDS,
         "settle_seconds": SETTLE_SECONDS,
-        "lost_shown_seconds": LOST_SHOWN_SECONDS,
         "lost_after_seconds": patience.lost_after_seconds,
         "stuck_after_seconds": patience.stuck_after_seconds,
     }
@@ -69,7 +68,7 @@ async def find_trouble(conn: Connection, patience: Patience, *, hours: int = HOU
         approvals=await waiting_approvals(conn, limit=MOST),
         untaken=await fetch(conn, "overview_untaken", values),
         still=await fetch(conn, "overview_still", values),
-        workers=await fetch(conn, "overview_workers", values),
+        workers=await list_troubled_workers(conn, lost_after_seconds=patience.lost_after_seconds, limit=MOST),
         schedules=await fetch(conn, "overview_schedules", values),
     )
 

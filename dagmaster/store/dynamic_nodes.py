@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
+from typing import TypedDict
 
 import orjson
 
 from dagmaster.errors import Conflict, Invalid, JobEnded
+from dagmaster.ids import NodeId
 from dagmaster.model.added import awaited, may_add
 from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.model.states import JOB_TERMINAL
@@ -13,11 +16,34 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.jobs import get_job
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL
-from dagmaster.store.statements import run
+from dagmaster.store.statements import fetch_as, run
 
 # A note for each unknown id would be too long.
 NAMED = 5
 POLL_SECONDS = 0.03
+# Of the groups, and of the dependencies, that are shown of one job.
+MAX_SHOWN = 10_000
+
+
+class GroupRow(TypedDict):
+    """`nodes` counts those of the group itself, without the groups inside it."""
+
+    group_id: int
+    parent_group_id: int | None
+    name: str
+    created_at: datetime
+    nodes: int
+
+
+class DependencyRow(TypedDict):
+    """A type is `task` or `group`; a task that is no added node has no node id here."""
+
+    previous_id: int
+    previous_type: str
+    previous_node_id: NodeId | None
+    next_id: int
+    next_type: str
+    next_node_id: NodeId | None
 
 
 async def add_to_job(conn: Connection, job_id: int, slices: Sequence[bytes], *, actor: str | None = None) -> list[str]:
@@ -68,3 +94,11 @@ async def until_added(conn: Connection, job_id: int, node_ids: Sequence[str], *,
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def list_groups(conn: Connection, job_id: int) -> list[GroupRow]:
+    return await fetch_as(conn, GroupRow, "list_groups", {"job_id": job_id, "limit": MAX_SHOWN})
+
+
+async def list_dependencies(conn: Connection, job_id: int) -> list[DependencyRow]:
+    return await fetch_as(conn, DependencyRow, "list_dependencies", {"job_id": job_id, "limit": MAX_SHOWN})

@@ -17,6 +17,7 @@ from dagmaster.store.job_states import node_of
 from dagmaster.store.orchestrators import is_orchestrated
 from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.statements import fetch, run
+from dagmaster.store.workers import WorkerRow, list_workers
 
 Row = Mapping[str, Any]
 
@@ -133,17 +134,19 @@ async def _queues(conn: Connection, nodes: Iterable[NodeState], owner_id: str | 
     if not names:
         return []
     found = await fetch(conn, "explain_queues", {"queues": names, "owner_id": owner_id})
-    workers = await fetch(conn, "explain_consumers", {"queues": names})
-    return [_queue(row, [one for one in workers if row["queue"] in one["queues"]]) for row in found]
+    workers = await list_workers(conn, status="active", queues=names)
+    return [_queue(row, [worker for worker in workers if row["queue"] in worker["queues"]]) for row in found]
 
 
-def _queue(row: Row, workers: Iterable[Row]) -> _Queue:
+def _queue(row: Row, workers: Iterable[WorkerRow]) -> _Queue:
     return _Queue(row["queue"], QueueFacts(row["depth"], row["most"], tuple(map(_consumer, workers))), row["is_closed"])
 
 
-def _consumer(row: Row) -> Consumer:
+def _consumer(row: WorkerRow) -> Consumer:
     handlers = frozenset(row["handlers"]) if row["handlers"] is not None else None
-    return Consumer(row["worker_id"], handlers, row["concurrency"], row["running"], row["stuck"], row["is_taking"])
+    is_taking = row["wanted"] == "run"
+    stuck = len(row["stuck_tasks"])
+    return Consumer(row["worker_id"], handlers, row["concurrency"], row["running_tasks"], stuck, is_taking)
 
 
 async def _errors(conn: Connection, job: JobState, nodes: Iterable[NodeState]) -> dict[str, str]:

@@ -43,7 +43,7 @@ async def examine_database(conn: Connection) -> list[Point]:
         _prepared(server),
         _slots(server),
         _xid_age(server),
-        _connections(await _row(conn, "connection_use")),
+        _connections(await connection_use(conn)),
         _partitions(await _row(conn, "partition_health")),
         _tables(await (await run(conn, "table_health")).fetchall()),
     ]
@@ -75,6 +75,10 @@ async def health_check(
         "stuck_tasks": signs["stuck_tasks"],
         "abandoned_tasks": signs["abandoned_tasks"],
     }
+
+
+async def connection_use(conn: Connection) -> dict[str, Any]:
+    return await _row(conn, "connection_use")
 
 
 async def _row(conn: Connection, name: str, **values: Any) -> dict[str, Any]:

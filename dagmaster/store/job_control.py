@@ -6,15 +6,17 @@ from typing import Any
 
 import orjson
 
-from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownNode, UnknownWorker
+from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownWorker
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
 from dagmaster.store.instances import want_worker
 from dagmaster.store.jobs import get_job_head
 from dagmaster.store.mailbox import add_mail
+from dagmaster.store.nodes import find_node_head, get_node_head
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.statements import fetch, run
+from dagmaster.store.workers import find_worker
 
 POLL_SECONDS = 0.03
 # By command.
@@ -68,16 +70,14 @@ async def request_retry(
 
 async def _check_node(conn: Connection, job: Row, node_id: str) -> None:
     job_id = job["job_id"]
-    node = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
-    if node is None:
-        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+    node = await get_node_head(conn, job_id, node_id)
     waits = node["status"] == NodeStatus.READY and node["not_before"] is not None
     if node["status"] != NodeStatus.FAILED and not waits:
         raise Conflict(f"node {node_id!r} is {node['status']}: only one that has failed can be tried again")
 
 
 async def _status_of(conn: Connection, job_id: int, node_id: str) -> str | None:
-    node = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
+    node = await find_node_head(conn, job_id, node_id)
     return node["status"] if node is not None else None
 
 
@@ -128,7 +128,7 @@ async def steer_worker(conn: Connection, worker_id: str, command: str, *, actor:
     wanted = WANTED[command]
     async with conn.transaction():  # What is done is in the audit, and nothing else is.
         if not await want_worker(conn, worker_id, wanted):
-            if await (await run(conn, "find_worker", {"worker_id": worker_id})).fetchone() is None:
+            if await find_worker(conn, worker_id) is None:
                 raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; `dagmaster workers` lists them")
             raise Conflict(f"worker {worker_id} has stopped or was lost")
         await note_command(conn, {"command": f"workers.{command}", "actor": actor, "worker_id": worker_id})

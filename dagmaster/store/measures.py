@@ -5,13 +5,19 @@ from typing import Any
 
 from dagmaster.errors import Invalid
 from dagmaster.store.connect import Connection
+from dagmaster.store.health import connection_use
+from dagmaster.store.orchestrators import list_orchestrators
+from dagmaster.store.queues import list_queues
 from dagmaster.store.schedules import schedule_counts
 from dagmaster.store.statements import run
+from dagmaster.store.workers import list_workers
 
 MAX_DAYS = 90
 MAX_HOURS = 168
 MAX_CAUSES = 100
 MAX_BUCKET_MINUTES = 1440
+# Of an orchestrator, and none of them a metric.
+LONG_STATS = ("completions", "failures", "workflows", "failing_handlers", "failing_queues")
 
 Rows = list[dict[str, Any]]
 
@@ -54,11 +60,11 @@ async def throughput(conn: Connection, hours: int = 24, bucket_minutes: int = 60
 async def fleet_measures(conn: Connection) -> dict[str, Any]:
     """Everything that is measured of the fleet, without a look at history."""
     return {
-        "orchestrators": await (await run(conn, "fleet_orchestrators")).fetchall(),
-        "workers": await (await run(conn, "fleet_workers")).fetchall(),
-        "queues": await (await run(conn, "queue_depths")).fetchall(),
+        "orchestrators": await list_orchestrators(conn, omitted_stats=LONG_STATS),
+        "workers": await list_workers(conn, status="active"),
+        "queues": await list_queues(conn),
         "callbacks": await (await run(conn, "callback_counts")).fetchone(),
-        "connections": await (await run(conn, "connection_use")).fetchone(),
+        "connections": await connection_use(conn),
         "schedules": await schedule_counts(conn),
     }
 

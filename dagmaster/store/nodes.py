@@ -3,18 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from dagmaster.errors import (
     Invalid,
     UnknownNode,
 )
+from dagmaster.ids import NodeId
 from dagmaster.model.outcome import ENDED, Outcome
 from dagmaster.model.states import EndedBy, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.patterns import literal
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch, fetch_as, run
 
 Row = dict[str, Any]
 
@@ -155,8 +156,21 @@ async def get_node(conn: Connection, job_id: int, node_id: str) -> Row:
     return row
 
 
-async def node_standing(conn: Connection, job_id: int, node_id: str) -> Row:
-    row = await (await run(conn, "node_standing", {"job_id": job_id, "node_id": node_id})).fetchone()
+class NodeHead(TypedDict):
+    node_id: NodeId
+    status: str
+    retry_count: int
+    not_before: datetime | None
+
+
+async def find_node_head(conn: Connection, job_id: int, node_id: str) -> NodeHead | None:
+    rows = await fetch_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
+    return rows[0] if rows else None
+
+
+async def get_node_head(conn: Connection, job_id: int, node_id: str) -> NodeHead:
+    """Raises UnknownNode."""
+    row = await find_node_head(conn, job_id, node_id)
     if row is None:
         raise UnknownNode(f"job {job_id} has no node {node_id!r}")
     return row

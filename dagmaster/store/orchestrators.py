@@ -1,26 +1,45 @@
 """Read orchestrators: which are alive, and which get nothing done."""
 
-from typing import Any
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypedDict
 
 from dagmaster.store.connect import Connection
 from dagmaster.store.instances import host_key, is_gone
-from dagmaster.store.statements import fetch
+from dagmaster.store.statements import fetch, fetch_as
 
 Row = dict[str, Any]
 
 
-async def view_orchestrators(conn: Connection, *, threshold_seconds: float) -> list[Row]:
-    """Those that beat."""
-    return await fetch(conn, "view_orchestrators", {"threshold_seconds": threshold_seconds})
+class OrchestratorRow(TypedDict):
+    orchestrator_id: str
+    hostname: str
+    pid: int
+    host_key: str
+    status: str
+    started_at: datetime
+    heartbeat_at: datetime
+    jobs_owned: int
+    stats: dict[str, Any]
+    heartbeat_age_seconds: float
+    uptime_seconds: float
+
+
+async def list_orchestrators(
+    conn: Connection,
+    *,
+    threshold_seconds: float | None = None,
+    omitted_stats: Sequence[str] = (),
+    limit: int | None = None,
+) -> list[OrchestratorRow]:
+    """The newest first: all, or those that have beaten within `threshold_seconds`."""
+    values = {"threshold_seconds": threshold_seconds, "omitted": list(omitted_stats), "limit": limit}
+    return await fetch_as(conn, OrchestratorRow, "list_orchestrators", values)
 
 
 async def backlog(conn: Connection) -> Row:
     [row] = await fetch(conn, "view_backlog", {})
     return row
-
-
-async def list_orchestrators(conn: Connection) -> list[dict[str, Any]]:
-    return await fetch(conn, "list_orchestrators", {})
 
 
 async def is_orchestrated(conn: Connection, *, threshold_seconds: float) -> bool:

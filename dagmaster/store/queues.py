@@ -1,32 +1,46 @@
 """Read queues: what waits and runs in each, and who would take it."""
 
-from typing import Any
-
-from psycopg.rows import DictRow
+from datetime import datetime
+from typing import TypedDict
 
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, run
-
-Row = dict[str, Any]
+from dagmaster.store.statements import fetch_as
 
 
-async def list_queues(conn: Connection, *, lost_after_seconds: float) -> list[Row]:
-    return await fetch(conn, "view_queues", {"lost_after_seconds": lost_after_seconds})
+class QueueRow(TypedDict):
+    """`depth` is what workers could take now; `held` belongs to paused jobs."""
+
+    queue: str
+    depth: int
+    held: int
+    running: int
+    consumers: int
+    oldest_dispatched_at: datetime | None
+    oldest_wait_seconds: float | None
 
 
-async def waiting_handlers(conn: Connection) -> list[Row]:
-    return await fetch(conn, "waiting_handlers")
+class WaitingHandler(TypedDict):
+    queue: str
+    handler: str
+    waiting: int
+    oldest: datetime
 
 
-async def queue_depths(conn: Connection) -> list[DictRow]:
-    return await fetch(conn, "queue_depths")
+class UnservedTasks(TypedDict):
+    queue: str
+    handler: str
+    tasks: int
 
 
-async def unserved_tasks(conn: Connection, job_id: int) -> list[DictRow]:
-    """Queue, handler and number of a job's tasks that no worker would take."""
-    return await fetch(conn, "unserved_tasks", {"job_id": job_id})
+async def list_queues(conn: Connection, *, lost_after_seconds: float | None = None) -> list[QueueRow]:
+    """Those that have tasks or workers."""
+    return await fetch_as(conn, QueueRow, "list_queues", {"lost_after_seconds": lost_after_seconds})
 
 
-async def open_depths(conn: Connection) -> dict[str, int]:
-    rows = await (await run(conn, "open_depths")).fetchall()
-    return {row["queue"]: row["depth"] for row in rows}
+async def waiting_handlers(conn: Connection) -> list[WaitingHandler]:
+    return await fetch_as(conn, WaitingHandler, "waiting_handlers")
+
+
+async def unserved_tasks(conn: Connection, job_id: int) -> list[UnservedTasks]:
+    """A job's tasks that no worker would take."""
+    return await fetch_as(conn, UnservedTasks, "unserved_tasks", {"job_id": job_id})

@@ -9,6 +9,7 @@ from dagmaster.errors import Forbidden, UnknownWorker, WorkerGone
 from dagmaster.ids import new_id
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
+from dagmaster.store.workers import WorkerHead, find_worker
 
 HOST_PREFIX = "http-"
 
@@ -41,9 +42,9 @@ async def register_remote(
     return worker_id
 
 
-async def get_remote(conn: Connection, worker_id: str, key_id: str | None) -> Row:
+async def get_remote(conn: Connection, worker_id: str, key_id: str | None) -> WorkerHead:
     """Raises UnknownWorker, Forbidden for a worker that came with another key, WorkerGone for one that is no more."""
-    row = await (await run(conn, "find_worker", {"worker_id": worker_id})).fetchone()
+    row = await find_worker(conn, worker_id)
     if row is None:
         raise UnknownWorker(f"there is no worker {worker_id[:40]!r}; register one with POST /api/v1/workers")
     if not row["host_key"].startswith(HOST_PREFIX):

@@ -13,6 +13,7 @@ from dagmaster.store.connect import Connection
 from dagmaster.store.job_control import POLL_SECONDS
 from dagmaster.store.jobs import get_job
 from dagmaster.store.mailbox import add_mail
+from dagmaster.store.nodes import get_node_head
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.statements import run
 
@@ -83,9 +84,7 @@ async def until_decided(conn: Connection, job_id: int, node_id: str, *, approved
     wanted = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
-        row = await (await run(conn, "node_status", {"job_id": job_id, "node_id": node_id})).fetchone()
-        if row is None:
-            raise UnknownNode(f"job {job_id} has no node {node_id!r}")
+        row = await get_node_head(conn, job_id, node_id)
         if row["status"] == wanted or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
             return NodeStatus(row["status"])
         if row["status"] != NodeStatus.RUNNING:

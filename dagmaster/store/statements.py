@@ -4,7 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
@@ -15,6 +15,7 @@ from dagmaster.store.connect import PlanOutgrown, is_outgrown
 from dagmaster.store.hot_connection import HotConnection
 
 Answer = TypeVar("Answer")
+TypedRow = TypeVar("TypedRow")
 
 _NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
@@ -69,6 +70,13 @@ async def run(
 async def fetch(conn: AsyncConnection[DictRow], name: str, values: Mapping[str, Any] | None = None) -> list[DictRow]:
     """All rows of the statement of this name."""
     return await fetch_statement(conn, SQL[name], values)
+
+
+async def fetch_as(
+    conn: AsyncConnection[DictRow], row_type: type[TypedRow], name: str, values: Mapping[str, Any] | None = None
+) -> list[TypedRow]:
+    """All rows as a TypedDict that has their columns; a test compares the two."""
+    return cast(list[TypedRow], await fetch(conn, name, values))
 
 
 async def fetch_statement(

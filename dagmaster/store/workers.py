@@ -1,23 +1,78 @@
 """Read workers."""
 
-from typing import Any
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, TypedDict
 
+from dagmaster.ids import WorkerId
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch
+from dagmaster.store.statements import fetch_as
 
-Row = dict[str, Any]
-
-
-async def view_workers(conn: Connection, *, status: str | None = None, limit: int, offset: int = 0) -> list[Row]:
-    return await fetch(conn, "view_workers", {"status": status, "limit": limit, "offset": offset})
+LOST_SHOWN_SECONDS: Final = 3600.0
 
 
-async def list_all_workers(
-    conn: Connection, *, lost_after_seconds: float, status: str | None = None, limit: int, offset: int = 0
-) -> list[Row]:
-    values = {"lost_after_seconds": lost_after_seconds, "status": status, "limit": limit, "offset": offset}
-    return await fetch(conn, "list_all_workers", values)
+class WorkerRow(TypedDict):
+    """`wanted` is run, drain or stop. `key_id` is the API key of a worker without a database."""
+
+    worker_id: WorkerId
+    hostname: str
+    pid: int
+    host_key: str
+    status: str
+    wanted: str
+    queues: list[str]
+    handlers: list[str] | None
+    concurrency: int
+    tasks_completed: int
+    tasks_failed: int
+    started_at: datetime
+    last_heartbeat: datetime
+    stats: dict[str, Any]
+    key_id: str | None
+    heartbeat_age_seconds: float
+    stuck_tasks: list[str]
+    running_tasks: int
 
 
-async def list_workers(conn: Connection) -> list[dict[str, Any]]:
-    return await fetch(conn, "list_workers", {})
+class WorkerHead(TypedDict):
+    worker_id: WorkerId
+    host_key: str
+    status: str
+    wanted: str
+    queues: list[str]
+    key_id: str | None
+
+
+async def list_workers(
+    conn: Connection,
+    *,
+    status: str | None = None,
+    queues: Sequence[str] | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+) -> list[WorkerRow]:
+    """Those at work first, then the newest; of these `queues`, workers that consume one of them."""
+    names = None if queues is None else list(queues)
+    return await _list(conn, {"status": status, "queues": names, "limit": limit, "offset": offset})
+
+
+async def list_troubled_workers(conn: Connection, *, lost_after_seconds: float, limit: int) -> list[WorkerRow]:
+    """Those that were lost in the last hour, are silent, or have slots that never came back."""
+    return await _list(conn, {"needs_attention": True, "lost_after_seconds": lost_after_seconds, "limit": limit})
+
+
+async def _list(conn: Connection, values: dict[str, Any]) -> list[WorkerRow]:
+    everything = {
+        "status": None,
+        "queues": None,
+        "needs_attention": False,
+        "lost_shown_seconds": LOST_SHOWN_SECONDS,
+        "lost_after_seconds": 0.0,
+        "offset": 0,
+    }
+    return await fetch_as(conn, WorkerRow, "list_workers", everything | values)
+
+
+async def find_worker(conn: Connection, worker_id: str) -> WorkerHead | None:
+    rows = await fetch_as(conn, WorkerHead, "find_worker", {"worker_id": worker_id})
+    return rows[0] if rows else None

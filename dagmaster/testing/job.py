@@ -17,7 +17,7 @@ from dagmaster.python.workflows import WorkflowFunction
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.explanations import explain_job
 from dagmaster.store.jobs import job_status
-from dagmaster.store.nodes import node_standing
+from dagmaster.store.nodes import get_node_head
 from dagmaster.tasklogs.factory import open_task_logs
 from dagmaster.testing.clock import TravelClock
 from dagmaster.testing.decisions import APPLICATION
@@ -117,7 +117,7 @@ class JobUnderTest(Script):
         wanted = NodeStatus(status)
 
         async def look(conn: Connection) -> bool:
-            now = (await node_standing(conn, self.job_id, node))["status"]
+            now = (await get_node_head(conn, self.job_id, node))["status"]
             return now == wanted or now in NODE_TERMINAL
 
         await self._wait_until(look, timeout, f"has no {status} node {node!r}")

@@ -14,7 +14,7 @@ from dagmaster.schemas.fleet import (
     OrchestratorStatus,
 )
 from dagmaster.store.connect import Connection
-from dagmaster.store.orchestrators import view_orchestrators
+from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.web.services import Services
 
 Row = Mapping[str, Any]
@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
     """Those that beat; the one of this process as it is now, the others as of their last beat."""
-    rows = await view_orchestrators(conn, threshold_seconds=services.settings.orphan_threshold_seconds)
+    rows = await list_orchestrators(conn, threshold_seconds=services.settings.orphan_threshold_seconds)
     if not rows:
         raise Unavailable("no orchestrator is running; start one with `dagmaster orchestrator`")
     own = services.own_stats()
@@ -57,7 +57,7 @@ def _status(row: Row) -> OrchestratorStatus:
         instance_id=row["orchestrator_id"],
         hostname=row["hostname"],
         started_at=row["started_at"],
-        uptime_seconds=round((row["now"] - row["started_at"]).total_seconds(), 1),
+        uptime_seconds=round(row["uptime_seconds"], 1),
         last_heartbeat=row["heartbeat_at"],
         current_phase=stats.get("current_phase"),
         active_jobs=row["jobs_owned"],

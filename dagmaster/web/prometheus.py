@@ -112,18 +112,18 @@ class Fleet(Collector):
         )
 
     def _workers(self) -> Iterator[Metric]:
-        active = [one for one in self._measures["workers"] if one["status"] == "active"]
+        active = self._measures["workers"]
         yield GaugeMetricFamily(PREFIX + "workers_active", "Workers that run.", value=len(active))
         ages = [(one["worker_id"], one["heartbeat_age_seconds"]) for one in active]
         yield _gauge("worker_heartbeat_age_seconds", "Since a worker's last heartbeat.", "worker", ages)
         slots = [(one["worker_id"], one["concurrency"]) for one in active]
         yield _gauge("worker_slots", "How many tasks a worker runs at once.", "worker", slots)
-        stuck = [(one["worker_id"], one["stuck"]) for one in active]
+        stuck = [(one["worker_id"], len(one["stuck_tasks"])) for one in active]
         yield _gauge("worker_stuck_slots", "Slots that are kept by handlers that do not end.", "worker", stuck)
 
     def _queues(self) -> Iterator[Metric]:
         queues = self._measures["queues"]
-        depths = [(one["queue"], one["waiting"]) for one in queues]
+        depths = [(one["queue"], one["depth"]) for one in queues]
         yield _gauge("task_queue_depth", "Tasks that wait for a worker.", "queue", depths)
         running = [(one["queue"], one["running"]) for one in queues]
         yield _gauge("tasks_running", "Tasks that a worker holds.", "queue", running)

@@ -75,18 +75,36 @@ async def test_a_handler_in_a_thread_waits_until_they_are_stored(dsn: str) -> No
         assert job["result_data"]["work"]["echoed_params"]["name"] == 1
 
 
-async def test_groups_and_dependencies_are_rows(dsn: str) -> None:
-    async def adds(ctx: HandlerContext) -> None:
-        gates = [
-            AddedNode("work.in", type="gate", after=("work.1",)),
-            AddedNode("work.out", type="gate", after=("work.2",)),
-        ]
-        members = [node(ctx, 1, task=11), node(ctx, 2, "in", task=12, group=70), node(ctx, 3, "out", task=13)]
-        groups = [AddedGroup(70, "inner", 71), AddedGroup(71, "outer")]
-        said = [AddedDependency(11, "task", 70, "group"), AddedDependency(70, "group", 13, "task")]
-        await ctx.add(encode_slices([*members, *gates], groups, said))
+async def adds_groups(ctx: HandlerContext) -> None:
+    gates = [
+        AddedNode("work.in", type="gate", after=("work.1",)),
+        AddedNode("work.out", type="gate", after=("work.2",)),
+    ]
+    members = [node(ctx, 1, task=11), node(ctx, 2, "in", task=12, group=70), node(ctx, 3, "out", task=13)]
+    groups = [AddedGroup(70, "inner", 71), AddedGroup(71, "outer")]
+    said = [AddedDependency(11, "task", 70, "group"), AddedDependency(70, "group", 13, "task")]
+    await ctx.add(encode_slices([*members, *gates], groups, said))
 
-    async with fleet(dsn, adds=adds) as running:
+
+async def test_the_graph_shows_groups_and_dependencies_that_were_added(dsn: str) -> None:
+    async with web(dsn, single("adds")) as it:
+        it.fleet.known = handlers(adds=adds_groups)
+        await it.fleet.orchestrator()
+        await it.fleet.worker()
+        job_id = await it.fleet.submit(single("adds"))
+        await it.fleet.completed(job_id)
+        drawn = await it.get(f"/api/v1/jobs/{job_id}/graph")
+    groups = [(group["group_id"], group["parent_group_id"], group["name"], group["nodes"]) for group in drawn["groups"]]
+    assert groups == [("70", "71", "inner", 1), ("71", None, "outer", 0)]
+    ends = ("previous_type", "previous_id", "previous_node_id", "next_type", "next_id", "next_node_id")
+    assert [tuple(dependency[name] for name in ends) for dependency in drawn["dependencies"]] == [
+        ("task", "11", "work.1", "group", "70", None),
+        ("group", "70", None, "task", "13", "work.3"),
+    ]
+
+
+async def test_groups_and_dependencies_are_rows(dsn: str) -> None:
+    async with fleet(dsn, adds=adds_groups) as running:
         await running.orchestrator()
         await running.worker()
         [job] = await running.completed(await running.submit(single("adds")))

@@ -32,8 +32,8 @@ async def test_any_process_shows_the_whole_fleet(dsn: str) -> None:
         await running.run(single("fail"))
         await running.submit(single(queue="lonely"))
         await running.until(
-            "SELECT (stats -> 'counters' ->> 'jobs_failed')::int = 1 AND jobs_owned = 1 AS ok "
-            "FROM dagapp.dag_orchestrators"
+            "SELECT (stats -> 'counters' ->> 'jobs_failed')::int = 1 AND jobs_owned = 1 "
+            "AND (stats -> 'counters' ->> 'tasks_created')::int = 5 AS ok FROM dagapp.dag_orchestrators"
         )
         found = await samples(dsn)
     me = role.id

@@ -352,8 +352,8 @@ async def test_the_depth_of_each_queue_is_known(dsn: str, me: Owner) -> None:
     await put(me, "b1", "b")
     async with claimer(dsn, "a") as worker, opened(dsn, application="test") as conn:
         await worker.claim(1)
-        depths = await queues.queue_depths(conn)
-    assert [(row["queue"], row["waiting"], row["running"]) for row in depths] == [("a", 1, 1), ("b", 1, 0)]
+        depths = await queues.list_queues(conn)
+    assert [(row["queue"], row["depth"], row["running"]) for row in depths] == [("a", 1, 1), ("b", 1, 0)]
     assert depths[0]["oldest_dispatched_at"] is not None
 
 

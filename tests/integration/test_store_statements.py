@@ -1,7 +1,10 @@
+import ast
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import psycopg
 import pytest
@@ -100,6 +103,44 @@ def test_every_statement_is_used() -> None:
     code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     for name in SQL:
         assert f'"{name}"' in code or is_part(name) or name.startswith("vacuum_"), f"nobody runs {name}"
+
+
+def calls_of_statements(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """The name of each statement that the code of this file runs, with the call."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call):
+            names = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and arg.value in SQL]
+            yield from ((name, call) for name in names)
+
+
+def test_a_statement_is_run_only_by_the_module_of_its_file() -> None:
+    files = {
+        name: path.stem
+        for path in (PACKAGE / "store" / "sql").glob("*.sql")
+        for name in re.findall(r"^-- (\w+) --$", path.read_text(), re.MULTILINE)
+    }
+    strangers = [
+        f"{path.relative_to(PACKAGE)} runs {name} of {files[name]}.sql"
+        for path in PACKAGE.rglob("*.py")
+        for name, call in calls_of_statements(path)
+        if isinstance(call.func, ast.Name) and call.func.id in ("run", "fetch", "fetch_as", "_row")
+        if path != PACKAGE / "store" / f"{files[name]}.py"
+    ]
+    assert strangers == []
+    assert {stem for stem in files.values() if not (PACKAGE / "store" / f"{stem}.py").exists()} == set()
+
+
+def test_typed_rows_have_the_columns_of_their_statements(plain: psycopg.Connection[Any]) -> None:
+    checked = 0
+    for path in (PACKAGE / "store").glob("*.py"):
+        for name, call in calls_of_statements(path):
+            if isinstance(call.func, ast.Name) and call.func.id == "fetch_as":
+                assert isinstance(call.args[1], ast.Name)
+                row_type = getattr(import_module(f"dagmaster.store.{path.stem}"), call.args[1].id)
+                found = [(column or b"").decode() for column in columns(plain, SQL[name])]
+                assert found == list(get_type_hints(row_type)), name
+                checked += 1
+    assert checked > 0
 
 
 async def test_the_hot_statements_are_planned_by_index(dsn: str) -> None:

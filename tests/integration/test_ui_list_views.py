@@ -242,6 +242,9 @@ async def test_the_doctor_tells_what_is_wrong_and_what_to_do(it: Web) -> None:
     assert f"/ui/jobs/{job_id}" in shown
 
 
+LOST_AFTER = 55.0
+
+
 def worker(**fields: Any) -> dict[str, Any]:
     now = datetime.now(UTC)
     return {
@@ -258,9 +261,10 @@ def worker(**fields: Any) -> dict[str, Any]:
         "started_at": now,
         "last_heartbeat": now,
         "stats": {},
-        "is_remote": False,
-        "is_silent": False,
-        "running": 0,
+        "key_id": None,
+        "heartbeat_age_seconds": 1.0,
+        "stuck_tasks": [],
+        "running_tasks": 0,
         **fields,
     }
 
@@ -271,20 +275,25 @@ def worker(**fields: Any) -> dict[str, Any]:
         ({}, "alive", True),
         ({"wanted": "drain"}, "draining", True),
         ({"wanted": "stop"}, "stopping", True),
-        ({"is_silent": True}, "silent", True),
+        ({"heartbeat_age_seconds": 60.0}, "silent", True),
         ({"status": "lost"}, "lost", False),
         ({"status": "stopped", "wanted": "stop"}, "stopped", False),
     ],
 )
 def test_a_worker_is_called_what_it_is(fields: dict[str, Any], label: str, is_here: bool) -> None:
-    line = worker_line(worker(**fields))
+    line = worker_line(worker(**fields), LOST_AFTER)
     assert (line.label, line.is_here) == (label, is_here)
 
 
 def test_slots_are_drawn_one_by_one() -> None:
-    assert worker_line(worker(running=3, stats={"stuck": ["a"]})).squares == ["stuck", "busy", "busy", "free"]
-    assert worker_line(worker(stats={"stuck": "nonsense", "peak_memory_bytes": "much"})).squares == ["free"] * 4
-    assert len(worker_line(worker(concurrency=1000)).squares) == 64
+    assert worker_line(worker(running_tasks=3, stuck_tasks=["a"]), LOST_AFTER).squares == [
+        "stuck",
+        "busy",
+        "busy",
+        "free",
+    ]
+    assert worker_line(worker(stats={"peak_memory_bytes": "much"}), LOST_AFTER).squares == ["free"] * 4
+    assert len(worker_line(worker(concurrency=1000), LOST_AFTER).squares) == 64
 
 
 def test_a_task_that_no_worker_can_run_is_homeless() -> None:

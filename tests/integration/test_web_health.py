@@ -26,7 +26,7 @@ async def test_with_a_fleet_all_is_well(dsn: str) -> None:
 
 async def test_a_server_with_another_schema_is_not_ready(dsn: str) -> None:
     async with web(dsn) as it:
-        await rows(dsn, "UPDATE dagapp.alembic_version SET version_num = '0001'")
+        await rows(dsn, "UPDATE dagapp.alembic_version SET version_num = '9999'")
         assert "schema" in (await it.get("/readyz", 503))["error"]["message"]
         assert (await it.get("/health", 503))["status"] == "unhealthy"
         await it.get("/health/schema", 503)

@@ -14,3 +14,29 @@ FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events
 WHERE job_id = :job_id AND event_type = 'job_warning' AND event_data ->> 'refused' = 'added'
 ORDER BY event_id DESC LIMIT 1;
+
+-- list_groups --
+-- The groups of nodes that were added to a job, and how many nodes each holds itself.
+SELECT g.group_id, g.parent_group_id, g.name, g.created_at, coalesce(n.nodes, 0)::int AS nodes
+FROM dagapp.dag_groups g
+LEFT JOIN (
+    SELECT definition ->> 'group' AS group_id, count(*) AS nodes FROM dagapp.dag_node_states
+    WHERE job_id = :job_id AND definition IS NOT NULL GROUP BY 1
+) n ON n.group_id = g.group_id::text
+WHERE g.job_id = :job_id
+ORDER BY g.group_id LIMIT :limit;
+
+-- list_dependencies --
+-- What the added tasks and groups of a job wait for, with the nodes of the tasks.
+WITH added AS MATERIALIZED (
+    SELECT node_id, definition ->> 'task' AS task_id FROM dagapp.dag_node_states
+    WHERE job_id = :job_id AND definition IS NOT NULL
+)
+SELECT d.previous_id, d.previous_type, p.node_id AS previous_node_id, d.next_id, d.next_type, n.node_id AS next_node_id
+FROM (
+    SELECT previous_id, previous_type, next_id, next_type FROM dagapp.dag_dependencies WHERE job_id = :job_id
+    ORDER BY previous_id, previous_type, next_id, next_type LIMIT :limit
+) d
+LEFT JOIN added p ON d.previous_type = 'task' AND p.task_id = d.previous_id::text
+LEFT JOIN added n ON d.next_type = 'task' AND n.task_id = d.next_id::text
+ORDER BY d.previous_id, d.previous_type, d.next_id, d.next_type;

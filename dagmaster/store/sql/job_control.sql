@@ -34,10 +34,3 @@ WHERE c.parent_job_id IS NOT NULL AND c.status IN ('pending', 'running')
         SELECT FROM dagapp.dag_job_events e WHERE e.job_id = c.job_id AND e.event_type = 'job_reopened'
     )
 RETURNING job_id;
-
--- node_status --
-SELECT node_id, status, retry_count, not_before, version FROM dagapp.dag_node_states
-WHERE job_id = :job_id AND node_id = :node_id;
-
--- find_worker --
-SELECT worker_id, host_key, status, wanted, queues, key_id FROM dagapp.dag_workers WHERE worker_id = :worker_id;

@@ -143,9 +143,10 @@ LEFT JOIN dagapp.dag_task_results r
     ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
 WHERE n.job_id = :job_id AND n.node_id = :node_id;
 
--- node_standing --
--- How far a node is, and nothing of what it holds.
-SELECT status, retry_count FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = :node_id;
+-- find_node_head --
+-- How far a node is, without its values.
+SELECT node_id, status, retry_count, not_before FROM dagapp.dag_node_states
+WHERE job_id = :job_id AND node_id = :node_id;
 
 -- view_graph --
 -- What is needed to draw a job: how far its own nodes are, and which branches were taken.

@@ -1,13 +1,13 @@
--- view_orchestrators --
--- Those that beat, the newest first.
-SELECT orchestrator_id, hostname, pid, host_key, started_at, heartbeat_at, jobs_owned, stats, clock_timestamp() AS now
-FROM dagapp.dag_orchestrators
-WHERE status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds)
-ORDER BY started_at DESC, orchestrator_id LIMIT 1000;
-
 -- list_orchestrators --
-SELECT orchestrator_id, hostname, pid, host_key, status, started_at, heartbeat_at, jobs_owned, stats
-FROM dagapp.dag_orchestrators ORDER BY started_at DESC LIMIT 100;
+-- The newest first: all that are remembered, or those that beat. Stats under the names of :omitted are left out.
+SELECT orchestrator_id, hostname, pid, host_key, status, started_at, heartbeat_at, jobs_owned,
+    stats - :omitted::text[] AS stats,
+    extract(epoch FROM clock_timestamp() - heartbeat_at)::float AS heartbeat_age_seconds,
+    extract(epoch FROM clock_timestamp() - started_at)::float AS uptime_seconds
+FROM dagapp.dag_orchestrators
+WHERE :threshold_seconds::float IS NULL
+    OR (status = 'running' AND heartbeat_at > clock_timestamp() - make_interval(secs => :threshold_seconds))
+ORDER BY started_at DESC, orchestrator_id LIMIT :limit;
 
 -- beating_orchestrators --
 -- Those that could take a job.
@@ -23,13 +23,6 @@ WHERE heartbeat_at > clock_timestamp() - make_interval(secs => :orphan_seconds)
     AND status IN ('running', 'stalled')
     AND (status = 'stalled' OR (stats ->> 'no_progress_seconds')::float > :progress_seconds::float)
 ORDER BY orchestrator_id;
-
--- fleet_orchestrators --
--- Every instance that is remembered: a counter must not fall because its process has ended.
-SELECT orchestrator_id, status, jobs_owned,
-    stats - '{completions, failures, workflows, failing_handlers, failing_queues}'::text[] AS stats,
-    extract(epoch FROM clock_timestamp() - heartbeat_at)::float AS heartbeat_age_seconds
-FROM dagapp.dag_orchestrators ORDER BY orchestrator_id;
 
 -- view_backlog --
 -- What has yet to be taken in, and what has yet to be taken.

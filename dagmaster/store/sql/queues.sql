@@ -1,7 +1,9 @@
--- view_queues --
--- What waits and runs in each queue, and how many workers take from it.
+-- list_queues --
+-- What waits and runs in each queue, and how many workers take from it; silent ones do not count where :lost_after_seconds
+-- is known.
 SELECT queue, coalesce(sum(waiting), 0)::int AS depth, coalesce(sum(held), 0)::int AS held,
     coalesce(sum(running), 0)::int AS running, coalesce(sum(consumers), 0)::int AS consumers,
+    min(oldest) AS oldest_dispatched_at,
     extract(epoch FROM clock_timestamp() - min(oldest))::float AS oldest_wait_seconds
 FROM (
     SELECT queue, count(*) FILTER (WHERE NOT held) AS waiting, count(*) FILTER (WHERE held) AS held, 0 AS running,
@@ -11,8 +13,10 @@ FROM (
     SELECT queue, 0, 0, count(*), 0, NULL FROM dagapp.dag_tasks_running GROUP BY queue
     UNION ALL
     SELECT queue, 0, 0, 0, count(*), NULL FROM dagapp.dag_workers w CROSS JOIN unnest(w.queues) AS queue
-    WHERE w.status = 'active' AND w.wanted = 'run'
-        AND w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
+    WHERE w.status = 'active' AND w.wanted = 'run' AND (
+        :lost_after_seconds::float IS NULL
+        OR w.last_heartbeat > clock_timestamp() - make_interval(secs => :lost_after_seconds)
+    )
     GROUP BY queue
 ) q GROUP BY queue ORDER BY queue;
 
@@ -20,22 +24,6 @@ FROM (
 -- What waits in each queue, by what it takes to run it.
 SELECT queue, handler, count(*)::int AS waiting, min(dispatched_at) AS oldest
 FROM dagapp.dag_tasks_waiting WHERE NOT held GROUP BY queue, handler ORDER BY queue, handler;
-
--- queue_depths --
--- How much waits and how much runs, by queue.
-SELECT queue, sum(waiting)::int AS waiting, sum(held)::int AS held, sum(running)::int AS running,
-    min(oldest) AS oldest_dispatched_at
-FROM (
-    SELECT queue, count(*) FILTER (WHERE NOT held) AS waiting, count(*) FILTER (WHERE held) AS held, 0 AS running,
-        min(dispatched_at) FILTER (WHERE NOT held) AS oldest
-    FROM dagapp.dag_tasks_waiting GROUP BY queue
-    UNION ALL
-    SELECT queue, 0, 0, count(*), NULL FROM dagapp.dag_tasks_running GROUP BY queue
-) q GROUP BY queue ORDER BY queue;
-
--- open_depths --
--- How much workers could take, by queue.
-SELECT queue, count(*)::int AS depth FROM dagapp.dag_tasks_waiting WHERE NOT held GROUP BY queue;
 
 -- unserved_tasks --
 -- What waits of a job although no worker that is there would take it.

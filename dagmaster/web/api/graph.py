@@ -3,7 +3,8 @@
 from fastapi import APIRouter, Response
 
 from dagmaster.errors import NotFound
-from dagmaster.schemas.timeline import GraphReply
+from dagmaster.schemas.timeline import GraphDependency, GraphGroup, GraphReply
+from dagmaster.store.dynamic_nodes import list_dependencies, list_groups
 from dagmaster.store.events import last_event_of_job
 from dagmaster.store.node_counts import count_folded
 from dagmaster.store.nodes import view_graph
@@ -17,12 +18,14 @@ router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 
 @router.get("/graph", response_model=GraphReply, responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_graph(job: Job, services: Given, conn: Conn) -> Response:
-    """The nodes with their states, and the edges: live, dead, or not yet decided."""
+    """The nodes with their states, the edges, and the groups and dependencies that were added at run time."""
     graph = await services.pinned.find(conn, job["workflow_hash"])
     if graph is None:
         raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
     seen = await last_event_of_job(conn, job)  # Before the rest: what is told twice does no harm.
     rows = await view_graph(conn, job["job_id"])
     drawn = draw(job, graph, rows, await count_folded(conn, job["job_id"]), last_event_id=seen)
-    # As it is: it may be spell_size, and would be looked through twice more on its way.
+    drawn.groups = [GraphGroup(**row) for row in await list_groups(conn, job["job_id"])]
+    drawn.dependencies = [GraphDependency(**row) for row in await list_dependencies(conn, job["job_id"])]
+    # Encoded here: it may be large, and FastAPI would validate it twice more.
     return Response(drawn.model_dump_json(), media_type="application/json")

@@ -60,7 +60,7 @@ async def read_log(
         raise Invalid("either `offset` or `tail`, not both")
     node = NodeLog(services.task_logs, job["job_id"], node_id)
     wanted = LogSelection(attempt, offset, tail, follow)
-    state = NodeState.of(await node_store.node_standing(conn, job["job_id"], node_id))
+    state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
     found = await node.find(wanted, state)
     if found is None:
         place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
@@ -88,7 +88,7 @@ async def search_log(
 ) -> LogMatches:
     """The lines of an attempt's log that hold a text, with their numbers."""
     node = NodeLog(services.task_logs, job["job_id"], node_id)
-    state = NodeState.of(await node_store.node_standing(conn, job["job_id"], node_id))
+    state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
     found = await node.find(LogSelection(attempt), state)
     if found is None:
         place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
@@ -122,7 +122,7 @@ class Looking:
             return None
         try:
             async with self.pool.connection() as conn:
-                row = await node_store.node_standing(conn, self.node.job_id, self.node.node_id)
+                row = await node_store.get_node_head(conn, self.node.job_id, self.node.node_id)
         except (NotFound, PoolClosed):
             return None
         except LOST:
@@ -136,7 +136,7 @@ async def list_attempts(
     job: Job, node_id: str, conn: Conn, services: Given, limit: Limit = 50, offset: Offset = 0
 ) -> Page[AttemptOfNode]:
     """What was reported of each attempt, with the size of its log."""
-    await node_store.node_standing(conn, job["job_id"], node_id)
+    await node_store.get_node_head(conn, job["job_id"], node_id)
     rows = (await attempt_store.attempts_of_node(conn, job["job_id"], node_id))[offset : offset + limit + 1]
     sizes = await asyncio.gather(*(_size(services, row) for row in rows))
     shown = [

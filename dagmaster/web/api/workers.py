@@ -31,9 +31,9 @@ from dagmaster.schemas.workers import (
     WorkerWanted,
 )
 from dagmaster.service.contract import WorkerCommand
+from dagmaster.store import workers as worker_store
 from dagmaster.store.job_control import steer_worker
 from dagmaster.store.remote_workers import leave_remote
-from dagmaster.store.workers import view_workers
 from dagmaster.web import remote_workers
 from dagmaster.web.access import OPERATORS, READERS, WORKERS, Admitted
 from dagmaster.web.errors import documented
@@ -55,7 +55,7 @@ async def list_workers(
     offset: Offset = 0,
 ) -> Page[WorkerReply]:
     """Those at work first, then the newest."""
-    rows = await view_workers(conn, status=status, limit=limit + 1, offset=offset)
+    rows = await worker_store.list_workers(conn, status=status, limit=limit + 1, offset=offset)
     return cut([WorkerReply(**row) for row in rows], limit, offset)
 
 

@@ -157,9 +157,9 @@ def _approvals(rows: Sequence[Row]) -> Iterator[Need]:
 
 
 def _worker(row: Row) -> Need:
-    name, tasks = f"{row['hostname']}:{row['pid']}", _count(row["tasks"], "task", "tasks")
-    if row["status"] == "active" and row["stuck"]:
-        title = f"Worker {name} has {_count(row['stuck'], 'stuck slot', 'stuck slots')}"
+    name, tasks = f"{row['hostname']}:{row['pid']}", _count(row["running_tasks"], "task", "tasks")
+    if row["status"] == "active" and row["stuck_tasks"]:
+        title = f"Worker {name} has {_count(len(row['stuck_tasks']), 'stuck slot', 'stuck slots')}"
         sentence = "Tasks of it did not stop when they should. Restart the worker to have all its slots again."
     elif row["status"] == "active":
         title = f"Worker {name} no longer beats"

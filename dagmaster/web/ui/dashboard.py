@@ -12,7 +12,7 @@ from dagmaster.store.dashboard import HOURS, Patience, find_trouble, job_counts
 from dagmaster.store.jobs import JobFilter
 from dagmaster.store.measures import throughput
 from dagmaster.store.queues import list_queues
-from dagmaster.store.workers import view_workers
+from dagmaster.store.workers import list_workers
 from dagmaster.store.workflows import runs_by_workflow
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
@@ -124,7 +124,7 @@ async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
 async def _fleet(conn: Conn, lost_after_seconds: float) -> Fleet:
     """The busiest first."""
     alive_since = datetime.now(UTC) - timedelta(seconds=lost_after_seconds)
-    rows = await view_workers(conn, status="active", limit=MOST_WORKERS)
+    rows = await list_workers(conn, status="active", limit=MOST_WORKERS)
     alive = [row for row in rows if row["last_heartbeat"] > alive_since]
     return Fleet(sorted(alive, key=lambda row: (-row["running_tasks"], row["worker_id"])))
 

@@ -192,7 +192,7 @@ async def show_items(
 ) -> HTMLResponse:
     counts = _counts_of(await node_counts.count_folded(conn, job["job_id"]), node_id)
     if not counts and node_id != OUTSIDE:
-        await node_store.node_standing(conn, job["job_id"], node_id)  # Raises for one that does not exist.
+        await node_store.get_node_head(conn, job["job_id"], node_id)  # Raises for one that does not exist.
     rows = await node_store.view_folded(
         conn, job["job_id"], node_id, status=status or None, limit=GRID_SIZE, offset=offset
     )

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.authoring.preparation import tasks_of
 from dagmaster.service.fleet import KnownFleet
-from dagmaster.store.orchestrators import view_orchestrators
+from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.queues import list_queues, waiting_handlers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
@@ -59,7 +59,7 @@ async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
     fleet = await page.services.fleet(conn)
     taking = [one for one in fleet.workers if one["wanted"] == "run"]
     queues = queue_lines(rows, taking, used_queues(page))
-    running = await view_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
+    running = await list_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
     own = page.services.own_stats()
     stats = [own.get(one["orchestrator_id"]) or one["stats"] for one in running]
     return page.render(

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.model.redact import redact
 from dagmaster.store.attempts import NEWEST_RESULTS, list_results, list_tasks
-from dagmaster.store.workers import list_all_workers
+from dagmaster.store.workers import list_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.histogram import Histogram, draw_histogram
@@ -148,9 +148,8 @@ def _histogram(rows: Sequence[Mapping[str, Any]]) -> Histogram | None:
 
 async def _choices(page: Page, conn: Conn, chosen: Mapping[str, str]) -> dict[str, list[str]]:
     """What the filters offer: all that is known of, and what is chosen although it is not."""
-    lost_after = page.services.settings.worker_lost_after_seconds
-    workers = await list_all_workers(conn, lost_after_seconds=lost_after, limit=SHOWN_WORKERS)
-    known = {
+    workers = await list_workers(conn, limit=SHOWN_WORKERS)
+    known: dict[str, set[str]] = {
         "queue": {queue for one in workers for queue in one["queues"]},
         "handler": {*page.services.registry.names(), *(name for one in workers for name in one["handlers"] or ())},
         "worker": {one["worker_id"] for one in workers},

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from dagmaster.model.redact import redact
-from dagmaster.store.orchestrators import view_orchestrators
-from dagmaster.store.workers import list_all_workers
+from dagmaster.store.orchestrators import list_orchestrators
+from dagmaster.store.workers import WorkerRow, list_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Shown
@@ -79,16 +79,11 @@ async def show_workers(
 ) -> HTMLResponse:
     settings = page.services.settings
     chosen = status if status in STATUSES else ""
-    rows = await list_all_workers(
-        conn,
-        lost_after_seconds=settings.worker_lost_after_seconds,
-        status=chosen or None,
-        limit=PAGE_SIZE + 1,
-        offset=offset,
-    )
-    beating = await view_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
+    lost_after = settings.worker_lost_after_seconds
+    rows = await list_workers(conn, status=chosen or None, limit=PAGE_SIZE + 1, offset=offset)
+    beating = await list_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
     own = page.services.own_stats()
-    workers = [worker_line(row) for row in rows[:PAGE_SIZE]]
+    workers = [worker_line(row, lost_after) for row in rows[:PAGE_SIZE]]
     return page.render(
         "workers.html",
         {
@@ -106,10 +101,9 @@ async def show_workers(
     )
 
 
-def worker_line(row: Mapping[str, Any]) -> WorkerLine:
-    status, label = _status(row)
+def worker_line(row: WorkerRow, lost_after_seconds: float) -> WorkerLine:
+    status, label = _status(row, lost_after_seconds)
     stats = row["stats"]
-    stuck = stats.get("stuck")
     memory = stats.get("peak_memory_bytes")
     return WorkerLine(
         worker_id=row["worker_id"],
@@ -120,23 +114,23 @@ def worker_line(row: Mapping[str, Any]) -> WorkerLine:
         queues=tuple(row["queues"]),
         handlers=None if row["handlers"] is None else tuple(sorted(row["handlers"])),
         slots=row["concurrency"],
-        running=row["running"],
-        stuck=len(stuck) if isinstance(stuck, list) else 0,
+        running=row["running_tasks"],
+        stuck=len(row["stuck_tasks"]),
         completed=row["tasks_completed"],
         failed=row["tasks_failed"],
         # What a worker over HTTP says of itself may be anything.
         memory_bytes=memory if isinstance(memory, int) else None,
-        is_remote=row["is_remote"],
+        is_remote=row["key_id"] is not None,
         started_at=row["started_at"],
         heartbeat_at=row["last_heartbeat"],
     )
 
 
-def _status(row: Mapping[str, Any]) -> tuple[str, str]:
+def _status(row: WorkerRow, lost_after_seconds: float) -> tuple[str, str]:
     """What it is, and the word for it."""
     if row["status"] != "active":
         return row["status"], row["status"]
-    if row["is_silent"]:
+    if row["heartbeat_age_seconds"] > lost_after_seconds:
         return "warning", "silent"
     wanted = {"drain": "draining", "stop": "stopping"}.get(row["wanted"])
     return ("draining", wanted) if wanted else ("active", "alive")
