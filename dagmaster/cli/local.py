@@ -41,7 +41,7 @@ from dagmaster.store.estimates import Histories, standing_of
 from dagmaster.store.events import list_events
 from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.handlers import view_handlers
-from dagmaster.store.jobs import find_job_ids, get_job, list_jobs, returned_by
+from dagmaster.store.jobs import JobFilter, find_job_ids, get_job, list_jobs, returned_by, statuses_of
 from dagmaster.store.node_counts import NodeCounts
 from dagmaster.store.nodes import list_nodes
 from dagmaster.store.orchestrators import list_orchestrators
@@ -103,7 +103,7 @@ class Local:
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]:
         async def look(conn: Connection) -> Sequence[Row]:
-            rows = await list_jobs(conn, status=status, workflow_id=workflow_id, limit=limit)
+            rows = await list_jobs(conn, JobFilter(statuses_of(status), workflow_id), limit=limit)
             tolerated = await NodeCounts().tolerated(conn, rows)
             return [{**row, "tolerated_failures": tolerated.get(row["job_id"], 0)} for row in rows]
 

@@ -116,7 +116,8 @@ async def get_job(job_id: int) -> JobInfo:
 async def list_jobs(status: str | None = None, *, limit: int = 50, offset: int = 0) -> list[JobInfo]:
     """The newest first."""
     async with session() as conn:
-        return await _infos(conn, await job_store.list_jobs(conn, status=status, limit=limit, offset=offset))
+        where = job_store.JobFilter(job_store.statuses_of(status))
+        return await _infos(conn, await job_store.list_jobs(conn, where, limit=limit, offset=offset))
 
 
 async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:

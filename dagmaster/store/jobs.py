@@ -4,18 +4,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import orjson
 
 from dagmaster.errors import ExpressionFailed, Invalid, UnknownJob
+from dagmaster.ids import JobId
 from dagmaster.model.returned import returned_value
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.nodes import MAX_SHOWN_BYTES
 from dagmaster.store.patterns import literal
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch, fetch_as, run
 
 Row = dict[str, Any]
 
@@ -83,30 +84,80 @@ def _returned(returns: Any, job: Mapping[str, Any]) -> Any:
         return None
 
 
+class JobRow(TypedDict):
+    """A job in a list, without its values."""
+
+    job_id: JobId
+    workflow_id: str
+    workflow_version: int
+    workflow_hash: str
+    status: str
+    priority: int
+    error_message: str | None
+    submitted_by: str
+    correlation_id: str | None
+    owner_id: str | None
+    paused_at: datetime | None
+    idle_seconds: float
+    schedule_id: str | None
+    parent_job_id: JobId | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Conditions that all hold. `since` and `until` bound the creation; `id_prefix` is the first digits of ids."""
+
+    statuses: Sequence[str] = ()
+    workflow_id: str | None = None
+    submitted_by: str | None = None
+    correlation_id: str | None = None
+    schedule_id: str | None = None
+    id_prefix: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    ended_since: datetime | None = None
+    text: str | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether only jobs that have not ended fit."""
+        return bool(self.statuses) and not JOB_TERMINAL.intersection(self.statuses)
+
+
+def statuses_of(name: str | None) -> tuple[str, ...]:
+    """For a filter; raises Invalid for a status that does not exist."""
+    if name is None:
+        return ()
+    if name.lower() not in set(JobStatus):
+        raise Invalid(f"{name!r} is not a status; there are {', '.join(JobStatus)}")
+    return (name.lower(),)
+
+
 async def list_jobs(
-    conn: Connection,
-    *,
-    status: str | None = None,
-    workflow_id: str | None = None,
-    submitted_by: str | None = None,
-    correlation_id: str | None = None,
-    id_prefix: str | None = None,
-    limit: int = 50,
-    offset: int = 0,
-) -> list[dict[str, Any]]:
-    """Raises Invalid for a status that does not exist."""
-    if status is not None and status.lower() not in set(JobStatus):
-        raise Invalid(f"{status!r} is not a status; there are {', '.join(JobStatus)}")
+    conn: Connection, where: JobFilter | None = None, *, limit: int = 50, offset: int = 0
+) -> list[JobRow]:
+    """The newest first."""
+    where = where or JobFilter()
     values = {
-        "status": status.lower() if status else None,
-        "workflow_id": workflow_id,
-        "submitted_by": submitted_by,
-        "correlation_id": correlation_id,
-        "job_ids": None if id_prefix is None else await find_job_ids(conn, id_prefix, limit=limit + offset),
+        "statuses": list(where.statuses) or None,
+        "is_live": where.is_live,
+        "workflow_id": where.workflow_id,
+        "submitted_by": where.submitted_by,
+        "correlation_id": where.correlation_id,
+        "schedule_id": where.schedule_id,
+        "job_ids": await find_job_ids(conn, where.id_prefix, limit=limit + offset) if where.id_prefix else None,
+        "since": where.since,
+        "until": where.until,
+        "ended_since": where.ended_since,
+        "text": where.text,
+        "pattern": literal(where.text) if where.text else None,
         "limit": limit,
         "offset": offset,
     }
-    return await fetch(conn, "list_jobs", values)
+    return await fetch_as(conn, JobRow, "list_jobs", values)
 
 
 async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[int]:
@@ -125,44 +176,6 @@ async def job_status(conn: Connection, job_ids: Sequence[int]) -> list[dict[str,
 async def count_live_jobs(conn: Connection) -> int:
     [row] = await fetch(conn, "count_live_jobs")
     return int(row["jobs"])
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Of each thing that is given, only what fits. `since` and `until` are of when a job was created."""
-
-    statuses: Sequence[str] = ()
-    workflow_id: str | None = None
-    submitted_by: str | None = None
-    schedule_id: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    ended_since: datetime | None = None
-    text: str | None = None
-
-    @property
-    def is_live(self) -> bool:
-        """Whether only what has not ended is looked for."""
-        return bool(self.statuses) and not JOB_TERMINAL.intersection(self.statuses)
-
-
-async def find_jobs(conn: Connection, wanted: JobFilter, *, limit: int, offset: int = 0) -> list[Row]:
-    """The newest first."""
-    values = {
-        "statuses": list(wanted.statuses) or None,
-        "is_live": wanted.is_live,
-        "workflow_id": wanted.workflow_id,
-        "submitted_by": wanted.submitted_by,
-        "schedule_id": wanted.schedule_id,
-        "since": wanted.since,
-        "until": wanted.until,
-        "ended_since": wanted.ended_since,
-        "text": wanted.text,
-        "pattern": literal(wanted.text) if wanted.text else None,
-        "limit": limit,
-        "offset": offset,
-    }
-    return await fetch(conn, "find_jobs", values)
 
 
 async def child_jobs(conn: Connection, job_id: int, *, limit: int) -> list[Row]:

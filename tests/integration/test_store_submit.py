@@ -306,9 +306,15 @@ async def test_jobs_are_listed_newest_first_and_filtered(dsn: str) -> None:
         await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'completed' WHERE job_id = %s", ids[0])
         assert [row["job_id"] for row in await jobs.list_jobs(conn)] == ids[::-1]
         assert [row["job_id"] for row in await jobs.list_jobs(conn, limit=2, offset=1)] == [ids[4], ids[3]]
-        assert [row["job_id"] for row in await jobs.list_jobs(conn, status="COMPLETED")] == [ids[0]]
-        assert [row["job_id"] for row in await jobs.list_jobs(conn, workflow_id="w1")] == [ids[5], ids[3], ids[1]]
-        assert await jobs.list_jobs(conn, status="pending", workflow_id="nothing") == []
+        assert [row["job_id"] for row in await jobs.list_jobs(conn, jobs.JobFilter(jobs.statuses_of("COMPLETED")))] == [
+            ids[0]
+        ]
+        assert [row["job_id"] for row in await jobs.list_jobs(conn, jobs.JobFilter(workflow_id="w1"))] == [
+            ids[5],
+            ids[3],
+            ids[1],
+        ]
+        assert await jobs.list_jobs(conn, jobs.JobFilter(("pending",), "nothing")) == []
 
 
 async def test_an_unknown_job_is_called_so(dsn: str) -> None:

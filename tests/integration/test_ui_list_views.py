@@ -14,7 +14,7 @@ from dagmaster.service.fleet import KnownFleet
 from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.attempts import list_results
 from dagmaster.store.connect import opened
-from dagmaster.store.jobs import JobFilter, find_jobs
+from dagmaster.store.jobs import JobFilter, list_jobs
 from dagmaster.store.node_counts import NodeCounts, has_more_nodes
 from dagmaster.store.nodes import NodeSearch, search_nodes
 from dagmaster.web.ui.queues import find_homeless, queue_lines
@@ -178,7 +178,7 @@ async def test_jobs_are_found_by_status_and_what_has_ended_is_counted_once(it: W
     async with opened(it.dsn, application="test") as conn:
 
         async def found(*statuses: str) -> list[dict[str, Any]]:
-            return await find_jobs(conn, JobFilter(statuses), limit=50)
+            return await list_jobs(conn, JobFilter(statuses), limit=50)
 
         assert [row["job_id"] for row in await found("running", "pending")] == [waiting]
         assert [row["job_id"] for row in await found("running", "failed")] == [waiting, bad]

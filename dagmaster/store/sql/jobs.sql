@@ -55,29 +55,18 @@ FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 SELECT definition -> 'returns' AS returns FROM dagapp.dag_workflows WHERE workflow_hash = :workflow_hash;
 
 -- list_jobs --
--- The newest jobs first, filtered.
-SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, error_message, submitted_by,
-    correlation_id, owner_id, paused_at, idle_seconds, parent_job_id, created_at, started_at, completed_at
-FROM dagapp.dag_jobs
-WHERE (:status::text IS NULL OR status = :status::dagapp.job_status)
-    AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
-    AND (:submitted_by::text IS NULL OR submitted_by = :submitted_by)
-    AND (:correlation_id::text IS NULL OR correlation_id = :correlation_id)
-    AND (:job_ids::bigint[] IS NULL OR job_id = ANY(:job_ids))
-ORDER BY created_at DESC, job_id DESC
-LIMIT :limit OFFSET :offset;
-
--- find_jobs --
--- The newest jobs that fit, with how far they are. A text is looked for in ids, names and errors.
-SELECT j.job_id, j.workflow_id, j.workflow_version, j.status, j.priority, j.error_message, j.submitted_by,
-    j.correlation_id, j.owner_id, j.paused_at, j.idle_seconds, j.created_at, j.started_at, j.completed_at, j.schedule_id,
-    j.parent_job_id
+-- The newest jobs that fit. A text is searched in ids, names and errors.
+SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.error_message, j.submitted_by,
+    j.correlation_id, j.owner_id, j.paused_at, j.idle_seconds, j.schedule_id, j.parent_job_id, j.created_at, j.started_at,
+    j.completed_at
 FROM dagapp.dag_jobs j
 WHERE (:statuses::text[] IS NULL OR j.status::text = ANY(:statuses))
     AND (NOT :is_live::boolean OR j.status IN ('pending', 'running')) -- Of these there is an index.
     AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
     AND (:submitted_by::text IS NULL OR j.submitted_by = :submitted_by)
+    AND (:correlation_id::text IS NULL OR j.correlation_id = :correlation_id)
     AND (:schedule_id::text IS NULL OR j.schedule_id = :schedule_id)
+    AND (:job_ids::bigint[] IS NULL OR j.job_id = ANY(:job_ids))
     AND (:since::timestamptz IS NULL OR j.created_at >= :since)
     AND (:until::timestamptz IS NULL OR j.created_at < :until)
     AND (:ended_since::timestamptz IS NULL OR j.completed_at >= :ended_since)

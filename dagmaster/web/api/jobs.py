@@ -84,16 +84,14 @@ async def list_jobs(
     ] = None,
 ) -> Page[JobSummary]:
     """The newest jobs first."""
-    rows = await job_store.list_jobs(
-        conn,
-        status=status,
-        workflow_id=workflow_id,
+    where = job_store.JobFilter(
+        job_store.statuses_of(status),
+        workflow_id,
         submitted_by=caller.name if caller.is_partner else submitted_by,
         correlation_id=correlation_id,
         id_prefix=id_prefix,
-        limit=limit + 1,
-        offset=offset,
     )
+    rows = await job_store.list_jobs(conn, where, limit=limit + 1, offset=offset)
     tolerated = await services.node_counts.tolerated(conn, rows[:limit])
     return cut([views.job_summary(row, tolerated.get(row["job_id"], 0)) for row in rows], limit, offset)
 

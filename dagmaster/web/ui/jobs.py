@@ -12,7 +12,7 @@ from pydantic import AwareDatetime
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.store.approvals import external_waits
-from dagmaster.store.jobs import JobFilter, find_jobs
+from dagmaster.store.jobs import JobFilter, list_jobs
 from dagmaster.store.node_counts import NodeCounts
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
@@ -86,7 +86,7 @@ def job_line(row: Mapping[str, Any], counts: Mapping[str, int], waiting: Mapping
 async def job_lines(
     conn: Conn, node_counts: NodeCounts, wanted: JobFilter, *, limit: int, offset: int = 0
 ) -> list[JobLine]:
-    rows = await find_jobs(conn, wanted, limit=limit, offset=offset)
+    rows = await list_jobs(conn, wanted, limit=limit, offset=offset)
     known = await node_counts.of(conn, rows)
     waiting = await external_waits(conn, [row["job_id"] for row in rows if row["status"] == JobStatus.RUNNING])
     return [job_line(row, known[row["job_id"]].counts, waiting.get(row["job_id"])) for row in rows]

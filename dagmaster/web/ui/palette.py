@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from dagmaster.store.jobs import JobFilter, find_jobs
+from dagmaster.store.jobs import JobFilter, list_jobs
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Shown
@@ -18,7 +18,7 @@ MOST = 8
 async def look_up(page: Shown, conn: Conn, text: Annotated[str, Query(max_length=200)] = "") -> list[dict[str, Any]]:
     text = text.strip()
     own = page.caller.name if page.caller.is_partner else None
-    jobs = await find_jobs(conn, JobFilter(text=text or None, submitted_by=own), limit=MOST)
+    jobs = await list_jobs(conn, JobFilter(text=text or None, submitted_by=own), limit=MOST)
     fitting = [one for one in sorted(page.services.catalog.workflows) if text.lower() in one.lower()]
     workflows = [] if page.caller.is_partner else fitting[:MOST]
     return [
