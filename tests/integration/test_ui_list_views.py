@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fleet import fan, graph, rows, single, task
@@ -14,9 +14,10 @@ from dagmaster.service.fleet import KnownFleet
 from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.attempts import list_results
 from dagmaster.store.connect import opened
-from dagmaster.store.jobs import JobFilter, list_jobs
+from dagmaster.store.jobs import JobFilter, JobRow, list_jobs
 from dagmaster.store.node_counts import NodeCounts, has_more_nodes
 from dagmaster.store.nodes import NodeSearch, search_nodes
+from dagmaster.store.workers import WorkerRow
 from dagmaster.web.ui.queues import find_homeless, queue_lines
 from dagmaster.web.ui.workers import worker_line
 
@@ -177,7 +178,7 @@ async def test_jobs_are_found_by_status_and_what_has_ended_is_counted_once(it: W
     waiting = await asking(it)
     async with opened(it.dsn, application="test") as conn:
 
-        async def found(*statuses: str) -> list[dict[str, Any]]:
+        async def found(*statuses: str) -> list[JobRow]:
             return await list_jobs(conn, JobFilter(statuses), limit=50)
 
         assert [row["job_id"] for row in await found("running", "pending")] == [waiting]
@@ -245,12 +246,13 @@ async def test_the_doctor_tells_what_is_wrong_and_what_to_do(it: Web) -> None:
 LOST_AFTER = 55.0
 
 
-def worker(**fields: Any) -> dict[str, Any]:
+def worker(**fields: Any) -> WorkerRow:
     now = datetime.now(UTC)
-    return {
+    row: Any = {
         "worker_id": "w1",
         "hostname": "h",
         "pid": 1,
+        "host_key": "here",
         "status": "active",
         "wanted": "run",
         "queues": ["q"],
@@ -267,6 +269,7 @@ def worker(**fields: Any) -> dict[str, Any]:
         "running_tasks": 0,
         **fields,
     }
+    return cast(WorkerRow, row)
 
 
 @pytest.mark.parametrize(
