@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 from fleet import fleet, graph, rows, single
@@ -30,6 +31,7 @@ from dagmaster.service.fleet import KnownFleet
 from dagmaster.service.submission import idle_warnings
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
+from dagmaster.store.workers import WorkerRow
 
 ASKS = graph({"ask": ApprovalNode(message="Go on?", next=("END",))}, "asks", start="ask")
 GRAPHS = {"single": single("echo"), "asks": ASKS}
@@ -159,12 +161,16 @@ async def test_without_definitions_nothing_can_be_submitted(dsn: str) -> None:
             await service.submit(SubmitRequest("single"))
 
 
+def _worker(queue: str, handlers: list[str] | None) -> WorkerRow:
+    """As much of a worker as decides which tasks it takes."""
+    return cast(WorkerRow, {"queues": [queue], "handlers": handlers})
+
+
 def test_why_nobody_would_run_a_job_is_said_in_one_way() -> None:
     workflow = single("dig").workflow
     contracts: dict[str, object] = {"dig": object()}
-    away, idle = KnownFleet(False, []), KnownFleet(True, [{"queues": ["other"], "handlers": None}])
-    unable = KnownFleet(True, [{"queues": ["q"], "handlers": ["echo"]}])
-    able = KnownFleet(True, [{"queues": ["q"], "handlers": None}])
+    away, idle = KnownFleet(False, []), KnownFleet(True, [_worker("other", None)])
+    unable, able = KnownFleet(True, [_worker("q", ["echo"])]), KnownFleet(True, [_worker("q", None)])
 
     def said(fleet: KnownFleet, known: dict[str, object] = contracts) -> str:
         return "; ".join(idle_warnings(workflow, fleet, known))  # type: ignore[arg-type]
