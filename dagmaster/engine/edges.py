@@ -55,7 +55,7 @@ def is_ready(node: NodeState) -> bool:
 
 
 def is_dead(node: NodeState) -> bool:
-    """Every edge decided and none alive, or none of `any_of` alive (ruling C-01)."""
+    """Every edge decided and none alive, or none of `any_of` alive."""
     if node.all_open:
         return False
     if node.spec.any_of:

@@ -119,7 +119,7 @@ def _fan_out(node: NodeState) -> FanOutSpec:
 
 
 def aggregate(changes: ChangeSet, spec: FanInSpec) -> bytes:
-    """The children's outputs as one, in the order of the list (ruling C-24)."""
+    """The children's outputs as one, in the order of the list."""
     children = gathered(changes.job, spec)
     outputs = [b"null" if child.output is None else at_hand(changes, child) for child in children]
     count = count_gathered(changes.job, spec)
@@ -142,7 +142,7 @@ def aggregate(changes: ChangeSet, spec: FanInSpec) -> bytes:
 
 
 def _flatten(output: Any) -> Iterable[Any]:
-    """A list gives its items, any other value is one item; of an object that holds lists so does each value (C-66)."""
+    """A list gives its items, any other value is one item; of an object that holds lists so does each value."""
     if isinstance(output, list):
         return output
     if isinstance(output, dict) and any(isinstance(value, list) for value in output.values()):

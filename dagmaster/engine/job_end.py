@@ -66,7 +66,7 @@ def end_late(changes: ChangeSet) -> None:
 def fail_job(
     changes: ChangeSet, error: str, ended_by: JobEndedBy = JobEndedBy.FAILURE, *, failed_node: str | None = None
 ) -> None:
-    """Fail fast: nothing more is dispatched, what runs is revoked (rulings C-08, D-01).
+    """Fail fast: nothing more is dispatched, what runs is revoked.
 
     With chains that run last the job is failing from now on, and has failed when they have ended.
     """
@@ -120,7 +120,7 @@ def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_las
 
 
 def _result(changes: ChangeSet) -> JobResult:
-    """The outputs by node, without a fan-out's children (ruling D-18), and where they come from."""
+    """The outputs by node, without a fan-out's children, and where they come from."""
     job = changes.job
     workflow = job.graph.workflow
     given = {node.node_id: node.output for node in _with_output(job)}

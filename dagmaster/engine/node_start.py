@@ -140,7 +140,7 @@ def params_of(changes: ChangeSet, node: NodeState) -> Any:
 
 
 def dispatch_timeout(changes: ChangeSet, node: NodeState) -> timedelta:
-    """How long it may wait in its queue (ruling C-32)."""
+    """How long it may wait in its queue."""
     seconds = changes.rules.dispatch_timeout_seconds
     return timedelta(seconds=seconds or max(node.task.timeout_seconds, MIN_DISPATCH_TIMEOUT_SECONDS))
 

@@ -102,7 +102,7 @@ def accept_checkpoint(changes: ChangeSet, message: TaskCheckpoint) -> None:
 
 
 def ignore(changes: ChangeSet, message: Report, reason: str) -> None:
-    """Keep what was reported, say so in the timeline, change nothing (ruling D-03)."""
+    """Keep what was reported, say so in the timeline, change nothing."""
     if isinstance(message, TaskLost) or not _existed(changes, message):
         return
     changes.results.setdefault(message.task_id, _result(changes, message))
@@ -126,7 +126,7 @@ def _existed(changes: ChangeSet, message: Report) -> bool:
 
 
 def _open(changes: ChangeSet, message: TaskCompleted | TaskFailed) -> NodeState | None:
-    """The node that waits for this report, running; a report for a dispatched one proves that it ran (ruling C-10)."""
+    """The node that waits for this report, running; a report for a dispatched one proves that it ran."""
     node = find_current(changes, message.node_id, message.task_id) or find_caller(changes, message)
     if node is None:
         ignore(changes, message, "the attempt was superseded")

@@ -57,7 +57,7 @@ def _time_out_dispatch(changes: ChangeSet, node: NodeState) -> None:
 
 
 def end_zombie(changes: ChangeSet) -> None:
-    """A job that has not moved for so long, and waits for nothing, will not move any more (RT-15)."""
+    """A job that has not moved for so long, and waits for nothing, will not move any more."""
     job, after = changes.job, timedelta(seconds=changes.rules.zombie_after_seconds)
     due = _latest_deadline(changes)
     until = max(job.last_progress_at or job.created_at, due or job.created_at) + after

@@ -80,9 +80,8 @@ class Expression:
         place = f"(in {{{{ {shorten(self.source)} }}}})"
         if disorder := _NO_ORDER.match(reason):
             operator, left, right = disorder.groups()
-            return Incomparable(
-                f"{_KINDS.get(left, left)} {operator} {_KINDS.get(right, right)} cannot be compared {place}"
-            )
+            compared = f"{_KINDS.get(left, left)} {operator} {_KINDS.get(right, right)}"
+            return Incomparable(f"{compared} cannot be compared {place}")
         return ExpressionFailed(f"{reason} {place}")
 
 

@@ -56,7 +56,7 @@ async def health_check(
     orphan_seconds: float = 120.0,
     stuck_seconds: float = 1800.0,
 ) -> dict[str, Any]:
-    """Whether jobs get on: the database answers, somebody is at work, and no task is left lying (AA-56)."""
+    """Whether jobs get on: the database answers, somebody is at work, and no task is left lying."""
     asked = perf_counter()
     values = {
         "worker_lost_seconds": worker_lost_seconds,

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 async def request_cancel(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> Row:
-    """The job as it was; raises JobEnded (ruling D-12)."""
+    """The job as it was; raises JobEnded."""
     job = await _live_job(conn, job_id, "cancelled")
     await _tell(conn, job_id, "cancel", actor=actor, reason=reason)
     return job

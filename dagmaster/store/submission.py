@@ -186,7 +186,7 @@ def workflow_row(graph: Graph) -> dict[str, Any]:
 
 
 def _node_rows(graph: Graph) -> list[dict[str, Any]]:
-    """`max_retries` is fixed here, for the life of the job (RT-04)."""
+    """`max_retries` is fixed here, for the life of the job."""
     return [
         {
             "workflow_hash": graph.workflow.content_hash,

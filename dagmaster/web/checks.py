@@ -128,7 +128,7 @@ async def _tasks(conn: Connection, services: Services) -> Verdict:
 
 
 async def _queues(conn: Connection, services: Services) -> Verdict:
-    """A task without a queue can never run (ruling C-16); one whose queue nobody takes from waits."""
+    """A task without a queue can never run; one whose queue nobody takes from waits."""
     homeless = sorted(
         f"{Path(file).name}: {problem.message}"
         for file, problems in services.catalog.problems.items()

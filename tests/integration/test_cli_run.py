@@ -150,7 +150,7 @@ def test_a_job_that_takes_too_long_is_left_to_others(tmp_path: Path) -> None:
 
 def test_the_default_queue_is_chosen_and_said(tmp_path: Path) -> None:
     done = call("run", "hello_world", "--log-level", "info", "--json")
-    assert "tasks that name no queue go to 'default'" in done.err
+    assert "tasks without a queue use the queue 'default'" in done.err
     assert done.json["status"] == "completed"
 
 

@@ -279,7 +279,7 @@ async def test_a_key_without_tls_is_warned_of(caplog: pytest.LogCaptureFixture) 
         await HttpTransport(url, "dm_x").close()
     await HttpTransport("http://dagmaster.example.com").close()
     assert len(caplog.records) == 1
-    assert "has no TLS" in caplog.text
+    assert "does not use TLS" in caplog.text
 
 
 async def test_a_key_of_another_role_is_refused_with_a_hint(dsn: str) -> None:

@@ -146,7 +146,7 @@ async def test_the_context_is_that_of_the_task(shared: Children) -> None:
         ("generator", "GeneratorExit", False, None, "GeneratorExit"),
         ("cancelled", "CancelledError", False, None, "CancelledError"),
         ("output", "cannot store output.it: a object is not JSON", True, None, "Permanent"),
-        ("large", "the output is 2,000,009 bytes, the limit is 1,000,000", True, None, "TooLong"),
+        ("large", "the output has 2,000,009 bytes; the limit is 1,000,000", True, None, "TooLong"),
     ],
 )
 async def test_what_it_raises_is_known_by_its_types(

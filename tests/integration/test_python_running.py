@@ -373,7 +373,7 @@ def test_a_file_that_runs_its_workflow_when_it_is_loaded_is_refused(tmp_path: Pa
     file.write_text(FILE.replace("twice", "hasty") + "\nprint(hasty.run())\n")
     done = call("run", file)
     assert done.code == 2
-    assert "hasty.py runs a workflow while it is loaded; write `if __name__ == '__main__':` before that" in done.err
+    assert "hasty.py runs a workflow when it is imported; guard the call with `if __name__ == '__main__':`" in done.err
 
 
 def test_a_broken_workflow_function_is_found_by_validate(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ WHERE n.ctid = (
 RETURNING n.job_id, n.node_id, CASE WHEN r.is_part THEN n.output END AS output;
 
 -- result_rows --
--- What workers reported; the first report of an attempt that says how it ended is kept (ruling C-29).
+-- What workers reported; the first report of an attempt that says how it ended is kept.
 INSERT INTO dagapp.dag_task_results AS t (
     task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed,
     error_type, log_path, peak_memory_bytes, cpu_seconds, metrics, ended_by

@@ -60,7 +60,7 @@ FROM json_to_recordset(:mail::json) AS r(
 );
 
 -- close_late_mail --
--- Reports for jobs that have ended, or that never were: kept, noted in the timeline, out of the way (ruling D-03).
+-- Reports for jobs that have ended, or that never were: kept, noted in the timeline, out of the way.
 WITH late AS MATERIALIZED (
     SELECT m.mail_id, j.job_id IS NOT NULL AS is_known
     FROM dagapp.dag_mailbox m

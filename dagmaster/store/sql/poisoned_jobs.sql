@@ -49,7 +49,7 @@ FROM (
     FROM job
     UNION ALL
     SELECT 2, job_id, NULL, NULL, 'job_started', 'info', NULL, '{"first_node": null}'
-    FROM job WHERE former_status = 'pending' -- Only running jobs fail (ruling C-09).
+    FROM job WHERE former_status = 'pending' -- Only running jobs fail.
     UNION ALL
     SELECT 3, job_id, node_id, task_id, 'node_skipped', 'info', NULL, '{"reason": "job_failed", "ended_by": "skipped"}'
     FROM nodes WHERE status = 'skipped'

@@ -49,7 +49,7 @@ FROM (
 ORDER BY r.place LIMIT 1;
 
 -- keep_late_result --
--- A report that came too late: kept where none is, and noted once in the timeline (rulings D-03, C-67).
+-- A report that came too late: kept where none is, and noted once in the timeline.
 WITH kept AS (
     INSERT INTO dagapp.dag_task_results AS t (
         task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
