@@ -27,17 +27,16 @@ async def start_children(
 ) -> list[Envelope]:
     """What is to be told to the callers whose jobs cannot be submitted at all."""
     failed = []
-    for changes in change_sets:
-        for call in changes.calls.values():
-            try:
-                await _place(conn, changes.job, call, definitions, owner_id)
-            except (IdempotencyConflict, UnknownJob):
-                continue  # It was submitted before; or nobody waits for it any more.
-            except Exception as error:  # A definition may be wrong in any way, and the other jobs must go on.
-                if may_pass(error):
-                    raise
-                log.warning("the call of %s cannot be placed", call.task_id, exc_info=not isinstance(error, Invalid))
-                failed.append(Envelope(changes.job.job_id, _failure(call, error, now)))
+    for job, call in [(changes.job, call) for changes in change_sets for call in changes.calls.values()]:
+        try:
+            await _place(conn, job, call, definitions, owner_id)
+        except (IdempotencyConflict, UnknownJob):
+            continue  # It was submitted before; or nobody waits for it any more.
+        except Exception as error:  # A definition may be wrong in any way, and the other jobs must go on.
+            if may_pass(error):
+                raise
+            log.warning("the call of %s cannot be placed", call.task_id, exc_info=not isinstance(error, Invalid))
+            failed.append(Envelope(job.job_id, _failure(call, error, now)))
     return failed
 
 

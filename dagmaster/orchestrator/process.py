@@ -113,10 +113,15 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
                 await orchestrator.run(conn, stop)
         except (*LOST, DatabaseUnavailable) as error:
             log.warning("the orchestrator lost the database, trying again: %s", _first_line(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await stop.wait()
+            await _sleep(delay, stop)
             delay = min(delay * 2, MAX_RECONNECT_SECONDS)
+
+
+async def _sleep(seconds: float, stop: asyncio.Event) -> None:
+    """Less if it is to stop."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
 
 
 def _first_line(error: BaseException) -> str:

@@ -38,12 +38,11 @@ def entry_point(callback: str | Callable[..., Any]) -> str:
 
 def allow_modules(patterns: Sequence[str], known: Registry = registry) -> None:
     """Let workers call the public functions of these modules; `package.*` means those of all modules in it."""
-    for pattern in patterns:
-        for module in _modules(pattern):
-            for function in _functions(module):
-                name = f"{module.__name__}{ENTRY_POINT_MARK}{function.__name__}"
-                if name not in known.spellings():
-                    known.register(handler_for(function, name))
+    for module in [module for pattern in patterns for module in _modules(pattern)]:
+        for function in _functions(module):
+            name = f"{module.__name__}{ENTRY_POINT_MARK}{function.__name__}"
+            if name not in known.spellings():
+                known.register(handler_for(function, name))
 
 
 def _settled(name: str) -> str:

@@ -76,11 +76,12 @@ def _limits_of(hint: Any, kind: InputType) -> dict[str, int | float]:
     limits: dict[str, int | float] = {}
     if get_origin(hint) is not Annotated or kind not in (InputType.INTEGER, InputType.NUMBER):
         return limits
-    for said in get_args(hint)[1:]:
-        for one in (said, *getattr(said, "metadata", ())):
-            for attribute, name in (("ge", "minimum"), ("le", "maximum")):
-                if isinstance(limit := getattr(one, attribute, None), int | float):
-                    limits[name] = limit
+    annotations = get_args(hint)[1:]
+    constraints = [item for note in annotations for item in (note, *getattr(note, "metadata", ()))]
+    for constraint in constraints:
+        for attribute, name in (("ge", "minimum"), ("le", "maximum")):
+            if isinstance(limit := getattr(constraint, attribute, None), int | float):
+                limits[name] = limit
     return limits
 
 

@@ -190,17 +190,9 @@ class LocalFleet:
                 return await self._ended(conn, job_id, running, timeout)
 
     async def _ended(self, conn: Connection, job_id: int, running: Fleet, timeout: float | None) -> JobOutcome:
-        pause = FIRST_LOOK_SECONDS
-        doubt = _Doubt(job_id)
         try:
             async with asyncio.timeout(timeout):
-                while await _is_open(conn, job_id):
-                    if running.ended.done():
-                        await running.ended
-                        raise Conflict(f"the fleet of this process was closed before job {job_id} has ended")
-                    await doubt.look(conn)
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 1.3, POLL_SECONDS)
+                await _until_ended(conn, job_id, running)
         except (TimeoutError, asyncio.CancelledError):
             # Nobody waits for it any more, and nobody else takes its tasks.
             await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": "local run"}}])
@@ -283,6 +275,18 @@ class _Doubt:
                 row["queue"],
                 hint,
             )
+
+
+async def _until_ended(conn: Connection, job_id: int, running: Fleet) -> None:
+    pause = FIRST_LOOK_SECONDS
+    doubt = _Doubt(job_id)
+    while await _is_open(conn, job_id):
+        if running.ended.done():
+            await running.ended
+            raise Conflict(f"the fleet of this process was closed before job {job_id} has ended")
+        await doubt.look(conn)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.3, POLL_SECONDS)
 
 
 async def _is_open(conn: Connection, job_id: int) -> bool:

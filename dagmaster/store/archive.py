@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from importlib import import_module
 from pathlib import Path
@@ -89,16 +89,21 @@ async def _chunks(
     """Some rows at a time: a large job has more of them than should be in memory at once."""
     async with conn.cursor() as cursor:
         set_json_loads(_as_text, cursor)
-        rows: list[DictRow] = []
         stream = cast(AsyncGenerator[DictRow, None], cursor.stream(statement.text, [list(removal.job_ids)]))
         async with aclosing(stream):  # A stream that is left open would keep the connection busy.
-            async for row in stream:
-                rows.append(row)
-                if len(rows) == ROWS_AT_ONCE:
-                    yield cursor.description or (), rows
-                    rows = []
-        if rows:
-            yield cursor.description or (), rows
+            async for rows in _by_chunk(stream):
+                yield cursor.description or (), rows
+
+
+async def _by_chunk(stream: AsyncGenerator[DictRow, None]) -> AsyncIterator[Rows]:
+    rows: list[DictRow] = []
+    async for row in stream:
+        rows.append(row)
+        if len(rows) == ROWS_AT_ONCE:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
 
 
 def _put_in_place(partial: Path, path: Path) -> None:

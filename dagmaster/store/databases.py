@@ -79,16 +79,19 @@ def _prepare_in_spite_of_start(dsn: str, *, writable: bool, is_migrated: bool) -
 
 
 async def _check(dsn: str, *, writable: bool = False) -> None:
-    while True:
-        try:
-            async with opened(dsn, application="dagmaster") as conn:
-                await check_schema(conn)
-                if not await is_read_only(conn):
-                    await ensure_partitions(conn)
-                    return
-        except READ_ONLY:  # It has become so a moment ago.
-            pass
-        if not writable:
-            return
+    while not await _is_ready(dsn) and writable:
         log.warning("the database is read-only; waiting until it can be written")
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def _is_ready(dsn: str) -> bool:
+    """Whether it could be written to, where something was to be written. Raises if its schema is another."""
+    try:
+        async with opened(dsn, application="dagmaster") as conn:
+            await check_schema(conn)
+            if await is_read_only(conn):
+                return False
+            await ensure_partitions(conn)
+            return True
+    except READ_ONLY:  # It has become so a moment ago.
+        return False

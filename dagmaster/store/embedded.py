@@ -133,16 +133,18 @@ class EmbeddedServer:
 
     def _guard(self, over: threading.Event) -> None:
         while not over.wait(GUARD_SECONDS):
-            if self._has_postmaster():
-                continue
-            try:
-                with self._exclusively():
-                    if over.is_set() or self._has_postmaster():
-                        continue  # Another process of this folder was quicker.
-                    logger.warning("the embedded PostgreSQL in %s has died; starting it again", self.pgdata)
-                    self._ensure_running()
-            except EmbeddedServerFailed as error:
-                logger.error("%s", error)
+            if not self._has_postmaster():
+                self._revive(over)
+
+    def _revive(self, over: threading.Event) -> None:
+        try:
+            with self._exclusively():
+                if over.is_set() or self._has_postmaster():
+                    return  # Another process of this folder was quicker.
+                logger.warning("the embedded PostgreSQL in %s has died; starting it again", self.pgdata)
+                self._ensure_running()
+        except EmbeddedServerFailed as error:
+            logger.error("%s", error)
 
     def _has_postmaster(self) -> bool:
         """By the pid that it wrote down: asked every second, that must cost nothing."""

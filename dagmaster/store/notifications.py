@@ -145,14 +145,17 @@ async def listen(dsn: str, calls: Mapping[str, Callable[[], None]]) -> None:
     """Call what belongs to each channel when it is notified, until cancelled."""
     while True:
         try:
-            conn = await connect(dsn, application="dagmaster listener")
-            async with conn:
-                for channel in calls:
-                    await conn.execute(_LISTEN[channel])
-                for call in calls.values():  # What came before we listened.
-                    call()
-                async for notification in conn.notifies():
-                    calls[notification.channel]()
+            async with await connect(dsn, application="dagmaster listener") as conn:
+                await _listen_on(conn, calls)
         except (*LOST, DatabaseUnavailable) as error:
             log.debug("listener lost its connection: %s", error)
             await asyncio.sleep(RECONNECT_SECONDS)
+
+
+async def _listen_on(conn: Connection, calls: Mapping[str, Callable[[], None]]) -> None:
+    for channel in calls:
+        await conn.execute(_LISTEN[channel])
+    for call in calls.values():  # What came before we listened.
+        call()
+    async for notification in conn.notifies():
+        calls[notification.channel]()

@@ -226,15 +226,18 @@ class Worker:
             await self._recall(link)
             self._link, self.is_connected = link, True
             try:
-                async with asyncio.TaskGroup() as group:
-                    chores = [group.create_task(one) for one in self._chores(link)]
-                    try:
-                        await self._exchange(link, stop)
-                    finally:
-                        for chore in chores:
-                            chore.cancel()
+                await self._work_on(link, stop)
             finally:
                 self._link, self.is_connected = None, False
+
+    async def _work_on(self, link: Link, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            chores = [group.create_task(chore) for chore in self._chores(link)]
+            try:
+                await self._exchange(link, stop)
+            finally:
+                for chore in chores:
+                    chore.cancel()
 
     def _chores(self, link: Link) -> Iterator[Coroutine[Any, Any, None]]:
         """What goes on beside the tasks."""
@@ -291,9 +294,7 @@ class Worker:
         while not self.is_stopping:
             self._freed.clear()
             if not self.free_slots:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self.options.poll_interval_seconds):
-                        await self._freed.wait()
+                await self._until_freed()
                 continue
             self._claiming = asyncio.ensure_future(self._trade(link, (), self.free_slots))
             try:
@@ -303,6 +304,11 @@ class Worker:
                     raise
             finally:
                 self._claiming = None
+
+    async def _until_freed(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.options.poll_interval_seconds):
+                await self._freed.wait()
 
     async def _trade(self, link: Link, reports: Sequence[TaskReport], wanted: int) -> None:
         asked = monotonic()

@@ -99,16 +99,19 @@ async def _events(
 ) -> AsyncGenerator[Row | None, None]:
     """As long as the caller's key is good: a job may take days."""
     streams: Streams = came.app.state.streams
-    keyring: Keyring = came.app.state.keyring
     watched = streams.events(job["job_id"], after, job["created_at"], heartbeat_seconds=heartbeat_seconds)
     checked_at = monotonic()
     async with aclosing(watched) as events:
         async for event in events:
             if monotonic() - checked_at >= CHECK_SECONDS:
-                if not await keyring.still_admits(caller):
-                    raise Unauthorized(UNKNOWN_KEY)
+                await _check_again(came.app.state.keyring, caller)
                 checked_at = monotonic()
             yield event
+
+
+async def _check_again(keyring: Keyring, caller: Caller) -> None:
+    if not await keyring.still_admits(caller):
+        raise Unauthorized(UNKNOWN_KEY)
 
 
 @router.websocket("/ws/jobs/{job_id}", dependencies=[EVERYBODY])
@@ -219,16 +222,20 @@ async def _send(socket: WebSocket, messages: AsyncGenerator[str | None, None]) -
     """Until the job has ended or nobody listens any more."""
     gone = asyncio.create_task(_until_gone(socket))
     try:
-        async with aclosing(messages) as texts:
-            async for text in texts:
-                if gone.done():
-                    raise WebSocketDisconnect(1006)
-                if text is not None:
-                    await socket.send_text(text)
+        await _send_all(socket, messages, gone)
     finally:
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone
+
+
+async def _send_all(socket: WebSocket, messages: AsyncGenerator[str | None, None], gone: asyncio.Task[None]) -> None:
+    async with aclosing(messages) as texts:
+        async for text in texts:
+            if gone.done():
+                raise WebSocketDisconnect(1006)
+            if text is not None:
+                await socket.send_text(text)
 
 
 async def _until_gone(socket: WebSocket) -> None:

@@ -107,11 +107,13 @@ def limited(memory_mb: int | None) -> Iterator[None]:
 def oom_kills(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int | None:
     """How many processes of this control group the kernel has killed for want of memory."""
     for counter in _counters(root, groups):
+        lines: list[str] = []
         with suppress(OSError):
-            for line in counter.read_text().splitlines():
-                name, _, count = line.partition(" ")
-                if name == "oom_kill":
-                    return int(count)
+            lines = counter.read_text().splitlines()
+        for line in lines:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
     return None
 
 
