@@ -1,5 +1,6 @@
 """Work follows changes, not size: one message costs the same in a small job and in a large one."""
 
+import gc
 import sys
 from collections.abc import Callable
 from time import process_time
@@ -89,11 +90,13 @@ def calls(job: JobState, message: Message) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
+    gc.disable()  # Others have asked to be called when it runs.
     sys.setprofile(note)
     try:
         decide(job, [message], START, RULES)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
