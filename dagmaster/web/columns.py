@@ -11,7 +11,7 @@ Column = list[Any] | dict[str, Any]
 def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Column]:
     """What a row has not is None. Columns of nothing but None are left out; static/graph/columns.js reads them."""
     made = {name: column([row.get(name) for row in rows]) for name in names}
-    return {name: one for name, one in made.items() if one != {"same": None}}
+    return {name: column for name, column in made.items() if column != {"same": None}}
 
 
 def column(values: list[Any]) -> Column:

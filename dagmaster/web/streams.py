@@ -73,10 +73,12 @@ class Watcher:
     def _settle(self, asked_at: float) -> None:
         """Nothing new is expected before what was seen a while ago."""
         ids = sorted(self._seen)
-        old = [one for one in ids if self._seen[one] <= asked_at - WINDOW_SECONDS] + ids[: max(len(ids) - MAX_SEEN, 0)]
+        old = [event_id for event_id in ids if self._seen[event_id] <= asked_at - WINDOW_SECONDS] + ids[
+            : max(len(ids) - MAX_SEEN, 0)
+        ]
         if old:
             self._after = max(old)
-            self._seen = {one: at for one, at in self._seen.items() if one > self._after}
+            self._seen = {event_id: at for event_id, at in self._seen.items() if event_id > self._after}
 
     def check_pace(self) -> None:
         now = monotonic()
@@ -108,7 +110,7 @@ class Streams:
                 quiet_since = monotonic()
                 yield event
             if watcher.is_slow:
-                raise Unavailable("the events were not read fast enough; go on behind the last one")
+                raise Unavailable("the events were not read fast enough; continue after the last event")
 
     @contextmanager
     def _watching(self, watcher: Watcher) -> Iterator[Watcher]:
@@ -138,12 +140,14 @@ class Streams:
         """Whether there is more to read at once."""
         for watcher in self._watchers:
             watcher.check_pace()
-        asking = [one for one in self._watchers if one.has_room and not one.is_over and not one.is_slow]
+        asking = [
+            watcher for watcher in self._watchers if watcher.has_room and not watcher.is_over and not watcher.is_slow
+        ]
         if not asking:
             return False
         asked_at = monotonic()
         async with self._pool.connection() as conn:
-            news = await watched_events(conn, [one.position() for one in asking], page=PAGE)
-        for watcher, one in zip(asking, news, strict=True):
-            watcher.take(one, asked_at)
-        return any(one.is_full for one in news)
+            news = await watched_events(conn, [watcher.position() for watcher in asking], page=PAGE)
+        for watcher, batch in zip(asking, news, strict=True):
+            watcher.take(batch, asked_at)
+        return any(batch.is_full for batch in news)

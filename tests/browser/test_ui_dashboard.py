@@ -57,12 +57,12 @@ def test_before_the_first_job_the_page_says_how_to_begin_and_then_turns_into_the
     site: Site, page: Page
 ) -> None:
     page.goto("/ui/")
-    expect(page.get_by_role("heading", name="Nothing has run here yet")).to_be_visible()
+    expect(page.get_by_role("heading", name="No jobs have run yet")).to_be_visible()
     page.locator(".command", has_text="dagmaster submit").get_by_role("button").click()
     expect(page.locator(".toast")).to_contain_text("dagmaster submit")
     site.run("greet")
     page.goto("/ui/")
-    expect(page.locator("#attention")).to_contain_text("All is well")
+    expect(page.locator("#attention")).to_contain_text("All good")
 
 
 def test_a_failure_says_why_and_can_be_tried_again_from_here(site: Site, page: Page) -> None:
@@ -71,9 +71,9 @@ def test_a_failure_says_why_and_can_be_tried_again_from_here(site: Site, page: P
     need = page.locator(".need", has_text="fails failed")
     expect(need).to_contain_text(SCRIPT)
     expect(page).to_have_title("Dashboard · dagmaster")
-    expect(need.get_by_role("link", name="Why?")).to_have_attribute("href", f"/ui/jobs/{job_id}")
+    expect(need.get_by_role("link", name="Details")).to_have_attribute("href", f"/ui/jobs/{job_id}")
     need.get_by_role("button", name="Retry").click()
-    expect(page.locator(".toast").first).to_contain_text("tried again")
+    expect(page.locator(".toast").first).to_contain_text("Retrying")
     site.until(job_id, "failed")
 
 
@@ -81,7 +81,7 @@ def test_the_same_failures_are_one_line(site: Site, page: Page) -> None:
     for number in range(3):
         site.run("fails", message=f"no file {number}")
     page.goto("/ui/")
-    need = page.locator(".need", has_text="fails: 3 jobs failed alike")
+    need = page.locator(".need", has_text="fails: 3 jobs failed with the same error")
     site.run("fails", message="no such bucket")
     need.get_by_role("link", name="All").click()
     page.wait_for_url("**/ui/jobs?status=failed&workflow=fails&period=ended-24h&text=*")

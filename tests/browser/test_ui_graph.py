@@ -124,7 +124,7 @@ def test_a_fan_out_is_one_node_whose_items_unfold(page: Page, asking: str) -> No
     panel.get_by_role("button", name="failed 1").click()
     expect(panel.locator(".grid-item")).to_have_count(1)
     expect(panel.locator(".grid-item")).to_have_attribute("href", f"/ui/jobs/{asking}/nodes/spread__3")
-    panel.get_by_role("button", name="The node itself").click()
+    panel.get_by_role("button", name="Back to the node").click()
     expect(panel.get_by_role("heading", name="spread")).to_be_visible()
 
 
@@ -134,7 +134,7 @@ def test_the_panel_tells_about_a_node_and_closes(page: Page, asking: str) -> Non
     panel = page.locator(".graph-panel")
     expect(panel).to_contain_text("completed")
     expect(panel).to_contain_text("sleep")
-    expect(panel.get_by_role("link", name="Open the node")).to_have_attribute("href", f"/ui/jobs/{asking}/nodes/left")
+    expect(panel.get_by_role("link", name="Open node")).to_have_attribute("href", f"/ui/jobs/{asking}/nodes/left")
     expect(panel.get_by_text(f"dagmaster logs {asking} left")).to_be_visible()
     expect(card(page, "left")).to_have_class("gnode is-selected")
     page.keyboard.press("/")
@@ -171,7 +171,7 @@ def test_a_failed_node_says_why_and_is_tried_again(site: Site, page: Page) -> No
     expect(panel.locator(".panel-error")).not_to_be_empty()
     before = site.client.get(f"/api/v1/jobs/{job_id}/graph").json()["last_event_id"]
     panel.get_by_role("button", name="Retry", exact=True).click()
-    expect(page.locator("#toasts")).to_contain_text("tried again")
+    expect(page.locator("#toasts")).to_contain_text("Retrying")
     site.until(job_id, "failed", "completed")
     assert int(site.client.get(f"/api/v1/jobs/{job_id}/graph").json()["last_event_id"]) > int(before)
 

@@ -74,7 +74,7 @@ def test_a_job_is_gone_to_by_keys_alone(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     go(page)
     page.keyboard.press("/")
-    box = page.get_by_role("combobox", name="A page, a workflow")
+    box = page.get_by_role("combobox", name="Page, workflow")
     expect(box).to_be_focused()
     page.keyboard.type(job_id)
     option = page.get_by_role("option", name=job_id)
@@ -88,7 +88,7 @@ def test_a_job_is_gone_to_by_keys_alone(site: Site, page: Page) -> None:
 def test_the_arrows_move_through_the_palette_and_escape_leaves_it(page: Page) -> None:
     go(page)
     page.keyboard.press("/")
-    options = page.get_by_role("listbox", name="Where to").get_by_role("option")
+    options = page.get_by_role("listbox", name="Matches").get_by_role("option")
     expect(options.nth(0)).to_have_attribute("aria-selected", "true")
     page.keyboard.press("ArrowDown")
     expect(options.nth(1)).to_have_attribute("aria-selected", "true")
@@ -96,7 +96,7 @@ def test_the_arrows_move_through_the_palette_and_escape_leaves_it(page: Page) ->
     page.keyboard.press("ArrowUp")
     expect(options.nth(0)).to_have_attribute("aria-selected", "true")
     page.keyboard.type("zzzz nothing")
-    expect(options).to_contain_text("Nothing is called that")
+    expect(options).to_contain_text("No matches")
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     expect(page.locator("#palette")).to_be_hidden()
@@ -116,11 +116,11 @@ def test_the_theme_follows_the_system_until_another_is_chosen(visit: Callable[..
     page.emulate_media(color_scheme=other)
     expect(root).to_have_attribute("data-theme", other)
     page.emulate_media(color_scheme=theme)
-    page.get_by_role("button", name="Dark or light").click()
+    page.get_by_role("button", name="Switch theme").click()
     expect(root).to_have_attribute("data-theme", other)
     page.reload()
     expect(root).to_have_attribute("data-theme", other)
-    page.get_by_role("button", name="Dark or light").click()
+    page.get_by_role("button", name="Switch theme").click()
     page.emulate_media(color_scheme=other)
     expect(root).to_have_attribute("data-theme", other)
 
@@ -133,7 +133,7 @@ def test_an_id_is_copied_also_where_there_is_no_clipboard(site: Site, visit: Cal
     seen = visit(is_alone=True)
     seen.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})")
     go(seen.page)
-    seen.page.locator(f"#job-{job_id}").get_by_role("button", name="Copy the id").click()
+    seen.page.locator(f"#job-{job_id}").get_by_role("button", name="Copy ID").click()
     expect(seen.page.locator("#toasts")).to_contain_text(f"Copied {job_id}")
     box = seen.page.get_by_role("searchbox").first
     box.focus()
@@ -144,7 +144,7 @@ def test_an_id_is_copied_also_where_there_is_no_clipboard(site: Site, visit: Cal
 def test_a_toast_is_said_aloud_and_can_be_dismissed(site: Site, page: Page) -> None:
     job_id = site.run("greet")
     go(page)
-    page.locator(f"#job-{job_id}").get_by_role("button", name="Copy the id").click()
+    page.locator(f"#job-{job_id}").get_by_role("button", name="Copy ID").click()
     toasts = page.locator("#toasts")
     expect(toasts).to_have_attribute("aria-live", "polite")
     page.get_by_role("button", name="Dismiss").click()
@@ -167,7 +167,7 @@ def test_a_question_begins_at_the_safe_answer_and_escape_leaves_it(site: Site, p
     page.locator(f"[data-check='{job_id}']").check()
     page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
     question = page.get_by_role("dialog", name="Cancel 1 job?")
-    expect(question.get_by_role("button", name="Leave it")).to_be_focused()
+    expect(question.get_by_role("button", name="Close")).to_be_focused()
     asked: list[str] = []
     page.on("request", lambda one: asked.append(one.url) if one.method == "POST" else None)
     page.keyboard.press("Escape")
@@ -359,7 +359,7 @@ def test_the_second_click_of_a_double_click_presses_nothing(site: Site, page: Pa
     assert place is not None
     at = place["x"] + place["width"] - 12, place["y"] + place["height"] / 2
     page.mouse.click(*at)
-    expect(page.locator("#toasts")).to_contain_text("tried again")
+    expect(page.locator("#toasts")).to_contain_text("Retrying")
     page.mouse.down(click_count=2)  # On whatever lies there now.
     page.mouse.up(click_count=2)
     expect(page.locator("#confirm")).to_be_hidden()

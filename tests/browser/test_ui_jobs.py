@@ -38,15 +38,15 @@ def test_many_jobs_are_cancelled_at_once_and_the_count_is_said_before(site: Site
         site.until(job_id, "running")
     page.goto("/ui/jobs?workflow=naps&status=running")
     for job_id in jobs[:2]:
-        page.get_by_label(f"Mark job {job_id}").check()
-    bar = page.get_by_role("toolbar", name="With the marked jobs")
-    expect(bar).to_contain_text("2 marked")
+        page.get_by_label(f"Select job {job_id}").check()
+    bar = page.get_by_role("toolbar", name="Actions for selected jobs")
+    expect(bar).to_contain_text("2 selected")
     bar.get_by_role("button", name="Cancel").click()
     dialog = page.locator("#confirm")
     expect(dialog).to_contain_text("Cancel 2 jobs?")
-    dialog.get_by_label("Why").fill("not needed")
-    dialog.get_by_role("button", name="Cancel them").click()
-    expect(page.locator("#toasts")).to_contain_text("2 jobs are cancelled")
+    dialog.get_by_label("Reason").fill("not needed")
+    dialog.get_by_role("button", name="Cancel jobs").click()
+    expect(page.locator("#toasts")).to_contain_text("Cancelled 2 jobs")
     for job_id in jobs[:2]:
         expect(page.locator(f"#job-{job_id}")).to_have_count(0)
         site.until(job_id, "cancelled")
@@ -61,7 +61,7 @@ def test_who_was_signed_out_meanwhile_is_told_once(site: Site, visit: Callable[.
     jobs = [site.run("greet") for _ in range(3)]
     page.goto("/ui/jobs?workflow=greet")
     for job_id in jobs:
-        page.get_by_label(f"Mark job {job_id}").check()
+        page.get_by_label(f"Select job {job_id}").check()
     page.route("**/api/v1/jobs/*/cancel", lambda route: route.fulfill(status=401, body="{}"))
     page.locator("[data-bulk-action=cancel]").click()
     page.locator("#confirm-yes").click()
@@ -73,12 +73,12 @@ def test_who_leaves_the_question_changes_nothing(site: Site, page: Page) -> None
     job_id = site.submit("naps")
     site.until(job_id, "running")
     page.goto("/ui/jobs?workflow=naps&status=running")
-    page.get_by_label(f"Mark job {job_id}").check()
+    page.get_by_label(f"Select job {job_id}").check()
     page.locator("[data-bulk-action=cancel]").click()
-    page.get_by_role("button", name="Leave it").click()
+    page.get_by_role("button", name="Close").click()
     expect(page.locator("[data-bulk-count]")).to_have_text("1")
     assert site.job(job_id)["status"] == "running"
-    page.get_by_label("Unmark all").click()
+    page.get_by_label("Clear selection").click()
     expect(page.locator("[data-bulk]")).to_be_hidden()
     site.client.post(f"/api/v1/jobs/{job_id}/cancel")
 
@@ -91,12 +91,12 @@ def test_failed_jobs_are_tried_again_and_others_are_refused_with_the_reason(
     failed, done = site.run("fails"), site.run("greet")
     page.goto("/ui/jobs")
     for job_id in (failed, done):
-        page.get_by_label(f"Mark job {job_id}").check()
+        page.get_by_label(f"Select job {job_id}").check()
     page.locator("[data-bulk-action=retry]").click()
-    expect(page.locator("#confirm")).to_contain_text("Try the failed steps of 2 jobs again?")
+    expect(page.locator("#confirm")).to_contain_text("Retry the failed nodes of 2 jobs?")
     page.locator("#confirm-yes").click()
-    expect(page.locator("#toasts")).to_contain_text("1 job is tried again")
-    expect(page.locator("#toasts")).to_contain_text(f"1 not changed. job {done} is completed")
+    expect(page.locator("#toasts")).to_contain_text("Retrying 1 job")
+    expect(page.locator("#toasts")).to_contain_text(f"1 job not changed. job {done} is completed")
     expect(page.locator("[data-bulk-count]")).to_have_text("1")
     one.forgive("409")
 
@@ -128,7 +128,7 @@ def test_a_text_is_found_in_errors_and_the_error_is_shown(site: Site, page: Page
     page.wait_for_url("**/ui/jobs?text=bridge+is+out")
     expect(page.locator(f"#job-{failed} .error-line")).to_contain_text("the bridge is out")
     page.goto("/ui/jobs?text=nowhere+to+be+found")
-    expect(page.get_by_text("No job fits")).to_be_visible()
+    expect(page.get_by_text("No matching jobs")).to_be_visible()
     page.get_by_role("link", name="Show all jobs").click()
     expect(page.locator(f"#job-{failed}")).to_be_visible()
 
@@ -147,7 +147,7 @@ def test_a_period_leaves_out_what_is_older(site: Site, page: Page) -> None:
     expect(page.locator("select[name=workflow]")).to_have_value("")
     expect(page.locator("select[name=period]")).to_have_value("24h")
     page.goto("/ui/jobs?offset=5000")
-    expect(page.locator("#jobs")).to_contain_text("The list ends before this page")
+    expect(page.locator("#jobs")).to_contain_text("No more jobs")
     page.goto("/ui/jobs?period=7d")
     expect(page.locator(f"#job-{old}")).to_be_visible()
 

@@ -36,17 +36,17 @@ def test_a_key_is_made_shown_once_and_revoked(sign_in: Callable[[Role], Visit]) 
     page.get_by_label("Name").fill("nightly importer")
     page.get_by_label("Role").select_option("operator")
     page.get_by_label("Expires").select_option("30")
-    page.get_by_role("button", name="Make the key").click()
-    dialog = page.get_by_role("dialog", name="The key of nightly importer")
-    expect(dialog).to_contain_text("shown this once")
+    page.get_by_role("button", name="Create key").click()
+    dialog = page.get_by_role("dialog", name="Key of nightly importer")
+    expect(dialog).to_contain_text("shown only once")
     key = dialog.locator("[data-key]").inner_text()
     assert key.startswith("dm_")
     # As over plain http to another machine, where browsers give pages no clipboard.
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not here')) }")
     dialog.get_by_role("button", name="Copy").click()
-    expect(page.locator("#toasts")).to_contain_text("The key is copied")
+    expect(page.locator("#toasts")).to_contain_text("Key copied")
     assert page.evaluate("navigator.clipboard.readText()") == key
-    dialog.get_by_role("button", name="I have it").click()
+    dialog.get_by_role("button", name="Done").click()
     row = page.locator("#keys tbody tr", has_text="nightly importer")
     expect(row).to_contain_text("operator")
     expect(row).to_contain_text("the admin")
@@ -63,7 +63,7 @@ def test_a_name_that_is_taken_is_said_at_the_form(sign_in: Callable[[Role], Visi
     page = one.page
     page.goto("/ui/keys")
     page.get_by_label("Name").fill("the viewer")
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create key").click()
     expect(page.get_by_role("alert").filter(has_text="there is a key named 'the viewer' already")).to_be_visible()
     one.forgive("409")
 
@@ -84,7 +84,7 @@ def test_an_operator_steers_but_has_no_keys(sign_in: Callable[[Role], Visit]) ->
     expect(page.get_by_role("button", name="Drain").first).to_be_visible()
     _expect_places(page, without=("Keys",))
     page.goto("/ui/keys")
-    expect(page.get_by_role("heading", name="That is not for you")).to_be_visible()
+    expect(page.get_by_role("heading", name="You don't have permission")).to_be_visible()
     one.forgive("403")
 
 
@@ -93,7 +93,7 @@ def test_a_partner_is_refused_the_lists(sign_in: Callable[[Role], Visit]) -> Non
     page = one.page
     for path in ("nodes", "workers", "health"):
         page.goto(f"/ui/{path}")
-        expect(page.get_by_role("heading", name="That is not for you")).to_be_visible()
+        expect(page.get_by_role("heading", name="You don't have permission")).to_be_visible()
     one.forgive("403")
 
 

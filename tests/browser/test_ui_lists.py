@@ -28,7 +28,7 @@ def test_a_failed_node_says_why_and_can_be_tried_again(site: Site, page: Page) -
     expect(row).to_contain_text("the bridge is out")
     expect(row.get_by_role("link", name="say")).to_have_attribute("href", f"/ui/jobs/{job_id}/nodes/say")
     row.get_by_role("button", name="Retry").click()
-    expect(page.locator("#toasts")).to_contain_text("say is tried again")
+    expect(page.locator("#toasts")).to_contain_text("Retrying say")
     site.until(job_id, "failed")
     events = site.client.get(f"/api/v1/jobs/{job_id}/timeline").text
     assert "job_reopened" in events
@@ -42,7 +42,7 @@ def test_nodes_are_filtered_and_the_address_keeps_it(site: Site, page: Page, fai
     expect(page.locator(f"#node-{done}-again")).to_contain_text("completed")
     expect(page.locator(f"#node-{failed}-say")).to_have_count(0)
     page.goto("/ui/nodes?text=nothing+like+it")
-    expect(page.get_by_text("No node fits")).to_be_visible()
+    expect(page.get_by_text("No matching nodes")).to_be_visible()
 
 
 def test_what_runs_is_shown_while_it_runs(site: Site, page: Page) -> None:
@@ -64,15 +64,15 @@ def test_durations_are_drawn_and_can_be_read_as_a_table(site: Site, page: Page, 
     expect(page.locator(f"#result-{failed}_say_0")).to_contain_text("failed")
     figure = page.get_by_role("figure")
     expect(figure).to_contain_text("p95")
-    expect(figure.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"\d+ attempts, \d+ of them failed"))
+    expect(figure.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"\d+ attempts, \d+ failed"))
     figure.get_by_text("As a table").click()
-    expect(figure.get_by_role("columnheader", name="Took")).to_be_visible()
+    expect(figure.get_by_role("columnheader", name="Duration")).to_be_visible()
     expect(figure.locator("tbody tr").first).to_contain_text(" to ")
 
 
 def test_a_queue_that_nobody_takes_from_says_what_to_do(site: Site, page: Page, failed: str) -> None:
     page.goto("/ui/queues")
-    expect(page.locator("#queue-q")).not_to_contain_text("nobody")
+    expect(page.locator("#queue-q")).not_to_contain_text("none")
     site.execute(
         """INSERT INTO dagapp.dag_tasks_waiting (task_id, job_id, node_id, retry_count, queue, priority,
             job_started_at, handler, timeout_seconds, dispatched_at)
@@ -80,22 +80,22 @@ def test_a_queue_that_nobody_takes_from_says_what_to_do(site: Site, page: Page, 
         int(failed),
     )
     page.get_by_label("Refresh").click()
-    expect(page.locator("#homeless-gpu-render")).to_contain_text("dagmaster worker --queues gpu")
-    expect(page.locator("#queue-gpu")).to_contain_text("nobody")
+    expect(page.locator("#unclaimable-gpu-render")).to_contain_text("dagmaster worker --queues gpu")
+    expect(page.locator("#queue-gpu")).to_contain_text("none")
     site.execute("DELETE FROM dagapp.dag_tasks_waiting WHERE task_id = 'stray'")
 
 
 def test_a_worker_is_drained_and_resumed(site: Site, page: Page) -> None:
     page.goto("/ui/workers")
     row = page.locator("[id^=worker-]")
-    expect(row).to_contain_text("alive")
+    expect(row).to_contain_text("active")
     expect(row.locator(".slots i")).to_have_count(8)
     row.get_by_role("button", name="Drain").click()
-    expect(page.locator("#confirm")).to_contain_text("It is given no more tasks")
+    expect(page.locator("#confirm")).to_contain_text("It takes no more tasks")
     page.locator("#confirm-yes").click()
     expect(row).to_contain_text("draining")
     row.get_by_role("button", name="Resume").click()
-    expect(row).to_contain_text("alive")
+    expect(row).to_contain_text("active")
     row.get_by_text("handlers").click()
     expect(row.get_by_text("echo", exact=True)).to_be_visible()
     expect(page.locator("#orchestrators tbody tr")).to_have_count(1)
@@ -108,7 +108,7 @@ def test_an_approval_is_given_with_a_comment(site: Site, page: Page, asking: str
     asked.get_by_role("button", name="Approve").click()
     expect(page.locator("#confirm-text")).to_have_text("Release 2.0?")
     expect(page.locator("#confirm-yes")).to_have_class("button primary")
-    page.locator("#confirm").get_by_label("Why").fill("tested by hand")
+    page.locator("#confirm").get_by_label("Reason").fill("tested by hand")
     page.locator("#confirm-yes").click()
     expect(asked).to_have_count(0)
     expect(page.locator("#decided")).to_contain_text("tested by hand")
@@ -138,7 +138,7 @@ def test_health_shows_every_check_and_what_the_doctor_finds(site: Site, page: Pa
     for name in ("database", "schema", "workers", "orchestrators"):
         expect(page.locator(f"#check-{name}")).to_contain_text("healthy")
     expect(page.locator("#doctor")).to_contain_text("xid age")
-    page.get_by_role("button", name="Examine again").click()
+    page.get_by_role("button", name="Run again").click()
     expect(page.locator("#doctor")).to_contain_text("PostgreSQL")
     expect(page.locator("#tables")).to_contain_text("dag_jobs")
 

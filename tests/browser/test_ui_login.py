@@ -24,14 +24,14 @@ def keys(site: Site) -> dict[str, str]:
 
 
 def sign_in(page: Page, key: str) -> None:
-    page.get_by_label("Your API key").fill(key)
+    page.get_by_label("API key").fill(key)
     page.get_by_role("button", name="Sign in").click()
 
 
 def test_a_person_signs_in_lands_where_they_wanted_to_and_signs_out(keys: dict[str, str], page: Page) -> None:
     page.goto("/ui/jobs?status=failed")
     expect(page).to_have_title("Sign in · dagmaster")
-    expect(page.get_by_label("Your API key")).to_be_focused()
+    expect(page.get_by_label("API key")).to_be_focused()
     sign_in(page, keys["operator"])
     page.wait_for_url("**/ui/jobs?status=failed")
     expect(page.locator(".who")).to_contain_text("operator")
@@ -47,7 +47,7 @@ def test_a_wrong_key_and_a_workers_key_are_told_so(keys: dict[str, str], visit: 
     sign_in(seen.page, "dm_nonsense")
     expect(seen.page.get_by_role("alert")).to_contain_text("unknown, revoked or expired")
     sign_in(seen.page, keys["worker"])
-    expect(seen.page.get_by_role("alert")).to_contain_text("Keys of workers are for workers")
+    expect(seen.page.get_by_role("alert")).to_contain_text("This is a worker key")
     sign_in(seen.page, keys["viewer"])
     seen.page.wait_for_url("**/ui/jobs")
     seen.forgive("401")

@@ -40,7 +40,7 @@ def test_shapes_are_drawn_on_the_coastlines_and_told_in_words(page: Page) -> Non
     expect(page.locator(".map-shape")).to_have_count(2)
     expect(page.locator(".map-dot")).to_have_count(1)
     assert len(page.locator(".map-land").first.get_attribute("d") or "") > 1000
-    words = page.get_by_role("list", name="The shapes on the map")
+    words = page.get_by_role("list", name="Shapes on the map")
     expect(words).to_contain_text("inputs.area.bbox")
     expect(words).to_contain_text("5° E to 15° E, 47° N to 55° N")
     expect(page.locator(".map-grid text").filter(has_text="50° N")).to_have_count(1)

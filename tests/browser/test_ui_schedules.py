@@ -17,13 +17,13 @@ def test_a_schedule_says_when_it_is_due_next(site: Site, page: Page) -> None:
     expect(row).to_contain_text("30 4 1 1 * (Europe/Berlin)")
     expect(row.locator(".times li")).to_have_count(3)
     expect(row.locator(".times li").first).to_contain_text("-01-01 04:30 CET")
-    expect(row).to_contain_text("missed times are left out")
+    expect(row).to_contain_text("missed runs are skipped")
 
 
 def test_a_schedule_is_paused_and_goes_on(site: Site, page: Page) -> None:
     row = _row(site, page)
     row.get_by_role("button", name="Pause").click()
-    expect(row).to_contain_text("none while it is paused")
+    expect(row).to_contain_text("none while paused")
     page.goto("/ui/schedules?state=active")
     expect(row).to_have_count(0)
     page.goto("/ui/schedules?state=paused")
@@ -36,12 +36,12 @@ def test_a_job_is_started_now_and_found_again(site: Site, page: Page) -> None:
     row = _row(site, page)
     row.get_by_role("button", name="Run now").click()
     page.locator("#confirm-yes").click()
-    expect(page.locator("#toasts")).to_contain_text("A job of yearly is started")
+    expect(page.locator("#toasts")).to_contain_text("Started a job of yearly")
     expect(row.locator("td[data-label='Last run']")).to_contain_text("completed")
-    row.get_by_role("link", name="all its jobs").click()
+    row.get_by_role("link", name="all jobs").click()
     page.wait_for_url("**/ui/jobs?schedule=yearly")
     expect(page.locator("tbody tr").first).to_contain_text("yearly")
-    page.get_by_label("of schedule yearly").click(force=True)
+    page.get_by_label("schedule yearly", exact=True).click(force=True)
     page.wait_for_url("**/ui/jobs")
 
 
@@ -52,16 +52,16 @@ def test_a_backfill_says_how_many_jobs_before_it_starts_them(site: Site, page: P
     expect(dialog).to_contain_text("Europe/Berlin")
     expect(dialog.get_by_role("button", name="Start")).to_be_disabled()
     dialog.get_by_label("From").fill("2022-06-01T00:00")
-    dialog.get_by_label("Until").fill("2025-06-01T00:00")
+    dialog.get_by_label("To (exclusive)").fill("2025-06-01T00:00")
     expect(dialog).to_contain_text("This starts 3 jobs.")
     dialog.get_by_role("button", name="Start 3 jobs").click()
-    expect(page.locator("#toasts")).to_contain_text("3 jobs are started")
+    expect(page.locator("#toasts")).to_contain_text("Started 3 jobs")
     expect(dialog).to_be_hidden()
     row.get_by_role("button", name="Backfill").click()
     dialog.get_by_label("From").fill("2022-06-01T00:00")
-    dialog.get_by_label("Until").fill("2024-06-01T00:00")
-    expect(dialog).to_contain_text("Nothing is to be started in this range. 2 of its 2 times have a job already.")
-    dialog.get_by_role("button", name="Leave it").click()
+    dialog.get_by_label("To (exclusive)").fill("2024-06-01T00:00")
+    expect(dialog).to_contain_text("No jobs to start in this range. 2 of 2 times already have a job.")
+    dialog.get_by_role("button", name="Close").click()
 
 
 def test_a_range_that_is_none_is_refused_kindly(site: Site, visit: Callable[..., Visit]) -> None:
@@ -69,7 +69,7 @@ def test_a_range_that_is_none_is_refused_kindly(site: Site, visit: Callable[...,
     _row(site, one.page).get_by_role("button", name="Backfill").click()
     dialog = one.page.get_by_role("dialog", name="Backfill yearly")
     dialog.get_by_label("From").fill("2025-06-01T00:00")
-    dialog.get_by_label("Until").fill("2022-06-01T00:00")
+    dialog.get_by_label("To (exclusive)").fill("2022-06-01T00:00")
     expect(dialog).to_contain_text("must begin after 1970, and end behind its beginning")
     expect(dialog.get_by_role("button", name="Start")).to_be_disabled()
     one.forgive("422")

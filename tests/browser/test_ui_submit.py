@@ -71,9 +71,9 @@ def test_a_workflow_is_found_by_typing_and_chosen_with_enter(site: Site, page: P
     expect(broken).to_contain_text("broken.yaml")
     broken.locator("summary").click()
     expect(broken).to_contain_text("nowhere")
-    search = page.get_by_label("Filter the workflows by name")
+    search = page.get_by_label("Filter workflows by name")
     search.fill("nothing like it")
-    expect(page.get_by_text("No workflow has that in its name")).to_be_visible()
+    expect(page.get_by_text("No matching workflows")).to_be_visible()
     search.fill("EVERY kind")
     search.press("Enter")
     expect(page.get_by_role("heading", name="everything")).to_be_visible()
@@ -99,7 +99,7 @@ def test_a_form_is_filled_in_and_leads_to_the_job(site: Site, page: Page) -> Non
     page.get_by_label("day").fill("2026-02-28")
     page.get_by_label("level").fill("10")
     send(page)
-    expect(page.get_by_text("It must be at most 9").first).to_be_visible()
+    expect(page.get_by_text("Must be at most 9").first).to_be_visible()
     page.get_by_label("level").fill("9")
     send(page)
     job = submitted(site, page)
@@ -123,11 +123,11 @@ def test_each_problem_is_said_at_its_field_and_nothing_typed_is_lost(page: Page)
     page.goto("/ui/submit?workflow=everything")
     page.get_by_label("count").fill("2.5")
     page.get_by_label("tiles").fill("[1,\n 2,,]")
-    expect(page.locator("#input-5-problem")).to_contain_text("A value is expected at line 2, column 4")
+    expect(page.locator("#input-5-problem")).to_contain_text("Expected a value at line 2, column 4")
     send(page)
-    summary = page.get_by_role("alert").filter(has_text="3 things are to be mended")
+    summary = page.get_by_role("alert").filter(has_text="Fix 3 problems")
     expect(summary).to_be_focused()
-    expect(page.locator("#input-0-problem")).to_contain_text("It is required")
+    expect(page.locator("#input-0-problem")).to_contain_text("Required")
     expect(page.locator("#input-1-problem")).to_contain_text("whole number")
     expect(page.get_by_label("tiles")).to_have_value("[1,\n 2,,]")
     summary.get_by_role("link", name="tiles").click()
@@ -142,10 +142,10 @@ def test_what_the_server_refuses_is_said_at_its_field_too(visit: Callable[..., V
     page.goto("/ui/submit?workflow=plain")
     page.get_by_text("More options").click()
     page.get_by_label("Callback URL").fill("http://example.com/")
-    page.get_by_label("Correlation id").fill("kept")
+    page.get_by_label("Correlation ID").fill("kept")
     send(page)
     expect(page.locator("#option-callback-problem")).to_contain_text("must begin with https")
-    expect(page.get_by_label("Correlation id")).to_have_value("kept")
+    expect(page.get_by_label("Correlation ID")).to_have_value("kept")
     seen.forgive("422")
 
 
@@ -153,7 +153,7 @@ def test_form_and_json_tell_the_same(site: Site, page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_label("name string").fill("Ada")
     page.get_by_role("tab", name="JSON").click()
-    editor = page.get_by_label("All inputs as one JSON object")
+    editor = page.get_by_label("All inputs as a JSON object")
     assert json.loads(editor.input_value()) == {"name": "Ada", "count": 3, "loud": False, "tiles": [1, 2]}
     editor.fill('{"name": "Eve", "count": 12345678901234567890, "tiles": [\n  "a"\n]}')
     page.get_by_role("tab", name="JSON").press("ArrowLeft")
@@ -169,16 +169,16 @@ def test_form_and_json_tell_the_same(site: Site, page: Page) -> None:
 def test_a_mistake_in_json_is_said_with_its_line_and_column(page: Page) -> None:
     page.goto("/ui/submit?workflow=everything")
     page.get_by_role("tab", name="JSON").click()
-    editor = page.get_by_label("All inputs as one JSON object")
+    editor = page.get_by_label("All inputs as a JSON object")
     problem = page.locator("#json-problem")
     for typed, said in {
-        '{\n  "name" "Ada"\n}': "A colon is expected at line 2, column 10",
-        '{"name": "Ada",\n}': "A name in double quotes is expected at line 2, column 1",
-        '{"name": Ada}': "A value is expected at line 1, column 10",
-        '{"name": "Ada"': "The text ends, but a comma or } is expected at line 1, column 15",
+        '{\n  "name" "Ada"\n}': "Expected a colon at line 2, column 10",
+        '{"name": "Ada",\n}': "Expected a name in double quotes at line 2, column 1",
+        '{"name": Ada}': "Expected a value at line 1, column 10",
+        '{"name": "Ada"': "Unexpected end, expected a comma or } at line 1, column 15",
         "[1]": "one object",
-        '{"name": 3}': "name: it must be a string",
-        '{"name": "Ada", "nam": 1}': "nam: the workflow has no such input",
+        '{"name": 3}': "name: must be a string",
+        '{"name": "Ada", "nam": 1}': "nam: unknown input",
     }.items():
         editor.fill(typed)
         expect(problem).to_contain_text(said)
@@ -190,7 +190,7 @@ def test_a_mistake_in_json_is_said_with_its_line_and_column(page: Page) -> None:
 def test_inputs_of_no_declared_name_are_taken_where_the_workflow_takes_them(site: Site, page: Page) -> None:
     page.goto("/ui/submit?workflow=free")
     page.get_by_role("tab", name="JSON").click()
-    page.get_by_label("All inputs as one JSON object").fill('{"any": {"thing": 1}}')
+    page.get_by_label("All inputs as a JSON object").fill('{"any": {"thing": 1}}')
     page.get_by_role("tab", name="Form").click()
     send(page)
     assert submitted(site, page)["input_params"] == {"any": {"thing": 1}}
@@ -208,7 +208,7 @@ def test_the_command_and_the_call_follow_what_is_typed_and_hide_secrets(page: Pa
     call = page.locator("#as-curl")
     expect(call).to_contain_text('"metadata": {"why": 1}')
     assert "hunter2" not in command(page) + call.inner_text()
-    page.get_by_role("button", name="Copy the command").click()
+    page.get_by_role("button", name="Copy command").click()
     expect(page.locator("#toasts")).to_contain_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == command(page)
 
@@ -218,13 +218,13 @@ def test_all_options_reach_the_job(site: Site, page: Page) -> None:
         page.goto("/ui/submit?workflow=plain")
         page.get_by_text("More options").click()
         page.get_by_label("Priority").fill("7")
-        page.get_by_label("Correlation id").fill("order 12")
+        page.get_by_label("Correlation ID").fill("order 12")
         page.get_by_label("Idempotency key").fill("once")
         page.get_by_label("Metadata").fill('{"why": "because"}')
         send(page)
         job = submitted(site, page)
         assert (job["priority"], job["correlation_id"], job["metadata"]) == (7, "order 12", {"why": "because"})
-    expect(page.locator("#toasts")).to_contain_text("submitted before under the same key")
+    expect(page.locator("#toasts")).to_contain_text("Already submitted with this idempotency key")
 
 
 def test_the_form_is_filled_in_with_what_an_earlier_job_was_given(site: Site, page: Page) -> None:
@@ -233,7 +233,7 @@ def test_the_form_is_filled_in_with_what_an_earlier_job_was_given(site: Site, pa
     expect(page.get_by_label("name string")).to_have_value("Ada")
     expect(page.get_by_label("count")).to_have_value("8")
     expect(page.get_by_label("api_key")).to_have_value("")
-    expect(page.locator(".notice").filter(has_text=job_id)).to_contain_text("to be typed again: api_key")
+    expect(page.locator(".notice").filter(has_text=job_id)).to_contain_text("Enter hidden values again: api_key")
     assert "hunter2" not in page.content()
 
 
@@ -259,11 +259,11 @@ def test_who_would_run_it_is_said_before_and_after(site: Site, page: Page) -> No
 def test_a_workflow_that_cannot_be_started_is_explained(visit: Callable[..., Visit]) -> None:
     seen = visit()
     seen.page.goto("/ui/submit?workflow=asleep")
-    expect(seen.page.locator(".notice.is-warning")).to_contain_text("not active")
+    expect(seen.page.locator(".notice.is-warning")).to_contain_text("inactive")
     send(seen.page)
-    expect(seen.page.get_by_role("alert").filter(has_text="did not take it")).to_contain_text("is not active")
+    expect(seen.page.get_by_role("alert").filter(has_text="rejected")).to_contain_text("is not active")
     seen.page.goto("/ui/submit?workflow=unknown")
-    expect(seen.page.get_by_role("alert").filter(has_text="unknown")).to_contain_text("Choose one of those")
+    expect(seen.page.get_by_role("alert").filter(has_text="unknown")).to_contain_text("Choose another one")
     seen.forgive("409")
     seen.forgive("404")
 

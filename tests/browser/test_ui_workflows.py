@@ -77,12 +77,12 @@ def test_the_list_tells_how_each_workflow_does(site: Site, failed: str, page: Pa
     expect(row.get_by_role("img")).to_have_attribute("aria-label", "Of the last 3 runs: 1 failed, 2 completed")
     expect(row).to_contain_text("67 %")
     expect(row).to_contain_text(SCRIPT)
-    expect(page.locator(f"#workflow-{LONG}")).to_contain_text("never ran")
+    expect(page.locator(f"#workflow-{LONG}")).to_contain_text("never run")
 
 
 def test_a_search_leaves_what_fits(site: Site, page: Page) -> None:
     page.goto("/ui/workflows")
-    search = page.get_by_role("searchbox", name="Id, name or description")
+    search = page.get_by_role("searchbox", name="ID, name or description")
     search.fill("told to")
     search.press("Enter")
     page.wait_for_url("**/ui/workflows?text=told+to")
@@ -96,7 +96,7 @@ def test_a_broken_file_is_shown_until_it_is_corrected(site: Site, folder: Path, 
     expect(problems).to_contain_text("unknown node 'nowhere'")
     expect(problems).to_contain_text("dagmaster validate broken.yaml")
     (folder / "broken.yaml").unlink()
-    page.get_by_role("button", name="Reload the files").click()
+    page.get_by_role("button", name="Reload files").click()
     expect(problems).to_be_hidden()
 
 
@@ -111,7 +111,7 @@ def test_the_page_of_a_workflow_shows_its_graph_inputs_and_definition(site: Site
     expect(page.locator("#inputs")).to_contain_text("Whether it fails.")
     expect(page.locator("main")).not_to_contain_text("hunter2")
     expect(page.locator("#versions tbody tr")).to_contain_text("current")
-    page.get_by_role("button", name="Copy the definition as YAML").click()
+    page.get_by_role("button", name="Copy definition as YAML").click()
     assert "workflow_id: routes" in page.evaluate("navigator.clipboard.readText()")
 
 
@@ -136,7 +136,7 @@ def test_a_bar_leads_to_the_run_that_it_stands_for(site: Site, failed: str, page
 
 def test_a_run_appears_in_the_grid_by_itself(site: Site, page: Page) -> None:
     page.goto(f"/ui/workflows/{LONG}")
-    expect(page.locator("#durations-card")).to_contain_text("It has never run")
+    expect(page.locator("#durations-card")).to_contain_text("No runs yet")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     site.run(LONG)
     expect(page.locator("#durations .column")).to_have_count(1)
@@ -147,7 +147,7 @@ def test_an_unknown_workflow_is_a_page_that_says_so(site: Site, visit: Callable[
     answer = someone.page.goto("/ui/workflows/nothing")
     assert answer is not None
     assert answer.status == 404
-    expect(someone.page.get_by_role("heading", name="Nothing is here")).to_be_visible()
+    expect(someone.page.get_by_role("heading", name="Not found")).to_be_visible()
     someone.forgive("404")
 
 

@@ -18,7 +18,7 @@ from dagmaster.store.jobs import JobFilter, JobRow, list_jobs
 from dagmaster.store.node_counts import NodeCounts, has_more_nodes
 from dagmaster.store.nodes import NodeSearch, search_nodes
 from dagmaster.store.workers import WorkerRow
-from dagmaster.web.ui.queues import find_homeless, queue_lines
+from dagmaster.web.ui.queues import find_unclaimable, queue_lines
 from dagmaster.web.ui.workers import worker_line
 
 LISTS = ("nodes", "tasks", "queues", "handlers", "workers", "schedules", "approvals", "health")
@@ -60,7 +60,7 @@ async def test_an_empty_database_says_what_to_do(dsn: str) -> None:
         assert "dagmaster worker" in await one.get("/ui/workers")
         assert "No orchestrator is running" in await one.get("/ui/queues")
         assert "No keys yet" in await one.get("/ui/keys")
-        assert "It works, and something needs a look" in await one.get("/ui/health")
+        assert "Running, but something needs attention" in await one.get("/ui/health")
 
 
 async def test_pages_are_for_those_who_may_look(it: Web) -> None:
@@ -69,7 +69,7 @@ async def test_pages_are_for_those_who_may_look(it: Web) -> None:
         for role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER):
             await it.get(f"/ui/{name}", headers=keys[role])
         refused = await it.get(f"/ui/{name}", 403, headers=keys[Role.PARTNER])
-        assert "That is not for you" in refused
+        assert "You don&#39;t have permission" in refused
     for role in Role:
         await it.get("/ui/keys", 200 if role is Role.ADMIN else 403, headers=keys[role])
         allowed = role in (Role.ADMIN, Role.OPERATOR)
@@ -89,13 +89,13 @@ async def test_a_viewer_is_shown_no_button_that_changes_something(it: Web) -> No
 async def test_an_approval_is_offered_to_its_approvers_alone(it: Web) -> None:
     ann, bob = await it.key("ann", Role.OPERATOR), await it.key("bob", Role.OPERATOR)
     job_id = await asking(it, headers=ann)
-    assert "not yours to decide" in await it.get("/ui/approvals", headers=bob)
+    assert "You are not an approver" in await it.get("/ui/approvals", headers=bob)
     shown = await it.get("/ui/approvals", headers=ann)
     assert "Ship it?" in shown
     assert f"/api/v1/jobs/{job_id}/nodes/ask/approve" in shown
     await it.post(f"/api/v1/jobs/{job_id}/nodes/ask/approve", {"comment": "looks fine"}, headers=ann)
     decided = await it.get("/ui/approvals", headers=bob)
-    assert "Nothing waits for a decision" in decided
+    assert "No pending approvals" in decided
     assert "looks fine" in decided
 
 
@@ -223,7 +223,7 @@ async def test_a_schedule_that_cannot_be_started_says_why(it: Web) -> None:
     shown = await it.get("/ui/schedules")
     assert "every day at 06:00 UTC" in shown
     assert "the input is missing" in shown
-    assert "No schedule fits" in await it.get("/ui/schedules?state=paused")
+    assert "No matching schedules" in await it.get("/ui/schedules?state=paused")
 
 
 async def test_health_shows_no_secret(dsn: str) -> None:
@@ -236,7 +236,7 @@ async def test_health_shows_no_secret(dsn: str) -> None:
 
 async def test_the_doctor_tells_what_is_wrong_and_what_to_do(it: Web) -> None:
     job_id = await ended(it, "echoes")
-    assert "rules hold" in await it.get("/ui/health/doctor")
+    assert "consistency checks passed" in await it.get("/ui/health/doctor")
     await rows(it.dsn, "UPDATE dagapp.dag_jobs SET completed_at = NULL WHERE job_id = %s RETURNING job_id", job_id)
     shown = await it.get("/ui/health/doctor")
     assert "ended jobs without the time of their end" in shown
@@ -275,7 +275,7 @@ def worker(**fields: Any) -> WorkerRow:
 @pytest.mark.parametrize(
     ("fields", "label", "is_here"),
     [
-        ({}, "alive", True),
+        ({}, "active", True),
         ({"wanted": "drain"}, "draining", True),
         ({"wanted": "stop"}, "stopping", True),
         ({"heartbeat_age_seconds": 60.0}, "silent", True),
@@ -299,17 +299,17 @@ def test_slots_are_drawn_one_by_one() -> None:
     assert len(worker_line(worker(concurrency=1000), LOST_AFTER).squares) == 64
 
 
-def test_a_task_that_no_worker_can_run_is_homeless() -> None:
+def test_a_task_that_no_worker_can_run_is_unclaimable() -> None:
     now = datetime.now(UTC)
     fleet = KnownFleet(True, [worker()])
     waiting = [
         {"queue": queue, "handler": handler, "waiting": 2, "oldest": now}
         for queue, handler in (("q", "echo"), ("q", "cut"), ("gpu", "echo"))
     ]
-    found = [(one.queue, one.handler, one.has_workers) for one in find_homeless(waiting, fleet)]
+    found = [(one.queue, one.handler, one.has_workers) for one in find_unclaimable(waiting, fleet)]
     assert found == [("q", "cut", True), ("gpu", "echo", False)]
 
 
 def test_a_queue_is_listed_that_only_a_workflow_names() -> None:
     [line] = queue_lines([], [], {"gpu": ["train"]})
-    assert (line.name, line.waiting, line.is_lonely, line.workflows) == ("gpu", 0, True, ("train",))
+    assert (line.name, line.waiting, line.workers, line.workflows) == ("gpu", 0, (), ("train",))

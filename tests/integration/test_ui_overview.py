@@ -100,7 +100,7 @@ async def test_where_counting_stopped_early_the_tile_leads_to_what_was_counted(
     async with web(past.dsn) as one:
         shown = await one.get("/ui/")
         assert "in the last 1 h" in shown
-        [path] = re.findall(r'id="tile-completed" href="([^"]+)"', shown)
+        [path] = re.findall(r'id="tile-completed"\s+href="([^"]+)"', shown)
         listed = re.findall(r'<tr id="job-(\d+)"', await one.get(unescape(path)))
     assert listed == [str(jobs[2]), str(jobs[1])]
 
@@ -217,7 +217,7 @@ async def test_schedules_that_missed_their_time_are_found(past: Past) -> None:
     assert {row["schedule_id"]: row["missed"] for row in trouble.schedules} == {"late": 0, "missed": 3, "stopped": 0}
     needs = find_needs(trouble, Catalog(), is_orchestrated=True, live_jobs=0)
     [missed] = [need for need in needs if "missed" in need.title]
-    assert (missed.title, missed.sentence) == ("Schedule missed has missed 3 runs", "bad inputs")
+    assert (missed.title, missed.sentence) == ("Schedule missed missed 3 runs", "bad inputs")
 
 
 async def test_runs_are_the_newest_of_the_workflows_that_ran_last(past: Past) -> None:
@@ -309,7 +309,7 @@ def test_ticks_say_in_words_what_they_show() -> None:
     assert drawn.ticks[2].height > drawn.ticks[0].height, "not by colour alone"
     assert drawn.text == "Of the last 3 runs: 1 failed, 2 completed"
     assert drawn.percent == pytest.approx(66.667)
-    assert (draw_ticks([]).text, draw_ticks([]).percent) == ("It has never run", None)
+    assert (draw_ticks([]).text, draw_ticks([]).percent) == ("Never run", None)
 
 
 # Pages.
@@ -318,7 +318,7 @@ def test_ticks_say_in_words_what_they_show() -> None:
 async def test_the_first_page_before_the_first_job_says_how_to_begin(dsn: str) -> None:
     async with web(dsn, single(workflow_id="hello_world")) as it:
         page = await it.get("/ui/")
-    assert "Nothing has run here yet" in page
+    assert "No jobs have run yet" in page
     assert "dagmaster submit hello_world --poll" in page
     assert "dagmaster orchestrator --with-worker" in page, "nobody is at work"
 
@@ -327,7 +327,7 @@ async def test_a_dashboard_without_trouble_is_calm(dsn: str) -> None:
     async with web(dsn, single(), runs=True) as it:
         await it.fleet.run(single())
         page = await it.get("/ui/")
-    assert "All is well" in page
+    assert "All good" in page
 
 
 async def test_without_an_orchestrator_that_is_said_first(past: Past) -> None:
@@ -335,7 +335,7 @@ async def test_without_an_orchestrator_that_is_said_first(past: Past) -> None:
     await past.job("failed", error="x")
     async with web(past.dsn) as it:
         page = await it.get("/ui/")
-    assert page.index("No orchestrator runs") < page.index("w failed")
+    assert page.index("No orchestrator is running") < page.index("w failed")
 
 
 async def test_errors_are_shown_as_text_and_without_secrets(past: Past) -> None:
@@ -362,7 +362,7 @@ async def test_approvals_that_wait_are_told_with_their_message(dsn: str) -> None
         await it.fleet.submit(asking)
         await it.fleet.until("SELECT count(*) = 1 FROM dagapp.dag_job_events WHERE event_type = 'approval_requested'")
         page = await it.get("/ui/")
-    assert "1 approval waits for somebody" in page
+    assert "1 pending approval" in page
     assert "asks: Publish it?" in page
 
 
@@ -375,7 +375,7 @@ async def test_workflows_that_only_their_jobs_know_are_listed(dsn: str) -> None:
     assert 'id="workflow-here"' in listed
     assert 'id="workflow-chain"' in listed
     assert "no file" in listed
-    assert "No file of this server has this workflow" in page
+    assert "This workflow is in no file of this server" in page
     assert "/ui/submit?workflow=chain" not in page
     assert {node["node_id"] for node in drawn["nodes"]} == {"START", "n0", "n1", "END"}
 
@@ -384,7 +384,7 @@ async def test_workflows_are_found_by_name_and_description(dsn: str) -> None:
     async with web(dsn, graph({"a": task("echo", "END")}, "one", start="a", description="Makes Tiles"), single()) as it:
         assert 'id="workflow-one"' in await it.get("/ui/workflows?text=tiles")
         assert 'id="workflow-single"' not in await it.get("/ui/workflows?text=tiles")
-        assert "No workflow fits" in await it.get("/ui/workflows?text=nonsense")
+        assert "No matching workflows" in await it.get("/ui/workflows?text=nonsense")
 
 
 async def test_a_broken_file_is_told_with_its_error_and_what_to_do(dsn: str, tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ async def test_what_authors_write_is_text_and_secrets_are_hidden(dsn: str) -> No
 async def test_a_workflow_that_is_not_active_has_a_page_and_no_button(dsn: str) -> None:
     async with web(dsn, graph({"a": task("echo", "END")}, "idle", start="a", is_active=False)) as it:
         page = await it.get("/ui/workflows/idle")
-    assert "not active" in page
+    assert "inactive" in page
     assert "/ui/submit?workflow=idle" not in page
 
 
@@ -450,7 +450,7 @@ async def test_a_workflow_that_is_not_active_has_a_page_and_no_button(dsn: str) 
 async def test_an_unknown_workflow_is_a_page_with_404(dsn: str, path: str) -> None:
     async with web(dsn) as it:
         page = await it.get(f"/ui/workflows/{path}", 404)
-    assert "Nothing is here" in page
+    assert "Not found" in page
     assert "<script>'" not in page
 
 

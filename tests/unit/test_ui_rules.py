@@ -2,7 +2,8 @@
 
 import pytest
 
-from dagmaster.web.ui.histogram import ROOM, TOP, draw_histogram, percentile
+from dagmaster.web.ui.charts import HEIGHT
+from dagmaster.web.ui.histogram import draw_histogram, percentile
 from dagmaster.web.ui.rules import rule_in_words
 
 
@@ -49,23 +50,30 @@ def test_without_durations_nothing_is_drawn() -> None:
     assert draw_histogram([]) is None
 
 
-def test_every_duration_is_in_exactly_one_bar() -> None:
+def test_every_duration_is_in_exactly_one_bucket() -> None:
     completed = [0.0, 0.0004, 0.001, 0.002, 0.0199, 0.02, 1.0, 59.9, 3600.0, 999_999.0]
-    drawn = draw_histogram(completed, [0.5, 2_000_000.0])
-    assert drawn is not None
-    assert sum(bar.completed for bar in drawn.bars) == len(completed)
-    assert sum(bar.failed for bar in drawn.bars) == drawn.failed == 2
-    assert all(before.end == after.start for before, after in zip(drawn.bars, drawn.bars[1:], strict=False))
-    assert [(bar.label, bar.count) for bar in drawn.bars if bar.start == 0.02] == [("20 ms to 50 ms", 1)]
+    chart = draw_histogram(completed, [0.5, 20_000_000.0])
+    assert chart is not None
+    assert sum(int(row[1]) for row in chart.rows) == len(completed)
+    assert sum(int(row[2]) for row in chart.rows) == 2
+    assert ("20 ms to 50 ms", "1", "0") in chart.rows
+    assert chart.summary.startswith("12 attempts, 2 failed.")
 
 
-def test_the_highest_bar_leaves_room_for_its_number_and_marks_lie_inside() -> None:
-    drawn = draw_histogram([0.3] * 98 + [7.0], [7.0])
-    assert drawn is not None
-    assert min(bar.y for bar in drawn.bars) == TOP + ROOM
-    assert all(bar.y <= bar.y_failed <= drawn.ground for bar in drawn.bars)
-    assert [(mark.name, mark.seconds) for mark in drawn.marks] == [("p50", 0.3), ("p95", 0.3), ("p99", 7.0)]
-    assert all(0 <= mark.x <= drawn.width for mark in drawn.marks)
+@pytest.mark.parametrize("longest", [0.0, 0.003, 1.0, 3600.0, 20_000_000.0])
+def test_labels_lie_at_equal_distances_and_end_with_the_axis(longest: float) -> None:
+    chart = draw_histogram([0.001, longest])
+    assert chart is not None
+    assert len(chart.rows) % (len(chart.along) - 1) == 0
+    assert len(chart.along) <= 7
+
+
+def test_columns_and_marks_lie_inside_of_the_chart() -> None:
+    chart = draw_histogram([0.3] * 98 + [7.0], [7.0])
+    assert chart is not None
+    assert all(0 <= part.y <= HEIGHT - part.height + 0.01 for column in chart.columns for part in column.parts)
+    assert [(mark.name, mark.seconds) for mark in chart.marks] == [("p50", 0.3), ("p95", 0.3), ("p99", 7.0)]
+    assert all(0 <= mark.x <= 100 for mark in chart.marks)
 
 
 def test_a_percentile_is_a_duration_that_was_measured() -> None:

@@ -1,4 +1,4 @@
-// Changes: buttons ask the API, say what became of it, and destructive ones ask first.
+// Buttons that ask the API for a change and show the outcome; destructive ones ask for confirmation first.
 import { refreshNow } from "./live.js";
 
 const token = () => document.querySelector("meta[name=csrf-token]")?.content ?? "";
@@ -6,7 +6,7 @@ const token = () => document.querySelector("meta[name=csrf-token]")?.content ?? 
 const STAYS = { completed: 6000, failed: 20000, warning: 20000 };
 const LATER = "toasts";
 
-// Said to all, also to those who listen; it stays while somebody points at it or is in it.
+// Announced to screen readers too; stays while the pointer or the focus is in it.
 export function toast(text, kind = "completed") {
   const box = document.createElement("div");
   box.className = `toast is-${kind}`;
@@ -25,7 +25,7 @@ export function toast(text, kind = "completed") {
   setTimeout(leave, STAYS[kind] ?? STAYS.completed);
 }
 
-// On the page that is gone to.
+// Shown on the next page.
 export function toastLater(text, kind = "completed") {
   const waiting = JSON.parse(sessionStorage.getItem(LATER) ?? "[]");
   sessionStorage.setItem(LATER, JSON.stringify([...waiting, [text, kind]]));
@@ -37,31 +37,31 @@ function toastFromBefore() {
   for (const [text, kind] of waiting) toast(text, kind);
 }
 
-// The API's answer; throws an Error that says what the API said. `text` is a body that is JSON already.
-export async function send(path, { method = "POST", body = undefined, text = body === undefined ? undefined : JSON.stringify(body) } = {}) {
+// The API's answer; throws an Error with the API's message. `text` is a body that is JSON already.
+export async function send(path, { method = "POST", body = undefined, text = body && JSON.stringify(body) } = {}) {
   const headers = { "X-CSRF-Token": token(), Accept: "application/json" };
   if (text !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
     answer = await fetch(path, { method, headers, body: text });
   } catch {
-    throw new Error("The server cannot be reached; nothing was changed as far as we know.");
+    throw new Error("The server cannot be reached. The change was probably not made.");
   }
   if (answer.status === 401) {
-    toastLater("You were signed out; what you asked for was not done.", "failed");
+    toastLater("You were signed out. The change was not made.", "failed");
     location.assign(`/ui/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
-  const said = answer.status === 204 ? null : await answer.json().catch(() => null);
+  const reply = answer.status === 204 ? null : await answer.json().catch(() => null);
   if (!answer.ok) {
-    const error = new Error(said?.error?.message ?? `The server answered ${answer.status}.`);
-    error.details = said?.error?.details ?? [];
+    const error = new Error(reply?.error?.message ?? `The server answered ${answer.status}.`);
+    error.details = reply?.error?.details ?? [];
     error.status = answer.status;
     throw error;
   }
-  return said;
+  return reply;
 }
 
-// Resolves to null when the person leaves it, else to the reason they gave ("" without one).
+// Resolves to null if the person declines, else to the reason ("" without one).
 export function confirmed({ title, text = "", yes = "Yes", reason = false, isDanger = true }) {
   const dialog = document.getElementById("confirm");
   dialog.querySelector("#confirm-title").textContent = title;
@@ -87,15 +87,16 @@ async function act(button) {
   let body = button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
   if (confirm) {
     const isDanger = button.classList.contains("danger");
-    const reason = await confirmed({ title: confirm, text: button.dataset.text, yes, reason: "reason" in button.dataset, isDanger });
+    const question = { title: confirm, text: button.dataset.text, yes, reason: "reason" in button.dataset, isDanger };
+    const reason = await confirmed(question);
     if (reason === null) return;
     if (reason) body = { ...body, [button.dataset.reason || "reason"]: reason };
   }
   button.disabled = true;
   button.classList.add("busy");
   try {
-    const said = await send(action, { method: method || "POST", body });
-    const text = said?.is_done === false ? `${done}: asked for; it is done as soon as an orchestrator acts` : done;
+    const reply = await send(action, { method: method || "POST", body });
+    const text = reply?.is_done === false ? `${done} (requested; takes effect when an orchestrator runs)` : done;
     if (button.dataset.next) {
       toastLater(text);
       return location.assign(button.dataset.next);
@@ -114,7 +115,7 @@ export function installActions() {
   toastFromBefore();
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-action]");
-    // An action changes the page: the second click of a double click was not meant for what then lies under the pointer.
+    // An action changes the page: the second click of a double click would hit whatever is then under the pointer.
     if (button && event.detail < 2) act(button);
   });
 }

@@ -9,8 +9,8 @@ import { keepTimesFresh } from "./times.js";
 
 const on = (selector, act) =>
   document.addEventListener("click", (event) => {
-    const found = event.target.closest(selector);
-    if (found) act(found, event);
+    const element = event.target.closest(selector);
+    if (element) act(element, event);
   });
 
 on("[data-refresh]", () => refreshNow());
@@ -18,7 +18,7 @@ on("[data-reload]", () => location.reload());
 on("[data-back]", () => (history.length > 1 ? history.back() : location.assign("/ui/")));
 on("[data-theme-toggle]", () => {
   const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  // Who chooses what the system has follows the system again.
+  // Choosing the theme of the system means following the system again.
   const isSystems = matchMedia("(prefers-color-scheme: dark)").matches === (theme === "dark");
   if (isSystems) localStorage.removeItem("theme");
   else localStorage.setItem("theme", theme);
@@ -35,7 +35,6 @@ document.addEventListener("click", (event) => {
   if (isOpen && !event.target.closest("#sidebar, [data-toggle-sidebar]")) showSidebar(false);
 });
 on("[data-copy]", ({ dataset: { copy: text } }) => copy(text, `Copied ${text.length > 60 ? "" : text}`.trim()));
-
 
 installActions();
 installFilters();

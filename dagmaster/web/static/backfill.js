@@ -1,14 +1,14 @@
-// Jobs for times gone by: how many they would be is asked and said before one is started.
+// Start jobs for past scheduled times; the dialog shows how many before any is started.
 import { send, toast } from "./actions.js";
 import { refreshNow } from "./live.js";
 
-const MOST = 1000; // that the API starts at once
+const MOST = 1000; // jobs that the API starts per request
 const dialog = document.getElementById("backfill");
 const form = document.getElementById("backfill-form");
-const said = document.getElementById("backfill-count");
+const notice = document.getElementById("backfill-count");
 const start = form.querySelector("[type=submit]");
 let schedule = "";
-let asked = 0;
+let requests = 0;
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-backfill]");
@@ -31,29 +31,29 @@ const range = () => Object.fromEntries(new FormData(form));
 const ask = (dry_run) => send(`/api/v1/schedules/${encodeURIComponent(schedule)}/backfill`, { body: { ...range(), dry_run } });
 
 function tell(text, kind = "") {
-  said.className = `notice ${kind}`;
-  said.textContent = text;
+  notice.className = `notice ${kind}`;
+  notice.textContent = text;
 }
 
 form.addEventListener("input", async () => {
   start.disabled = true;
   const { start: from, end: until } = range();
   if (!from || !until) return;
-  const mine = ++asked; // An answer to an older question is not shown.
+  const request = ++requests; // Answers to older requests are dropped.
   try {
-    const found = await ask(true);
-    if (mine === asked) count(found);
+    const preview = await ask(true);
+    if (request === requests) count(preview);
   } catch (error) {
-    if (mine === asked) tell(error.message, "is-error");
+    if (request === requests) tell(error.message, "is-error");
   }
 });
 
 function count({ times, existing, left }) {
   const now = Math.min(left, MOST);
   const jobs = now === 1 ? "1 job" : `${now} jobs`;
-  const had = existing ? ` ${existing} of its ${times} times have a job already.` : "";
-  const rest = left > MOST ? ` ${left - MOST} are left for another time.` : "";
-  tell(left ? `This starts ${jobs}.${had}${rest}` : `Nothing is to be started in this range.${had}`, left ? "is-warning" : "");
+  const had = existing ? ` ${existing} of ${times} times already have a job.` : "";
+  const rest = left > MOST ? ` ${left - MOST} more remain for another backfill.` : "";
+  tell(left ? `This starts ${jobs}.${had}${rest}` : `No jobs to start in this range.${had}`, left ? "is-warning" : "");
   start.disabled = left === 0;
   start.textContent = left ? `Start ${jobs}` : "Start";
 }
@@ -64,7 +64,8 @@ form.addEventListener("submit", async (event) => {
   try {
     const done = await ask(false);
     dialog.close();
-    toast(`${done.submitted === 1 ? "1 job is" : `${done.submitted} jobs are`} started${done.left ? `; ${done.left} are left` : ""}`);
+    const jobs = done.submitted === 1 ? "1 job" : `${done.submitted} jobs`;
+    toast(`Started ${jobs}${done.left ? `; ${done.left} remain` : ""}`);
     await refreshNow();
   } catch (error) {
     tell(error.message, "is-error");

@@ -1,9 +1,9 @@
-// What a column, a cell or a stroke stands for, for who points at it or reaches it by keyboard. The shapes come from the
-// server and are morphed; so everything is listened for on the document.
+// Tooltips of charts, for the pointer and for the keyboard. The server renders the shapes and live updates morph them, so
+// all listeners are on the document.
 import { refreshSoon } from "./live.js";
 import { exact } from "./times.js";
 
-const LOOK_AGAIN = 30000; // milliseconds: time passes for these pages even while nothing happens
+const LOOK_AGAIN = 30000; // milliseconds: the time axis moves even while nothing happens
 let shown = null;
 
 function tip() {
@@ -49,7 +49,7 @@ document.addEventListener("scroll", hide, { capture: true, passive: true });
 document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
 document.addEventListener("dm:refreshed", () => shown && (shown.isConnected ? show(shown) : hide()));
 
-// The newest runs are on the right, and are what people come for.
+// The newest runs are on the right.
 for (const box of document.querySelectorAll("[data-scroll-end]")) box.scrollLeft = box.scrollWidth;
 
 setInterval(refreshSoon, LOOK_AGAIN);

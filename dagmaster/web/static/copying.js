@@ -1,9 +1,9 @@
-// Copy a text, and say what became of it.
+// Copy to the clipboard and show the outcome.
 import { toast } from "./actions.js";
 
 export async function copy(text, done) {
   if (await copied(text)) toast(done);
-  else toast("The browser does not let this page copy; mark the text and copy it yourself.", "failed");
+  else toast("The browser blocked copying. Select the text and copy it yourself.", "failed");
 }
 
 // Browsers give pages a clipboard only over https or on this machine; the old way works everywhere.

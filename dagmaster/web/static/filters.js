@@ -1,7 +1,7 @@
-// Filters act at once, also while somebody types; the address keeps them, and the rest of the page stays as it is.
+// Filters apply at once, even while typing; they are kept in the address, and only live regions of the page change.
 import { refreshNow } from "./live.js";
 
-const PAUSE = 250; // milliseconds without another letter
+const PAUSE = 250; // milliseconds without a keystroke
 let typing;
 let shown = location.search;
 
@@ -22,7 +22,7 @@ async function filter(form, { isTyping = false } = {}) {
   shown = location.search;
   form.ariaBusy = "true";
   await refreshNow({ isFiltered: true });
-  for (const one of document.querySelectorAll("form[data-filters]")) one.ariaBusy = "false";
+  for (const other of document.querySelectorAll("form[data-filters]")) other.ariaBusy = "false";
 }
 
 export function installFilters() {
@@ -43,7 +43,7 @@ export function installFilters() {
     filter(form, { isTyping: true });
   });
   addEventListener("popstate", () => location.search !== shown && location.reload());
-  // Browsers fill in again what was chosen before somebody went back; what is shown is what the address says.
+  // On going back, browsers restore old form values, but the page shows what the address says.
   addEventListener("pageshow", () => {
     for (const form of document.querySelectorAll("form[data-filters]")) form.reset();
   });

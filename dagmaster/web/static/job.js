@@ -1,27 +1,27 @@
-// What the pages of jobs and nodes do by themselves: durations that go on, why it stands still, and signals that people send.
+// The pages of jobs and nodes: running durations, explanations that load later, and the form that sends signals.
 import { send, toast } from "./actions.js";
 import { refreshNow } from "./live.js";
 import { duration } from "./times.js";
 
-// On a small screen the tab that is shown may lie beside it.
+// On a small screen the current tab may be scrolled out of view.
 const tab = document.querySelector(".tabs [aria-current]");
 if (tab) tab.parentElement.scrollLeft = tab.offsetLeft - (tab.parentElement.clientWidth - tab.offsetWidth) / 2;
 
 setInterval(() => {
-  for (const one of document.querySelectorAll("[data-since]")) {
-    one.textContent = duration(Math.max(0, Math.floor((Date.now() - Date.parse(one.dataset.since)) / 1000)));
+  for (const span of document.querySelectorAll("[data-since]")) {
+    span.textContent = duration(Math.max(0, Math.floor((Date.now() - Date.parse(span.dataset.since)) / 1000)));
   }
 }, 1000);
 
-// Why a large job stands still takes a while to work out: asked for after the page, and not as often.
+// Explaining a large job takes a while: requested after the page, and less often.
 const LATER = 3000;
 let later = null;
 document.addEventListener("dm:refreshed", () => {
   later ??= setTimeout(() => {
     later = null;
-    for (const one of document.querySelectorAll(".why-later")) {
-      htmx.process(one); // It may have come with the refresh.
-      htmx.trigger(one, "again");
+    for (const box of document.querySelectorAll(".why-later")) {
+      htmx.process(box); // The refresh may have added it.
+      htmx.trigger(box, "again");
     }
   }, LATER);
 });
@@ -35,11 +35,11 @@ document.addEventListener("submit", async (event) => {
   try {
     body = text ? { data: JSON.parse(text) } : undefined;
   } catch {
-    return toast('That is not JSON; a text goes between "quotes".', "failed");
+    return toast('Not valid JSON. Put strings in "quotes".', "failed");
   }
   try {
     await send(form.dataset.signal, { body });
-    toast("The signal is sent");
+    toast("Signal sent");
     await refreshNow();
   } catch (error) {
     toast(error.message, "failed");

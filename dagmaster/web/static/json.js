@@ -1,5 +1,5 @@
-// Read JSON so that a mistake is found at its line and column, and so that values stay as they were typed: numbers of
-// many digits would not survive JSON.parse.
+// A JSON reader that reports errors with line and column, and keeps values as they were typed: JSON.parse would round
+// numbers of many digits.
 const SPACE = /[ \t\n\r]*/y;
 const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
 const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
@@ -22,23 +22,24 @@ class Reader {
 
   take(pattern) {
     pattern.lastIndex = this.at;
-    const found = pattern.exec(this.text);
-    if (found) this.at = pattern.lastIndex;
-    return found ? found[0] : null;
+    const match = pattern.exec(this.text);
+    if (match) this.at = pattern.lastIndex;
+    return match ? match[0] : null;
   }
 
   fail(message) {
-    throw new Mistake(this.text, this.at, this.at >= this.text.length ? `The text ends, but ${message}` : message[0].toUpperCase() + message.slice(1));
+    const isAtEnd = this.at >= this.text.length;
+    throw new Mistake(this.text, this.at, isAtEnd ? `Unexpected end, ${message}` : message[0].toUpperCase() + message.slice(1));
   }
 
-  // Each part is given with its name (of an object) as `each(name, start, end)`.
+  // Calls `each(name, start, end)` for each member; items of lists have no name.
   value(depth = 0, each = () => {}) {
     this.take(SPACE);
     const first = this.text[this.at];
-    if (depth > DEEPEST) this.fail("it is nested too deeply");
+    if (depth > DEEPEST) this.fail("nested too deeply");
     if (first === "{" || first === "[") return this.several(first === "{", depth, each);
     if (this.take(STRING) ?? this.take(NUMBER) ?? this.take(WORD)) return this.take(SPACE);
-    return this.fail(first === '"' ? "this text is not closed or has a line break or a wrong escape in it" : "a value is expected");
+    return this.fail(first === '"' ? "string not closed, or with a line break or invalid escape" : "expected a value");
   }
 
   several(isObject, depth, each) {
@@ -49,10 +50,10 @@ class Reader {
       if (isFirst && this.text[this.at] === end) break;
       let name = null;
       if (isObject) {
-        const typed = this.take(STRING) ?? this.fail("a name in double quotes is expected");
+        const typed = this.take(STRING) ?? this.fail("expected a name in double quotes");
         name = JSON.parse(typed);
         this.take(SPACE);
-        if (this.text[this.at] !== ":") this.fail("a colon is expected");
+        if (this.text[this.at] !== ":") this.fail("expected a colon");
         this.at += 1;
       }
       this.take(SPACE);
@@ -60,7 +61,7 @@ class Reader {
       this.value(depth + 1);
       each(name, start, this.at);
       if (this.text[this.at] === end) break;
-      if (this.text[this.at] !== ",") this.fail(`a comma or ${end} is expected`);
+      if (this.text[this.at] !== ",") this.fail(`expected a comma or ${end}`);
       this.at += 1;
     }
     this.at += 1;
@@ -69,11 +70,11 @@ class Reader {
 
   whole(each) {
     this.value(0, each);
-    if (this.at < this.text.length) this.fail("nothing more is expected");
+    if (this.at < this.text.length) this.fail("unexpected text after the value");
   }
 }
 
-// null, or what is wrong with it and where.
+// null, or the error and its place.
 export function mistake(text) {
   try {
     new Reader(text).whole(() => {});
@@ -93,15 +94,15 @@ export function kindOf(text) {
   return first === "n" ? "null" : "number";
 }
 
-// The members of an object by their names, each as it was typed. Only of what has no mistake.
+// The members of an object by name, each as it was typed. The text must be valid.
 export function members(text) {
-  const found = new Map();
-  new Reader(text).whole((name, start, end) => found.set(name, text.slice(start, end).trim()));
-  return found;
+  const values = new Map();
+  new Reader(text).whole((name, start, end) => values.set(name, text.slice(start, end).trim()));
+  return values;
 }
 
-export function joined(found, indent = "  ") {
-  if (!found.size) return "{}";
-  const lines = [...found].map(([name, text]) => `${indent}${JSON.stringify(name)}: ${text.replaceAll("\n", `\n${indent}`)}`);
+export function joined(values, indent = "  ") {
+  if (!values.size) return "{}";
+  const lines = [...values].map(([name, text]) => `${indent}${JSON.stringify(name)}: ${text.replaceAll("\n", `\n${indent}`)}`);
   return indent ? `{\n${lines.join(",\n")}\n}` : `{${lines.join(", ")}}`;
 }

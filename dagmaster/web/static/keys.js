@@ -1,4 +1,4 @@
-// A new key is in the API's answer and nowhere else: it is shown until the person has taken it.
+// A new key is only in the answer of the API, so it stays visible until the person closes the dialog.
 import { send } from "./actions.js";
 import { copy } from "./copying.js";
 import { refreshNow } from "./live.js";
@@ -35,9 +35,9 @@ function show({ name, key }) {
   made.showModal();
 }
 
-// Not with data-copy, which says what was copied: nobody shall read the key from a message.
+// Not with data-copy, which would show the key in a message.
 made.querySelector("[data-copy-key]").addEventListener("click", () => {
-  copy(made.querySelector("[data-key]").textContent, "The key is copied");
+  copy(made.querySelector("[data-key]").textContent, "Key copied");
 });
 
 made.addEventListener("close", () => {

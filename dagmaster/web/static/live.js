@@ -1,20 +1,24 @@
-// Keep what is marked with data-live up to date. One socket tells that something has happened; then the page is asked
-// for once more and its live regions are morphed, so that focus, open trees and scroll positions stay.
+// Keep regions marked with data-live up to date. A socket says that something has changed; then the page is fetched
+// again and its live regions are morphed, so that focus, open trees and scroll positions stay.
 import { exact } from "./times.js";
 
 const MIN_GAP = 1500; // milliseconds between two refreshes
-const PATIENCE = 4; // A page that takes long to make is asked for less often: every so many times as long.
-const POLL = 10000; // where sockets do not come through
-const SILENT = 12000; // without a sign of life for so long the connection is given up
+const PATIENCE = 4; // a slow page is fetched less often: every so many times its own duration
+const POLL = 10000; // where sockets are blocked
+const SILENT = 12000; // without a message for so long the connection counts as lost
 const FIRST_WAIT = 1000;
 const MAX_WAIT = 8000;
-const WORDS = { connecting: "connecting", live: "live", polling: "every 10 s", stale: "not up to date" };
+const WORDS = { connecting: "connecting", live: "live", polling: "every 10 s", stale: "out of date" };
 
-// `beat` is the newest that is shown or was told, `refreshed` when what is shown was told by the server, `tried` when it was asked last, `cost` how long that took.
+// `beat` is the newest known to the page, `refreshed` the time of the last answer, `tried` that of the last request, and
+// `cost` how long it took.
 const [visit] = performance.getEntriesByType("navigation");
-const state = { socket: null, isRefused: false, wait: FIRST_WAIT, heard: Date.now(), refreshed: Date.now(), tried: Date.now() - MIN_GAP, cost: visit ? visit.responseEnd - visit.requestStart : 0, timer: null, busy: false, again: false, beat: beatOf(document) };
+const state = {
+  socket: null, isRefused: false, wait: FIRST_WAIT, heard: Date.now(), refreshed: Date.now(), tried: Date.now() - MIN_GAP,
+  cost: visit ? visit.responseEnd - visit.requestStart : 0, timer: null, busy: false, again: false, beat: beatOf(document),
+};
 
-// A page says which beat it was made after: what it has shown from the start need not be asked for again.
+// A page names the beat after which it was rendered: it need not be fetched again for that.
 function beatOf(page) {
   return Number(page.body.dataset.beat) || 0;
 }
@@ -29,7 +33,7 @@ export function startLive() {
     connect();
     refreshSoon();
   });
-  // A page that comes back from the browser's memory is as old as when it was left.
+  // A page from the back-forward cache is as old as when it was left.
   addEventListener("pageshow", (event) => event.persisted && refreshSoon());
 }
 
@@ -39,19 +43,19 @@ function connect() {
   state.socket = socket;
   state.heard = Date.now();
   socket.onmessage = (message) => {
-    const said = JSON.parse(message.data);
+    const { beat } = JSON.parse(message.data);
     state.heard = Date.now();
     state.wait = FIRST_WAIT;
-    if (said.beat === null) return show("stale");
-    // Also at first: something may have happened between this page and its socket.
-    if (said.beat > state.beat || isShown("stale")) refreshSoon();
+    if (beat === null) return show("stale");
+    // Also at first: something may have changed between this page and its socket.
+    if (beat > state.beat || isShown("stale")) refreshSoon();
     show("live");
-    state.beat = Math.max(state.beat, said.beat);
+    state.beat = Math.max(state.beat, beat);
   };
   socket.onclose = (event) => lost(socket, event.code);
 }
 
-// The socket may be all that is lost; the page itself knows.
+// Only the socket may be lost; fetching the page tells.
 async function lost(socket, code) {
   if (state.socket !== socket) return;
   state.socket = null;
@@ -66,7 +70,7 @@ async function lost(socket, code) {
 
 function check() {
   if (state.socket && Date.now() - state.heard > SILENT) {
-    // Nobody answers: the browser may take minutes to notice.
+    // No answer: the browser may take minutes to notice.
     const { socket } = state;
     socket.close();
     lost(socket, 1006);
@@ -86,7 +90,7 @@ function show(name) {
   if (name === "stale") stale.querySelector("[data-stale-since]").textContent = exact(state.refreshed);
 }
 
-// Soon, and not more often than makes sense; a page that nobody sees asks for nothing.
+// Soon, but not too often; hidden pages fetch nothing.
 export function refreshSoon() {
   if (state.timer || document.hidden || !document.querySelector("[data-live]")) return;
   state.timer = setTimeout(() => {
@@ -95,8 +99,8 @@ export function refreshSoon() {
   }, Math.max(0, state.tried + Math.max(MIN_GAP, PATIENCE * state.cost) - Date.now()));
 }
 
-// Whether the server has answered. What has ended has a mark; as long as that is the same, nothing is made anew. After a
-// change of the filters another answer is wanted than the one that may be under way, and the filters themselves change.
+// Whether the server has answered. Ended jobs have a mark; while it is the same, the server renders nothing. A change of
+// filters needs another answer than the one that may be under way, and the filters themselves are morphed too.
 export async function refreshNow({ ifChanged = false, isFiltered = false } = {}) {
   while (isFiltered && state.busy) await new Promise((resolve) => document.addEventListener("dm:idle", resolve, { once: true }));
   if (state.busy) {
@@ -114,13 +118,12 @@ export async function refreshNow({ ifChanged = false, isFiltered = false } = {})
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       state.beat = Math.max(state.beat, beatOf(fresh));
       morph(fresh, { isFiltered });
-    }
-    else if (answer.status !== 304) return answer.status < 500;
+    } else if (answer.status !== 304) return answer.status < 500;
     state.refreshed = Date.now();
     state.cost = state.refreshed - state.tried;
     return true;
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // That is what fetch says of a server that is away.
+    if (!(error instanceof TypeError)) throw error; // fetch raises a TypeError if the server is unreachable.
     return false;
   } finally {
     state.busy = false;
@@ -141,7 +144,7 @@ export function morph(fresh, { isFiltered = false } = {}) {
   document.dispatchEvent(new CustomEvent("dm:refreshed"));
 }
 
-// What is being typed stays.
+// Text being typed stays.
 function morphFilters(fresh) {
   const others = fresh.querySelectorAll("form[data-filters]");
   document.querySelectorAll("form[data-filters]").forEach((form, place) => {
@@ -149,7 +152,7 @@ function morphFilters(fresh) {
   });
 }
 
-// What scripts or people have changed is theirs: data-keep, open details, marked boxes.
+// Keep what scripts or people have changed: data-keep, open details, selected boxes.
 function beforeNodeMorphed(old) {
   return !(old.nodeType === Node.ELEMENT_NODE && old.hasAttribute("data-keep"));
 }

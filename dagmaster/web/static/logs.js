@@ -1,11 +1,11 @@
-// The log of one attempt, live. Lines are added in portions and only the last ones are kept, so that a log of any size
-// leaves the page quick.
+// The live log of one attempt. Lines are added in portions and only the last ones are kept, so that the page stays fast
+// with a log of any size.
+import { matchCount, overwritten, shownLine, withoutEscapes } from "./log_text.js";
+
 const MAX_LINES = 5000;
-const MAX_LENGTH = 4000; // characters of a line
 const PORTION = 400; // lines added at once
-const AGAIN = 3000; // milliseconds until a log is asked for again
+const AGAIN = 3000; // milliseconds until a log is requested again
 const NEAR = 40; // pixels from the end that count as the end
-const ANSI = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])/g;
 
 const card = document.querySelector("[data-log]");
 const part = (selector) => card.querySelector(selector);
@@ -14,10 +14,12 @@ const chooser = part("[data-log-attempt]");
 const raw = part("[data-log-raw]");
 const field = part("[data-log-search]");
 
-// `isBegun` once the lines that were there are read; `rest` is the line that is being
-// written, drawn as `open`.
-const log = { attempt: null, isChosen: false, isBegun: false, read: 0, rest: "", open: null, queue: [], dropped: 0, isCut: false, abort: null, drawing: false, atEnd: true, isDone: false, decoder: null };
-const found = { text: "", places: [], at: -1 };
+// `isBegun` once the existing lines are read; `rest` is the line that is still being written, drawn as `open`.
+const log = {
+  attempt: null, isChosen: false, isBegun: false, read: 0, rest: "", open: null, queue: [], dropped: 0, isCut: false, abort: null,
+  drawing: false, atEnd: true, isDone: false, decoder: null,
+};
+const search = { text: "", places: [], at: -1 };
 
 const known = () => JSON.parse(document.getElementById("log-data").textContent);
 
@@ -28,28 +30,28 @@ function state(text) {
 function note() {
   const isCut = log.isCut || log.dropped > 0;
   part(".log-note").hidden = !isCut;
-  part(".log-note span").textContent = `Only the last ${MAX_LINES.toLocaleString("en")} lines are shown; the download has all of them.`;
+  part(".log-note span").textContent = `Showing the last ${MAX_LINES.toLocaleString("en")} lines. Download the log to see all of them.`;
 }
 
 function fillChooser(attempts) {
-  const wanted = attempts.map((one) => `${one.number}`).join();
-  if (chooser.dataset.shown !== wanted) {
-    chooser.replaceChildren(...attempts.map((one) => new Option(`Attempt ${one.number}`, one.number)));
-    chooser.dataset.shown = wanted;
+  const numbers = attempts.map(({ number }) => number);
+  if (chooser.dataset.shown !== numbers.join()) {
+    chooser.replaceChildren(...numbers.map((number) => new Option(`Attempt ${number}`, number)));
+    chooser.dataset.shown = numbers.join();
   }
   chooser.closest("label").hidden = attempts.length < 2;
   if (log.attempt !== null) chooser.value = log.attempt;
 }
 
-// While nobody has chosen one, the newest attempt that has something to show.
+// Until the person chooses an attempt: the newest one with output.
 function update() {
   const { attempts } = known();
-  const begun = attempts.filter((one) => one.bytes !== null || one.status === "running");
+  const begun = attempts.filter(({ bytes, status }) => bytes !== null || status === "running");
   const newest = (begun.length ? begun : attempts).at(-1);
   if (newest && !log.isChosen && log.attempt !== newest.number) open(newest.number);
   else if (log.attempt !== null && !log.abort && !log.isDone) follow();
-  raw.hidden = !attempts.some((one) => one.bytes !== null);
-  if (!newest) state("nothing yet: it has not begun");
+  raw.hidden = !attempts.some(({ bytes }) => bytes !== null);
+  if (!newest) state("not started yet");
   fillChooser(attempts);
 }
 
@@ -68,17 +70,17 @@ function clear() {
   note();
 }
 
-// What is there comes first, and then what is written from there on. A stream is one of the few connections that a
-// browser has: a page that nobody sees gives it back.
+// First the existing lines, then the stream of new ones. Browsers have few connections per host, so hidden pages close
+// the stream.
 async function follow() {
   const { url, attempts } = known();
-  const one = attempts.find((other) => other.number === log.attempt);
-  if (!one || document.hidden) return;
-  if (one.bytes === null && one.is_over) {
+  const attempt = attempts.find(({ number }) => number === log.attempt);
+  if (!attempt || document.hidden) return;
+  if (attempt.bytes === null && attempt.is_over) {
     log.isDone = true;
-    return state("it has written nothing");
+    return state("no output");
   }
-  if (one.bytes === null && one.status !== "running") return state("nothing yet: it has not begun");
+  if (attempt.bytes === null && attempt.status !== "running") return state("not started yet");
   const abort = (log.abort = new AbortController());
   const ask = async (query) => {
     const answer = await fetch(`${url}?attempt=${log.attempt}&${query}`, { signal: abort.signal });
@@ -86,22 +88,22 @@ async function follow() {
     return answer;
   };
   try {
-    if (one.bytes !== null && !log.isBegun) await takeLast(await ask(`tail=${MAX_LINES}`), abort);
-    if (!one.is_over) {
+    if (attempt.bytes !== null && !log.isBegun) await takeLast(await ask(`tail=${MAX_LINES}`), abort);
+    if (!attempt.is_over) {
       state("live");
       log.isBegun = true;
       await take(await ask(`follow=true&offset=${log.read}`), abort);
-    } else if (log.read < one.bytes) await take(await ask(`offset=${log.read}`), abort);
-    if (log.abort === abort) ended(one.is_over);
+    } else if (log.read < attempt.bytes) await take(await ask(`offset=${log.read}`), abort);
+    if (log.abort === abort) ended(attempt.is_over);
   } catch (error) {
     if (abort.signal.aborted) return;
     log.abort = null;
-    state(`cannot be read now: ${error.message}`);
+    state(`cannot be read: ${error.message}`);
     setTimeout(update, AGAIN);
   }
 }
 
-// Where the last lines begin is known when they are read: they end where the log does. Who was interrupted begins anew.
+// The last lines end where the log ends; an interrupted read starts over.
 async function takeLast(answer, abort) {
   clear();
   const size = Number(answer.headers.get("X-Log-Size"));
@@ -123,7 +125,7 @@ async function take(answer, abort) {
   }
 }
 
-// The stream ends with the attempt, or because a server or a proxy has closed it.
+// The stream ends with the attempt, or because a server or a proxy closed it.
 function ended(isOver) {
   log.abort = null;
   log.isDone = isOver;
@@ -133,7 +135,7 @@ function ended(isOver) {
   }
   if (log.rest) put(log.rest);
   log.rest = "";
-  state(box.childElementCount || log.queue.length ? "" : "it has written nothing");
+  state(box.childElementCount || log.queue.length ? "" : "no output");
 }
 
 function add(text) {
@@ -141,12 +143,6 @@ function add(text) {
   log.rest = overwritten(lines.pop());
   for (const line of lines) put(line);
   drawSoon();
-}
-
-// As a terminal shows it: what comes behind a carriage return is written over what stood before it.
-function overwritten(line) {
-  const end = line.endsWith("\r") ? line.length - 2 : line.length;
-  return line.slice(line.lastIndexOf("\r", end) + 1);
 }
 
 function put(line) {
@@ -179,7 +175,7 @@ function draw() {
     log.dropped += over;
     for (let count = 0; count < over; count += 1) box.firstElementChild.remove();
   }
-  if (found.text) look();
+  if (search.text) look();
   if (over > 0 || log.dropped) note();
   if (log.atEnd) box.scrollTop = box.scrollHeight;
   log.drawing = log.queue.length > 0;
@@ -188,29 +184,28 @@ function draw() {
 
 function lineOf(text) {
   const line = document.createElement("div");
-  const plain = overwritten(text.replace(ANSI, "")).replace(/\r$/, "");
-  line.textContent = plain.length > MAX_LENGTH ? `${plain.slice(0, MAX_LENGTH)}… (${plain.length - MAX_LENGTH} more characters)` : plain;
+  line.textContent = shownLine(text);
   return line;
 }
 
-// Finding: which lines hold the text, and the one that is looked at.
+// Mark the lines that contain the search text, and keep the current match.
 function look() {
   const text = field.value.toLowerCase();
-  const was = found.places[found.at];
-  for (const line of found.places) line.classList.remove("hit", "current");
-  found.text = text;
-  found.places = text ? [...box.children].filter((line) => line.textContent.toLowerCase().includes(text)) : [];
-  for (const line of found.places) line.classList.add("hit");
-  found.at = found.places.indexOf(was);
-  mark(found.text);
+  const was = search.places[search.at];
+  for (const line of search.places) line.classList.remove("hit", "current");
+  search.text = text;
+  search.places = text ? [...box.children].filter((line) => line.textContent.toLowerCase().includes(text)) : [];
+  for (const line of search.places) line.classList.add("hit");
+  search.at = search.places.indexOf(was);
+  mark(search.text);
   count();
 }
 
-// The words themselves, where the browser can mark them without another element.
+// Highlight the matches themselves, where the browser can do so without extra elements.
 function mark(text) {
   if (!globalThis.Highlight) return;
   const ranges = [];
-  for (const line of found.places) {
+  for (const line of search.places) {
     const content = line.firstChild;
     const lower = content.data.toLowerCase();
     for (let at = lower.indexOf(text); at >= 0 && ranges.length < 20000; at = lower.indexOf(text, at + text.length)) {
@@ -224,13 +219,12 @@ function mark(text) {
 }
 
 function count() {
-  const total = found.places.length;
-  part(".log-count").textContent = !found.text ? "" : !total ? "not found" : found.at < 0 ? `${total} ${total === 1 ? "line" : "lines"}` : `${found.at + 1} of ${total}`;
+  part(".log-count").textContent = matchCount(search.text, search.places.length, search.at);
 }
 
-// Only the last lines are here; the server looks through the others.
-const PAUSE = 300; // milliseconds without another letter
-const MOST = 200; // lines that are listed
+// The page holds only the last lines; the server searches the earlier ones.
+const PAUSE = 300; // milliseconds without a keystroke
+const MOST = 200; // matches listed
 let asking = null;
 
 function lookEarlier() {
@@ -245,36 +239,36 @@ function lookEarlier() {
 
 async function askEarlier(text, abort) {
   const query = new URLSearchParams({ text, attempt: log.attempt, limit: MOST });
-  let said;
+  let result;
   try {
     const answer = await fetch(`${known().url}/search?${query}`, { signal: abort.signal });
     if (!answer.ok) return;
-    said = await answer.json();
+    result = await answer.json();
   } catch {
-    return; // Another text is looked for, or the server is away, which the page says.
+    return; // Another search was started, or the server is unreachable, which the page shows.
   }
   if (abort.signal.aborted) return;
-  const shownFrom = said.log_lines - box.childElementCount;
-  const earlier = said.lines.filter((line) => line.number <= shownFrom);
+  const shownFrom = result.log_lines - box.childElementCount;
+  const earlier = result.lines.filter((line) => line.number <= shownFrom);
   const details = part(".log-earlier");
   details.hidden = !earlier.length;
-  const isAll = said.lines.length === said.total;
-  details.querySelector("summary").textContent = `Found ${isAll ? "" : "at least "}${earlier.length.toLocaleString("en")} more ${earlier.length === 1 ? "line" : "lines"} before those that are shown`;
+  const isAll = result.lines.length === result.total;
+  details.querySelector("summary").textContent = `${isAll ? "" : "At least "}${earlier.length.toLocaleString("en")} more ${earlier.length === 1 ? "match" : "matches"} in earlier lines`;
   details.querySelector("ol").replaceChildren(...earlier.map(({ number, text: words }) => {
     const item = document.createElement("li");
     const place = document.createElement("b");
     place.textContent = number.toLocaleString("en");
-    item.append(place, words.replace(ANSI, ""));
+    item.append(place, withoutEscapes(words));
     return item;
   }));
 }
 
 function step(by) {
-  const total = found.places.length;
+  const total = search.places.length;
   if (!total) return;
-  found.places[found.at]?.classList.remove("current");
-  found.at = found.at < 0 ? (by > 0 ? 0 : total - 1) : (found.at + by + total) % total;
-  const line = found.places[found.at];
+  search.places[search.at]?.classList.remove("current");
+  search.at = search.at < 0 ? (by > 0 ? 0 : total - 1) : (search.at + by + total) % total;
+  const line = search.places[search.at];
   line.classList.add("current");
   log.atEnd = false;
   box.scrollTop = line.offsetTop - box.clientHeight / 2;
@@ -295,10 +289,10 @@ part("[data-log-wrap]").addEventListener("click", (event) => {
   if (log.atEnd) box.scrollTop = box.scrollHeight;
 });
 field.addEventListener("input", () => {
-  found.at = -1;
+  search.at = -1;
   look();
   lookEarlier();
-  if (found.places.length) step(-1);
+  if (search.places.length) step(-1);
 });
 field.addEventListener("keydown", (event) => {
   if (event.key !== "Enter") return;

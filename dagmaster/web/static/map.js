@@ -1,8 +1,9 @@
-// Shapes on the coastlines of the world. Degrees are drawn as they are (plate carrée): a box stays a box.
+// Shapes on a map of the coastlines. Degrees are drawn as they are (plate carrée): a box stays a box.
+import { decimalsOf, degrees, gridStep, nearestTurn, turned, turnsTo } from "./map_geometry.js";
+
 const CONTEXT = 0.5; // of the shapes' size, on each side
 const LEAST_SPAN = 6; // degrees that are shown at least, so that something else is on the map too
 const SMALL = 7; // pixels; what is smaller gets a dot
-const STEPS = [60, 30, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001];
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 let world = null;
 
@@ -113,7 +114,7 @@ class Panel {
 
   // Around the earth until it lies next to the middle of the map.
   shift(shape) {
-    return 360 * Math.round((this.middle - (shape.west + shape.east) / 2) / 360);
+    return nearestTurn(this.middle, (shape.west + shape.east) / 2);
   }
 
   drawInset() {
@@ -130,7 +131,7 @@ class Panel {
     const span = (size) => Math.max(size * (1 + 2 * CONTEXT), least);
     const k = Math.min(this.width / span(east - west), this.height / span(north - south)) / this.degree;
     const middle = (west + east) / 2;
-    const x = this.x(middle + 360 * Math.round((this.middle - middle) / 360));
+    const x = this.x(middle + nearestTurn(this.middle, middle));
     const transform = d3.zoomIdentity.translate(this.width / 2, this.height / 2).scale(Math.max(1, k))
       .translate(-x, k > 1 ? -this.y((south + north) / 2) : -this.height / 2);
     this.zoom.transform(isSmooth ? this.smooth() : this.svg, transform);
@@ -171,9 +172,9 @@ class Panel {
 
   placeGrid(transform) {
     const { west, east, south, north } = this.seen(transform);
-    const step = [...STEPS].reverse().find((one) => (east - west) / one <= this.width / 90) ?? STEPS[0];
-    const decimals = Math.max(0, Math.ceil(-Math.log10(step)));
-    const between = (from, to) => d3.range(Math.ceil(from / step), Math.floor(to / step) + 1).map((one) => one * step);
+    const step = gridStep(east - west, this.width / 90);
+    const decimals = decimalsOf(step);
+    const between = (from, to) => d3.range(Math.ceil(from / step), Math.floor(to / step) + 1).map((place) => place * step);
     const lines = [
       ...between(Math.max(west, this.middle - 180), Math.min(east, this.middle + 180)).map((at) => {
         const x = transform.applyX(this.x(at));
@@ -210,16 +211,6 @@ function mayMove(event) {
   if (event.type === "wheel") return event.ctrlKey || event.metaKey || this.parentNode === document.activeElement;
   if (event.type.startsWith("touch")) return event.touches.length > 1;
   return !event.button;
-}
-
-const turned = (longitude) => (longitude >= -180 && longitude <= 180 ? longitude : ((((longitude + 180) % 360) + 360) % 360) - 180);
-
-// A part that lies beyond 180° belongs next to the others.
-const turnsTo = (west, x) => 360 * Math.ceil((west - x - 1e-9) / 360);
-
-function degrees(value, decimals, plus, minus) {
-  const size = Math.abs(value).toFixed(decimals);
-  return Number(size) === 0 ? "0°" : `${size}° ${value > 0 ? plus : minus}`;
 }
 
 const panels = new WeakMap();

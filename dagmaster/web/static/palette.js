@@ -1,9 +1,9 @@
-// Go anywhere by typing: pages, workflows, jobs by id or by text.
+// The command palette: pages, workflows, and jobs by ID or text.
 const dialog = () => document.getElementById("palette");
-const PAUSE = 120; // milliseconds without another letter
+const PAUSE = 120; // milliseconds without a keystroke
 let choices = [];
 let chosen = 0;
-let asked = 0;
+let requests = 0;
 
 export function openPalette() {
   const box = dialog();
@@ -18,41 +18,41 @@ export function openPalette() {
 function pages(text) {
   return [...document.querySelectorAll(".sidebar nav a")]
     .map((link) => ({ label: link.textContent.trim(), path: link.getAttribute("href"), hint: link.dataset.keys }))
-    .filter((one) => one.label.toLowerCase().includes(text));
+    .filter(({ label }) => label.toLowerCase().includes(text));
 }
 
 async function offer(typed) {
   const text = typed.trim().toLowerCase();
-  const mine = ++asked;
+  const request = ++requests;
   show(pages(text));
   await new Promise((resolve) => setTimeout(resolve, typed ? PAUSE : 0));
-  if (mine !== asked) return;
+  if (request !== requests) return;
   try {
     const answer = await fetch(`/ui/palette?text=${encodeURIComponent(typed.trim())}`, { headers: { Accept: "application/json" } });
-    const found = answer.ok ? await answer.json() : [];
-    if (mine === asked) show([...pages(text), ...found], true);
+    const matches = answer.ok ? await answer.json() : [];
+    if (request === requests) show([...pages(text), ...matches], true);
   } catch {
     // Pages can still be chosen.
   }
 }
 
-// What was marked stays marked when more is found.
-function show(found, isMore = false) {
-  chosen = isMore ? Math.min(chosen, Math.max(0, found.length - 1)) : 0;
-  choices = found;
+// The selection stays when the server adds matches.
+function show(matches, isMore = false) {
+  chosen = isMore ? Math.min(chosen, Math.max(0, matches.length - 1)) : 0;
+  choices = matches;
   const list = dialog().querySelector("ul");
-  list.replaceChildren(...found.map((one, place) => {
+  list.replaceChildren(...matches.map((match, place) => {
     const item = document.createElement("li");
     item.id = `choice-${place}`;
     item.role = "option";
-    item.append(one.label);
+    item.append(match.label);
     const hint = document.createElement("small");
-    hint.textContent = one.hint ?? "";
+    hint.textContent = match.hint ?? "";
     item.append(hint);
-    item.addEventListener("click", () => location.assign(one.path));
+    item.addEventListener("click", () => location.assign(match.path));
     return item;
   }));
-  if (!found.length && isMore) list.append(nothing());
+  if (!matches.length && isMore) list.append(nothing());
   mark();
 }
 
@@ -61,7 +61,7 @@ function nothing() {
   item.role = "option";
   item.ariaDisabled = "true";
   item.className = "muted";
-  item.textContent = "Nothing is called that";
+  item.textContent = "No matches";
   return item;
 }
 
@@ -83,7 +83,7 @@ export function installPalette() {
   box.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown") chosen = Math.min(chosen + 1, choices.length - 1);
     else if (event.key === "ArrowUp") chosen = Math.max(chosen - 1, 0);
-    // Else browsers empty the field first.
+    // Otherwise browsers clear the field first.
     else if (event.key === "Escape") box.close();
     else if (event.key === "Enter" && choices[chosen]) return location.assign(choices[chosen].path);
     else return;

@@ -1,4 +1,4 @@
-// The form of a workflow's inputs. Form and JSON tell the same; what was typed is never lost.
+// The form of a workflow's inputs. Form and JSON show the same values; typed text is never lost.
 import { send, toastLater } from "./actions.js";
 import { asCommand, asCurl, bodyOf } from "./equivalents.js";
 import { read, readAll, write } from "./fields.js";
@@ -12,12 +12,13 @@ function install(place) {
   const workflow = place.dataset.submit;
   const form = place.querySelector("form");
   const json = place.querySelector("#json");
-  const fields = new Map([...form.querySelectorAll("[data-input]")].map((one) => [one.dataset.input, one]));
-  const options = [...form.querySelectorAll("[data-option]")];
-  const all = [...fields.values(), ...options];
+  const fields = new Map([...form.querySelectorAll("[data-input]")].map((field) => [field.dataset.input, field]));
+  const optionFields = [...form.querySelectorAll("[data-option]")];
+  const all = [...fields.values(), ...optionFields];
   const summary = form.querySelector("[data-summary]");
   const draft = `draft:${location.search}`;
-  const extra = new Map(Object.entries(JSON.parse(document.getElementById("submit-extra").textContent)).map(([name, value]) => [name, JSON.stringify(value)]));
+  const undeclared = JSON.parse(document.getElementById("submit-extra").textContent);
+  const extra = new Map(Object.entries(undeclared).map(([name, value]) => [name, JSON.stringify(value)]));
   const isJson = () => form.querySelector("#tab-json").getAttribute("aria-selected") === "true";
   const isSecret = (name) => fields.get(name)?.type === "password";
   const isDefault = (name) => {
@@ -25,38 +26,41 @@ function install(place) {
     return Boolean(field) && field.type !== "password" && field.closest("[data-default]")?.dataset.default === typed(field);
   };
 
-  // What is given, by name, and what is wrong: { element, name, message }.
+  // Inputs and options by name, and problems as { element, name, message }.
   function collect() {
     const problems = [];
-    let given = new Map();
+    let inputs = new Map();
     if (isJson()) {
-      const found = readAll(json.value, fields, place.dataset.openInputs);
-      given = found.given ?? given;
-      problems.push(...found.problems.map((message) => ({ element: json, name: "JSON", message })));
+      const parsed = readAll(json.value, fields, place.dataset.openInputs);
+      inputs = parsed.inputs ?? inputs;
+      problems.push(...parsed.problems.map((message) => ({ element: json, name: "JSON", message })));
     } else {
-      for (const [name, element] of fields) note(element, name, given, problems);
-      for (const [name, text] of extra) given.set(name, text);
+      for (const [name, element] of fields) note(element, name, inputs, problems);
+      for (const [name, text] of extra) inputs.set(name, text);
     }
-    const said = new Map();
-    for (const element of options) note(element, element.dataset.option, said, problems);
-    return { given, said, problems };
+    const options = new Map();
+    for (const element of optionFields) note(element, element.dataset.option, options, problems);
+    return { inputs, options, problems };
   }
 
-  function note(element, name, given, problems) {
+  function note(element, name, values, problems) {
     const { text, problem } = read(element);
     if (problem) problems.push({ element, name, message: problem });
-    else if (text !== null) given.set(name, text);
+    else if (text !== null) values.set(name, text);
   }
 
-  // The other ways to say it follow what is typed.
+  // The JSON and the equivalent commands follow what is typed.
   function update() {
-    const { given, said } = collect();
-    if (!isJson()) json.value = joined(given);
-    const told = new Map([...given].filter(([name]) => isJson() || !isDefault(name)));
-    const isText = (name) => fields.get(name)?.dataset.kind === "string";
-    const values = { server: place.dataset.server, workflow, given: told, options: said, isDeclared: (name) => fields.has(name), isText, isSecret, needsKey: place.dataset.key };
-    show("as-cli", asCommand(values));
-    show("as-curl", asCurl(values));
+    const { inputs: values, options } = collect();
+    if (!isJson()) json.value = joined(values);
+    const submission = {
+      server: place.dataset.server, workflow, options, isSecret, needsKey: place.dataset.key,
+      inputs: new Map([...values].filter(([name]) => isJson() || !isDefault(name))),
+      isDeclared: (name) => fields.has(name),
+      isString: (name) => fields.get(name)?.dataset.kind === "string",
+    };
+    show("as-cli", asCommand(submission));
+    show("as-curl", asCurl(submission));
   }
 
   function show(id, text) {
@@ -73,9 +77,12 @@ function install(place) {
     else element.removeAttribute("aria-invalid");
   }
 
-  // All at once, each at its field, and a list of them that takes the focus.
+  // All problems at once: each at its field, and as a list that takes the focus.
   function tellAll(problems, title) {
-    for (const one of [...all, json]) tell(one, problems.filter(({ element }) => element === one).map(({ message }) => message).join("; ") || null);
+    for (const field of [...all, json]) {
+      const messages = problems.filter(({ element }) => element === field).map(({ message }) => message);
+      tell(field, messages.join("; ") || null);
+    }
     summary.hidden = false;
     summary.querySelector("[data-summary-title]").textContent = title;
     summary.querySelector("ul").replaceChildren(...problems.map(({ element, name, message }) => {
@@ -101,16 +108,16 @@ function install(place) {
     element.focus();
   }
 
-  // JSON with a mistake stays open: the form could not show it.
+  // Invalid JSON stays open: the form could not show it.
   function select(id) {
     if (id === "tab-form" && isJson()) {
-      const { given, problems } = readAll(json.value, fields, true);
-      if (!given) {
+      const { inputs, problems } = readAll(json.value, fields, true);
+      if (!inputs) {
         tell(json, problems[0]);
         json.focus();
         return;
       }
-      fill(given);
+      fill(inputs);
     }
     for (const tab of form.querySelectorAll("[role=tab]")) {
       const isChosen = tab.id === id;
@@ -121,23 +128,23 @@ function install(place) {
     update();
   }
 
-  function fill(given) {
+  function fill(inputs) {
     extra.clear();
-    for (const [name, text] of given) if (!fields.has(name)) extra.set(name, text.replaceAll("\n  ", "\n"));
-    for (const [name, element] of fields) tell(element, write(element, given.get(name)?.replaceAll("\n  ", "\n")));
+    for (const [name, text] of inputs) if (!fields.has(name)) extra.set(name, text.replaceAll("\n  ", "\n"));
+    for (const [name, element] of fields) tell(element, write(element, inputs.get(name)?.replaceAll("\n  ", "\n")));
     tell(json, null);
   }
 
   async function submit() {
-    const { given, said, problems } = collect();
-    if (problems.length) return tellAll(problems, problems.length === 1 ? "One thing is to be mended" : `${problems.length} things are to be mended`);
+    const { inputs, options, problems } = collect();
+    if (problems.length) return tellAll(problems, problems.length === 1 ? "Fix 1 problem" : `Fix ${problems.length} problems`);
     summary.hidden = true;
-    for (const one of [...all, json]) tell(one, null);
+    for (const field of [...all, json]) tell(field, null);
     const button = form.querySelector("[data-send]");
     button.disabled = true;
     button.classList.add("busy");
     try {
-      done(await send("/api/v1/jobs", { text: joined(bodyOf(workflow, given, said), "") }));
+      done(await send("/api/v1/jobs", { text: joined(bodyOf(workflow, inputs, options), "") }));
     } catch (error) {
       refused(error);
       button.disabled = false;
@@ -147,28 +154,28 @@ function install(place) {
 
   function done(job) {
     sessionStorage.removeItem(draft);
-    toastLater(job.is_new ? `Submitted as job ${job.job_id}` : `This was submitted before under the same key: job ${job.job_id}`);
-    for (const one of job.warnings) toastLater(one[0].toUpperCase() + one.slice(1), "warning");
+    toastLater(job.is_new ? `Submitted as job ${job.job_id}` : `Already submitted with this idempotency key: job ${job.job_id}`);
+    for (const warning of job.warnings) toastLater(warning[0].toUpperCase() + warning.slice(1), "warning");
     location.assign(`/ui/jobs/${job.job_id}`);
   }
 
-  // What the server says belongs to a field where it names one.
+  // Show errors of the server at the fields that they name.
   function refused(error) {
     const details = error.details?.length ? error.details : [{ message: error.message }];
-    tellAll(details.map((one) => placed(one)), "The server did not take it");
+    tellAll(details.map(placed), "The server rejected the job");
   }
 
   function placed({ field = "", message }) {
-    const input = /^input '(.+?)' (.*)$/s.exec(message);
-    if (input && fields.has(input[1])) return { element: isJson() ? json : fields.get(input[1]), name: input[1], message: input[2] };
-    const name = field.replace(/^body\./, "").split(".")[0] || (/callback/.test(message) ? "callback_url" : /idempotency key/.test(message) ? "idempotency_key" : "");
-    const option = options.find((one) => one.dataset.option === name);
+    const [, input, text] = /^input '(.+?)' (.*)$/s.exec(message) ?? [];
+    if (fields.has(input)) return { element: isJson() ? json : fields.get(input), name: input, message: text };
+    const name = field.replace(/^body\./, "").split(".")[0] || optionIn(message);
+    const option = optionFields.find(({ dataset }) => dataset.option === name);
     if (option) return { element: option, name, message };
     return { element: input ? json : null, name: workflow, message };
   }
 
   function save() {
-    const values = Object.fromEntries(all.filter((one) => one.type !== "password").map((one) => [one.id, typed(one)]));
+    const values = Object.fromEntries(all.filter(({ type }) => type !== "password").map((field) => [field.id, typed(field)]));
     const hasSecrets = [...fields.keys()].some(isSecret);
     sessionStorage.setItem(draft, JSON.stringify({ values, json: isJson() && !hasSecrets ? json.value : null }));
   }
@@ -177,7 +184,7 @@ function install(place) {
     const kept = JSON.parse(sessionStorage.getItem(draft) ?? "null");
     if (!kept) return;
     for (const [id, value] of Object.entries(kept.values)) {
-      const element = all.find((one) => one.id === id);
+      const element = all.find((field) => field.id === id);
       if (element?.type === "checkbox") element.checked = value === "true";
       else if (element) element.value = value;
     }
@@ -194,7 +201,7 @@ function install(place) {
   form.addEventListener("input", ({ target }) => {
     if ("switch" in target.dataset) return;
     if (target === json) tell(json, readAll(json.value, fields, place.dataset.openInputs).problems[0] ?? null);
-    else if (target.dataset.kind === "array" || target.dataset.kind === "object" || target.getAttribute("aria-invalid")) tell(target, read(target).problem);
+    else if (["array", "object"].includes(target.dataset.kind) || target.ariaInvalid) tell(target, read(target).problem);
     update();
     save();
   });
@@ -217,12 +224,17 @@ function install(place) {
   addEventListener("pageshow", update);
 }
 
+function optionIn(message) {
+  if (message.includes("callback")) return "callback_url";
+  return message.includes("idempotency key") ? "idempotency_key" : "";
+}
+
 function typed(element) {
   return element.type === "checkbox" ? String(element.checked) : element.value;
 }
 
 function change(box) {
-  const known = [...box.list.options].some((one) => one.value === box.value);
+  const known = [...box.list.options].some(({ value }) => value === box.value);
   if (known) location.assign(`/ui/submit?workflow=${encodeURIComponent(box.value)}`);
 }
 

@@ -1,4 +1,4 @@
-// Relative times that stay true while the page is open.
+// Times and durations in words, kept up to date while the page is open.
 const STEPS = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
 
 export function since(then, now = Date.now()) {
@@ -6,8 +6,8 @@ export function since(then, now = Date.now()) {
   const size = Math.abs(seconds);
   if (size < 2) return "now";
   const [, step, unit] = STEPS.find(([limit]) => size < limit);
-  const said = `${Math.floor(size / step)} ${unit}`;
-  return seconds > 0 ? `${said} ago` : `in ${said}`;
+  const text = `${Math.floor(size / step)} ${unit}`;
+  return seconds > 0 ? `${text} ago` : `in ${text}`;
 }
 
 export function duration(seconds) {
@@ -15,16 +15,16 @@ export function duration(seconds) {
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 60) return `${seconds.toFixed(1).replace(/\.0$/, "")} s`;
   let rest = Math.round(seconds);
-  const said = [];
+  const parts = [];
   for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
     const count = Math.floor(rest / size);
     rest %= size;
-    if (count || said.length) said.push([count, unit]);
+    if (count || parts.length) parts.push([count, unit]);
   }
-  return said.slice(0, 2).filter(([count]) => count).map(([count, unit]) => `${count} ${unit}`).join(" ");
+  return parts.slice(0, 2).filter(([count]) => count).map(([count, unit]) => `${count} ${unit}`).join(" ");
 }
 
-// Times are the reader's own unless they chose UTC; which zone that is stands behind each exact time.
+// Times are in the reader's time zone unless they chose UTC; exact times name the zone.
 const CHOICE = "zone";
 const zone = () => (localStorage.getItem(CHOICE) === "utc" ? "UTC" : undefined);
 const written = (options) => new Intl.DateTimeFormat("sv-SE", { timeZone: zone(), ...options });
@@ -54,17 +54,17 @@ const WRITERS = {
 };
 
 function writeTimes() {
-  for (const one of document.querySelectorAll("time[data-time]")) {
-    const date = Date.parse(one.dateTime);
-    const text = WRITERS[one.dataset.time](date);
-    if (one.textContent !== text) one.textContent = text;
+  for (const element of document.querySelectorAll("time[data-time]")) {
+    const date = Date.parse(element.dateTime);
+    const text = WRITERS[element.dataset.time](date);
+    if (element.textContent !== text) element.textContent = text;
     const title = exact(date);
-    if (one.title !== title) one.title = title;
+    if (element.title !== title) element.title = title;
   }
-  // What charts say to those who point at them they say to those who hear it.
-  for (const one of document.querySelectorAll("[data-at][aria-label]")) {
-    const label = `${one.dataset.tip}, ${exact(Date.parse(one.dataset.at))}`;
-    if (one.ariaLabel !== label) one.ariaLabel = label;
+  // Labels of charts say the same as their tooltips.
+  for (const element of document.querySelectorAll("[data-at][aria-label]")) {
+    const label = `${element.dataset.tip}, ${exact(Date.parse(element.dataset.at))}`;
+    if (element.ariaLabel !== label) element.ariaLabel = label;
   }
 }
 

@@ -1,4 +1,4 @@
-"""What waits for somebody's decision, and what was decided last."""
+"""Pending approvals and the latest decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from dagmaster.web.ui.pages import Page, Shown
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
-MOST_WAITING: Final = 200
+MOST_PENDING: Final = 200
 MOST_DECIDED: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """`approvers` are names of keys; without them it is whoever may steer jobs."""
+class PendingApproval:
+    """`approvers` are names of keys; without them any operator may decide."""
 
     job_id: str
     workflow_id: str
@@ -36,7 +36,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Decision:
     job_id: str
     workflow_id: str
     node_id: str
@@ -49,14 +49,14 @@ class Decided:
 
 @router.get("/approvals", dependencies=[READERS])
 async def show_approvals(page: Shown, conn: Conn) -> HTMLResponse:
-    waiting = [_asked(row, page) for row in await waiting_approvals(conn, limit=MOST_WAITING)]
-    decided = [_decided(row) for row in await decided_approvals(conn, limit=MOST_DECIDED)]
-    return page.render("approvals.html", {"waiting": waiting, "decided": decided, "most": MOST_WAITING})
+    pending = [_pending(row, page) for row in await waiting_approvals(conn, limit=MOST_PENDING)]
+    decisions = [_decision(row) for row in await decided_approvals(conn, limit=MOST_DECIDED)]
+    return page.render("approvals.html", {"pending": pending, "decisions": decisions, "most": MOST_PENDING})
 
 
-def _asked(row: Mapping[str, Any], page: Page) -> Asked:
+def _pending(row: Mapping[str, Any], page: Page) -> PendingApproval:
     approvers = tuple(row["approvers"])
-    return Asked(
+    return PendingApproval(
         job_id=str(row["job_id"]),
         workflow_id=row["workflow_id"],
         node_id=row["node_id"],
@@ -65,12 +65,12 @@ def _asked(row: Mapping[str, Any], page: Page) -> Asked:
         approvers=approvers,
         since=row["started_at"],
         until=row["until"],
-        is_mine=page.may_steer and (not approvers or page.caller.name in approvers),
+        is_mine=page.may_operate and (not approvers or page.caller.name in approvers),
     )
 
 
-def _decided(row: Mapping[str, Any]) -> Decided:
-    return Decided(
+def _decision(row: Mapping[str, Any]) -> Decision:
+    return Decision(
         job_id=str(row["job_id"]),
         workflow_id=row["workflow_id"],
         node_id=row["node_id"],

@@ -1,4 +1,4 @@
-"""What needs somebody, in one sentence each: what is wrong, and where to go about it."""
+"""What needs attention: one sentence per problem, and the page that shows more."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from dagmaster.web.ui.list_filters import ENDED
 Row = Mapping[str, Any]
 
 STILL: Final = {
-    "mail": "Something has happened for {them}, and no orchestrator takes it in.",
-    "tasks": "A task has waited for a worker for too long: workers are busy, or none takes such tasks.",
-    "begin": "No orchestrator has begun {them}.",
+    "mail": "Messages are waiting in the mailbox, and no orchestrator reads them.",
+    "tasks": "A task has waited too long: all workers are busy, or none accepts this task.",
+    "begin": "No orchestrator has started {them}.",
 }
 STILL_ICON: Final = "pause-circle"
 MOST_TEXT: Final = 120
@@ -28,8 +28,8 @@ LEAST_TEXT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`tone` is a status whose colours fit: failed, paused or pending. `retry` is a job that can be tried again,
-    `command` what somebody may type; a sentence that `is_quote` is an error's own.
+    """`tone` is a status whose colours fit: failed, paused or pending. `retry` is a job that can be retried, `command`
+    a command that helps; with `is_quote` the sentence is the error itself.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Need:
 
 
 def find_needs(trouble: Trouble, catalog: Catalog, *, is_orchestrated: bool, live_jobs: int) -> list[Need]:
-    """What keeps all from getting on comes first, what has passed comes last."""
+    """Problems that block everything first, past ones last."""
     fresh = [row for row in trouble.failures if not row["has_recovered"]]
     passed = [row for row in trouble.failures if row["has_recovered"]]
     return [
@@ -67,12 +67,12 @@ def find_needs(trouble: Trouble, catalog: Catalog, *, is_orchestrated: bool, liv
 def _orchestrator(is_orchestrated: bool, live_jobs: int) -> Iterator[Need]:
     if is_orchestrated:
         return
-    waiting = f"{_count(live_jobs, 'job waits', 'jobs wait')} for one." if live_jobs else "Nothing can begin."
+    waiting = f"{_count(live_jobs, 'job waits', 'jobs wait')} for one." if live_jobs else "Jobs cannot start."
     yield Need(
         "orchestrator",
         "failed",
         "alert-octagon",
-        "No orchestrator runs",
+        "No orchestrator is running",
         f"{waiting} Start one:",
         "/ui/health",
         "Health",
@@ -83,13 +83,13 @@ def _orchestrator(is_orchestrated: bool, live_jobs: int) -> Iterator[Need]:
 def _untaken(rows: Sequence[Row]) -> Iterator[Need]:
     for row in rows:
         tasks = _count(row["tasks"], "task waits", "tasks wait")
-        unknown = f"The workers of this queue do not know the handler {row['handler']}."
+        unknown = f"The workers of this queue don't have the handler {row['handler']}."
         yield Need(
             f"untaken-{row['queue']}-{row['handler']}",
             "failed",
             "inbox",
-            f"{tasks} in queue {row['queue']}, and nobody takes {'it' if row['tasks'] == 1 else 'them'}",
-            unknown if row["is_consumed"] else "No worker takes from this queue. Start one:",
+            f"{tasks} in queue {row['queue']}, and no worker can take {'it' if row['tasks'] == 1 else 'them'}",
+            unknown if row["is_consumed"] else "This queue has no workers. Start one:",
             "/ui/queues",
             "Queues",
             at=row["oldest"],
@@ -99,39 +99,39 @@ def _untaken(rows: Sequence[Row]) -> Iterator[Need]:
 
 def _failure(row: Row) -> Need:
     workflow, jobs, job_id = row["workflow_id"], row["jobs"], str(row["job_id"])
-    has_recovered, is_one = row["has_recovered"], row["jobs"] == 1
-    title = f"{workflow} failed" if is_one else f"{workflow}: {jobs} jobs failed alike"
+    has_recovered, is_single = row["has_recovered"], row["jobs"] == 1
+    title = f"{workflow} failed" if is_single else f"{workflow}: {jobs} jobs failed with the same error"
     return Need(
         f"failure-{job_id}",
         "pending" if has_recovered else "failed",
         "check-circle" if has_recovered else "x-octagon",
-        f"{title}; its newest run completed" if has_recovered else title,
+        f"{title}; the latest run completed" if has_recovered else title,
         first_line(redact_text(row["error"]), 300),
         f"/ui/jobs/{job_id}",
-        "Why?" if is_one else "The newest",
+        "Details" if is_single else "Latest",
         at=row["completed_at"],
-        more=None if is_one else _alike(row),
-        retry=job_id if is_one and not has_recovered else None,
+        more=None if is_single else _alike(row),
+        retry=job_id if is_single and not has_recovered else None,
         is_quote=True,
     )
 
 
 def _still(rows: Sequence[Row]) -> Iterator[Need]:
-    """One for each reason, with the job that has waited longest."""
+    """One per reason, with the job that has waited longest."""
     seen: set[str] = set()
     for row in rows:
         if row["why"] in seen:
             continue
         seen.add(row["why"])
-        is_one = row["total"] == 1
+        is_single = row["total"] == 1
         yield Need(
             f"still-{row['why']}",
             "paused",
             STILL_ICON,
-            f"{_count(row['total'], 'job stands', 'jobs stand')} still",
-            STILL[row["why"]].format(them="it" if is_one else "them"),
+            f"{_count(row['total'], 'job is', 'jobs are')} stuck",
+            STILL[row["why"]].format(them="it" if is_single else "them"),
             f"/ui/jobs/{row['job_id']}",
-            row["workflow_id"] if is_one else "The longest waiting",
+            row["workflow_id"] if is_single else "Longest waiting",
             at=row["since"],
         )
 
@@ -140,16 +140,14 @@ def _approvals(rows: Sequence[Row]) -> Iterator[Need]:
     if not rows:
         return
     first, number = rows[0], len(rows)
-    title = (
-        f"{number}{'+' if number >= MOST else ''} {'approval waits' if number == 1 else 'approvals wait'} for somebody"
-    )
-    said = first_line(redact_text(first["message"] or "It says nothing about what is to be approved."), 200)
+    title = f"{number}{'+' if number >= MOST else ''} pending {'approval' if number == 1 else 'approvals'}"
+    message = first_line(redact_text(first["message"] or "No message."), 200)
     yield Need(
         "approvals",
         "paused",
         "check-square",
         title,
-        f"{first['workflow_id']}: {said}",
+        f"{first['workflow_id']}: {message}",
         "/ui/approvals",
         "Decide",
         at=first["started_at"],
@@ -160,13 +158,13 @@ def _worker(row: Row) -> Need:
     name, tasks = f"{row['hostname']}:{row['pid']}", _count(row["running_tasks"], "task", "tasks")
     if row["status"] == "active" and row["stuck_tasks"]:
         title = f"Worker {name} has {_count(len(row['stuck_tasks']), 'stuck slot', 'stuck slots')}"
-        sentence = "Tasks of it did not stop when they should. Restart the worker to have all its slots again."
+        sentence = "Some of its tasks did not stop in time. Restart the worker to free the slots."
     elif row["status"] == "active":
-        title = f"Worker {name} no longer beats"
-        sentence = f"It holds {tasks}. An orchestrator gives them to others as soon as it counts as lost."
+        title = f"Worker {name} has stopped sending heartbeats"
+        sentence = f"It holds {tasks}. They go to other workers when this worker counts as lost."
     else:
         title = f"Worker {name} was lost"
-        sentence = "It stopped without a word: its process was killed or its machine is gone. Its tasks went to others."
+        sentence = "Its process was killed or its machine is down. Its tasks went to other workers."
     tone = "paused" if row["status"] == "active" else "pending"
     return Need(
         f"worker-{row['worker_id']}", tone, "server", title, sentence, "/ui/workers", "Workers", row["last_heartbeat"]
@@ -176,19 +174,22 @@ def _worker(row: Row) -> Need:
 def _schedule(row: Row) -> Need:
     schedule_id = row["schedule_id"]
     if row["is_paused"]:
-        title, sentence = f"Schedule {schedule_id} was stopped", "It has no next time, or could not be read any more."
+        title, sentence = f"Schedule {schedule_id} was stopped", "It has no next time, or its rule is invalid."
     elif row["missed"]:
-        title = f"Schedule {schedule_id} has missed {_count(row['missed'], 'run', 'runs')}"
-        sentence = "Nobody was there to start them."
+        title = f"Schedule {schedule_id} missed {_count(row['missed'], 'run', 'runs')}"
+        sentence = "No orchestrator was running at that time."
     else:
-        title, sentence = f"Schedule {schedule_id} is late", "Orchestrators start its jobs: is one running?"
-    said = first_line(redact_text(row["error"]), 300) if row["error"] else sentence
+        title, sentence = (
+            f"Schedule {schedule_id} is late",
+            "Orchestrators start scheduled jobs. Check that one is running.",
+        )
+    text = first_line(redact_text(row["error"]), 300) if row["error"] else sentence
     tone = "failed" if row["error"] else "paused"
-    return Need(f"schedule-{schedule_id}", tone, "calendar", title, said, "/ui/schedules", "Schedules", row["since"])
+    return Need(f"schedule-{schedule_id}", tone, "calendar", title, text, "/ui/schedules", "Schedules", row["since"])
 
 
 def broken_files(catalog: Catalog) -> dict[str, Sequence[Problem]]:
-    """By name, those that cannot be loaded."""
+    """The files that cannot be loaded, by name."""
     return {Path(file).name: problems for file, problems in catalog.problems.items() if _has_error(problems)}
 
 
@@ -199,19 +200,19 @@ def _files(catalog: Catalog) -> Iterator[Need]:
     first = next(problem for problem in next(iter(broken.values())) if problem.is_error)
     title = f"{_count(len(broken), 'workflow file', 'workflow files')} cannot be loaded"
     sentence = f"{next(iter(broken))}: {first_line(first.message, 200)}"
-    yield Need("files", "paused", "file-text", title, sentence, "/ui/workflows#problems", "What is wrong")
+    yield Need("files", "paused", "file-text", title, sentence, "/ui/workflows#problems", "Show problems")
 
 
 def _has_error(problems: Iterable[Problem]) -> bool:
     return any(problem.is_error for problem in problems)
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def _alike(row: Row) -> str:
-    """Where they are listed: found by the longest piece of the error that all of them share."""
+    """The list of these jobs, searched by the longest piece of the error that they share."""
     error = row["error"]
     is_searchable = error != NO_MESSAGE and redact_text(error) == error
     lines = error.splitlines() if is_searchable else []

@@ -20,14 +20,14 @@ COLUMN: Final = 10.0
 GAP: Final = 1.5
 HEIGHT: Final = 100.0
 LEAST: Final = 1.5  # of the height, so that a short run is still seen
-FEWEST: Final = 25  # columns for which there is room, so that few are not too broad
+FEWEST: Final = 25  # columns that the chart has room for, so that few are not too wide
 # Tops of axes whose half is a plain number too.
 COUNTS: Final = (2, 4, 6, 8, 10)
 SECONDS: Final = (
     *(factor * 10.0**power for power in (-3, -2, -1, 0) for factor in (1, 2, 4)),
     *(10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400, 172_800, 345_600, 864_000),
 )
-# Told apart by height too, not by colour alone.
+# Heights differ too, so that colour is not the only difference.
 TICK_HEIGHTS: Final = {"failed": 16, "completed": 11, "running": 7, "pending": 4, "cancelled": 7}
 
 
@@ -42,19 +42,29 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`tip` says what it stands for, and `at` from when that is. With an address it leads there."""
+    """`tip` and `at` are shown as a tooltip. With an address it is a link."""
 
     key: str
     x: float
     parts: tuple[Part, ...]
     tip: str
-    at: datetime
+    at: datetime | None = None
     href: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A vertical line; `x` is in percent from the left, and `row` keeps the names of near marks apart."""
+
+    name: str
+    seconds: float
+    x: float
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
-    """Axes are from the top and from the left. The table says the same to those who do not see."""
+    """Axes are labelled from the top and from the left. The table holds the same numbers as text."""
 
     columns: tuple[Column, ...]
     up: tuple[str, ...]
@@ -64,6 +74,7 @@ class Chart:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     middle: float | None = None
+    marks: tuple[Mark, ...] = ()
 
     width: float = 0.0
     height: float = HEIGHT
@@ -97,13 +108,13 @@ def draw_throughput(rows: Sequence[Row]) -> Chart:
         Column(
             key=f"{at:%H%M}",
             x=place * COLUMN,
-            parts=_stack((("completed", good), ("failed", bad)), top),
+            parts=stack((("completed", good), ("failed", bad)), top),
             tip=f"{good} completed, {bad} failed",
             at=at,
         )
         for place, (at, good, bad) in enumerate(counts)
     )
-    good, bad = sum(one[1] for one in counts), sum(one[2] for one in counts)
+    good, bad = sum(good for _, good, _ in counts), sum(bad for _, _, bad in counts)
     return Chart(
         columns,
         up=(f"{top:g}", f"{top / 2:g}", "0"),
@@ -117,12 +128,12 @@ def draw_throughput(rows: Sequence[Row]) -> Chart:
 
 
 def draw_durations(runs: Sequence[Row]) -> Chart | None:
-    """How long each run took, the oldest first; None before the first one has begun."""
+    """The duration of each run, oldest first; None before the first run has started."""
     begun = [run for run in reversed(runs) if run["started_at"] is not None]
     if not begun:
         return None
     took = [run_seconds(run) or 0.0 for run in begun]
-    # What has not ended may be far beyond the others: it reaches the top, and the others can still be told apart.
+    # A run that has not ended may last much longer: it reaches the top, and the others stay distinguishable.
     ended = [seconds for run, seconds in zip(begun, took, strict=True) if run["completed_at"] is not None]
     top = seconds_top(max(ended, default=max(took)))
     usual, free = median_seconds(runs), max(FEWEST - len(begun), 0)
@@ -130,7 +141,7 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
         Column(
             key=str(run["job_id"]),
             x=(free + place) * COLUMN,
-            parts=_stack(((run["status"], min(seconds, top)),), top),
+            parts=stack(((run["status"], min(seconds, top)),), top),
             tip=f"{run['status']}, {duration(seconds)}, job {run['job_id']}",
             at=run["created_at"],
             href=f"/ui/jobs/{run['job_id']}",
@@ -141,9 +152,9 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
         columns,
         up=(duration(top), duration(top / 2), "0"),
         along=("" if free else short(begun[0]["created_at"]), short(begun[-1]["created_at"])),
-        summary=f"How long the last {f'{len(begun)} runs' if len(begun) > 1 else 'run'} took, the newest on the right",
+        summary=f"Duration of the last {f'{len(begun)} runs' if len(begun) > 1 else 'run'}, newest on the right",
         legend=tuple(sorted({run["status"] for run in begun})),
-        heads=("Job", "Status", "Created", "Took"),
+        heads=("Job", "Status", "Created", "Duration"),
         rows=tuple(
             (str(run["job_id"]), run["status"], exact(run["created_at"]), duration(seconds))
             for run, seconds in zip(reversed(begun), reversed(took), strict=True)
@@ -154,12 +165,12 @@ def draw_durations(runs: Sequence[Row]) -> Chart | None:
 
 
 def draw_ticks(runs: Sequence[Row]) -> Ticks:
-    """Of the newest runs, which come first."""
+    """Of the newest runs, given newest first."""
     ticks = []
     for place, run in enumerate(reversed(runs)):
         height = TICK_HEIGHTS[run["status"]]
         ticks.append(Tick(str(run["job_id"]), run["status"], place * 4.0, 16.0 - height, height))
-    return Ticks(tuple(ticks), _said(runs), success_percent(runs), max(len(runs) * 4.0 - 1.0, 1.0))
+    return Ticks(tuple(ticks), _ticks_text(runs), success_percent(runs), max(len(runs) * 4.0 - 1.0, 1.0))
 
 
 def success_percent(runs: Iterable[Row]) -> float | None:
@@ -169,7 +180,7 @@ def success_percent(runs: Iterable[Row]) -> float | None:
 
 
 def median_seconds(runs: Iterable[Row]) -> float | None:
-    """Of those that completed: what failed may have ended early."""
+    """Of completed runs: failed ones may have ended early."""
     took = [run_seconds(run) for run in runs if run["status"] == "completed"]
     known = [seconds for seconds in took if seconds is not None]
     return median(known) if known else None
@@ -178,18 +189,18 @@ def median_seconds(runs: Iterable[Row]) -> float | None:
 def count_top(most: int) -> float:
     size = 1
     while True:
-        for one in COUNTS:
-            if most <= one * size:
-                return one * size
+        for count in COUNTS:
+            if most <= count * size:
+                return count * size
         size *= 10
 
 
 def seconds_top(most: float) -> float:
-    return next((one for one in SECONDS if most <= one), most)
+    return next((seconds for seconds in SECONDS if most <= seconds), most)
 
 
-def _stack(values: Iterable[tuple[str, float]], top: float) -> tuple[Part, ...]:
-    """From the ground up. What is there at all is high enough to be seen."""
+def stack(values: Iterable[tuple[str, float]], top: float) -> tuple[Part, ...]:
+    """From the ground up; every part is high enough to be seen."""
     parts, y = [], HEIGHT
     for name, value in values:
         if value > 0 or name in JOB_TERMINAL - {"completed", "failed"}:
@@ -199,9 +210,9 @@ def _stack(values: Iterable[tuple[str, float]], top: float) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _said(runs: Sequence[Row]) -> str:
+def _ticks_text(runs: Sequence[Row]) -> str:
     if not runs:
-        return "It has never run"
+        return "Never run"
     counts = {status: sum(run["status"] == status for run in runs) for status in TICK_HEIGHTS}
     listed = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-    return f"Of the last {len(runs)} runs: {listed}" if len(runs) > 1 else f"The only run: {runs[0]['status']}"
+    return f"Of the last {len(runs)} runs: {listed}" if len(runs) > 1 else f"Only run: {runs[0]['status']}"

@@ -1,4 +1,4 @@
-"""The first page: one look tells what runs, what failed and why."""
+"""The dashboard: what runs, what failed and why, at a glance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,17 +78,17 @@ class RecentWorkflow:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Workers that beat, and what they could still take."""
+    """Live workers and their free slots."""
 
     workers: Sequence[Row]
 
     @property
     def slots(self) -> int:
-        return sum(one["concurrency"] for one in self.workers)
+        return sum(worker["concurrency"] for worker in self.workers)
 
     @property
     def free(self) -> int:
-        return sum(max(one["concurrency"] - one["running_tasks"] - len(one["stuck_tasks"]), 0) for one in self.workers)
+        return sum(max(row["concurrency"] - row["running_tasks"] - len(row["stuck_tasks"]), 0) for row in self.workers)
 
 
 @router.get("/", dependencies=[READERS])
@@ -115,7 +115,7 @@ async def show_dashboard(page: Shown, conn: Conn) -> HTMLResponse:
             "workflows": await _workflows(conn),
             "queues": _busiest(queues),
             "queue_count": len(queues),
-            "workers": [_worker(one) for one in fleet.workers[:SHOWN]],
+            "workers": [_worker(row) for row in fleet.workers[:SHOWN]],
             "worker_count": len(fleet.workers),
         },
     )
@@ -141,13 +141,13 @@ async def _needs(page: Page, conn: Conn, counts: Row) -> list[Need]:
 def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
     lately = f"in the last {_span(counts['since'])}"
     all_failed = jobs_path(status="failed", period=f"{ENDED}{HOURS}h")
-    waiting = sum(one["depth"] for one in queues)
-    oldest = max((one["oldest_wait_seconds"] or 0.0 for one in queues if one["depth"]), default=0.0)
-    paused = f"{counts['paused']} paused" if counts["paused"] else "jobs at work"
+    waiting = sum(queue["depth"] for queue in queues)
+    oldest = max((queue["oldest_wait_seconds"] or 0.0 for queue in queues if queue["depth"]), default=0.0)
+    paused = f"{counts['paused']} paused" if counts["paused"] else "jobs in progress"
     alive = len(fleet.workers)
     return [
         Tile("running", "Running", counts["running"], "loader", "/ui/jobs?status=running", paused, "running"),
-        Tile("pending", "Pending", counts["pending"], "clock", "/ui/jobs?status=pending", "not begun yet"),
+        Tile("pending", "Pending", counts["pending"], "clock", "/ui/jobs?status=pending", "not started"),
         Tile("failed", "Failed", counts["failed"], "x-octagon", all_failed, f"in the last {HOURS} h", "failed"),
         Tile(
             "completed",
@@ -164,7 +164,7 @@ def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
             alive,
             "server",
             "/ui/workers",
-            f"{number(fleet.free)} of {number(fleet.slots)} slots free" if alive else "nothing can run",
+            f"{number(fleet.free)} of {number(fleet.slots)} slots free" if alive else "no tasks can run",
             "" if alive else "failed",
         ),
         Tile(
@@ -173,7 +173,7 @@ def _tiles(counts: Row, queues: Sequence[Row], fleet: Fleet) -> list[Tile]:
             waiting,
             "inbox",
             "/ui/tasks?state=waiting",
-            f"the oldest for {duration(oldest)}" if waiting else "no queue is backed up",
+            f"oldest for {duration(oldest)}" if waiting else "no backlog",
         ),
     ]
 
@@ -195,17 +195,17 @@ def _ended(status: str, counts: Row) -> str:
 
 
 async def _workflows(conn: Conn) -> list[RecentWorkflow]:
-    found = await runs_by_workflow(conn, workflows=WORKFLOWS, runs=RUNS)
-    waiting = await waiting_runs(conn, found.values())
-    lasts = ((name, last_run(runs, waiting), draw_ticks(runs)) for name, runs in found.items())
+    runs_of = await runs_by_workflow(conn, workflows=WORKFLOWS, runs=RUNS)
+    waiting = await waiting_runs(conn, runs_of.values())
+    lasts = ((name, last_run(runs, waiting), draw_ticks(runs)) for name, runs in runs_of.items())
     return [RecentWorkflow(name, last, ticks) for name, last, ticks in lasts if last]
 
 
 def _busiest(queues: Sequence[Row]) -> list[Queue]:
-    ordered = sorted(queues, key=lambda one: (-one["depth"], -one["running"], one["queue"]))
+    ordered = sorted(queues, key=lambda row: (-row["depth"], -row["running"], row["queue"]))
     return [
-        Queue(one["queue"], one["depth"], one["running"], one["held"], one["consumers"], one["oldest_wait_seconds"])
-        for one in ordered[:SHOWN]
+        Queue(row["queue"], row["depth"], row["running"], row["held"], row["consumers"], row["oldest_wait_seconds"])
+        for row in ordered[:SHOWN]
     ]
 
 

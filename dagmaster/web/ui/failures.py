@@ -15,31 +15,31 @@ from dagmaster.web.ui.pages import Page
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 TITLES = {
-    403: "That is not for you",
-    404: "Nothing is here",
-    405: "That is not how it is asked",
-    409: "That cannot be done now",
-    413: "That is too large",
-    422: "That cannot be understood",
+    403: "You don't have permission",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Not possible right now",
+    413: "Too large",
+    422: "Invalid request",
     500: "Something went wrong",
-    503: "The database cannot be reached",
+    503: "Database unavailable",
 }
 NOBODY = Caller("", Role.WORKER)
 
 
 def is_page(request: Request) -> bool:
-    """Whether a person asked, who wants to read an answer."""
+    """Whether a person asked, with a browser."""
     return request.url.path == "/ui" or request.url.path.startswith("/ui/")
 
 
 @router.get("/{path:path}", dependencies=[READERS_OF_OWN])
 async def find_nothing(path: str) -> None:
-    """After all other pages: who has signed in is led on, who has not signs in first."""
+    """Comes after all other pages. Anonymous users sign in first."""
     raise NotFound(f"there is no page /ui/{path[:200]}")
 
 
 def failure_page(request: Request, status: int, message: str) -> Response:
-    """Made without the database, which may be what has failed."""
+    """Rendered without the database, which may be the cause of the failure."""
     if status == 401:
         return _to_login(request)
     caller = getattr(request.state, "caller", NOBODY)
@@ -51,15 +51,15 @@ def failure_page(request: Request, status: int, message: str) -> Response:
         "request_id": known_id("request_id") if status >= 500 else None,
     }
     answer = page.render("failure.html", values, status=status)
-    # What nobody expected is answered outside of the middleware that adds them.
+    # Unexpected errors are answered outside of the middleware that adds these headers.
     for name, value in HEADERS.items():
         answer.headers.setdefault(name, value)
     return answer
 
 
 def _to_login(request: Request) -> Response:
-    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    address = f"/ui/login?next={quote(wanted)}"
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    address = f"/ui/login?next={quote(target)}"
     if "hx-request" in request.headers or request.headers.get("x-live"):
         return HTMLResponse("", 401, headers={"HX-Redirect": address, "X-Login": address})
     return RedirectResponse(address, 303)

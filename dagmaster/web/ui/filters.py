@@ -1,4 +1,4 @@
-"""How values are written on pages."""
+"""Format values for pages."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,16 +23,16 @@ def duration(seconds: float | None) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     rest = round(seconds)
-    said: list[tuple[int, str]] = []
+    parts: list[tuple[int, str]] = []
     for unit, size in UNITS:
         count, rest = divmod(rest, size)
-        if count or said:
-            said.append((count, unit))
-    return " ".join(f"{count} {unit}" for count, unit in said[:2] if count)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
 
 
 def ago(then: datetime | str | None) -> Markup:
-    """How long ago, with the exact time for who points at it; scripts keep it up to date."""
+    """How long ago, with the exact time as a tooltip; scripts keep it up to date."""
     if then is None:
         return Markup("–")
     when = _time(then)
@@ -46,8 +46,8 @@ def since(when: datetime, now: datetime | None = None) -> str:
     size = abs(seconds)
     if size < 2:
         return "now"
-    said = next(f"{int(size // step)} {unit}" for limit, step, unit in STEPS if size < limit)
-    return f"{said} ago" if seconds > 0 else f"in {said}"
+    text = next(f"{int(size // step)} {unit}" for limit, step, unit in STEPS if size < limit)
+    return f"{text} ago" if seconds > 0 else f"in {text}"
 
 
 def utc(when: datetime) -> str:
@@ -61,7 +61,11 @@ def exact(then: datetime | str | None) -> Markup:
 
 def clock(then: datetime | str | None) -> Markup:
     """The time of day, to the millisecond."""
-    return _written("clock", then, lambda when: f"{when.astimezone(UTC):%H:%M:%S.%f}"[:-3])
+    return _written("clock", then, clock_text)
+
+
+def clock_text(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%H:%M:%S.%f}"[:-3]
 
 
 def minute(then: datetime | str | None) -> Markup:
@@ -89,6 +93,23 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
+def percent(value: float) -> str:
+    """`67 %`; close to 0 or 100 with a decimal, because a single failure matters."""
+    is_whole = value in (0, 100) or 0.5 < value < 99.5
+    return f"{value:.0f} %" if is_whole else f"{value:.1f} %"
+
+
+def plural(count: int, singular: str, plural: str | None = None) -> str:
+    """`1 worker`, `3 workers`, `2 children`."""
+    return f"{number(count)} {singular if count == 1 else plural or singular + 's'}"
+
+
+def progress_words(counts: Mapping[str, int], total: int) -> str:
+    """`7 of 9 completed, 2 skipped`."""
+    rest = [f"{number(counts[status])} {status}" for status in ("failed", "cancelled", "skipped") if counts.get(status)]
+    return ", ".join([f"{number(counts.get('completed', 0))} of {number(total)} completed", *rest])
+
+
 def size(count: float | None) -> str:
     """Bytes: `512 B`, `3.4 MB`."""
     if count is None:
@@ -106,12 +127,12 @@ def share(part: float, whole: float) -> float:
 
 
 def pretty(value: Any) -> str:
-    """JSON for people."""
+    """Indented JSON."""
     return orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 
 def data(value: Any) -> Markup:
-    """JSON inside of a script element of type application/json: nothing in it ends the element."""
+    """JSON for a script element of type application/json, escaped so that it cannot end the element."""
     text = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
@@ -126,7 +147,7 @@ def attributes(values: Mapping[str, Any]) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """What the engine says: names between backticks become code, and exact times follow the reader's zone."""
+    """Prose of the engine: names between backticks become code, exact times follow the reader's time zone."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else _with_times(part)
         for place, part in enumerate(text.split("`"))
@@ -153,8 +174,11 @@ FILTERS: Final = {
     "first_line": first_line,
     "minute": minute,
     "number": number,
-    "prose": prose,
+    "percent": percent,
+    "plural": plural,
     "pretty": pretty,
+    "progress_words": progress_words,
+    "prose": prose,
     "short": short,
     "size": size,
     "utc": utc,

@@ -28,7 +28,7 @@ _CONTROLS: Final[Mapping[InputFormat, Control]] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`text` is what it holds at first, `default` what is taken when it is left empty, both as they are typed."""
+    """`text` is the initial content and `default` the value of an empty field, both as a person types them."""
 
     name: str
     kind: InputType
@@ -48,17 +48,17 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`extra` was given and is not declared; `hidden` are the names of what was given and is not shown again."""
+    """`extra` holds undeclared values of the earlier job; `hidden` names those that are secret."""
 
     fields: list[Field]
     extra: Mapping[str, Any]
     hidden: list[str]
 
 
-def form_of(workflow: Workflow, given: Mapping[str, Any] | None = None) -> Form:
-    """With the defaults, or with what an earlier job was given."""
-    shown = {name: value for name, value in (given or {}).items() if redact({name: value}) == {name: value}}
-    hidden = [name for name in given or {} if name not in shown]
+def form_of(workflow: Workflow, inputs: Mapping[str, Any] | None = None) -> Form:
+    """Filled with the defaults, or with the inputs of an earlier job."""
+    shown = {name: value for name, value in (inputs or {}).items() if redact({name: value}) == {name: value}}
+    hidden = [name for name in inputs or {} if name not in shown]
     fields = [
         _field(name, spec, shown.get(name, None if name in hidden else spec.default), is_hidden=name in hidden)
         for name, spec in workflow.inputs.items()
@@ -71,7 +71,7 @@ def _field(name: str, spec: InputSpec, value: Any, *, is_hidden: bool) -> Field:
     try:
         text = "" if value is None else typed(accept(value, spec))
     except InvalidInputs:
-        # The workflow has changed since that job: its value fits no more.
+        # The workflow has changed since that job, and the value is no longer valid.
         text = "" if spec.default is None else typed(spec.default)
     return Field(
         name=name,
@@ -98,7 +98,7 @@ def _control(name: str, spec: InputSpec, text: str) -> Control:
         case InputType.ARRAY | InputType.OBJECT:
             return "json"
         case InputType.BOOLEAN:
-            # A box is either on or off: where nothing is chosen yet there are three answers.
+            # A checkbox is on or off; without a default there is a third state.
             return "check" if isinstance(spec.default, bool) else "choice"
     if spec.secret or redact({name: "x"}) != {name: "x"}:
         return "secret"
@@ -108,7 +108,7 @@ def _control(name: str, spec: InputSpec, text: str) -> Control:
 
 
 def _can_show(control: Control, text: str) -> bool:
-    """Browsers' fields for dates and times know no time zone: what has one is typed."""
+    """Date and time fields of browsers have no time zone; a value with one needs a text field."""
     return control != "datetime-local" or not _HAS_ZONE.search(text)
 
 

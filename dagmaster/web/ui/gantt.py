@@ -22,7 +22,7 @@ MANY_NODES: Final = 5000  # For more of them the timeline is too long to be look
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One attempt. It waits until `started_at`; what has not ended goes on."""
+    """One attempt. It waits until `started_at`; without `ended_at` it is still running."""
 
     attempt: int
     status: str
@@ -69,15 +69,6 @@ class Gantt:
     has_more: bool
     offset: int
 
-    def data(self) -> dict[str, Any]:
-        """For the script that draws it, times in milliseconds."""
-        return {
-            "since": _ms(self.since),
-            "until": _ms(self.until),
-            "is_open": self.is_open,
-            "rows": [_row_data(row) for row in self.rows],
-        }
-
 
 async def gantt_of(
     conn: Connection,
@@ -89,8 +80,8 @@ async def gantt_of(
     order: Sequence[str] = (),
     outcomes: Mapping[str, str] = MappingProxyType({}),
 ) -> Gantt:
-    wanted = NodeFilter(order=order)  # Nodes may have begun at the same moment.
-    rows = await find_nodes(conn, job["job_id"], wanted, limit=MAX_ROWS + 1, offset=offset)
+    filter = NodeFilter(order=order)  # Nodes may have started at the same moment.
+    rows = await find_nodes(conn, job["job_id"], filter, limit=MAX_ROWS + 1, offset=offset)
     shown = [row for row in rows[:MAX_ROWS] if row["dispatched_at"] or row["started_at"] or row["retry_count"]]
     is_open = job["completed_at"] is None
     now = datetime.now(UTC)
@@ -134,10 +125,10 @@ async def _earlier(conn: Connection, job: Row, node_ids: Sequence[str], *, is_sm
     known = {row["task_id"]: _bar_of_times(row, results.get(row["task_id"])) for row in times}
     bars = {**{task_id: _bar_of_result(row) for task_id, row in results.items()}, **known}
     owners = {row["task_id"]: row["node_id"] for row in [*results.values(), *times]}
-    found: dict[str, list[Bar]] = {}
+    by_node: dict[str, list[Bar]] = {}
     for task_id, bar in bars.items():
-        found.setdefault(owners[task_id], []).append(bar)
-    return found
+        by_node.setdefault(owners[task_id], []).append(bar)
+    return by_node
 
 
 def _bar_of_times(row: Row, result: Row | None) -> Bar:
@@ -176,41 +167,6 @@ def attempt_number(task_id: str) -> int:
     """Counted from 1. Results that were inserted by hand may have other ids."""
     last = task_id.rpartition("_")[2]
     return int(last) + 1 if last.isascii() and last.isdecimal() else 1
-
-
-def _row_data(row: GanttRow) -> dict[str, Any]:
-    bars = [
-        {
-            "attempt": bar.attempt,
-            "status": bar.status,
-            "dispatched": _ms(bar.dispatched_at),
-            "started": _ms(bar.started_at),
-            "ended": _ms(bar.ended_at),
-        }
-        for bar in row.bars
-    ]
-    strip = row.strip
-    return {
-        "id": row.node_id,
-        "type": row.type,
-        "status": row.status,
-        "bars": bars,
-        "strip": _strip_data(strip) if strip else None,
-    }
-
-
-def _strip_data(strip: Strip) -> dict[str, Any]:
-    return {
-        "running": strip.running,
-        "failed": strip.failed,
-        "children": strip.children,
-        "since": _ms(strip.since),
-        "until": _ms(strip.until),
-    }
-
-
-def _ms(when: datetime | None) -> float | None:
-    return round(when.timestamp() * 1000, 1) if when else None
 
 
 def _seconds(start: datetime | None, end: datetime | None) -> float | None:

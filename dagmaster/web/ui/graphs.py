@@ -1,4 +1,4 @@
-"""What the graph of a job shows beside itself: a node in short, and the items that are folded into one."""
+"""The panel beside the graph of a job: the summary of a node, or the items folded into it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ drawn = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
 GRID_SIZE: Final = 200
 LOG_LINES: Final = 12
 MAX_LOG_BYTES: Final = 8 * 1024
-# What people look for first.
+# In the order in which people look for them.
 ITEM_ORDER: Final = ("failed", "cancelled", "running", "dispatched", "ready", "pending", "completed", "skipped")
 
 Row = Mapping[str, Any]
@@ -43,7 +43,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NodePanel:
-    """A node in short. `attempt` counts from 1; `worker` is who has or had its newest attempt."""
+    """Summary of a node. `attempt` counts from 1; `worker` ran the newest attempt."""
 
     job_id: str
     node_id: str
@@ -76,8 +76,8 @@ class NodePanel:
         return outcome_of(self.status, self.children, self.ended_by)
 
     @property
-    def asks(self) -> str | None:
-        """What people are asked to approve."""
+    def approval_message(self) -> str | None:
+        """The question that an approval asks."""
         return (self.params or {}).get("message") if self.is_decided_by_people else None
 
     @property
@@ -97,11 +97,11 @@ class Item:
 
 @drawn.get("/graph", dependencies=[READERS_OF_OWN])
 async def show_graph(services: Given, conn: Conn, job: Job) -> Response:
-    """For the page of the job. Programs have /api/v1/jobs/ID/graph."""
+    """For the page of the job; programs use /api/v1/jobs/ID/graph."""
     graph = await services.pinned.find(conn, job["workflow_hash"])
     if graph is None:
         raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")
-    seen = await event_store.last_event_of_job(conn, job)  # Before the rest: what is told twice does no harm.
+    seen = await event_store.last_event_of_job(conn, job)  # First: an event that is applied twice does no harm.
     rows = await node_store.view_graph(conn, job["job_id"])
     counts = await node_counts.count_folded(conn, job["job_id"])
     packed = draw_columns(job, graph, rows, counts, last_event_id=seen)
@@ -116,7 +116,7 @@ async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: str) -> HT
         return await show_items(page, conn, job, node_id)
     row = await node_store.get_node(conn, job["job_id"], node_id)
     attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
-    folded = [one for one in await node_counts.count_folded(conn, job["job_id"]) if one["parent_node_id"] == node_id]
+    folded = [row for row in await node_counts.count_folded(conn, job["job_id"]) if row["parent_node_id"] == node_id]
     panel = _panel(job, row, attempts, nodes, folded)
     is_explained = row["status"] not in NODE_TERMINAL and await is_quickly_explained(conn, job["job_id"])
     return page.render(
@@ -137,7 +137,7 @@ def _panel(job: Row, row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node
     added = row["definition"] or {}
     node_type = "task" if row["parent_node_id"] or not node else node.type
     is_waiting = row["status"] == NodeStatus.RUNNING
-    children = children_of_rows([{**one, "may_fail": getattr(node, "allow_failure", False)} for one in folded])
+    children = children_of_rows([{**count, "may_fail": getattr(node, "allow_failure", False)} for count in folded])
     return NodePanel(
         job_id=str(job["job_id"]),
         node_id=row["node_id"],
@@ -171,11 +171,11 @@ async def _last_lines(services: Services, row: Row) -> str:
     """Empty where there is no log, or none that can be read from here."""
     node = NodeLog(services.task_logs, row["job_id"], row["node_id"])
     try:
-        found = await node.find(LogSelection(tail=LOG_LINES), NodeState.of(row))
-        if found is None:
+        log = await node.find(LogSelection(tail=LOG_LINES), NodeState.of(row))
+        if log is None:
             return ""
-        start = max(found.start, found.size - MAX_LOG_BYTES)
-        pieces = [piece async for piece in node.pieces(found.attempt, start, found.size)]
+        start = max(log.start, log.size - MAX_LOG_BYTES)
+        pieces = [piece async for piece in node.pieces(log.attempt, start, log.size)]
     except LogUnavailable:
         return ""
     return redact_text(b"".join(pieces).decode(errors="replace"))

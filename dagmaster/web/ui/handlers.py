@@ -1,4 +1,4 @@
-"""Handlers: what tasks can be made of, who runs it, and which workflows use it."""
+"""Handlers: their contracts, the workers that have them and the workflows that use them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ MAX_PARAMETERS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class HandlerLine:
-    """`parameters` are names with types; None where the handler says nothing of them."""
+    """`parameters` are names with types; None where the handler declares none."""
 
     name: str
     queue: str | None
@@ -84,15 +84,15 @@ def _line(row: Mapping[str, Any], used: Mapping[str, list[str]]) -> HandlerLine:
 
 
 def _parameters(schema: Any) -> list[tuple[str, str, bool]] | None:
-    """Whoever registered the schema may have written anything into it."""
+    """Tolerant, because a worker may register any schema."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return None
     required = schema.get("required")
     needed = set(map(str, required)) if isinstance(required, list) else set()
     return [
-        (str(name), _type(one) if isinstance(one, dict) else "", name in needed)
-        for name, one in list(properties.items())[:MAX_PARAMETERS]
+        (str(name), _type(member) if isinstance(member, dict) else "", name in needed)
+        for name, member in list(properties.items())[:MAX_PARAMETERS]
     ]
 
 
@@ -100,7 +100,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if isinstance(schema.get("enum"), list):
         return " | ".join(map(repr, schema["enum"][:5]))
     if isinstance(options := schema.get("anyOf"), list):
-        return " | ".join(dict.fromkeys(_type(one) for one in options if isinstance(one, dict)))
+        return " | ".join(dict.fromkeys(_type(option) for option in options if isinstance(option, dict)))
     if isinstance(reference := schema.get("$ref"), str):
         return reference.rpartition("/")[2]
     return str(schema.get("type", "any"))

@@ -28,9 +28,9 @@ DOCTOR_DAYS: Final = 1.0
 STATES: Final = {"ok": "ok", "warning": "warning", "problem": "error"}
 LIBRARIES: Final = ("fastapi", "uvicorn", "pydantic", "psycopg", "jinja2")
 SENTENCES: Final = {
-    "healthy": "All is well",
-    "degraded": "It works, and something needs a look",
-    "unhealthy": "It cannot work like this",
+    "healthy": "All checks passed",
+    "degraded": "Running, but something needs attention",
+    "unhealthy": "Not working: see the failed checks",
 }
 # Where to look next.
 PLACES: Final = {
@@ -54,7 +54,7 @@ class CheckLine:
 
 @dataclass(frozen=True, slots=True)
 class FindingLine:
-    """`examples` are what it was found in."""
+    """`examples` are some of the rows concerned."""
 
     name: str
     title: str
@@ -74,15 +74,15 @@ class PointLine:
 
 @router.get("/health", dependencies=[READERS])
 async def show_health(page: Shown, conn: Conn) -> HTMLResponse:
-    found = await examine(page.services)
-    worst = overall(list(found.values()))
+    verdicts = await examine(page.services)
+    worst = overall(list(verdicts.values()))
     tables = sorted(await list_tables(conn), key=lambda row: row["bytes"], reverse=True)
     return page.render(
         "health.html",
         {
             "overall": worst,
             "sentence": SENTENCES[worst],
-            "checks": [_check(*one) for one in found.items()],
+            "checks": [_check(check, verdict) for check, verdict in verdicts.items()],
             "tables": tables,
             "bytes": sum(row["bytes"] for row in tables),
             "versions": {"dagmaster": version("dagmaster"), "Python": platform.python_version()}
@@ -95,14 +95,14 @@ async def show_health(page: Shown, conn: Conn) -> HTMLResponse:
 
 @router.get("/health/doctor", dependencies=[OPERATORS])
 async def show_doctor(page: Shown, conn: Conn) -> HTMLResponse:
-    """A part of the page: the doctor looks twice, which takes a moment."""
+    """A part of the page, loaded later: the doctor checks twice, which takes a moment."""
     findings = await examine_rules(conn, limits=limits_of(page.services.settings, DOCTOR_DAYS))
     points = await examine_database(conn)
     return page.render(
         "doctor.html",
         {
-            "findings": [_finding(one) for one in findings],
-            "points": [_point(one) for one in points],
+            "findings": [_finding(finding) for finding in findings],
+            "points": [_point(point) for point in points],
             "check_count": len(CHECKS),
         },
     )
@@ -113,15 +113,15 @@ def _check(check: Check, verdict: Verdict) -> CheckLine:
     return CheckLine(check.name, check.category, verdict.health, verdict.message, redact(verdict.details), place)
 
 
-def _finding(found: Finding) -> FindingLine:
+def _finding(finding: Finding) -> FindingLine:
     return FindingLine(
-        name=found.name,
-        title=found.title,
-        status=STATES[found.severity],
-        meaning=found.meaning.replace("--repair", "Repair"),
-        count=found.count,
-        can_repair=found.can_repair,
-        examples=[redact({name: str(value) for name, value in row.items()}) for row in found.examples],
+        name=finding.name,
+        title=finding.title,
+        status=STATES[finding.severity],
+        meaning=finding.meaning.replace("--repair", "Repair"),
+        count=finding.count,
+        can_repair=finding.can_repair,
+        examples=[redact({name: str(value) for name, value in row.items()}) for row in finding.examples],
     )
 
 
@@ -130,7 +130,7 @@ def _point(point: Point) -> PointLine:
 
 
 def shown_settings(settings: Settings) -> list[tuple[str, str, bool]]:
-    """Name, value, and whether somebody has chosen it; never a secret."""
+    """Name, value, and whether it differs from the default; never a secret."""
     lines = []
     for name, value in settings:
         is_secret = isinstance(value, SecretStr)

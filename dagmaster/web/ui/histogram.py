@@ -1,93 +1,52 @@
-"""How long things took, as bars that can be drawn: each bucket about twice as wide as the one before."""
+"""A histogram of durations: each bucket is about twice as wide as the one before."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, log10
 from typing import Final
 
+from dagmaster.web.ui.charts import COLUMN, Chart, Column, Mark, count_top, stack
 from dagmaster.web.ui.filters import duration
 
-WIDTH: Final = 760.0
-HEIGHT: Final = 170.0
-LEFT: Final = 8.0
-TOP: Final = 34.0
-GAP: Final = 3.0
-ROOM: Final = 16.0  # Above the highest bar, for its number.
 # Seconds: 1, 2 and 5 of each power of ten, which are about equally far apart on a logarithmic scale.
-EDGES: Final = tuple(factor * 10.0**power for power in range(-3, 6) for factor in (1, 2, 5))
-MARKS: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+EDGES: Final = tuple(factor * 10.0**power for power in range(-3, 7) for factor in (1, 2, 5))
+MOST_LABELS: Final = 6
+PERCENTILES: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """From `start` on and below `end`, in seconds; what is drawn lies between `y` and the ground."""
-
-    start: float
-    end: float
-    completed: int
-    failed: int
-    x: float
-    width: float
-    y_failed: float
-    y: float
-
-    @property
-    def count(self) -> int:
-        return self.completed + self.failed
-
-    @property
-    def label(self) -> str:
-        return f"{duration(self.start) if self.start else '0 ms'} to {duration(self.end)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """As long as this, or shorter, took that share. `row` keeps the names of near ones apart."""
-
-    name: str
-    seconds: float
-    x: float
-    row: int
-    is_left: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    bars: tuple[Bar, ...]
-    marks: tuple[Mark, ...]
-    total: int
-    failed: int
-
-    width: float = LEFT * 2 + WIDTH
-    ground: float = TOP + HEIGHT
-
-
-def draw_histogram(completed: Sequence[float], failed: Sequence[float] = ()) -> Histogram | None:
-    """None when nothing was timed. The marks are of all together."""
+def draw_histogram(completed: Sequence[float], failed: Sequence[float] = ()) -> Chart | None:
+    """None without durations. The marks are percentiles of all durations together."""
     both = sorted([*completed, *failed])
     if not both:
         return None
     edges = _edges(both[0], both[-1])
-    counts = [(_count(completed, *pair), _count(failed, *pair)) for pair in pairwise(edges)]
-    most = max(sum(pair) for pair in counts)
-    step = WIDTH / len(counts)
-    bars = []
-    for place, (good, bad) in enumerate(counts):
-        heights = [(HEIGHT - ROOM) * part / most for part in (good + bad, bad)]
-        x = LEFT + place * step + GAP / 2
-        bars.append(
-            Bar(
-                edges[place],
-                edges[place + 1],
-                good,
-                bad,
-                round(x, 2),
-                round(step - GAP, 2),
-                *(round(TOP + HEIGHT - height, 2) for height in reversed(heights)),
-            )
+    step = _label_step(edges)
+    buckets = [
+        (start, end, _count(completed, start, end), _count(failed, start, end)) for start, end in pairwise(edges)
+    ]
+    top = count_top(max(good + bad for _, _, good, bad in buckets))
+    columns = tuple(
+        Column(
+            key=str(place),
+            x=place * COLUMN,
+            parts=stack((("completed", good), ("failed", bad)), top),
+            tip=f"{_range(start, end)}: {good} completed, {bad} failed",
         )
-    return Histogram(tuple(bars), _marks(both, edges, step), len(both), len(failed))
+        for place, (start, end, good, bad) in enumerate(buckets)
+    )
+    marks = _marks(both, edges)
+    return Chart(
+        columns,
+        up=(f"{top:g}", f"{top / 2:g}", "0"),
+        along=tuple(duration(edge) if edge else "0" for edge in edges[::step]),
+        summary=f"{len(both)} attempts, {len(failed)} failed. "
+        + " ".join(f"{mark.name} {duration(mark.seconds)}." for mark in marks),
+        legend=("completed", "failed"),
+        heads=("Duration", "Completed", "Failed"),
+        rows=tuple((_range(start, end), str(good), str(bad)) for start, end, good, bad in buckets),
+        marks=marks,
+        width=len(buckets) * COLUMN,
+    )
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -96,24 +55,37 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def _edges(shortest: float, longest: float) -> list[float]:
-    """From the last edge that is not above the shortest to the first above the longest."""
+    """From the last edge that is not above the shortest to the first above the longest, padded so that labels at equal
+    distances end at the last edge.
+    """
     start = max((edge for edge in EDGES if edge <= shortest), default=0.0)
     inner = [edge for edge in EDGES if start < edge <= longest]
-    end = next((edge for edge in EDGES if edge > longest), longest * 2)
-    return [start, *inner, end]
+    above = [edge for edge in EDGES if edge > longest] or [longest * 2]
+    edges = [start, *inner, above[0]]
+    missing = -(len(edges) - 1) % _label_step(edges)
+    further = [*above[1:], *(above[-1] * 2**power for power in range(1, missing + 1))]
+    return [*edges, *further[:missing]]
+
+
+def _label_step(edges: Sequence[float]) -> int:
+    return ceil((len(edges) - 1) / MOST_LABELS)
 
 
 def _count(values: Sequence[float], start: float, end: float) -> int:
-    return sum(start <= one < end for one in values)
+    return sum(start <= value < end for value in values)
 
 
-def _marks(ordered: Sequence[float], edges: Sequence[float], step: float) -> tuple[Mark, ...]:
-    marks = []
-    for row, (share, name) in enumerate(MARKS):
-        seconds = percentile(ordered, share)
-        x = LEFT + step * _position(seconds, edges)
-        marks.append(Mark(name, seconds, round(x, 2), row, x > LEFT + WIDTH * 0.75))
-    return tuple(marks)
+def _range(start: float, end: float) -> str:
+    return f"{duration(start) if start else '0 ms'} to {duration(end)}"
+
+
+def _marks(ordered: Sequence[float], edges: Sequence[float]) -> tuple[Mark, ...]:
+    buckets = len(edges) - 1
+    values = [(name, percentile(ordered, share)) for share, name in PERCENTILES]
+    return tuple(
+        Mark(name, seconds, round(100 * _position(seconds, edges) / buckets, 2), row)
+        for row, (name, seconds) in enumerate(values)
+    )
 
 
 def _position(seconds: float, edges: Sequence[float]) -> float:

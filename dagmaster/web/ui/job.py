@@ -1,4 +1,4 @@
-"""One job: how far it is, why it stands still or failed, its nodes, when they ran, what happened, what it gave."""
+"""The page of a job: progress, cause of failure, nodes, Gantt chart, timeline, data and related jobs."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,8 @@ from dagmaster.store.nodes import NodeFilter
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.etag import mark_of, unchanged
-from dagmaster.web.ui.gantt import gantt_of
+from dagmaster.web.ui.gantt import MAX_ROWS, gantt_of
+from dagmaster.web.ui.gantt_chart import draw_gantt
 from dagmaster.web.ui.job_nodes import PAGE_SIZE, Definition, definition_of, node_page
 from dagmaster.web.ui.jobs import JobLine, job_line
 from dagmaster.web.ui.maps import shapes_of
@@ -62,7 +63,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class JobHead:
-    """What every tab shows above itself."""
+    """The part above the tabs."""
 
     line: JobLine
     version: int
@@ -84,7 +85,7 @@ class JobHead:
 
     @property
     def overdue_seconds(self) -> float:
-        """0 while it is not worth a word."""
+        """0 while the delay is negligible."""
         seconds = self.estimate.overdue.total_seconds() if self.estimate else 0.0
         return seconds if seconds >= OVERDUE_SECONDS else 0.0
 
@@ -94,8 +95,8 @@ class JobHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What a look at a job finds out once, for its head and for each of its tabs."""
+class JobView:
+    """What the head and every tab need, read once."""
 
     page: Page
     conn: Connection
@@ -109,12 +110,12 @@ class Looked:
     events: EventFilter
 
 
-async def wanted_nodes(
+async def node_filter(
     parent: Annotated[str, Query(max_length=200)] = "",
     status: str = "",
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> NodeFilter:
-    """As it is in the address."""
+    """From the query of the address."""
     status = status if status in set(Outcome) else ""
     return NodeFilter(parent or None, status or None, text.strip() or None)
 
@@ -124,7 +125,7 @@ async def show_job(
     job: ShownJob,
     page: Shown,
     conn: Conn,
-    nodes: Annotated[NodeFilter, Depends(wanted_nodes)],
+    nodes: Annotated[NodeFilter, Depends(node_filter)],
     events: SelectedEvents,
     tab: str = "graph",
     offset: Annotated[int, Query(ge=0)] = 0,
@@ -135,7 +136,7 @@ async def show_job(
         return answer
     standing = await standing_of(conn, job["job_id"])
     counts = standing_counts(standing.job).model_dump(exclude={"total"})
-    looked = Looked(
+    view = JobView(
         page,
         conn,
         job,
@@ -151,15 +152,15 @@ async def show_job(
         nodes,
         events,
     )
-    values = await LOOKS[tab](looked)
-    head = await _head(looked)
-    return page.render("job.html", {"head": head, "job": looked.line, "tabs": TABS, "tab": tab, **values})
+    values = await TAB_VIEWS[tab](view)
+    head = await _head(view)
+    return page.render("job.html", {"head": head, "job": view.line, "tabs": TABS, "tab": tab, **values})
 
 
-async def _head(looked: Looked) -> JobHead:
-    job, line, conn = looked.job, looked.line, looked.conn
+async def _head(view: JobView) -> JobHead:
+    job, line, conn = view.job, view.line, view.conn
     is_explained = not line.is_over and line.total <= QUICKLY_EXPLAINED
-    done, known = known_work(looked.standing.job)
+    done, known = known_work(view.standing.job)
     return JobHead(
         line=line,
         version=job["workflow_version"],
@@ -170,98 +171,98 @@ async def _head(looked: Looked) -> JobHead:
         priority=job["priority"],
         callback_url=redact(job["callback_url"]),
         paused_by=job["paused_by"],
-        percent=work_percent(looked.standing.job),
+        percent=work_percent(view.standing.job),
         done=done,
         known=known,
-        estimate=await looked.page.services.histories.estimate(conn, looked.standing),
-        causes=await _causes(looked) if job["status"] != JobStatus.CANCELLED else (),
-        why=await why_job(conn, looked.page, job["job_id"]) if is_explained else None,
+        estimate=await view.page.services.histories.estimate(conn, view.standing),
+        causes=await _causes(view) if job["status"] != JobStatus.CANCELLED else (),
+        why=await why_job(conn, view.page, job["job_id"]) if is_explained else None,
         waiting=Waiting()
         if job["status"] in JOB_TERMINAL
-        else await waiting_for(conn, looked.page, job["job_id"], looked.definition),
-        mark=looked.mark,
+        else await waiting_for(conn, view.page, job["job_id"], view.definition),
+        mark=view.mark,
     )
 
 
-async def _causes(looked: Looked) -> list[Cause]:
-    """Nodes that may fail come last: they are seldom what is looked for."""
-    if not looked.line.counts.get(NodeStatus.FAILED):
+async def _causes(view: JobView) -> list[Cause]:
+    """Nodes that are allowed to fail come last: they are seldom the cause."""
+    if not view.line.counts.get(NodeStatus.FAILED):
         return []
-    rows = await node_store.failed_nodes(looked.conn, looked.job["job_id"], limit=MAX_CAUSES)
+    rows = await node_store.failed_nodes(view.conn, view.job["job_id"], limit=MAX_CAUSES)
     causes = [
         Cause(
             row["node_id"],
             redact(row["error_message"] or ""),
-            bool(looked.definition.get(row["parent_node_id"] or row["node_id"], {}).get("allow_failure")),
+            bool(view.definition.get(row["parent_node_id"] or row["node_id"], {}).get("allow_failure")),
         )
         for row in rows
     ]
-    return sorted(causes, key=lambda one: one.is_allowed)
+    return sorted(causes, key=lambda cause: cause.is_allowed)
 
 
-async def _graph(looked: Looked) -> dict[str, Any]:
-    standing = looked.standing.job
+async def _graph(view: JobView) -> dict[str, Any]:
+    standing = view.standing.job
     outcomes = {name: node.outcome for name, node in standing.nodes.items() if node.outcome.value != node.status.value}
-    wanted = replace(looked.nodes, order=await _order(looked), outcomes=outcomes)
-    found = await node_page(looked.conn, looked.job, looked.definition, standing, wanted, offset=looked.offset)
-    return {"nodes": found, "page_size": PAGE_SIZE, "node_statuses": list(Outcome)}
+    filter = replace(view.nodes, order=await _order(view), outcomes=outcomes)
+    nodes = await node_page(view.conn, view.job, view.definition, standing, filter, offset=view.offset)
+    return {"nodes": nodes, "page_size": PAGE_SIZE, "node_statuses": list(Outcome)}
 
 
-async def _order(looked: Looked) -> list[str]:
-    """The nodes as one leads to the next."""
-    graph = await looked.page.services.pinned.find(looked.conn, looked.job["workflow_hash"])
+async def _order(view: JobView) -> list[str]:
+    """The nodes in topological order."""
+    graph = await view.page.services.pinned.find(view.conn, view.job["workflow_hash"])
     return list(graph.nodes) if graph else []
 
 
-async def _gantt(looked: Looked) -> dict[str, Any]:
-    nodes, order = looked.line.total, await _order(looked)
+async def _gantt(view: JobView) -> dict[str, Any]:
+    nodes, order = view.line.total, await _order(view)
     gantt = await gantt_of(
-        looked.conn,
-        looked.job,
-        looked.definition,
+        view.conn,
+        view.job,
+        view.definition,
         nodes=nodes,
-        offset=looked.offset,
+        offset=view.offset,
         order=order,
-        outcomes={name: node.outcome for name, node in looked.standing.job.nodes.items()},
+        outcomes={name: node.outcome for name, node in view.standing.job.nodes.items()},
     )
-    return {"gantt": gantt}
+    return {"gantt": gantt, "chart": draw_gantt(gantt), "page_size": MAX_ROWS}
 
 
-async def _timeline(looked: Looked) -> dict[str, Any]:
-    timeline = await timeline_page(looked.conn, looked.job, looked.events)
+async def _timeline(view: JobView) -> dict[str, Any]:
+    timeline = await timeline_page(view.conn, view.job, view.events)
     return {"timeline": timeline, "types": TYPES, "icons": ICONS}
 
 
-async def _data(looked: Looked) -> dict[str, Any]:
-    kept = {key: value for key, value in looked.job["metadata"].items() if key != "removal"}
-    job = await get_job(looked.conn, looked.job["job_id"])
+async def _data(view: JobView) -> dict[str, Any]:
+    kept = {key: value for key, value in view.job["metadata"].items() if key != "removal"}
+    job = await get_job(view.conn, view.job["job_id"])
     inputs = await asyncio.to_thread(shown, job["input_params"])
-    result = await asyncio.to_thread(shown, by_node(job["result_data"], await _order(looked)))
-    returned = await returned_by(looked.conn, job)
+    result = await asyncio.to_thread(shown, by_node(job["result_data"], await _order(view)))
+    returned = await returned_by(view.conn, job)
     shapes = shapes_of({"inputs": inputs.value, "result": result.value})
     value = None if returned is None else shown(returned)
     return {"inputs": inputs, "value": value, "result": result, "metadata": shown(kept), "shapes": shapes}
 
 
 def by_node(outputs: Row | None, order: Sequence[str]) -> Row | None:
-    """In the order of the graph, which the database forgets."""
+    """In the order of the graph, which the database does not keep."""
     if outputs is None:
         return None
     return {name: outputs[name] for name in (*order, *outputs) if name in outputs}
 
 
-async def _related(looked: Looked) -> dict[str, Any]:
-    caller = looked.page.caller
+async def _related(view: JobView) -> dict[str, Any]:
+    caller = view.page.caller
     own = caller.name if caller.is_partner else None
-    children = await job_store.child_jobs(looked.conn, looked.job["job_id"], limit=MAX_CHILDREN)
-    others = await job_store.neighbours(looked.conn, looked.job, submitted_by=own, limit=NEIGHBOURS)
-    known = await looked.page.services.node_counts.of(looked.conn, [*children, *others])
+    children = await job_store.child_jobs(view.conn, view.job["job_id"], limit=MAX_CHILDREN)
+    others = await job_store.neighbours(view.conn, view.job, submitted_by=own, limit=NEIGHBOURS)
+    known = await view.page.services.node_counts.of(view.conn, [*children, *others])
     lines = [job_line(row, known[row["job_id"]].counts) for row in others]
-    runs = sorted([*lines, looked.line], key=lambda one: one.created_at, reverse=True)
+    runs = sorted([*lines, view.line], key=lambda run: run.created_at, reverse=True)
     return {
         "children": [(row["parent_node_id"], job_line(row, known[row["job_id"]].counts)) for row in children],
         "runs": runs,
     }
 
 
-LOOKS: Final = {"graph": _graph, "gantt": _gantt, "timeline": _timeline, "data": _data, "related": _related}
+TAB_VIEWS: Final = {"graph": _graph, "gantt": _gantt, "timeline": _timeline, "data": _data, "related": _related}

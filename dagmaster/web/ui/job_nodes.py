@@ -1,4 +1,4 @@
-"""The nodes of a job as lines of a table; what a fan-out has made is folded into one."""
+"""The nodes of a job as rows of a table; the children of a fan-out are folded into its row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,12 +55,12 @@ class NodeLine:
 class NodePage:
     lines: Sequence[NodeLine]
     has_more: bool
-    wanted: NodeFilter
+    filter: NodeFilter
     offset: int
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.wanted.status or self.wanted.text)
+        return bool(self.filter.status or self.filter.text)
 
 
 async def definition_of(conn: Connection, job: Row) -> Definition:
@@ -71,13 +71,13 @@ async def definition_of(conn: Connection, job: Row) -> Definition:
 
 
 async def node_page(
-    conn: Connection, job: Row, definition: Definition, standing: JobStanding, wanted: NodeFilter, *, offset: int
+    conn: Connection, job: Row, definition: Definition, standing: JobStanding, filter: NodeFilter, *, offset: int
 ) -> NodePage:
-    rows = await find_nodes(conn, job["job_id"], wanted, limit=PAGE_SIZE + 1, offset=offset)
+    rows = await find_nodes(conn, job["job_id"], filter, limit=PAGE_SIZE + 1, offset=offset)
     is_any_from_outside = any(row["is_added"] and row["parent_node_id"] is None for row in rows)
     outside = await count_outside(conn, job["job_id"]) if is_any_from_outside else {}
     lines = [node_line(row, definition, _children(row["node_id"], standing, outside)) for row in rows[:PAGE_SIZE]]
-    return NodePage(lines, len(rows) > PAGE_SIZE, wanted, offset)
+    return NodePage(lines, len(rows) > PAGE_SIZE, filter, offset)
 
 
 def node_line(row: Row, definition: Definition, children: Children = NO_CHILDREN) -> NodeLine:

@@ -1,4 +1,4 @@
-"""The list of jobs: find some, and steer many at once."""
+"""The list of jobs: find jobs, and control many at once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class JobLine:
 
     @property
     def running_since(self) -> datetime | None:
-        """As if it had never stood still."""
+        """As if it had never been idle."""
         return self.started_at + timedelta(seconds=self.idle_seconds) if self.started_at else None
 
     @property
@@ -84,9 +84,9 @@ def job_line(row: Mapping[str, Any], counts: Mapping[str, int], waiting: Mapping
 
 
 async def job_lines(
-    conn: Conn, node_counts: NodeCounts, wanted: JobFilter, *, limit: int, offset: int = 0
+    conn: Conn, node_counts: NodeCounts, filter: JobFilter, *, limit: int, offset: int = 0
 ) -> list[JobLine]:
-    rows = await list_jobs(conn, wanted, limit=limit, offset=offset)
+    rows = await list_jobs(conn, filter, limit=limit, offset=offset)
     known = await node_counts.of(conn, rows)
     waiting = await external_waits(conn, [row["job_id"] for row in rows if row["status"] == JobStatus.RUNNING])
     return [job_line(row, known[row["job_id"]].counts, waiting.get(row["job_id"])) for row in rows]
@@ -101,22 +101,22 @@ def waits_for(waiting: Mapping[str, Any]) -> str:
 async def show_jobs(
     page: Shown,
     conn: Conn,
-    asked: FromAddress,
+    query: FromAddress,
     schedule: str = "",
     ended_after: AwareDatetime | None = None,
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> HTMLResponse:
-    statuses = asked.statuses(list(JobStatus))
-    wanted = JobFilter(
+    statuses = query.statuses(list(JobStatus))
+    filter = JobFilter(
         statuses=statuses,
-        workflow_id=asked.workflow or None,
+        workflow_id=query.workflow or None,
         submitted_by=page.caller.name if page.caller.is_partner else None,
         schedule_id=schedule or None,
-        since=asked.created_since,
-        ended_since=ended_after or asked.ended_since,
-        text=asked.text or None,
+        since=query.created_since,
+        ended_since=ended_after or query.ended_since,
+        text=query.text or None,
     )
-    lines = await job_lines(conn, page.services.node_counts, wanted, limit=PAGE_SIZE + 1, offset=offset)
+    lines = await job_lines(conn, page.services.node_counts, filter, limit=PAGE_SIZE + 1, offset=offset)
     return page.render(
         "jobs.html",
         {
@@ -124,14 +124,17 @@ async def show_jobs(
             "has_more": len(lines) > PAGE_SIZE,
             "offset": offset,
             "page_size": PAGE_SIZE,
-            "asked": asked,
+            "query": query,
             "statuses": statuses,
             "schedule": schedule,
             "ended_after": ended_after,
-            "periods": {"Created": PERIOD_NAMES, "Ended": {f"{ENDED}{one}": PERIOD_NAMES[one] for one in PERIOD_NAMES}},
+            "periods": {
+                "Created": PERIOD_NAMES,
+                "Ended": {ENDED + period: name for period, name in PERIOD_NAMES.items()},
+            },
             "all_statuses": list(JobStatus),
             "workflow_ids": workflow_ids(page),
-            "is_filtered": bool(statuses or asked.workflow or asked.text or asked.period or schedule or ended_after),
+            "is_filtered": bool(statuses or query.workflow or query.text or query.period or schedule or ended_after),
         },
     )
 

@@ -1,4 +1,4 @@
-"""API keys: who has one, when it was used, a new one, and the end of one."""
+"""API keys: list, create and revoke."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,11 +16,11 @@ from dagmaster.web.ui.pages import Shown
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 ROLES: Final = {
-    Role.ADMIN: "everything, keys too",
-    Role.OPERATOR: "submit and steer jobs, workers and schedules",
-    Role.VIEWER: "look at everything, change nothing",
-    Role.PARTNER: "submit jobs, and see only those",
-    Role.WORKER: "run tasks; no pages",
+    Role.ADMIN: "full access, including keys",
+    Role.OPERATOR: "submit jobs; control jobs, workers and schedules",
+    Role.VIEWER: "read-only access",
+    Role.PARTNER: "submit jobs and see only their own",
+    Role.WORKER: "run tasks; no access to pages",
 }
 EXPIRIES: Final = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
 
@@ -43,7 +43,7 @@ class KeyLine:
 @router.get("/keys", dependencies=[ADMINS])
 async def show_keys(page: Shown, conn: Conn) -> HTMLResponse:
     lines = [key_line(key, page.caller.key_id) for key in await list_keys(conn)]
-    lines.sort(key=lambda one: (one.state != "in use", -one.created_at.timestamp()))
+    lines.sort(key=lambda line: (line.state != "active", -line.created_at.timestamp()))
     return page.render("keys.html", {"keys": lines, "roles": ROLES, "expiries": EXPIRIES})
 
 
@@ -69,4 +69,4 @@ def _state(key: Key) -> tuple[str, str]:
         return "revoked", "cancelled"
     if key.expires_at is not None and key.expires_at <= datetime.now(UTC):
         return "expired", "warning"
-    return "in use", "active"
+    return "active", "active"

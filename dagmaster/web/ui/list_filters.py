@@ -1,4 +1,4 @@
-"""What lists of jobs and of nodes are asked for in their addresses."""
+"""Filters of the lists of jobs and nodes, as the address holds them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ ENDED: Final = "ended-"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """`period` is of when jobs were created, or behind `ended-` of when they ended."""
+class ListQuery:
+    """`period` says when jobs were created or, after the prefix `ended-`, when they ended."""
 
     status: Sequence[str]
     workflow: str
@@ -27,7 +27,7 @@ class Asked:
     period: str
 
     def statuses(self, known: Collection[str]) -> list[str]:
-        return [one for one in self.status if one in known]
+        return [status for status in self.status if status in known]
 
     @property
     def created_since(self) -> datetime | None:
@@ -42,13 +42,13 @@ def since(period: str) -> datetime | None:
     return datetime.now(UTC) - PERIODS[period] if period in PERIODS else None
 
 
-async def asked(
+async def list_query(
     status: Annotated[list[str] | None, Query()] = None,
     workflow: str = "",
     text: Annotated[str, Query(max_length=200)] = "",
     period: str = "",
-) -> Asked:
-    return Asked(tuple(status or ()), workflow.strip(), text.strip(), period)
+) -> ListQuery:
+    return ListQuery(tuple(status or ()), workflow.strip(), text.strip(), period)
 
 
-FromAddress = Annotated[Asked, Depends(asked)]
+FromAddress = Annotated[ListQuery, Depends(list_query)]

@@ -1,4 +1,4 @@
-"""Signing in with an API key, and out."""
+"""Sign in with an API key, and sign out."""
 
 from urllib.parse import parse_qsl
 
@@ -15,7 +15,7 @@ from dagmaster.web.ui.pages import Page
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
 UNKNOWN = "This key is unknown, revoked or expired."
-NOT_FOR_PAGES = "Keys of workers are for workers; ask for one of role viewer or operator."
+NOT_FOR_PAGES = "This is a worker key. Sign in with a viewer or operator key."
 
 
 @router.get("/login", dependencies=[EVERYBODY])
@@ -30,9 +30,9 @@ async def show_login(request: Request, services: Given, next: str = "/ui/") -> R
 @router.post("/login", dependencies=[EVERYBODY])
 async def sign_in(request: Request, services: Given) -> Response:
     if _is_from_elsewhere(request):
-        raise Forbidden("this did not come from the sign-in page of this server")
-    said = dict(parse_qsl((await request.body()).decode(errors="replace")))
-    key, next = said.get("key", ""), said.get("next", "/ui/")
+        raise Forbidden("this request did not come from the sign-in page of this server")
+    form = dict(parse_qsl((await request.body()).decode(errors="replace")))
+    key, next = form.get("key", ""), form.get("next", "/ui/")
     keyring: Keyring = request.app.state.keyring
     caller = await keyring.find(key.strip())
     if caller is None or caller.key_id is None:
@@ -47,7 +47,7 @@ async def sign_in(request: Request, services: Given) -> Response:
 
 @router.get("/logout", dependencies=[EVERYBODY])
 async def sign_out() -> Response:
-    """A page of somebody else can send people here, and all it gains is that they sign in again."""
+    """Another site can send people here; the only effect is that they sign in again."""
     answer = RedirectResponse("/ui/login", 303)
     forget(answer)
     return answer
@@ -75,5 +75,5 @@ def _inside(path: str, caller: Caller | None = None) -> str:
     """Never to another site. Partners have no dashboard."""
     page = path.partition("?")[0]
     is_ours = page.startswith("/ui/") and "\\" not in path and page not in ("/ui/login", "/ui/logout")
-    wanted = path if is_ours else "/ui/"
-    return "/ui/jobs" if caller and caller.is_partner and wanted == "/ui/" else wanted
+    target = path if is_ours else "/ui/"
+    return "/ui/jobs" if caller and caller.is_partner and target == "/ui/" else target

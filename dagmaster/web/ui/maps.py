@@ -73,36 +73,36 @@ class Shapes(list[Shape]):
         """West, south, east, north of all of them together, the shorter way around the earth."""
         if not self:
             return None
-        west, east = _around([(one.west, one.east) for one in self])
-        return west, min(one.south for one in self), east, max(one.north for one in self)
+        west, east = _around([(shape.west, shape.east) for shape in self])
+        return west, min(shape.south for shape in self), east, max(shape.north for shape in self)
 
 
 def shapes_of(value: Any, path: str = "") -> Shapes:
     """All that can be drawn: GeoJSON, boxes, points. `path` is where the value itself was found."""
     search = _Search()
     search.look(value, path, "", 0)
-    return search.found
+    return search.shapes
 
 
 @dataclass(slots=True)
 class _Search:
     """Bounded: a result may be large, and most of it is not about places."""
 
-    found: Shapes = field(default_factory=Shapes)
+    shapes: Shapes = field(default_factory=Shapes)
     values: int = 0
     points: int = 0
 
     def look(self, value: Any, path: str, name: str, depth: int) -> None:
         self.values += 1
-        if self.values > MAX_VALUES or depth > MAX_DEPTH or self.found.is_cut:
+        if self.values > MAX_VALUES or depth > MAX_DEPTH or self.shapes.is_cut:
             return
         if isinstance(value, Mapping):
             self._look_into(value, path, depth)
         elif (box := _box(value)) and _BOX_NAME.search(name):
             self._add_box(path, box)
         elif isinstance(value, list | tuple) and not _is_numbers(value):
-            for place, one in enumerate(value):
-                self.look(one, f"{path}[{place}]", name, depth + 1)
+            for place, member in enumerate(value):
+                self.look(member, f"{path}[{place}]", name, depth + 1)
 
     def _look_into(self, value: Mapping[str, Any], path: str, depth: int) -> None:
         if self._add_geojson(value, path, ""):
@@ -112,8 +112,8 @@ class _Search:
             return
         if point := _point_of_keys(value):
             self._add(path, "point", [[point]], is_area=False, is_points=True)
-        for name, one in value.items():
-            self.look(one, f"{path}.{name}" if path else str(name), str(name), depth + 1)
+        for name, member in value.items():
+            self.look(member, f"{path}.{name}" if path else str(name), str(name), depth + 1)
 
     def _add_geojson(self, value: Mapping[str, Any], path: str, label: str, depth: int = 0) -> bool:
         """Whether it is some, drawn or not."""
@@ -125,9 +125,9 @@ class _Search:
             return True
         members = {"FeatureCollection": "features", "GeometryCollection": "geometries"}.get(kind, "")
         if isinstance(value.get(members), list):
-            for place, one in enumerate(value[members]):
-                if isinstance(one, Mapping) and not self.found.is_cut:
-                    self._add_geojson(one, f"{path}.{members}[{place}]".lstrip("."), label, depth + 1)
+            for place, member in enumerate(value[members]):
+                if isinstance(member, Mapping) and not self.shapes.is_cut:
+                    self._add_geojson(member, f"{path}.{members}[{place}]".lstrip("."), label, depth + 1)
             return True
         if kind not in _GEOMETRIES or not isinstance(value.get("coordinates"), list):
             return False
@@ -138,7 +138,7 @@ class _Search:
         depth, is_area = _GEOMETRIES[kind]
         is_points = kind in ("Point", "MultiPoint")
         coordinates = [coordinates] if kind == "Point" else coordinates
-        lines = [line for found in _lines(coordinates, depth) if (line := _line(found))]
+        lines = [line for points in _lines(coordinates, depth) if (line := _line(points))]
         if is_points:
             lines = [[point] for line in lines for point in line]
         self._add(path, kind, lines, label=label, is_area=is_area, is_points=is_points)
@@ -148,17 +148,17 @@ class _Search:
         east = east + 360 if east < west else east
         self._add(path, "box", [[(west, south), (east, south), (east, north), (west, north), (west, south)]])
 
-    def _add(self, path: str, kind: str, lines: list[Line], **told: Any) -> None:
+    def _add(self, path: str, kind: str, lines: list[Line], **details: Any) -> None:
         size = sum(map(len, lines))
         if not size:
             return
-        if len(self.found) >= MAX_SHAPES or self.points + size > MAX_POINTS:
-            self.found.is_cut = True
+        if len(self.shapes) >= MAX_SHAPES or self.points + size > MAX_POINTS:
+            self.shapes.is_cut = True
             return
         self.points += size
         west, east = _around([(min(x for x, _ in line), max(x for x, _ in line)) for line in lines])
         heights = [y for line in lines for _, y in line]
-        self.found.append(Shape(path or "value", kind, lines, west, min(heights), east, max(heights), **told))
+        self.shapes.append(Shape(path or "value", kind, lines, west, min(heights), east, max(heights), **details))
 
 
 def _lines(coordinates: Any, depth: int) -> Iterator[Any]:
@@ -171,18 +171,18 @@ def _lines(coordinates: Any, depth: int) -> Iterator[Any]:
         yield from _lines(inner, depth - 1)
 
 
-def _line(found: list[Any]) -> Line:
-    """Of a long one only every so manieth point, and the last. Empty when something in it is not a place."""
-    step = math.ceil(len(found) / MAX_POINTS_OF_LINE)
-    kept = found[::step] if step < 2 else [*found[::step], found[-1]]
-    line = [_point(one) for one in kept]
+def _line(points: list[Any]) -> Line:
+    """Long lines are thinned out, but keep their last point. Empty if a point is invalid."""
+    step = math.ceil(len(points) / MAX_POINTS_OF_LINE)
+    kept = points[::step] if step < 2 else [*points[::step], points[-1]]
+    line = [_point(point) for point in kept]
     return [point for point in line if point] if all(line) else []
 
 
-def _point(found: Any) -> Point | None:
-    if not isinstance(found, list | tuple) or not 2 <= len(found) <= 4 or not _is_numbers(found):
+def _point(value: Any) -> Point | None:
+    if not isinstance(value, list | tuple) or not 2 <= len(value) <= 4 or not _is_numbers(value):
         return None
-    longitude, latitude = found[:2]
+    longitude, latitude = value[:2]
     if not (-180 <= longitude <= 360 and -90 <= latitude <= 90):
         return None
     return round(longitude, DECIMALS), round(latitude, DECIMALS)
@@ -219,7 +219,7 @@ def _point_of_keys(value: Mapping[str, Any]) -> Point | None:
 
 def _plain_keys(value: Mapping[str, Any]) -> dict[str, Any]:
     """Wide mappings are none of these."""
-    return {str(key).lower().replace("_", ""): one for key, one in value.items()} if len(value) <= 50 else {}
+    return {str(key).lower().replace("_", ""): member for key, member in value.items()} if len(value) <= 50 else {}
 
 
 def _around(intervals: Iterable[tuple[float, float]]) -> tuple[float, float]:
@@ -240,7 +240,7 @@ def _turned(longitude: float) -> float:
 
 
 def _span(start: float, end: float, plus: str, minus: str) -> str:
-    first, last = (f"{abs(one):.5g}° {plus if one >= 0 else minus}" for one in (start, end))
+    first, last = (f"{abs(degree):.5g}° {plus if degree >= 0 else minus}" for degree in (start, end))
     return first if first == last else f"{first} to {last}"
 
 
@@ -252,7 +252,7 @@ def _label(feature: Mapping[str, Any]) -> str:
 
 def _is_numbers(value: Sequence[Any]) -> bool:
     return bool(value) and all(
-        isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in value
+        isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) for number in value
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a person can go, by what their role may see."""
+"""The pages in the sidebar, by role."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ OWN: Final = READERS | {Role.PARTNER}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`keys` are typed one after the other to go there."""
+    """`keys` are the keyboard shortcut, pressed one after the other."""
 
     name: str
     path: str
@@ -44,5 +44,7 @@ def places_for(role: Role) -> list[Place]:
 
 def current_place(path: str) -> Place | None:
     """The one of the path, or the one it belongs to."""
-    fitting = [one for one in PLACES if path == one.path or (one.path != "/ui/" and path.startswith(one.path + "/"))]
-    return max(fitting, key=lambda one: len(one.path), default=None)
+    matches = [
+        place for place in PLACES if path == place.path or (place.path != "/ui/" and path.startswith(place.path + "/"))
+    ]
+    return max(matches, key=lambda place: len(place.path), default=None)

@@ -1,4 +1,4 @@
-"""One node of a job: every attempt at it, what it was given and gave, and its log while it is written."""
+"""The page of a node: attempts, parameters, output and the live log."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -137,7 +137,7 @@ async def show_node(job: ShownJob, node_id: str, page: Shown, conn: Conn) -> Res
             "params": params,
             "output": output,
             "shapes": shapes_of({"params": params.value, "output": output.value}),
-            "checkpoints": [_checkpoint(one) for one in checkpoints],
+            "checkpoints": [_checkpoint(row) for row in checkpoints],
         },
     )
 
@@ -147,8 +147,8 @@ def node_head(row: Row, definition: Definition, counts: Sequence[Row] = ()) -> N
     type, handler = kind_of({**row, "is_added": bool(added), **_own(added)}, definition)
     node = added or definition.get(row["parent_node_id"] or row["node_id"], {})
     task = added or node.get("task") or node  # The `task` of one that was added is its number.
-    children = children_of_rows([{**one, "may_fail": bool(node.get("allow_failure"))} for one in counts])
-    ended = [one for one in (row["completed_at"], children.last_ended_at) if one is not None]
+    children = children_of_rows([{**count, "may_fail": bool(node.get("allow_failure"))} for count in counts])
+    ended = [at for at in (row["completed_at"], children.last_ended_at) if at is not None]
     return NodeHead(
         node_id=row["node_id"],
         status=row["status"],
@@ -182,7 +182,7 @@ def _queued(row: Row) -> float | None:
 
 
 async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -> list[Attempt]:
-    """What was reported of each, and of the newest what its node says: it may not have been reported on yet."""
+    """From the reports, and for the newest from its node: the report may be missing still."""
     results = {row["task_id"]: row for row in await attempts_of_node(conn, job["job_id"], node["node_id"])}
     times = {}
     if node["retry_count"]:
@@ -192,7 +192,7 @@ async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -
         times[node["task_id"]] = {name: own[name] for name in ("dispatched_at", "started_at", "ended_at")}
     running = await attempt_store.worker_of(conn, node["task_id"]) if node["task_id"] else None
     ids = sorted({*results, *times}, key=attempt_number)
-    sizes = await asyncio.gather(*(_size(services, one) for one in ids))
+    sizes = await asyncio.gather(*(_size(services, task_id) for task_id in ids))
     return [
         _attempt(task_id, results.get(task_id), times.get(task_id), node, size, running)
         for task_id, size in zip(ids, sizes, strict=True)
@@ -202,27 +202,27 @@ async def _attempts(conn: Connection, services: Services, job: Row, node: Row) -
 def _attempt(
     task_id: str, result: Row | None, times: Row | None, node: Row, log_bytes: int | None, worker: str | None
 ) -> Attempt:
-    told = redact(dict(result)) if result else {}
+    report = redact(dict(result)) if result else {}
     is_newest = task_id == node["task_id"]
     started = times["started_at"] if times else None
     ended = times["ended_at"] if times else None
     ran = seconds_between(started, ended) if started and (ended or is_newest) else None
-    if (measured := told.get("execution_duration_ms")) is not None:  # The timeline says when batches were written.
+    if (measured := report.get("execution_duration_ms")) is not None:  # The timeline says when batches were written.
         ran = measured / 1000
-        started = told["reported_at"] - timedelta(milliseconds=measured)
+        started = report["reported_at"] - timedelta(milliseconds=measured)
     return Attempt(
         number=attempt_number(task_id),
-        status=node["status"] if is_newest else told.get("status") or "failed",
-        worker_id=told.get("worker_id") or (worker if is_newest else None),
+        status=node["status"] if is_newest else report.get("status") or "failed",
+        worker_id=report.get("worker_id") or (worker if is_newest else None),
         started_at=started,
         queued=seconds_between(times["dispatched_at"], started or ended) if times else None,
         ran=ran,
-        memory_bytes=told.get("peak_memory_bytes"),
-        cpu_seconds=told.get("cpu_seconds"),
-        error_type=told.get("error_type"),
-        error=told.get("error_message") or (redact(node["error_message"]) if is_newest else None),
-        progress_percent=told.get("progress_percent"),
-        progress_message=told.get("progress_message"),
+        memory_bytes=report.get("peak_memory_bytes"),
+        cpu_seconds=report.get("cpu_seconds"),
+        error_type=report.get("error_type"),
+        error=report.get("error_message") or (redact(node["error_message"]) if is_newest else None),
+        progress_percent=report.get("progress_percent"),
+        progress_message=report.get("progress_message"),
         log_bytes=log_bytes,
     )
 
@@ -235,12 +235,12 @@ async def _size(services: Services, task_id: str) -> int | None:
 
 
 def _log(job: Row, node: NodeHead, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """What the script that shows logs has to know; it is refreshed with the page."""
+    """For the script that shows the log; refreshed with the page."""
     return {
         "url": f"/api/v1/jobs/{job['job_id']}/nodes/{node.node_id}/logs",
         "attempts": [
-            {"number": one.number, "status": one.status, "is_over": one.is_over, "bytes": one.log_bytes}
-            for one in attempts
+            {"number": row.number, "status": row.status, "is_over": row.is_over, "bytes": row.log_bytes}
+            for row in attempts
         ],
     }
 

@@ -1,4 +1,4 @@
-"""Nodes of all jobs: what failed, what waits, what runs, wherever it is."""
+"""The nodes of all jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,16 +69,16 @@ def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeL
 
 @router.get("/nodes", dependencies=[READERS])
 async def show_nodes(
-    page: Shown, conn: Conn, asked: FromAddress, offset: Annotated[int, Query(ge=0, le=100_000)] = 0
+    page: Shown, conn: Conn, query: FromAddress, offset: Annotated[int, Query(ge=0, le=100_000)] = 0
 ) -> HTMLResponse:
-    statuses = asked.statuses(list(STATUSES))
-    wanted = NodeSearch(
+    statuses = query.statuses(list(STATUSES))
+    filter = NodeSearch(
         statuses=statuses,
-        workflow_id=asked.workflow or None,
-        since=asked.created_since,
-        text=asked.text or None,
+        workflow_id=query.workflow or None,
+        since=query.created_since,
+        text=query.text or None,
     )
-    rows = await search_nodes(conn, wanted, limit=PAGE_SIZE + 1, offset=offset)
+    rows = await search_nodes(conn, filter, limit=PAGE_SIZE + 1, offset=offset)
     known = await page.services.node_counts.of(conn, jobs_of(rows))
     return page.render(
         "nodes.html",
@@ -90,12 +90,12 @@ async def show_nodes(
             "has_more": len(rows) > PAGE_SIZE,
             "offset": offset,
             "page_size": PAGE_SIZE,
-            "asked": asked,
+            "query": query,
             "statuses": statuses,
             "periods": {"Jobs created": PERIOD_NAMES},
             "all_statuses": list(STATUSES),
             "workflow_ids": workflow_ids(page),
             "most_jobs": NEWEST_JOBS,
-            "is_filtered": bool(statuses or asked.workflow or asked.text or asked.period),
+            "is_filtered": bool(statuses or query.workflow or query.text or query.period),
         },
     )

@@ -1,4 +1,4 @@
-"""What every page is made with: the templates, and who looks at it."""
+"""What every page needs: the templates, and the caller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ from dagmaster.web.ui.filters import FILTERS, share
 from dagmaster.web.ui.navigation import current_place, places_for
 from dagmaster.web.ui.static_files import static
 
-STEERING: Final = frozenset({Role.ADMIN, Role.OPERATOR})
+OPERATING: Final = frozenset({Role.ADMIN, Role.OPERATOR})
 SUBMITTING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
 
 
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("dagmaster.web", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(FILTERS)
-    made.globals.update(share=share, static=static, version=version("dagmaster"))
-    return made
+    environment.filters.update(FILTERS)
+    environment.globals.update(share=share, static=static, version=version("dagmaster"))
+    return environment
 
 
 TEMPLATES: Final = _environment()
@@ -41,7 +41,7 @@ TEMPLATES: Final = _environment()
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One answer to a browser. What templates may ask of it is here. `beat`: what it shows is as new as that."""
+    """One answer to a browser, as templates see it. `beat` says how recent its data is."""
 
     request: Request
     services: Services
@@ -49,8 +49,8 @@ class Page:
     beat: int = 0
 
     @property
-    def may_steer(self) -> bool:
-        return self.caller.role in STEERING
+    def may_operate(self) -> bool:
+        return self.caller.role in OPERATING
 
     @property
     def may_submit(self) -> bool:
@@ -61,8 +61,8 @@ class Page:
         return bool(self.caller.csrf)
 
     def with_query(self, **changed: Any) -> str:
-        """The address of this page with some of its filters changed; None takes one away."""
-        query = [one for one in self.request.query_params.multi_items() if one[0] not in changed]
+        """The address of this page with changed filters; None removes one."""
+        query = [pair for pair in self.request.query_params.multi_items() if pair[0] not in changed]
         kept = [(name, value) for name, value in (*query, *changed.items()) if value not in (None, "")]
         return f"{self.request.url.path}?{urlencode(kept)}" if kept else self.request.url.path
 

@@ -1,4 +1,4 @@
-"""What can be gone to by typing: workflows and jobs."""
+"""The command palette: workflows and jobs that match a text."""
 
 from typing import Annotated, Any
 
@@ -19,10 +19,10 @@ async def look_up(page: Shown, conn: Conn, text: Annotated[str, Query(max_length
     text = text.strip()
     own = page.caller.name if page.caller.is_partner else None
     jobs = await list_jobs(conn, JobFilter(text=text or None, submitted_by=own), limit=MOST)
-    fitting = [one for one in sorted(page.services.catalog.workflows) if text.lower() in one.lower()]
-    workflows = [] if page.caller.is_partner else fitting[:MOST]
+    matches = [name for name in sorted(page.services.catalog.workflows) if text.lower() in name.lower()]
+    workflows = [] if page.caller.is_partner else matches[:MOST]
     return [
-        *({"label": one, "path": f"/ui/workflows/{one}", "hint": "workflow"} for one in workflows),
+        *({"label": name, "path": f"/ui/workflows/{name}", "hint": "workflow"} for name in workflows),
         *(
             {
                 "label": f"{row['workflow_id']} · {row['job_id']}",

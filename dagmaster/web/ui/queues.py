@@ -1,4 +1,4 @@
-"""Queues: what waits, who takes it, and what nobody can run."""
+"""Queues: waiting tasks, their workers, and tasks that no worker can run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -33,17 +33,13 @@ class QueueLine:
     workflows: tuple[str, ...]
 
     @property
-    def is_lonely(self) -> bool:
-        return not self.workers
-
-    @property
     def most(self) -> int:
         return max(self.waiting + self.held + self.running, self.slots, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Homeless:
-    """Tasks that wait, and no worker has both their queue and their handler."""
+class UnclaimableTasks:
+    """Waiting tasks for which no worker has both the queue and the handler."""
 
     queue: str
     handler: str
@@ -57,21 +53,21 @@ async def show_queues(page: Shown, conn: Conn) -> HTMLResponse:
     settings = page.services.settings
     rows = await list_queues(conn, lost_after_seconds=settings.worker_lost_after_seconds)
     fleet = await page.services.fleet(conn)
-    taking = [one for one in fleet.workers if one["wanted"] == "run"]
-    queues = queue_lines(rows, taking, used_queues(page))
+    active = [worker for worker in fleet.workers if worker["wanted"] == "run"]
+    queues = queue_lines(rows, active, used_queues(page))
     running = await list_orchestrators(conn, threshold_seconds=settings.orphan_threshold_seconds)
     own = page.services.own_stats()
-    stats = [own.get(one["orchestrator_id"]) or one["stats"] for one in running]
+    stats = [own.get(row["orchestrator_id"]) or row["stats"] for row in running]
     return page.render(
         "queues.html",
         {
             "queues": queues,
-            "homeless": find_homeless(await waiting_handlers(conn), KnownFleet(fleet.is_orchestrated, taking)),
-            "waiting": sum(one.waiting for one in queues),
-            "held": sum(one.held for one in queues),
-            "running": sum(one.running for one in queues),
-            "slots": sum(one["concurrency"] for one in taking),
-            "throughput": round(sum(one.get("throughput_per_second", 0) for one in stats), 2),
+            "unclaimable": find_unclaimable(await waiting_handlers(conn), KnownFleet(fleet.is_orchestrated, active)),
+            "waiting": sum(queue.waiting for queue in queues),
+            "held": sum(queue.held for queue in queues),
+            "running": sum(queue.running for queue in queues),
+            "slots": sum(worker["concurrency"] for worker in active),
+            "throughput": round(sum(values.get("throughput_per_second", 0) for values in stats), 2),
             "is_orchestrated": fleet.is_orchestrated,
         },
     )
@@ -96,7 +92,7 @@ def queue_lines(
     lines = []
     for name in sorted(known.keys() | used.keys()):
         row = known.get(name, empty)
-        takers = [one for one in all_workers if name in one["queues"]]
+        takers = [worker for worker in all_workers if name in worker["queues"]]
         waited = row["oldest_wait_seconds"]
         lines.append(
             QueueLine(
@@ -104,24 +100,24 @@ def queue_lines(
                 waiting=row["depth"],
                 held=row["held"],
                 running=row["running"],
-                slots=sum(one["concurrency"] for one in takers),
+                slots=sum(worker["concurrency"] for worker in takers),
                 # To the second: a page that is asked for again must not differ for nothing.
                 oldest_at=None if waited is None else (now - timedelta(seconds=waited)).replace(microsecond=0),
-                workers=tuple(one["worker_id"] for one in takers),
+                workers=tuple(worker["worker_id"] for worker in takers),
                 workflows=tuple(used.get(name, ())),
             )
         )
     return lines
 
 
-def find_homeless(rows: Iterable[Mapping[str, Any]], fleet: KnownFleet) -> list[Homeless]:
+def find_unclaimable(rows: Iterable[Mapping[str, Any]], fleet: KnownFleet) -> list[UnclaimableTasks]:
     return [
-        Homeless(
+        UnclaimableTasks(
             queue=row["queue"],
             handler=row["handler"],
             waiting=row["waiting"],
             oldest_at=row["oldest"],
-            has_workers=any(row["queue"] in one["queues"] for one in fleet.workers),
+            has_workers=any(row["queue"] in worker["queues"] for worker in fleet.workers),
         )
         for row in rows
         if not fleet.takes(row["queue"], row["handler"])

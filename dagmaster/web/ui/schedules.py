@@ -1,4 +1,4 @@
-"""Schedules: when they start a job next, what became of the last, and how they are steered."""
+"""Schedules: next runs, last run, and their controls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 
 SHOWN_TIMES: Final = 3
 CATCHUP: Final = {
-    "none": "missed times are left out",
-    "last": "the last missed time is made up for",
-    "all": "all missed times are made up for",
+    "none": "missed runs are skipped",
+    "last": "catches up on the last missed run",
+    "all": "catches up on all missed runs",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Times for which no job was started; `error` says why, unless nobody was there."""
+    """Times for which no job was started; without an `error` no orchestrator was running."""
 
     at: datetime
     count: int
@@ -64,11 +64,11 @@ class ScheduleLine:
 async def show_schedules(page: Shown, conn: Conn, text: str = "", state: str = "") -> HTMLResponse:
     missed = await missed_schedules(conn)
     lines = [schedule_line(row, missed.get(row["schedule_id"])) for row in await list_schedules(conn)]
-    wanted = text.strip().lower()
+    needle = text.strip().lower()
     shown = [
-        one
-        for one in lines
-        if wanted in one.schedule_id.lower() and state in ("", "paused" if one.is_paused else "active")
+        line
+        for line in lines
+        if needle in line.schedule_id.lower() and state in ("", "paused" if line.is_paused else "active")
     ]
     return page.render(
         "schedules.html",
@@ -78,7 +78,7 @@ async def show_schedules(page: Shown, conn: Conn, text: str = "", state: str = "
             "text": text,
             "state": state,
             "states": ("active", "paused"),
-            "is_filtered": bool(wanted or state),
+            "is_filtered": bool(needle or state),
         },
     )
 

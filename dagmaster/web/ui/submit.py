@@ -31,8 +31,8 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """What is wrong with a file; with an error it is not loaded."""
+class FileProblem:
+    """An error because of which a file is not loaded."""
 
     file: str
     message: str
@@ -42,7 +42,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be said beside the inputs."""
+    """Options of the job besides its inputs."""
 
     priority: int = 0
     correlation_id: str = ""
@@ -63,12 +63,12 @@ async def show_submit(
 ) -> HTMLResponse:
     job = await _job(conn, page.caller, source) if source else None
     await page.services.learn(conn)
-    wanted = workflow.strip() or (job["workflow_id"] if job else "")
-    chosen = page.services.catalog.workflows.get(wanted)
+    workflow_id = workflow.strip() or (job["workflow_id"] if job else "")
+    chosen = page.services.catalog.workflows.get(workflow_id)
     values = {
         "choices": choices(page.services),
-        "troubles": troubles(page.services),
-        "wanted": wanted,
+        "broken": file_problems(page.services),
+        "workflow_id": workflow_id,
         "workflow": chosen,
         "job": job,
         "warnings": await page.services.warnings_for(conn, chosen) if chosen else [],
@@ -76,7 +76,7 @@ async def show_submit(
         "options": _options(job),
         "server": server_of(page),
     }
-    return page.render("submit.html", values, status=200 if chosen or not wanted else 404)
+    return page.render("submit.html", values, status=200 if chosen or not workflow_id else 404)
 
 
 async def _job(conn: Conn, caller: Caller, job_id: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _form(services: Services, workflow: Workflow | None, job: Mapping[str, Any] 
 
 
 def _options(job: Mapping[str, Any] | None) -> Options:
-    """Of the same job again: not its idempotency key, which would give the first job back."""
+    """Without the idempotency key, which would return the first job."""
     if job is None:
         return Options()
     metadata = {name: value for name, value in job["metadata"].items() if name != "removal"}
@@ -107,14 +107,14 @@ def _options(job: Mapping[str, Any] | None) -> Options:
 
 def choices(services: Services) -> list[Choice]:
     return [
-        Choice(one.workflow_id, one.name, one.description, one.version, one.is_active, len(one.inputs))
-        for _, one in sorted(services.catalog.workflows.items())
+        Choice(flow.workflow_id, flow.name, flow.description, flow.version, flow.is_active, len(flow.inputs))
+        for _, flow in sorted(services.catalog.workflows.items())
     ]
 
 
-def troubles(services: Services) -> list[Trouble]:
+def file_problems(services: Services) -> list[FileProblem]:
     return [
-        Trouble(Path(file).name, problem.message, problem.severity, problem.line)
+        FileProblem(Path(file).name, problem.message, problem.severity, problem.line)
         for file, problems in services.catalog.problems.items()
         for problem in problems
         if problem.is_error

@@ -1,4 +1,4 @@
-"""Tasks: what waits and runs now, and how long those took that have ended."""
+"""Tasks: waiting and running ones, and the durations of those that ended."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from dagmaster.store.attempts import NEWEST_RESULTS, list_results, list_tasks
 from dagmaster.store.workers import list_workers
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
-from dagmaster.web.ui.histogram import Histogram, draw_histogram
+from dagmaster.web.ui.charts import Chart
+from dagmaster.web.ui.histogram import draw_histogram
 from dagmaster.web.ui.list_filters import PERIOD_NAMES, PERIODS
 from dagmaster.web.ui.pages import Page, Shown
 
@@ -28,7 +29,7 @@ DEFAULT_PERIOD: Final = "24h"
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """An attempt that has not ended. `since` is when it began to wait, or when a worker took it."""
+    """An attempt that has not ended. `since` is when it was queued, or when a worker took it."""
 
     task_id: str
     job_id: str
@@ -138,7 +139,7 @@ def _seconds(row: Mapping[str, Any]) -> float | None:
     return None if row["seconds"] is None else float(row["seconds"])
 
 
-def _histogram(rows: Sequence[Mapping[str, Any]]) -> Histogram | None:
+def _histogram(rows: Sequence[Mapping[str, Any]]) -> Chart | None:
     timed = [(row["status"], seconds) for row in rows if (seconds := _seconds(row)) is not None]
     return draw_histogram(
         [seconds for status, seconds in timed if status != "failed"],
@@ -147,11 +148,14 @@ def _histogram(rows: Sequence[Mapping[str, Any]]) -> Histogram | None:
 
 
 async def _choices(page: Page, conn: Conn, chosen: Mapping[str, str]) -> dict[str, list[str]]:
-    """What the filters offer: all that is known of, and what is chosen although it is not."""
+    """The options of the filters, including a chosen one that is otherwise unknown."""
     workers = await list_workers(conn, limit=SHOWN_WORKERS)
     known: dict[str, set[str]] = {
-        "queue": {queue for one in workers for queue in one["queues"]},
-        "handler": {*page.services.registry.names(), *(name for one in workers for name in one["handlers"] or ())},
-        "worker": {one["worker_id"] for one in workers},
+        "queue": {queue for worker in workers for queue in worker["queues"]},
+        "handler": {
+            *page.services.registry.names(),
+            *(name for worker in workers for name in worker["handlers"] or ()),
+        },
+        "worker": {worker["worker_id"] for worker in workers},
     }
     return {f"all_{name}s": sorted(values | ({chosen[name]} - {""})) for name, values in known.items()}

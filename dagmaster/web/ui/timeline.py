@@ -1,4 +1,4 @@
-"""What happened to a job, told in words: on a page of its own and on the job's."""
+"""The events of a job in words, on a page of their own and as a tab of the job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,47 +27,47 @@ NEWEST, OLDEST = "newest", "oldest"
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`next_cursor` leads to the page behind this one, in whichever order it is."""
+    """`next_cursor` leads to the next page in the chosen order."""
 
     entries: Sequence[TimelineEntry]
-    wanted: EventFilter
+    filter: EventFilter
     next_cursor: str | None
 
     @property
     def order(self) -> str:
-        return NEWEST if self.wanted.is_newest_first else OLDEST
+        return NEWEST if self.filter.is_newest_first else OLDEST
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.wanted.event_type or self.wanted.node_id)
+        return bool(self.filter.event_type or self.filter.node_id)
 
 
-async def wanted_events(
+async def event_filter(
     type: Annotated[str, Query()] = "",
     node: Annotated[str, Query(max_length=200)] = "",
     order: Annotated[str, Query()] = NEWEST,
     cursor: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
 ) -> EventFilter:
-    """As it is in the address."""
+    """From the query of the address."""
     event_type = type if type in TYPES else None
     return EventFilter(event_type, node.strip() or None, is_newest_first=order != OLDEST, cursor=cursor)
 
 
-SelectedEvents = Annotated[EventFilter, Depends(wanted_events)]
+SelectedEvents = Annotated[EventFilter, Depends(event_filter)]
 
 
-async def timeline_page(conn: Connection, job: Mapping[str, Any], wanted: EventFilter) -> Timeline:
-    rows = await find_events(conn, job, wanted, limit=PAGE_SIZE + 1)
+async def timeline_page(conn: Connection, job: Mapping[str, Any], filter: EventFilter) -> Timeline:
+    rows = await find_events(conn, job, filter, limit=PAGE_SIZE + 1)
     entries = [entry_of(row) for row in rows[:PAGE_SIZE]]
-    return Timeline(entries, wanted, str(entries[-1].event_id) if len(rows) > PAGE_SIZE else None)
+    return Timeline(entries, filter, str(entries[-1].event_id) if len(rows) > PAGE_SIZE else None)
 
 
 @router.get("/jobs/{job_id}/timeline", dependencies=[READERS_OF_OWN])
-async def show_timeline(job: ShownJob, page: Shown, conn: Conn, wanted: SelectedEvents) -> Response:
+async def show_timeline(job: ShownJob, page: Shown, conn: Conn, filter: SelectedEvents) -> Response:
     mark = await mark_of(conn, job)
     if (answer := unchanged(page, mark)) is not None:
         return answer
-    timeline = await timeline_page(conn, job, wanted)
+    timeline = await timeline_page(conn, job, filter)
     return page.render(
         "timeline.html",
         {

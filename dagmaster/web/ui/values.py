@@ -28,7 +28,7 @@ class Value:
 def shown(value: Any) -> Value:
     # Pretty printing takes a level of the stack for each of the value: what is too deep is not written at all.
     if is_deeper(value, MAX_DEPTH):
-        return Value(None, f"nested more than {MAX_DEPTH} deep; the API shows it", is_tree=False, is_cut=True)
+        return Value(None, f"nested deeper than {MAX_DEPTH} levels; the API returns it", is_tree=False, is_cut=True)
     visible = redact(value)
     text = pretty(visible)
     is_large = len(text) > MAX_TREE
@@ -39,4 +39,4 @@ def is_deeper(value: Any, depth: int) -> bool:
     if not isinstance(value, Mapping | list | tuple):
         return False
     inner = value.values() if isinstance(value, Mapping) else value
-    return depth == 0 or any(is_deeper(one, depth - 1) for one in inner)
+    return depth == 0 or any(is_deeper(member, depth - 1) for member in inner)

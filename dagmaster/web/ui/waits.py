@@ -1,4 +1,4 @@
-"""Why a job stands still, and what people can do about it: decide, or send a signal."""
+"""What a job waits for, and what people can do about it: decide, or send a signal."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from dagmaster.web.ui.pages import Page
 Row = Mapping[str, Any]
 
 MOVING: Final = frozenset({Kind.RUNNING, Kind.EXPANDING, Kind.ABOUT_TO_RUN, Kind.GIVING_RESULT, Kind.ENDED})
-# To explain a node all nodes of its job are looked at; where there are more, the page does not wait for that.
+# Explaining a node reads all nodes of its job; the page of a larger job does not wait for it.
 QUICKLY_EXPLAINED: Final = 300
 HELP_NEEDED: Final = frozenset({Kind.NO_OWNER, Kind.PAUSED, Kind.WAITING_FOR_APPROVAL, Kind.WAITING_FOR_SIGNAL})
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """`tone` is a status whose colours fit: `running` for what goes on, `paused` for what needs somebody."""
+    """`tone` is a status whose colours fit: `running` for progress, `paused` where a person is needed."""
 
     sentence: str
     tone: str
@@ -69,25 +69,27 @@ async def why_job(conn: Connection, page: Page, job_id: int) -> Why | None:
 async def why_node(conn: Connection, page: Page, job_id: int, node_id: str) -> Why | None:
     threshold = page.services.settings.orphan_threshold_seconds
     try:
-        found = await explain_node(conn, job_id, node_id, threshold_seconds=threshold, pinned=page.services.pinned)
-        return why(found)
+        explanation = await explain_node(
+            conn, job_id, node_id, threshold_seconds=threshold, pinned=page.services.pinned
+        )
+        return why(explanation)
     except NotFound:
         return None
 
 
-def why(found: Explanation) -> Why:
-    tone = "paused" if found.kind in HELP_NEEDED else "running" if found.kind in MOVING else "waiting"
+def why(explanation: Explanation) -> Why:
+    tone = "paused" if explanation.kind in HELP_NEEDED else "running" if explanation.kind in MOVING else "waiting"
     icon = {"paused": "alert-circle", "running": "activity", "waiting": "clock"}[tone]
-    also = [one.get("sentence") or f"{one['text']}." for one in found.data.get("also", ())]
-    return Why(redact_text(found.sentence), tone, icon, tuple(redact_text(one) for one in also[:5]))
+    also = [fact.get("sentence") or f"{fact['text']}." for fact in explanation.data.get("also", ())]
+    return Why(redact_text(explanation.sentence), tone, icon, tuple(redact_text(sentence) for sentence in also[:5]))
 
 
 async def waiting_for(
     conn: Connection, page: Page, job_id: int, nodes: Mapping[str, Row], only: str | None = None
 ) -> Waiting:
     """Of the nodes of the definition, or of one of them."""
-    asked = [name for name, node in nodes.items() if only in (None, name) and _asks(node)]
-    rows = await waiting_nodes(conn, job_id, asked)
+    names = [name for name, node in nodes.items() if only in (None, name) and _asks(node)]
+    rows = await waiting_nodes(conn, job_id, names)
     return Waiting(
         tuple(_approval(row, page) for row in rows if nodes[row["node_id"]]["type"] == "approval"),
         tuple(_signal(row, nodes) for row in rows if nodes[row["node_id"]]["type"] == "wait"),
@@ -99,14 +101,14 @@ def _asks(node: Row) -> bool:
 
 
 def _approval(row: Row, page: Page) -> Approval:
-    asked = row["input_params"] or {}
-    approvers = tuple(asked.get("approvers") or ())
-    message = redact(str(asked.get("message") or ""))
+    params = row["input_params"] or {}
+    approvers = tuple(params.get("approvers") or ())
+    message = redact(str(params.get("message") or ""))
     return Approval(row["node_id"], message, approvers, row["started_at"], may_decide(page, approvers))
 
 
 def may_decide(page: Page, approvers: Collection[str]) -> bool:
-    return page.may_steer and (not approvers or page.caller.name in approvers)
+    return page.may_operate and (not approvers or page.caller.name in approvers)
 
 
 def _signal(row: Row, nodes: Mapping[str, Row]) -> AwaitedSignal:

@@ -1,4 +1,4 @@
-"""Why a large job, or a node of it, stands still: worked out after the page is there."""
+"""What a large job, or a node of it, waits for: loaded after the page."""
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/ui/jobs/{job_id}", include_in_schema=False)
 
 @router.get("/why", dependencies=[READERS_OF_OWN])
 async def show_why(job: ShownJob, page: Shown, conn: Conn) -> HTMLResponse:
-    """Of what has ended the page tells by itself."""
+    """Empty for an ended job, whose page shows the cause itself."""
     is_over = job["status"] in JOB_TERMINAL
     return page.render("why.html", {"why": None if is_over else await why_job(conn, page, job["job_id"])})
 

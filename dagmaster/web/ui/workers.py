@@ -1,4 +1,4 @@
-"""Workers and orchestrators: who is there, how busy they are, and what can be asked of them."""
+"""Workers and orchestrators: state, load and controls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ MAX_SQUARES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
-    """`stuck` slots hold tasks that were to end and did not."""
+    """`stuck` slots hold tasks that did not stop when they should have."""
 
     worker_id: str
     hostname: str
@@ -57,7 +57,7 @@ class WorkerLine:
 
 @dataclass(frozen=True, slots=True)
 class OrchestratorLine:
-    """`lag_ms` is how long a turn takes on average; `errors` are counted since it began."""
+    """`lag_ms` is the average duration of a cycle; `errors` are counted since the start."""
 
     orchestrator_id: str
     hostname: str
@@ -91,7 +91,9 @@ async def show_workers(
             "orchestrators": [
                 orchestrator_line(row, own.get(row["orchestrator_id"]) or row["stats"]) for row in beating
             ],
-            "is_silent": not any(one.status == "active" for one in workers) and not offset and chosen in ("", "active"),
+            "is_silent": not any(worker.status == "active" for worker in workers)
+            and not offset
+            and chosen in ("", "active"),
             "status_chosen": chosen,
             "statuses": STATUSES,
             "has_more": len(rows) > PAGE_SIZE,
@@ -118,7 +120,7 @@ def worker_line(row: WorkerRow, lost_after_seconds: float) -> WorkerLine:
         stuck=len(row["stuck_tasks"]),
         completed=row["tasks_completed"],
         failed=row["tasks_failed"],
-        # What a worker over HTTP says of itself may be anything.
+        # A worker over HTTP may report anything.
         memory_bytes=memory if isinstance(memory, int) else None,
         is_remote=row["key_id"] is not None,
         started_at=row["started_at"],
@@ -127,13 +129,13 @@ def worker_line(row: WorkerRow, lost_after_seconds: float) -> WorkerLine:
 
 
 def _status(row: WorkerRow, lost_after_seconds: float) -> tuple[str, str]:
-    """What it is, and the word for it."""
+    """The status, and the word shown for it."""
     if row["status"] != "active":
         return row["status"], row["status"]
     if row["heartbeat_age_seconds"] > lost_after_seconds:
         return "warning", "silent"
-    wanted = {"drain": "draining", "stop": "stopping"}.get(row["wanted"])
-    return ("draining", wanted) if wanted else ("active", "alive")
+    label = {"drain": "draining", "stop": "stopping"}.get(row["wanted"])
+    return ("draining", label) if label else ("active", "active")
 
 
 def orchestrator_line(row: Mapping[str, Any], stats: Mapping[str, Any]) -> OrchestratorLine:

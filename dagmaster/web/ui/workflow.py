@@ -1,4 +1,4 @@
-"""One workflow: what it is, how its runs went, and which of their nodes did not."""
+"""The page of a workflow: graph, runs, inputs, versions and definition."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ GRID_NODES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """`values` says which ones it takes, where not all of its type."""
+    """`values` says which values it accepts, where not all of its type."""
 
     name: str
     type: str
@@ -66,7 +66,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A node of a run; `tip` says all that the sign does not."""
+    """A node of a run; `tip` has the details."""
 
     status: str
     tip: str
@@ -128,17 +128,17 @@ async def show_workflow(workflow_id: str, page: Shown, conn: Conn) -> HTMLRespon
 
 @router.get("/workflow-graphs/{workflow_id:path}", dependencies=[READERS])
 async def get_graph(workflow_id: str, page: Shown, conn: Conn) -> dict[str, Any]:
-    """As the API tells it, also of what is in no file any more."""
+    """As the API returns it, but also for workflows that are in no file any more."""
     workflow = await _find(page, conn, workflow_id)
     return {
         "workflow_id": workflow_id,
-        "nodes": [one.model_dump(mode="json") for one in workflow_nodes(workflow)],
-        "edges": [one.model_dump(mode="json") for one in workflow_edges(workflow)],
+        "nodes": [node.model_dump(mode="json") for node in workflow_nodes(workflow)],
+        "edges": [edge.model_dump(mode="json") for edge in workflow_edges(workflow)],
     }
 
 
 async def _find(page: Page, conn: Conn, workflow_id: str) -> Workflow:
-    """The one that can be started, or else the last that was. Raises UnknownWorkflow."""
+    """The loaded workflow, or else the definition that ran last. Raises UnknownWorkflow."""
     catalog = page.services.catalog
     if workflow_id in catalog.workflows:
         return catalog.get(workflow_id)
@@ -149,7 +149,7 @@ async def _find(page: Page, conn: Conn, workflow_id: str) -> Workflow:
 
 
 def _current_hash(page: Page, workflow: Workflow) -> str | None:
-    """Of the definition with which a job would be started now; None when none would."""
+    """Of the definition that a new job would use; None if a job cannot be started."""
     if workflow.workflow_id not in page.services.catalog.workflows:
         return None
     try:
@@ -159,12 +159,13 @@ def _current_hash(page: Page, workflow: Workflow) -> str | None:
 
 
 def without_defaults(workflow: Workflow) -> dict[str, Any]:
-    """What need not be said is left out, but for the types of nodes and inputs, by which people read it."""
-    said = workflow.model_dump(mode="json", exclude_defaults=True)
+    """Leaves out defaults, except for the types of nodes and inputs, which make it readable."""
+    definition = workflow.model_dump(mode="json", exclude_defaults=True)
     for key, typed in (("inputs", workflow.inputs), ("nodes", workflow.nodes)):
         if typed:
-            said[key] = {name: {"type": str(typed[name].type), **one} for name, one in said[key].items()}
-    return said
+            members = definition[key].items()
+            definition[key] = {name: {"type": str(typed[name].type), **member} for name, member in members}
+    return definition
 
 
 async def _schedule(conn: Conn, workflow_id: str) -> ScheduleState | None:
@@ -187,7 +188,7 @@ def _inputs(workflow: Workflow) -> list[Input]:
 
 def _values(spec: InputSpec) -> str:
     if spec.enum:
-        return f"one of {', '.join(str(one) for one in spec.enum)}"
+        return f"one of {', '.join(map(str, spec.enum))}"
     if spec.minimum is not None and spec.maximum is not None:
         return f"{spec.minimum:g} to {spec.maximum:g}"
     if spec.minimum is not None:
@@ -217,7 +218,7 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
     once = await nodes_of_definitions(conn, {run["workflow_hash"] for run in runs})
     node_ids = [*workflow.nodes, *sorted(once - set(workflow.nodes))]
     shown = node_ids[:GRID_NODES]
-    found = await grid_nodes(conn, [run["job_id"] for run in runs], shown)
+    states = await grid_nodes(conn, [run["job_id"] for run in runs], shown)
     known = await page.services.node_counts.of(conn, runs)
     columns = list(reversed(runs))
     return Grid(
@@ -225,9 +226,11 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
         tuple(
             GridRow(
                 node_id,
-                workflow.nodes[node_id].type if node_id in workflow.nodes else "no longer there",
+                workflow.nodes[node_id].type if node_id in workflow.nodes else "no longer exists",
                 tuple(
-                    _cell(run, node_id, found.get((run["job_id"], node_id)), known[run["job_id"]].children.get(node_id))
+                    _cell(
+                        run, node_id, states.get((run["job_id"], node_id)), known[run["job_id"]].children.get(node_id)
+                    )
                     for run in columns
                 ),
             )
@@ -248,14 +251,14 @@ def _cell(run: Row, node_id: str, row: Row | None, children: Children | None) ->
     if row is None:
         return None
     outcome = outcome_of(row["status"], children or NO_CHILDREN, row["ended_by"])
-    said = [f"{node_id}: {outcome.replace('_', ' ')}"]
+    facts = [f"{node_id}: {outcome.replace('_', ' ')}"]
     if children is not None and children.failed:
-        said.append(f"{children.failed} of {children.total} failed")
+        facts.append(f"{children.failed} of {children.total} failed")
     if row["started_at"] is not None:
-        said.append(duration(seconds_between(row["started_at"], row["completed_at"])))
+        facts.append(duration(seconds_between(row["started_at"], row["completed_at"])))
     if row["retry_count"]:
-        said.append(f"attempt {row['retry_count'] + 1}")
+        facts.append(f"attempt {row['retry_count'] + 1}")
     if row["error_message"]:
-        said.append(first_line(redact_text(row["error_message"]), 160))
-    tip = f"{', '.join(said)} (job {run['job_id']})"
+        facts.append(first_line(redact_text(row["error_message"]), 160))
+    tip = f"{', '.join(facts)} (job {run['job_id']})"
     return Cell(outcome, tip, f"/ui/jobs/{run['job_id']}/nodes/{quote(node_id, safe='')}")

@@ -1,4 +1,4 @@
-"""The workflows: all that can be started and all that ever ran, how they do, and what is wrong with their files."""
+"""The list of workflows, loaded or known from their jobs, and problems of their files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class ScheduleState:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLine:
-    """`is_loaded` is false for what is known only from its jobs: it cannot be started here."""
+    """`is_loaded` is false for a workflow that is known only from its jobs and cannot be started here."""
 
     workflow_id: str
     name: str
@@ -77,15 +77,15 @@ class BrokenFile:
 async def show_workflows(page: Shown, conn: Conn, text: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
     catalog = page.services.catalog
     runs = await runs_by_workflow(conn, workflows=MOST, runs=RUNS)
-    pinned = await newest_versions(conn, [one for one in runs if one not in catalog.workflows])
+    pinned = await newest_versions(conn, [name for name in runs if name not in catalog.workflows])
     schedules = {row["schedule_id"]: schedule_state(row) for row in await list_schedules(conn)}
     waiting = await waiting_runs(conn, runs.values())
     lines = [*_loaded(catalog, runs, waiting, schedules), *_gone(runs, waiting, pinned, schedules)]
-    fitting = [line for line in lines if _fits(line, text.strip().lower())]
+    matches = [line for line in lines if _matches(line, text.strip().lower())]
     return page.render(
         "workflows.html",
         {
-            "workflows": sorted(fitting, key=lambda one: one.workflow_id),
+            "workflows": sorted(matches, key=lambda line: line.workflow_id),
             "text": text,
             "total": len(lines),
             "files": broken_files(catalog),
@@ -114,13 +114,13 @@ def last_run(runs: Sequence[Row], waiting: Mapping[int, Row]) -> LastRun | None:
 
 
 def broken_files(catalog: Catalog) -> list[BrokenFile]:
-    """Those that cannot be loaded first; where the files are is nobody's business."""
+    """Files that cannot be loaded first; their folder is not disclosed."""
     loaded = set(catalog.sources.values())
-    found = [
-        BrokenFile(Path(file).name, file in loaded, tuple(sorted(problems, key=lambda one: not one.is_error)))
+    files = [
+        BrokenFile(Path(file).name, file in loaded, tuple(sorted(problems, key=lambda problem: not problem.is_error)))
         for file, problems in catalog.problems.items()
     ]
-    return sorted(found, key=lambda one: (one.is_loaded, one.name))
+    return sorted(files, key=lambda file: (file.is_loaded, file.name))
 
 
 def _loaded(
@@ -151,7 +151,7 @@ def _gone(
     pinned: Mapping[str, Row],
     schedules: Mapping[str, ScheduleState],
 ) -> Iterable[WorkflowLine]:
-    """What ran and is in no file: it was removed, belongs to another server, or was made in Python."""
+    """Workflows that ran and are in no file: removed, of another server, or defined in Python."""
     for workflow_id, definition in pinned.items():
         ran = runs[workflow_id]
         yield WorkflowLine(
@@ -168,5 +168,5 @@ def _gone(
         )
 
 
-def _fits(line: WorkflowLine, text: str) -> bool:
-    return any(text in one.lower() for one in (line.workflow_id, line.name, line.description))
+def _matches(line: WorkflowLine, text: str) -> bool:
+    return any(text in value.lower() for value in (line.workflow_id, line.name, line.description))

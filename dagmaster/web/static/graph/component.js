@@ -1,7 +1,8 @@
 // The graph of a job or of a workflow. Pages put it where the macro `graph` of graph.html stands.
 import { unpack } from "./columns.js";
+import { changeOf, isNewer } from "./digest.js";
 import { Follower } from "./live.js";
-import { OVER, standing } from "./states.js";
+import { standing } from "./states.js";
 import { View } from "./view.js";
 
 const JOB_OVER = new Set(["completed", "failed", "cancelled"]);
@@ -52,11 +53,9 @@ async function start(container) {
 function follow(jobId, current, load) {
   new Follower(jobId, current().last_event_id, {
     isOver: () => JOB_OVER.has(current().status),
-    onNode: (nodeId, status, { timestamp, event_id: eventId }) => {
-      if (BigInt(eventId) <= BigInt(current().last_event_id)) return; // The graph knows it already.
-      const changed = { completed_at: OVER.has(status) ? timestamp : null };
-      if (status === "running") changed.started_at = timestamp;
-      updateNodeStatus(nodeId, status, changed);
+    onNode: (entry) => {
+      const change = changeOf(entry);
+      if (change && isNewer(entry.event_id, current().last_event_id)) updateNodeStatus(entry.node_id, change.status, change);
     },
     fetchGraph: () => load().catch(() => null), // Tried again with the next event; the page says when it is stale.
   });
@@ -78,7 +77,7 @@ function problem(container, text) {
   container.querySelector(".graph-skeleton")?.remove();
   const box = container.querySelector(".graph-problem");
   box.hidden = false;
-  box.querySelector("span").textContent = `The graph cannot be drawn: ${text}`;
+  box.querySelector("span").textContent = `Cannot draw the graph: ${text}`;
 }
 
 function installBar(container, view) {

@@ -1,12 +1,8 @@
 // Follow a job: digests of its events change single nodes at once; counts and edges come with the whole graph, which is
-// asked for when the page was refreshed, so that both say the same, and else now and then.
+// fetched whenever the page was refreshed, so that both agree, and otherwise now and then.
 const GAP = 3000;
 const MAX_WAIT = 8000;
-const AGAIN = 5000; // how often a job that has ended is looked at, in case somebody has it tried again
-const STATUS_OF = {
-  node_ready: "ready", node_dispatched: "dispatched", node_started: "running", node_completed: "completed",
-  node_failed: "failed", node_retrying: "ready", node_skipped: "skipped", node_reopened: "pending",
-};
+const AGAIN = 5000; // how often an ended job is checked, in case somebody retries it
 
 export class Follower {
   constructor(jobId, after, { onNode, fetchGraph, isOver }) {
@@ -43,10 +39,7 @@ export class Follower {
   #hear({ event_id: last, nodes }) {
     this.after = last;
     this.isOld = true;
-    for (const entry of nodes) {
-      const status = entry.data?.ended_by === "cancelled" ? "cancelled" : STATUS_OF[entry.event_type];
-      if (status) this.onNode(entry.node_id, status, entry);
-    }
+    for (const entry of nodes) this.onNode(entry);
     this.#fetchSoon();
   }
 

@@ -79,6 +79,6 @@ function closing() {
   const close = element("button", "ghost", icon("x"));
   close.type = "button";
   close.dataset.panelClose = "";
-  close.setAttribute("aria-label", "Close the panel");
+  close.setAttribute("aria-label", "Close panel");
   return close;
 }
