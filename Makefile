@@ -36,15 +36,17 @@ coverage: $(READY) ## Show which lines and branches the units, the simulation an
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-browser: # The pages are tested in a real one.
-	@command -v chromium >/dev/null || { \
-		echo "Installing Chromium for the tests of the pages (once) ..."; \
-		$(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
-	} || { echo "the tests of the pages need Chromium; on Debian: apt-get install chromium"; exit 1; }
+browser: # The pages are tested in Chromium, their scripts in Node.js.
+	@command -v chromium >/dev/null && command -v node >/dev/null || { \
+		echo "Installing Chromium and Node.js for the tests of the pages (once) ..."; \
+		$(SUDO) apt-get update -qq \
+		&& $(SUDO) apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core nodejs >/dev/null; \
+	} || { echo "the tests of the pages need Chromium and Node.js; on Debian: apt-get install chromium nodejs"; exit 1; }
 
-check: $(READY) ## Check format, lint, types and the layers
+check: $(READY) ## Check format, lint, types, the layers and the templates
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/djlint --lint --quiet dagmaster/web/templates
 	@$(BIN)/mypy
 	@for file in tests/*/conftest.py; do $(BIN)/mypy --no-error-summary $$file || exit 1; done
 	@$(BIN)/lint-imports --no-logo
