@@ -1,11 +1,13 @@
-"""In which order a page is put together."""
+"""In which order a page is put together, and how templates are written."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
+from dagmaster import web
 from dagmaster.web.access import visible_job
 from dagmaster.web.ui import graphs, job, node, timeline, why
 from dagmaster.web.ui.pages import page_of
@@ -32,3 +34,16 @@ def test_the_beat_of_a_page_is_read_before_its_job(route: APIRoute) -> None:
 def test_pages_of_jobs_are_among_them() -> None:
     orders = [list(solved(route.dependant)) for route in ROUTES]
     assert sum(page_of in order and visible_job in order for order in orders) >= 5
+
+
+def test_lines_of_templates_fit_a_screen() -> None:
+    assert web.__file__
+    templates = sorted((Path(web.__file__).parent / "templates").glob("*.html"))
+    assert templates
+    long = [
+        f"{template.name}:{number}"
+        for template in templates
+        for number, line in enumerate(template.read_text().splitlines(), 1)
+        if len(line) > 160
+    ]
+    assert long == []
