@@ -181,7 +181,7 @@ async def test_a_result_that_the_server_refuses_fails_its_task_and_no_other(
         assert ended[small.job_id]["status"] == "completed"
         for message in (large, huge):
             assert ended[message.job_id]["status"] == "failed"
-            assert "refused" in (await it.fleet.nodes(message.job_id))["work"]["error_message"]
+            assert "rejected" in (await it.fleet.nodes(message.job_id))["work"]["error_message"]
 
 
 def test_reports_are_sent_in_bodies_that_fit() -> None:
