@@ -11,9 +11,9 @@ from concurrent.futures import TimeoutError as StillWaiting
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib import import_module
 from typing import Any, Self, TypeVar
 
+import dagmaster
 from dagmaster.errors import DagmasterError, Invalid
 from dagmaster.handlers.artifacts import Artifact, described
 from dagmaster.handlers.futures import in_loop
@@ -209,10 +209,10 @@ class HandlerContext:
             saving.wait()
         return saving
 
-    async def apply(self, items: "Applied", job_id: int | None = None) -> "Applied":
+    async def apply(self, items: Applied, job_id: int | None = None) -> Applied:
         """Add tasks and groups of the Python API to this task's job, or to another one that is named."""
-        # Of a layer above, which most handlers do not need.
-        applied: Applied = await import_module("dagmaster.python.apply_items").apply(items, job_id or self.job_id)
+        tasks: Any = items  # Their types belong to the Python API, a layer above, which most handlers do not need.
+        applied: Applied = await dagmaster.apply(tasks, job_id or self.job_id)
         return applied
 
     def remaining(self, phases: Sequence[str]) -> Sequence[str]:

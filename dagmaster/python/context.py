@@ -1,23 +1,24 @@
 """Where the functions of the jobs API find their database: one pool for each event loop, closed with its last user."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from importlib import import_module
 from types import TracebackType
 from typing import Self, TypeVar
 from weakref import WeakKeyDictionary
 
+from dagmaster import python
 from dagmaster.errors import Conflict
 from dagmaster.handlers.current import find_current_task
+from dagmaster.python.graphs import Item
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import Connection, Pool, open_pool, opened
 from dagmaster.store.databases import database
 from dagmaster.store.schema import check_schema
 
-Applied = TypeVar("Applied")
+Applied = TypeVar("Applied", bound=Item | Sequence[Item])
 
 APPLICATION = "dagmaster python"
 POOL_SIZE = 4
@@ -45,11 +46,9 @@ class OrchContext:
         task = find_current_task()
         return task.job_id if task is not None else None
 
-    async def apply(self, items: "Applied", job_id: int | None = None) -> "Applied":
+    async def apply(self, items: Applied, job_id: int | None = None) -> Applied:
         """As the function of this name, to the job of the context unless another one is named."""
-        # Its module imports this one.
-        applied: Applied = await import_module("dagmaster.python.apply_items").apply(items, job_id or self.job_id)
-        return applied
+        return await python.apply_items.apply(items, job_id or self.job_id)
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from importlib import import_module
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from pydantic import ValidationError
 
+from dagmaster import python
 from dagmaster.authoring.implicit import add_ends
 from dagmaster.errors import Invalid, Misconfigured
 from dagmaster.model.returned import returned_value
@@ -126,27 +126,21 @@ class WorkflowFunction(Generic[P, R]):
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a job in this process and wait for it. Raises JobFailed when it does not complete."""
-        outcome = (
-            _local().LocalFleet.shared().run(self.workflow, self.inputs(*args, **kwargs), called=self.written.called)
-        )
+        fleet = python.local.LocalFleet.shared()
+        outcome = fleet.run(self.workflow, self.inputs(*args, **kwargs), called=self.written.called)
         return self.result_of(outcome)
 
     async def run_async(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        outcome = (
-            await _local()
-            .LocalFleet.shared()
-            .run_async(self.workflow, self.inputs(*args, **kwargs), called=self.written.called)
-        )
+        fleet = python.local.LocalFleet.shared()
+        outcome = await fleet.run_async(self.workflow, self.inputs(*args, **kwargs), called=self.written.called)
         return self.result_of(outcome)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> int:
         """Submit a job to whoever runs jobs, as `dagmaster submit` does; its id."""
-        job_id: int = _submitting().submit(self.workflow, self.inputs(*args, **kwargs), self.written.called)
-        return job_id
+        return python.submission.submit(self.workflow, self.inputs(*args, **kwargs), self.written.called)
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
-        job_id: int = await _submitting().submit_async(self.workflow, self.inputs(*args, **kwargs), self.written.called)
-        return job_id
+        return await python.submission.submit_async(self.workflow, self.inputs(*args, **kwargs), self.written.called)
 
     def result_of(self, outcome: JobOutcome) -> R:
         """What the function has returned, with the values of a job. Raises JobFailed."""
@@ -161,15 +155,6 @@ class WorkflowFunction(Generic[P, R]):
 
 AnyWorkflow = WorkflowFunction[..., Any]
 defined: dict[str, AnyWorkflow] = {}
-
-
-def _local() -> Any:
-    # Loaded when used: workers load modules of workflows too, and need neither an orchestrator nor a client for it.
-    return import_module("dagmaster.python.local")
-
-
-def _submitting() -> Any:
-    return import_module("dagmaster.python.submission")
 
 
 @overload

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
 from time import monotonic, sleep
 from typing import Final
 
 from psycopg.pq import PGconn, Ping
 
+from dagmaster import store
 from dagmaster.errors import DatabaseUnavailable, TooManyConnections
 from dagmaster.settings import Settings
 from dagmaster.store.connect import READ_ONLY, opened
@@ -48,8 +48,8 @@ def database(
 
 def _prepare(dsn: str, *, is_migrated: bool, writable: bool = False) -> None:
     if is_migrated and (asyncio.run(_revision(dsn)) or "") < HEAD:
-        # Alembic is a second of imports that only a new database needs. It holds a lock: others wait, and find it done.
-        import_module("dagmaster.store.migrate").upgrade(dsn)
+        # It holds a lock: others wait, and find it done.
+        store.migrate.upgrade(dsn)
     asyncio.run(_check(dsn, writable=writable))
 
 

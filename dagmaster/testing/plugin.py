@@ -1,11 +1,12 @@
 """The fixtures that pytest finds. Where nobody uses them, nothing but this module is imported."""
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from dagmaster import testing
 
 if TYPE_CHECKING:
     from dagmaster.testing import Databases, JobUnderTest, TravelClock
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def dagmaster_server() -> "Iterator[Databases]":
     """One embedded PostgreSQL for each process of the test run; `fresh()` gives a database."""
-    with _testing().Databases() as databases:
+    with testing.Databases() as databases:
         yield databases
 
 
@@ -28,8 +29,7 @@ def dagmaster_database(dagmaster_server: "Databases") -> Iterator[str]:
 @pytest.fixture
 def dagmaster_clock() -> "TravelClock":
     """The clock of this test's jobs: `advance(hours=2)` moves it."""
-    clock: TravelClock = _testing().TravelClock()
-    return clock
+    return testing.TravelClock()
 
 
 @pytest.fixture
@@ -44,14 +44,9 @@ def dagmaster_job(
 
     def make(workflow: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> "JobUnderTest":
         own = {"clock": dagmaster_clock, "folders": [_folder(request)], "log_dir": log_dir}
-        job: JobUnderTest = _testing().JobUnderTest(dagmaster_database, workflow, inputs, **{**own, **options})
-        return job
+        return testing.JobUnderTest(dagmaster_database, workflow, inputs, **{**own, **options})
 
     return make
-
-
-def _testing() -> Any:
-    return importlib.import_module("dagmaster.testing")
 
 
 def _folder(request: pytest.FixtureRequest) -> Path:

@@ -1,10 +1,10 @@
 """Make the schema, bring it up to date, or destroy it and begin anew."""
 
 import asyncio
-from importlib import import_module
 
 from fastapi import FastAPI
 
+from dagmaster import store
 from dagmaster.errors import Forbidden, Invalid
 from dagmaster.schemas.system import Deployed
 from dagmaster.store.audit import note_command
@@ -41,8 +41,7 @@ async def rebuild(conn: Connection, app: FastAPI, services: Services, caller: Ca
 
 
 async def _upgrade(services: Services) -> None:
-    # Alembic is a second of imports that only this needs.
-    await asyncio.to_thread(import_module("dagmaster.store.migrate").upgrade, services.dsn)
+    await asyncio.to_thread(store.migrate.upgrade, services.dsn)
 
 
 async def _deployed(

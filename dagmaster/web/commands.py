@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib import import_module
 from time import perf_counter
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import ValidationError
 
+from dagmaster import store
 from dagmaster.errors import DagmasterError, Forbidden, Invalid, UnknownCommand
 from dagmaster.model.access import Role
 from dagmaster.model.redact import redact, redact_text
@@ -56,8 +56,7 @@ class Command:
 
 async def migrate_schema(room: CommandContext, _: NoParams) -> Json:
     before = await current_revision(room.conn)
-    # Alembic is a second of imports that only this needs.
-    await asyncio.to_thread(import_module("dagmaster.store.migrate").upgrade, room.services.dsn)
+    await asyncio.to_thread(store.migrate.upgrade, room.services.dsn)
     after = await current_revision(room.conn)
     return {"before": before, "after": after, "is_changed": before != after}
 

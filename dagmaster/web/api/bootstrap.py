@@ -1,9 +1,8 @@
 """The database's schema."""
 
-from importlib import import_module
-
 from fastapi import APIRouter, Request
 
+from dagmaster import store
 from dagmaster.errors import Invalid
 from dagmaster.schemas.system import Ddl, Deploy, Deployed, Rebuild, SchemaStatus, TableList, TableReply
 from dagmaster.store.schema import HEAD, current_revision, database_name, list_tables
@@ -30,7 +29,7 @@ async def schema_tables(conn: Conn) -> TableList:
 @router.get("/ddl", dependencies=[ADMINS])
 async def schema_ddl() -> Ddl:
     """The tables as SQL. The migrations add functions, triggers and partitions."""
-    return Ddl(ddl=import_module("dagmaster.store.ddl").render())
+    return Ddl(ddl=store.ddl.render())
 
 
 @router.post("/deploy", dependencies=[ADMINS])
