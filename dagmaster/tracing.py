@@ -1,5 +1,6 @@
-"""Spans from submission to execution; without an exporter they cost nothing, and nothing is imported for them."""
+"""Spans from submission to execution. OpenTelemetry is loaded only where the environment names an exporter."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 NAME = "dagmaster"
+SETTINGS = "OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_TRACES_EXPORTER"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 AZURE = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 FLUSH_MILLISECONDS = 3000
-LENGTH = 55
-NOTHING: AbstractContextManager[None] = nullcontext()
+TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 _tracer: "Tracer | None" = None
 _provider: "TracerProvider | None" = None
@@ -32,12 +33,12 @@ def set_up(environ: Mapping[str, str], role: str) -> None:
     exporters = list(_exporters(environ))
     if not exporters:
         return
-    sdk, resources = _sdk("opentelemetry.sdk.trace"), _sdk("opentelemetry.sdk.resources")
     named = {} if environ.get("OTEL_SERVICE_NAME") else {"service.name": f"{NAME}-{role}"}
-    provider = sdk.TracerProvider(resource=resources.Resource.create(named))
+    resource = _load("opentelemetry.sdk.resources").Resource.create(named)
+    provider = _load("opentelemetry.sdk.trace").TracerProvider(resource=resource)
     for exporter in exporters:
-        provider.add_span_processor(_sdk("opentelemetry.sdk.trace.export").BatchSpanProcessor(exporter))
-    import_module("opentelemetry.trace").set_tracer_provider(provider)  # for the spans of handlers
+        provider.add_span_processor(_load("opentelemetry.sdk.trace.export").BatchSpanProcessor(exporter))
+    _api().set_tracer_provider(provider)  # for the spans of handlers
     use(provider)
 
 
@@ -61,28 +62,28 @@ def _exporters(environ: Mapping[str, str]) -> Iterator[Any]:
     for kind in (environ.get("OTEL_TRACES_EXPORTER") or default).split(","):
         match kind.strip().lower():
             case "otlp":
-                yield _sdk("opentelemetry.exporter.otlp.proto.http.trace_exporter").OTLPSpanExporter()
+                yield _load("opentelemetry.exporter.otlp.proto.http.trace_exporter").OTLPSpanExporter()
             case "console":
                 # Results go to stdout.
-                yield _sdk("opentelemetry.sdk.trace.export").ConsoleSpanExporter(out=sys.stderr)
+                yield _load("opentelemetry.sdk.trace.export").ConsoleSpanExporter(out=sys.stderr)
             case "none" | "":
                 pass
             case other:
                 raise Misconfigured(f"OTEL_TRACES_EXPORTER should be otlp, console or none, not {other!r}")
     if environ.get(AZURE):
-        azure = _library("azure.monitor.opentelemetry.exporter", AZURE, "azure-monitor-opentelemetry-exporter")
+        azure = _load("azure.monitor.opentelemetry.exporter", AZURE, "azure-monitor-opentelemetry-exporter")
         yield azure.AzureMonitorTraceExporter(connection_string=environ[AZURE])
 
 
-def _sdk(module: str) -> Any:
-    return _library(module, "OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_TRACES_EXPORTER", "'dagmaster[otel]'")
-
-
-def _library(module: str, setting: str, package: str) -> Any:
+def _load(module: str, setting: str = SETTINGS, package: str = "'dagmaster[otel]'") -> Any:
     try:
         return import_module(module)
     except ImportError as error:
         raise Misconfigured(f"{setting} is set, but {module} is missing: pip install {package}") from error
+
+
+def _api() -> Any:
+    return import_module("opentelemetry.trace")
 
 
 # Spans.
@@ -94,26 +95,18 @@ def is_on() -> bool:
 
 def current_trace_parent() -> str | None:
     """The W3C context that a job inherits: of the span around, or what came from outside."""
-    if _tracer is None:
-        return _incoming.get()
-    return trace_parent_of(import_module("opentelemetry.trace").get_current_span()) or _incoming.get()
+    return (trace_parent_of(_api().get_current_span()) if is_on() else None) or _incoming.get()
 
 
 def trace_parent_of(span: "Span") -> str | None:
     """None for a span that is none."""
-    found = span.get_span_context()
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}" if found.is_valid else None
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}" if context.is_valid else None
 
 
 def well_formed(trace_parent: str | None) -> str | None:
     """None for what is no trace parent: it comes from strangers, and is stored."""
-    if not trace_parent or len(trace_parent) != LENGTH:
-        return None
-    version, trace_id, span_id, flags = ([*trace_parent.split("-"), "", "", ""])[:4]
-    if [len(part) for part in (version, trace_id, span_id, flags)] != [2, 32, 16, 2] or version == "ff":
-        return None
-    is_hex = all(letter in "0123456789abcdef-" for letter in trace_parent)
-    return trace_parent if is_hex and trace_id.strip("0") and span_id.strip("0") else None
+    return trace_parent if trace_parent and TRACE_PARENT.fullmatch(trace_parent) else None
 
 
 def come_from(trace_parent: str | None) -> None:
@@ -122,7 +115,8 @@ def come_from(trace_parent: str | None) -> None:
 
 
 @contextmanager
-def coming_from(trace_parent: str) -> Iterator[None]:
+def coming_from(trace_parent: str | None) -> Iterator[None]:
+    """What happens inside belongs to that trace."""
     token = _incoming.set(trace_parent)
     try:
         yield
@@ -131,55 +125,52 @@ def coming_from(trace_parent: str) -> Iterator[None]:
 
 
 def span(name: str, parent: str | None = None, /, **attributes: Any) -> AbstractContextManager["Span | None"]:
-    """Around a piece of work; without `parent` it belongs to the span around it, or to what came from outside."""
+    """Around a piece of work; without `parent` it belongs to the span around it, or to what came from outside.
+
+    Without an exporter the parent is only passed on.
+    """
     if _tracer is None:
-        return NOTHING
-    return _tracer.start_as_current_span(name, _context(parent), attributes=_texts(attributes))
+        return coming_from(parent) if parent else nullcontext()
+    return _tracer.start_as_current_span(name, _context(parent), attributes=_attributes(attributes))
 
 
 def begin(name: str, parent: str | None, started_at: datetime | None = None, /, **attributes: Any) -> "Span":
     """A span that does not surround anything; whoever begins it ends it. Only while `is_on`."""
     assert _tracer is not None
-    start_time = _nanoseconds(started_at) if started_at else None
-    return _tracer.start_span(name, _context(parent), attributes=_texts(attributes), start_time=start_time)
+    start_time = int(started_at.timestamp() * 1_000_000) * 1000 if started_at else None
+    return _tracer.start_span(name, _context(parent), attributes=_attributes(attributes), start_time=start_time)
 
 
 def describe(span: "Span | None", **attributes: Any) -> None:
     if span is not None:
-        span.set_attributes(_texts(attributes))
+        span.set_attributes(_attributes(attributes))
 
 
 def fail(span: "Span | None", reason: str) -> None:
     if span is not None:
-        trace = import_module("opentelemetry.trace")
-        span.set_status(trace.Status(trace.StatusCode.ERROR, reason))
+        span.set_status(_api().StatusCode.ERROR, reason)
 
 
 def record(error: BaseException) -> None:
     """The exception, in the span around."""
-    if _tracer is not None:
-        import_module("opentelemetry.trace").get_current_span().record_exception(error)
+    if is_on():
+        _api().get_current_span().record_exception(error)
 
 
 def _context(parent: str | None) -> Any:
     """None stands for the span around."""
-    if parent is None:
-        current = import_module("opentelemetry.trace").get_current_span().get_span_context()
-        parent = None if current.is_valid else _incoming.get()
+    if parent is None and not _api().get_current_span().get_span_context().is_valid:
+        parent = _incoming.get()
     if parent is None:
         return None
     propagator = import_module("opentelemetry.trace.propagation.tracecontext").TraceContextTextMapPropagator()
     return propagator.extract({"traceparent": parent})
 
 
-def _texts(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Ids as texts, as everywhere; what is not known is left out."""
+def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Ids as strings, as everywhere; what is not known is left out."""
     return {
         f"{NAME}.{name}": str(value) if name.endswith("_id") else value
-        for name, value in attributes.items()
+        for name, value in values.items()
         if value is not None
     }
-
-
-def _nanoseconds(at: datetime) -> int:
-    return int(at.timestamp() * 1_000_000) * 1000

@@ -46,9 +46,9 @@ from dagmaster.web.compression import Compressed
 from dagmaster.web.document import describe_access
 from dagmaster.web.errors import documented
 from dagmaster.web.limits import BodyLimit
+from dagmaster.web.request_log import Requests
 from dagmaster.web.services import Services
 from dagmaster.web.streams import Streams
-from dagmaster.web.tracing import Requests
 from dagmaster.web.ui import app as pages
 
 ROUTERS = (

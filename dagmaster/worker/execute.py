@@ -91,9 +91,7 @@ async def execute(message: TaskMessage, execution: ExecutionContext, worker_id: 
 
 
 def _traced(message: TaskMessage, worker_id: str) -> AbstractContextManager[Any]:
-    """Goes on with the trace in which the task was dispatched; without an exporter the trace is still passed on."""
-    if not tracing.is_on():
-        return tracing.coming_from(message.trace_parent) if message.trace_parent else tracing.NOTHING
+    """Goes on with the trace in which the task was dispatched."""
     return tracing.span(
         f"execute_{message.handler}",
         message.trace_parent,

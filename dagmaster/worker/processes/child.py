@@ -113,7 +113,7 @@ class Child:
             refused = HandlerResult(False, error_message=str(error), permanent=True, error_types=error_types(error))
             return Ending("ended", refused)
         self._attempt = Attempt(handler, ctx, self._max_output_bytes)
-        with tracing.coming_from(trace) if (trace := task.head["trace_parent"]) else contextlib.nullcontext():
+        with tracing.coming_from(task.head["trace_parent"]):
             ending = self._attempt.run()
         self._attempt = None
         return ending
