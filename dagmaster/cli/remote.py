@@ -13,7 +13,7 @@ from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
-from dagmaster.client.blocking import complete
+from dagmaster.client.coroutines import complete
 from dagmaster.client.service import HttpService
 from dagmaster.errors import Invalid, Unavailable
 from dagmaster.explain.facts import Explanation, Kind

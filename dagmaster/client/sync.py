@@ -5,7 +5,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from dagmaster.client.blocking import complete, iterate
+from dagmaster.client.coroutines import complete, iterate
 from dagmaster.client.requests import Requests
 from dagmaster.client.transport import BlockingTransport
 

@@ -11,7 +11,7 @@ from dagmaster.authoring.catalog import Catalog
 from dagmaster.authoring.contracts import known_contracts, open_rules
 from dagmaster.authoring.implicit import QueueRules, resolve_queues
 from dagmaster.client import Client
-from dagmaster.client.blocking import complete
+from dagmaster.client.coroutines import complete
 from dagmaster.client.service import HttpService
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.handlers.loader import need_loaded

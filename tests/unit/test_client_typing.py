@@ -8,7 +8,7 @@ from subprocess import run
 import pytest
 
 from dagmaster.client import AsyncClient, Client
-from dagmaster.client.blocking import complete, iterate
+from dagmaster.client.coroutines import complete, iterate
 
 SAMPLE = """
 from dagmaster.client import AsyncClient, Client
