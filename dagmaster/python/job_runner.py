@@ -19,13 +19,6 @@ def run_job_test(job: Any, /, *args: Any, timeout: float | None = None, **inputs
     return LocalFleet.shared().finish(_id_of(job), timeout=timeout)
 
 
-async def run_job_test_async(job: Any, /, *args: Any, timeout: float | None = None, **inputs: Any) -> JobOutcome:
-    if isinstance(job, WorkflowFunction):
-        given = job.inputs(*args, **inputs)
-        return await LocalFleet.shared().run_async(job.workflow, given, called=job.written.called, timeout=timeout)
-    return await LocalFleet.shared().finish_async(_id_of(job), timeout=timeout)
-
-
 def _id_of(job: Any) -> int:
     found = getattr(job, "id", job)
     if isinstance(found, int | str) and str(found).isdecimal():

@@ -93,11 +93,6 @@ async def has_more_nodes(conn: Connection, job_id: int, than: int) -> bool:
     return row is not None and bool(row["has_more"])
 
 
-async def count_nodes(conn: Connection, job_id: int) -> list[dict[str, Any]]:
-    """How many nodes are in each state; the children of each fan-out apart."""
-    return await fetch(conn, "count_nodes", {"job_id": job_id})
-
-
 async def count_folded(conn: Connection, job_id: int) -> list[Row]:
     """By the node within which they are drawn, and by status."""
     return await fetch(conn, "count_folded", {"job_id": job_id})

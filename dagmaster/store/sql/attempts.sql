@@ -114,7 +114,7 @@ LEFT JOIN LATERAL (
     FROM dagapp.dag_node_states n
     LEFT JOIN LATERAL (
         SELECT error_message, event_data ->> 'ended_by' AS ended_by FROM dagapp.dag_job_events
-        WHERE job_id = r.job_id AND task_id = r.task_id AND event_type IN ('node_failed', 'node_timeout')
+        WHERE job_id = r.job_id AND task_id = r.task_id AND event_type = 'node_failed'
             AND error_message IS NOT NULL
         ORDER BY event_id DESC LIMIT 1
     ) e ON true

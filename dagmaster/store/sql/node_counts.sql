@@ -21,11 +21,6 @@ LEFT JOIN dagapp.dag_node_states n ON n.job_id = c.job_id AND n.node_id = c.pare
 -- Whether a job has more nodes than this.
 SELECT EXISTS (SELECT FROM dagapp.dag_node_states WHERE job_id = :job_id OFFSET :than) AS has_more;
 
--- count_nodes --
--- How many nodes of a job are in each state, apart for each fan-out and for each task that has added some.
-SELECT parent_node_id, definition IS NOT NULL AS is_added, status, count(*) AS nodes, sum(retry_count)::bigint AS retries, max(completed_at) AS last_ended_at
-FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY 1, 2, 3;
-
 -- count_folded --
 -- What is drawn within another node: the items of fan-outs, and all that has come of what a node has added.
 SELECT CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END

@@ -4,10 +4,9 @@ CREATE TYPE dagapp.job_status AS ENUM ('pending', 'running', 'completed', 'faile
 CREATE TYPE dagapp.event_type AS ENUM (
     'job_created', 'job_started', 'job_completed', 'job_failed', 'job_cancelled', 'job_warning', 'node_ready',
     'node_dispatched', 'node_started', 'node_completed', 'node_failed', 'node_retrying', 'node_skipped',
-    'node_checkpoint', 'node_timeout', 'node_warning', 'task_received', 'task_completed', 'task_failed',
-    'result_ignored', 'orchestrator_cycle', 'orchestrator_error', 'orchestrator_stall',
-    'orchestrator_backpressure', 'job_taken_over', 'command', 'job_paused', 'job_resumed', 'job_reopened',
-    'node_reopened', 'callback_delivered', 'callback_failed', 'tasks_added', 'signal_received',
+    'node_checkpoint', 'node_warning', 'result_ignored', 'orchestrator_cycle', 'orchestrator_error',
+    'orchestrator_stall', 'orchestrator_backpressure', 'job_taken_over', 'command', 'job_paused', 'job_resumed',
+    'job_reopened', 'node_reopened', 'callback_delivered', 'callback_failed', 'tasks_added', 'signal_received',
     'approval_requested', 'approval_decided', 'schedule_fired', 'schedule_missed'
 );
 CREATE TYPE dagapp.event_status AS ENUM ('success', 'failure', 'warning', 'info');
