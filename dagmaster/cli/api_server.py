@@ -41,7 +41,7 @@ async def _sync_when_free(app: FastAPI) -> None:
             await sync_schedules(app)
             return
         except (*LOST, PoolTimeout) as error:
-            log.warning("the schedules cannot be stored yet, trying again: %s", str(error).partition("\n")[0])
+            log.warning("cannot store the schedules yet, retrying: %s", str(error).partition("\n")[0])
         await asyncio.sleep(AGAIN_SECONDS)
 
 
@@ -54,8 +54,8 @@ async def serving(
     async with opened(dsn, application="dagmaster api", busy_seconds=inf) as conn:
         if not is_local and not await any_keys(conn):
             raise Misconfigured(
-                f"{api_listener.listener.getsockname()[0]} can be reached by others, and there is no API key yet: "
-                "make one with `dagmaster keys create --name me --role admin`, or serve on 127.0.0.1"
+                f"{api_listener.listener.getsockname()[0]} is open to other machines, but there is no API key yet: "
+                "create one with `dagmaster keys create --name me --role admin`, or serve on 127.0.0.1"
             )
     async with opened_services(
         dsn,

@@ -1,4 +1,4 @@
-"""The root command: which commands there are, the options they share, and what becomes of their errors."""
+"""The root command: the table of commands, the options they share, and the handling of their errors."""
 
 import faulthandler
 import os
@@ -20,7 +20,7 @@ from dagmaster.errors import Misconfigured
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What was given for all commands."""
+    """The values of the shared options."""
 
     data_dir: Path | None = None
     database_url: str | None = None
@@ -29,7 +29,7 @@ class Shared:
     api_key: str | None = None
 
 
-RUN, LOOK, SERVE, CARE = "Run workflows", "Look at jobs", "Serve", "Take care"
+RUN, JOBS, SERVE, OPERATE = "Run workflows", "Inspect and control jobs", "Serve", "Operate"
 # Options of the root command, and whether a value follows.
 SHARED = {
     "--data-dir": True,
@@ -55,39 +55,39 @@ class Outline(NamedTuple):
 # The one place that says which module a command is in. Modules import only what their help needs, and the rest in the
 # function of the command: help must not wait for pydantic, psycopg or the engine.
 COMMANDS: Mapping[str, Outline] = {
-    "init": Outline("init", RUN, "Write a small project to start from."),
+    "init": Outline("init", RUN, "Create a starter project."),
     "run": Outline("run", RUN, "Run a workflow in this process and show its result."),
-    "submit": Outline("submit", RUN, "Submit a job to the orchestrators of the database."),
-    "validate": Outline("workflows", RUN, "Check workflow files and show all their problems."),
-    "workflows": Outline("workflows", RUN, "List the workflows of the folder."),
-    "backfill": Outline("schedules", RUN, "Start the jobs that a schedule would have started."),
-    "schedules": Outline("schedules", RUN, "List the schedules; pause, resume, trigger and sync them."),
-    "jobs": Outline("jobs", LOOK, "List the newest jobs."),
-    "show": Outline("jobs", LOOK, "Show one job with its nodes and its result."),
-    "timeline": Outline("timeline", LOOK, "Show everything that happened to a job."),
-    "logs": Outline("logs", LOOK, "Show what a task has printed and logged."),
-    "explain": Outline("explain", LOOK, "Say why a job, or a node of it, does not run."),
-    "cancel": Outline("job_control", LOOK, "Cancel a job."),
-    "pause": Outline("job_control", LOOK, "Start nothing more of a job; what runs may end."),
-    "resume": Outline("job_control", LOOK, "Go on with a job that was paused."),
-    "retry": Outline("job_control", LOOK, "Try again what has failed in a job."),
-    "signal": Outline("signals", LOOK, "Wake the nodes of a job that wait for a signal."),
-    "approve": Outline("signals", LOOK, "Approve what a node of a job asks for."),
-    "reject": Outline("signals", LOOK, "Reject what a node of a job asks for; the node fails for good."),
+    "submit": Outline("submit", RUN, "Submit a job to the running orchestrators."),
+    "validate": Outline("workflows", RUN, "Check workflow files and report every problem."),
+    "workflows": Outline("workflows", RUN, "List the available workflows."),
+    "backfill": Outline("schedules", RUN, "Start a schedule's jobs for a period in the past."),
+    "schedules": Outline("schedules", RUN, "List, pause, resume, trigger and sync schedules."),
+    "jobs": Outline("jobs", JOBS, "List the newest jobs."),
+    "show": Outline("jobs", JOBS, "Show a job with its nodes and result."),
+    "timeline": Outline("timeline", JOBS, "Show the events of a job in order."),
+    "logs": Outline("logs", JOBS, "Show the log of a task."),
+    "explain": Outline("explain", JOBS, "Explain why a job or a node is not running."),
+    "cancel": Outline("job_control", JOBS, "Cancel a job."),
+    "pause": Outline("job_control", JOBS, "Pause a job; running tasks may finish."),
+    "resume": Outline("job_control", JOBS, "Resume a paused job."),
+    "retry": Outline("job_control", JOBS, "Retry the failed nodes of a job."),
+    "signal": Outline("signals", JOBS, "Send a signal to the waiting nodes of a job."),
+    "approve": Outline("signals", JOBS, "Approve a node that waits for approval."),
+    "reject": Outline("signals", JOBS, "Reject a node that waits for approval; the node fails."),
     "dev": Outline("roles", SERVE, "Run everything in one process until Ctrl-C."),
-    "orchestrator": Outline("roles", SERVE, "Run an orchestrator until it is stopped."),
-    "api": Outline("roles", SERVE, "Serve the HTTP API until it is stopped."),
-    "worker": Outline("roles", SERVE, "Run a worker until it is stopped."),
-    "workers": Outline("instances", CARE, "List the workers and orchestrators; drain or stop workers."),
-    "handlers": Outline("instances", CARE, "List the handlers that workers have registered."),
-    "queues": Outline("instances", CARE, "Show how much waits in each queue."),
-    "doctor": Outline("doctor", CARE, "Check the rules that must hold for all jobs, and the health of the database."),
-    "psql": Outline("psql", CARE, "Open psql on the database, the embedded one included."),
-    "migrate": Outline("migrate", CARE, "Bring the database's schema to the version of this program, or back."),
-    "keys": Outline("keys", CARE, "Make, list and revoke the API keys."),
-    "cache": Outline("cache", CARE, "Forget results of tasks that are kept for others."),
-    "prune": Outline("prune", CARE, "Remove finished jobs that are older than their retention."),
-    "version": Outline("version", CARE, "Show the version."),
+    "orchestrator": Outline("roles", SERVE, "Run an orchestrator until stopped."),
+    "api": Outline("roles", SERVE, "Serve the HTTP API until stopped."),
+    "worker": Outline("roles", SERVE, "Run a worker until stopped."),
+    "workers": Outline("instances", OPERATE, "List workers and orchestrators; drain or stop workers."),
+    "handlers": Outline("instances", OPERATE, "List the registered handlers."),
+    "queues": Outline("instances", OPERATE, "Show the number of tasks in each queue."),
+    "doctor": Outline("doctor", OPERATE, "Check the consistency of jobs and the health of the database."),
+    "psql": Outline("psql", OPERATE, "Open psql on the database, embedded or not."),
+    "migrate": Outline("migrate", OPERATE, "Upgrade or downgrade the database schema."),
+    "keys": Outline("keys", OPERATE, "Create, list and revoke API keys."),
+    "cache": Outline("cache", OPERATE, "Clear cached task results."),
+    "prune": Outline("prune", OPERATE, "Remove finished jobs after their retention period."),
+    "version": Outline("version", OPERATE, "Show the version."),
 }
 
 
@@ -153,9 +153,9 @@ def shared_first(args: list[str]) -> list[str]:
 app = typer.Typer(
     cls=LazyGroup,
     name="dagmaster",
-    help="Durable workflows on PostgreSQL.\n\nFor a start: dagmaster init, then dagmaster dev",
-    epilog="The options above may stand anywhere. Settings come from the environment (DAGMASTER_...), .env and "
-    "dagmaster.toml. Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 a fault in dagmaster.",
+    help="Durable workflows on PostgreSQL.\n\nTo get started: dagmaster init, then dagmaster dev",
+    epilog="The options above may appear anywhere. Settings come from the environment (DAGMASTER_...), .env and "
+    "dagmaster.toml. Exit codes: 0 success, 1 job failed, 2 usage error, 3 internal error.",
     context_settings={"help_option_names": HELP},
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -165,12 +165,12 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(
     ctx: typer.Context,
-    data_dir: Annotated[Path | None, typer.Option(help="The folder of the embedded PostgreSQL.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Data folder of the embedded PostgreSQL.")] = None,
     database_url: Annotated[
-        str | None, typer.Option(help="A PostgreSQL server instead: postgresql://user@host/database.")
+        str | None, typer.Option(help="Use this PostgreSQL server instead: postgresql://user@host/database.")
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="A dagmaster server instead of a database: https://dagmaster.example.com.")
+        str | None, typer.Option(help="Use a dagmaster server instead of a database: https://dagmaster.example.com.")
     ] = None,
     api_key: Annotated[
         str | None,
@@ -178,12 +178,12 @@ def root(
             "--api-key",
             "--key",
             metavar="KEY",
-            help="For the server. Others on this machine can see it in the list of processes: better set "
-            "DAGMASTER_API_KEY.",
+            help="API key for the server. Prefer DAGMASTER_API_KEY: other users of this machine can see "
+            "command-line options.",
         ),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning, error or critical.")
+        str | None, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning, error or critical.")
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,  # looked for in `main`
 ) -> None:
@@ -199,7 +199,7 @@ def _start_role(ctx: typer.Context) -> None:
         typer.echo(ctx.get_help())
         return
     if role not in COMMANDS:
-        raise Misconfigured(f"the role {role!r} (RUN_MODE) is not part of this version")
+        raise Misconfigured(f"run_mode {role!r} is not available in this version")
     command = load_command(role)
     with command.make_context(role, [], parent=ctx) as role_ctx:
         command.invoke(role_ctx)

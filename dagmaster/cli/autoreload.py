@@ -48,7 +48,7 @@ class Reloader:
             try:
                 await self._reload_workflows()
             except (DagmasterError, OSError, psycopg.Error) as error:
-                log.warning("the workflows cannot be read again: %s", error)
+                log.warning("cannot reload the workflows: %s", error)
             if self._misses_a_queue() or await self._has_new_python():
                 self.needs_restart = True
                 stop.set()
@@ -69,7 +69,7 @@ class Reloader:
         named = {queue for workflow in self.catalog.workflows.values() for queue in queues_of(workflow)}
         missing = sorted(named - set(self.queues))
         if missing:
-            typer.echo(f"restarting  to take tasks from {', '.join(missing)} too")
+            typer.echo(f"restarting  to take tasks from {', '.join(missing)}")
         return bool(missing)
 
     async def _has_new_python(self) -> bool:
@@ -81,7 +81,7 @@ class Reloader:
         problem = await check_python(self.handlers)
         if problem:
             self._broken = now  # Said once, and looked at again when it is edited again.
-            typer.echo(f"not loaded  {names} changed; the version before is still used")
+            typer.echo(f"not loaded  {names} changed; still using the previous version")
             tell(problem)
             return False
         typer.echo(f"restarting  {names} changed")
@@ -134,7 +134,7 @@ async def check_python(handlers: Sequence[str]) -> str | None:
     except TimeoutError:
         process.kill()
         await process.wait()
-        return f"it does not load within {CHECK_SECONDS:.0f} s"
+        return f"not loaded within {CHECK_SECONDS:.0f} s"
     return errors.decode(errors="replace").strip() if process.returncode else None
 
 

@@ -1,4 +1,4 @@
-"""Results of tasks that are kept for others."""
+"""The cache of task results."""
 
 from typing import Annotated
 
@@ -13,10 +13,10 @@ app = typer.Typer(name="cache", add_completion=False)
 
 @app.callback()
 def cache() -> None:
-    """Forget results of tasks that are kept for others.
+    """Clear cached task results.
 
     \b
-    For example:
+    Examples:
       dagmaster cache clear --handler tasks:clean
     """
 
@@ -27,15 +27,15 @@ def clear(
     handler: Annotated[
         str | None, typer.Option("--handler", metavar="NAME", help="Only results of this handler.")
     ] = None,
-    actor: Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who asks for it, for the audit.")] = None,
+    actor: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")] = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Forget the results that are kept: the next tasks are done anew.
+    """Remove cached results, so that the next tasks run again.
 
-    What completed jobs have taken stays as it is.
+    Completed jobs keep their results.
 
     \b
-    For example:
+    Examples:
       dagmaster cache clear
       dagmaster cache clear --handler tasks:clean
     """

@@ -37,8 +37,8 @@ def find_workflow(name: str, settings: Settings, rules: QueueRules) -> Workflow:
         return load_workflow(path, queues=rules)
     if not settings.workflows_dir.is_dir():
         raise UnknownWorkflow(
-            f"{name!r} is not a workflow file, and there is no folder {str(settings.workflows_dir)!r} to look for "
-            "a workflow of this id; set DAGMASTER_WORKFLOWS_DIR, or load a workflow in Python with --handlers FILE.py"
+            f"{name!r} is not a workflow file, and the workflows folder {str(settings.workflows_dir)!r} does not "
+            "exist; set DAGMASTER_WORKFLOWS_DIR, or load a Python workflow with --handlers FILE.py"
         )
     catalog = Catalog(settings.workflows_dir, queues=rules)
     if name not in catalog.workflows:

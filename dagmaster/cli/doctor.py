@@ -1,4 +1,4 @@
-"""Is everything as it must be?"""
+"""Check consistency and health."""
 
 from typing import Annotated
 
@@ -12,16 +12,16 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def doctor(
     ctx: typer.Context,
-    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be put right safely.")] = False,
-    days: Annotated[float, typer.Option(min=0, help="How many days back jobs are looked at.")] = 1.0,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair problems that can be repaired safely.")] = False,
+    days: Annotated[float, typer.Option(min=0, help="Check jobs of the last so many days.")] = 1.0,
     as_json: JsonOutput = False,
 ) -> None:
-    """Check the rules that must hold for all jobs, and the health of the database.
+    """Check the consistency of jobs and the health of the database.
 
-    The exit code is 1 when a rule is broken and was not repaired.
+    The exit code is 1 if a problem remains unrepaired.
 
     \b
-    For example:
+    Examples:
       dagmaster doctor --repair
     """
     from dagmaster.cli.checkup import check_up

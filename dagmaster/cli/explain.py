@@ -1,4 +1,4 @@
-"""Why does it not run?"""
+"""Explain why a job is not running."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -21,13 +21,13 @@ app = typer.Typer(add_completion=False)
 def explain(
     ctx: typer.Context,
     job: JobReference,
-    node_id: Annotated[str | None, typer.Argument(metavar="NODE", help="A node of the job.")] = None,
+    node_id: Annotated[str | None, typer.Argument(metavar="NODE", help="Node id.")] = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Say why a job, or a node of it, does not run.
+    """Explain why a job or a node is not running.
 
     \b
-    For example:
+    Examples:
       dagmaster explain last
       dagmaster explain 247845805292758904 merge
     """

@@ -10,8 +10,8 @@ from dagmaster.errors import DagmasterError
 
 DONE = 0
 JOB_FAILED = 1
-WRONG_USE = 2
-FAULT = 3
+USAGE_ERROR = 2
+INTERNAL_ERROR = 3
 TIMED_OUT = 124  # as of timeout(1)
 INTERRUPTED = 130
 
@@ -24,12 +24,12 @@ def fail(error: Exception, *, debug: bool) -> int:
         traceback.print_exception(error)
     if isinstance(error, DagmasterError):
         tell(*describe(error))
-        return WRONG_USE
+        return USAGE_ERROR
     first_line, *_ = str(error).strip().splitlines() or [""]
     tell(f"error: {type(error).__name__}: {first_line}")
     if not debug:
-        tell("this is a fault in dagmaster; run with --debug for the traceback")
-    return FAULT
+        tell("this is a bug in dagmaster; run with --debug for the traceback")
+    return INTERNAL_ERROR
 
 
 def describe(error: DagmasterError) -> list[str]:

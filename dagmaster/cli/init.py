@@ -24,15 +24,17 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def init(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make; else this one.")] = Path(),
+    name: Annotated[
+        Path, typer.Argument(metavar="NAME", help="Folder to create; default: the current folder.")
+    ] = Path(),
 ) -> None:
-    """Write a small project to start from.
+    """Create a starter project.
 
-    A workflow in YAML and one in Python, their handlers, a test and the
-    settings. Files that are there are never changed.
+    Contains a YAML workflow, a Python workflow, their handlers, a test and the
+    settings. Existing files are never changed.
 
     \b
-    For example:
+    Examples:
       dagmaster init orders
     """
     write_project(name)
@@ -49,7 +51,9 @@ def write_project(folder: Path) -> None:
     """All files or none. Raises Conflict when one of them is there."""
     taken = [file for file in FILES if (folder / file).exists()]
     if taken:
-        raise Conflict(f"{folder / taken[0]} exists, so nothing was written; name a new folder: dagmaster init NAME")
+        raise Conflict(
+            f"{folder / taken[0]} already exists; nothing was written. Name a new folder: dagmaster init NAME"
+        )
     for file, source in FILES.items():
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)

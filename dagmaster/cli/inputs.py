@@ -1,4 +1,4 @@
-"""The inputs of a job as they are given on the command line."""
+"""Parse the inputs of a job from the command line."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,14 +36,14 @@ def read_json(text: str, what: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidInputs(f"{what} is no JSON: {error.msg}; a text needs its quotes, such as '\"yes\"'") from None
+        raise InvalidInputs(f"{what} is not valid JSON: {error.msg}; quote strings: '\"yes\"'") from None
 
 
 def _read_pair(pair: str, types: Mapping[str, InputType]) -> tuple[str, Any]:
     name, equals, text = pair.partition("=")
     name = name.strip()
     if not equals or not name:
-        raise InvalidInputs(f"an input is given as NAME=VALUE, not as {pair!r}")
+        raise InvalidInputs(f"inputs must have the form NAME=VALUE, not {pair!r}")
     kind = types.get(name, InputType.STRING)
     if kind is InputType.STRING:
         return name, text
@@ -51,20 +51,20 @@ def _read_pair(pair: str, types: Mapping[str, InputType]) -> tuple[str, Any]:
         return name, orjson.loads(text.lower() if kind is InputType.BOOLEAN else text)
     except orjson.JSONDecodeError:
         example = f"-i {name}={EXAMPLES[kind]}"
-        raise InvalidInputs(f"input {name!r} is of type {kind}, which {text!r} is not; such as {example}") from None
+        raise InvalidInputs(f"input {name!r} must be of type {kind}, not {text!r}; example: {example}") from None
 
 
 def _read_document(text: str) -> dict[str, Any]:
-    origin = "the JSON of the inputs"
+    origin = "the inputs JSON"
     if text.startswith("@"):
         origin, text = text[1:], _read_file(text[1:])
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise InvalidInputs(f"{origin} cannot be read: {error.msg} ({place})") from None
+        raise InvalidInputs(f"{origin} is not valid JSON: {error.msg} ({place})") from None
     if not isinstance(document, dict):
-        raise InvalidInputs(f'{origin} must be an object such as {{"name": "value"}}')
+        raise InvalidInputs(f'{origin} must be a JSON object such as {{"name": "value"}}')
     return document
 
 
@@ -72,4 +72,4 @@ def _read_file(name: str) -> str:
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputs(f"the inputs cannot be read from {name!r}: {error}") from error
+        raise InvalidInputs(f"cannot read the inputs from {name!r}: {error}") from error

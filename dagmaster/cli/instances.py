@@ -1,4 +1,4 @@
-"""Who is at work, and what waits for them."""
+"""Workers, orchestrators, handlers and queues."""
 
 from functools import partial
 from typing import Annotated
@@ -18,21 +18,21 @@ app = typer.Typer(add_completion=False)
 fleet = typer.Typer(name="workers", add_completion=False)
 app.add_typer(fleet)
 
-Workers = Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="The workers' ids.")]
-Everyone = Annotated[bool, typer.Option("--all", help="All that are at work.")]
-Who = Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who asks for it, for the audit.")]
+Workers = Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="Worker ids.")]
+Everyone = Annotated[bool, typer.Option("--all", help="All active workers.")]
+Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
 
 
 @fleet.callback(invoke_without_command=True)
 def workers(
     ctx: typer.Context,
-    everyone: Annotated[bool, typer.Option("--all", help="Those too that have stopped or were lost.")] = False,
+    everyone: Annotated[bool, typer.Option("--all", help="Include stopped and lost instances.")] = False,
     as_json: JsonOutput = False,
 ) -> None:
-    """List the workers and orchestrators; drain or stop workers.
+    """List workers and orchestrators; drain or stop workers.
 
     \b
-    For example:
+    Examples:
       dagmaster workers --all
       dagmaster workers drain 247932566985999695
     """
@@ -46,7 +46,7 @@ def workers(
         print_json({"orchestrators": as_records(orchestrators), "workers": as_records(active)})
         return
     if not orchestrators and not active:
-        tell("no orchestrator and no worker is running")
+        tell("no orchestrators or workers are running")
         return
     listing = Listing(("ROLE", "ID", "STATUS", "HOST", "PID", "LAST BEAT"), note="WORK", folds=("HOST",))
     for row in orchestrators:
@@ -80,10 +80,10 @@ def drain(
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Give workers no more tasks; what they run may end.
+    """Drain workers: no new tasks; running tasks may finish.
 
     \b
-    For example:
+    Examples:
       dagmaster workers drain 247932566985999695
       dagmaster workers drain --all
     """
@@ -98,12 +98,13 @@ def stop(
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Let workers end as after SIGTERM.
+    """Stop workers, as SIGTERM does.
 
-    They finish what they can in time, and give back the rest.
+    They finish the tasks they can within the grace period and give back the
+    others.
 
     \b
-    For example:
+    Examples:
       dagmaster workers stop 247932566985999695
     """
     _control(ctx, "stop", workers, actor, everyone=everyone, as_json=as_json)
@@ -117,10 +118,10 @@ def resume(
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Give drained workers tasks again.
+    """Resume drained workers.
 
     \b
-    For example:
+    Examples:
       dagmaster workers resume --all
     """
     _control(ctx, "resume", workers, actor, everyone=everyone, as_json=as_json)
@@ -136,20 +137,20 @@ def _control(
     as_json: bool,
 ) -> None:
     if bool(named) is everyone:
-        raise Invalid("name the workers, or all of them with --all; `dagmaster workers` lists them")
+        raise Invalid("name workers, or use --all; `dagmaster workers` lists them")
     backend = backend_of(ctx, begin(ctx))
     if everyone:
         named = [worker["worker_id"] for worker in backend.instances()[1] if worker["status"] == "active"]
-    wishes = {}
+    requested = {}
     for worker_id in named or ():
-        wishes[worker_id] = backend.call(partial(_ask_worker, worker_id, command), actor=actor)
+        requested[worker_id] = backend.call(partial(_ask_worker, worker_id, command), actor=actor)
     if as_json:
-        print_json([{"worker_id": worker_id, "wanted": wish} for worker_id, wish in wishes.items()])
+        print_json([{"worker_id": worker_id, "wanted": state} for worker_id, state in requested.items()])
         return
-    if not wishes:
-        tell("no worker is at work")
-    for worker_id, wish in wishes.items():
-        typer.echo(f"worker {worker_id} is to {wish}")
+    if not requested:
+        tell("no active workers")
+    for worker_id in requested:
+        typer.echo(f"Sent {command} to worker {worker_id}")
 
 
 async def _ask_worker(worker_id: str, command: WorkerCommand, service: Service) -> str:
@@ -158,12 +159,13 @@ async def _ask_worker(worker_id: str, command: WorkerCommand, service: Service) 
 
 @app.command()
 def handlers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
-    """List the handlers that workers have registered.
+    """List the registered handlers.
 
-    With the workers that run them now. A task whose handler nobody runs waits.
+    Includes the workers that run each handler now. Tasks of a handler without
+    a worker wait.
 
     \b
-    For example:
+    Examples:
       dagmaster handlers --json
     """
     rows = backend_of(ctx, begin(ctx)).handlers()
@@ -171,13 +173,13 @@ def handlers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
         print_json(as_records(rows))
         return
     if not rows:
-        tell("no worker has registered a handler yet; start one with `dagmaster worker`")
+        tell("no handlers are registered; start a worker with `dagmaster worker`")
         return
     listing = Listing(("HANDLER", "QUEUE", "TIMEOUT", "RETRIES", "WORKERS"), folds=("WORKERS", "HANDLER", "QUEUE"))
     for row in rows:
         timeout = in_seconds(row["timeout_seconds"]) if row["timeout_seconds"] else ""
         retries = str(row["retry"]["max_attempts"]) if row["retry"] else ""
-        workers = ", ".join(row["workers"][:3]) or "nobody"
+        workers = ", ".join(row["workers"][:3]) or "none"
         more = f" and {len(row['workers']) - 3} more" if len(row["workers"]) > 3 else ""
         listing.add(escape(row["name"]), escape(row["queue"] or ""), timeout, retries, workers + more)
     listing.print(console())
@@ -185,10 +187,10 @@ def handlers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
 
 @app.command()
 def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
-    """Show how much waits in each queue.
+    """Show the number of tasks in each queue.
 
     \b
-    For example:
+    Examples:
       dagmaster queues --json
     """
     rows = backend_of(ctx, begin(ctx)).queues()
@@ -196,7 +198,7 @@ def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
         print_json(as_records(rows))
         return
     if not rows:
-        tell("nothing waits and nothing runs")
+        tell("no tasks are waiting or running")
         return
     listing = Listing(("QUEUE", "WAITING", "RUNNING", "OLDEST"), folds=("QUEUE",))
     for row in rows:

@@ -38,7 +38,7 @@ def conclude(view: JobView, *, as_json: bool, hint: str = "") -> int:
         _print_result(view, outputs or {}, hint)
     else:
         reason = f": {view.error}" if view.error else ""
-        tell(f"job {view.job_id} {view.status}{reason}", f"what happened: dagmaster timeline {view.job_id}")
+        tell(f"job {view.job_id} {view.status}{reason}", f"details: dagmaster timeline {view.job_id}")
         if hint:
             tell(hint)
     return 0 if view.status is JobStatus.COMPLETED else JOB_FAILED
@@ -51,7 +51,7 @@ def _print_result(view: JobView, outputs: Mapping[str, Any], hint: str) -> None:
         shown = {node.node_id: outputs[node.node_id] for node in view.nodes if node.node_id in outputs}
         if view.value is None and for_reading(shown, screen.width).count("\n") >= SHORT_LINES:
             _print_lines(screen, shown)
-            screen.print(f"\n[dim]the whole result: dagmaster show {view.job_id} --output json[/]")
+            screen.print(f"\n[dim]complete result: dagmaster show {view.job_id} --output json[/]")
         else:
             print_for_reading(screen, shown if view.value is None else view.value)
         if hint:
@@ -80,4 +80,4 @@ def _print_summary(view: JobView, outputs: Mapping[str, Any]) -> None:
         if outputs.get(node.node_id):
             text = dump(outputs[node.node_id], lines=False)
             typer.echo(f"{node.node_id} = {shorten(text)}")
-    typer.echo(f"job {view.job_id} completed in {in_seconds(view.seconds)}; the whole result: --output json")
+    typer.echo(f"job {view.job_id} completed in {in_seconds(view.seconds)}; complete result: --output json")

@@ -15,7 +15,7 @@ def find_job(backend: Backend, reference: str) -> int:
     if word.lower() == LAST and bool(colon) is bool(workflow_id):
         return _last(backend, workflow_id or None)
     if not (reference.isdecimal() and reference.isascii() and 1 <= len(reference) <= LONGEST_ID and int(reference)):
-        raise Invalid(f"{reference!r} is no job: give its id, the first digits of it, `last` or `last:WORKFLOW`")
+        raise Invalid(f"{reference!r} is not a job: use a job id, its first digits, `last` or `last:WORKFLOW`")
     found = backend.job_ids(str(int(reference)), limit=SHOWN + 1)
     if int(reference) in found:
         return int(reference)
@@ -23,7 +23,7 @@ def find_job(backend: Backend, reference: str) -> int:
         raise NotFound(f"there is no job {reference}; `dagmaster jobs` lists them")
     if len(found) > 1:
         named = ", ".join(map(str, found[:SHOWN])) + (", ..." if len(found) > SHOWN else "")
-        raise Invalid(f"several jobs' ids begin with {reference}: {named}")
+        raise Invalid(f"{reference} matches several jobs: {named}")
     return found[0]
 
 
@@ -31,6 +31,6 @@ def _last(backend: Backend, workflow_id: str | None) -> int:
     """The newest; one that another job has called counts only if no other is there, or if its workflow is named."""
     jobs = backend.jobs(status=None, workflow_id=workflow_id, limit=PAGE)
     if not jobs:
-        raise NotFound(f"there is no job of workflow {workflow_id!r} yet" if workflow_id else "there is no job yet")
+        raise NotFound(f"workflow {workflow_id!r} has no jobs yet" if workflow_id else "there are no jobs yet")
     own = jobs if workflow_id else [job for job in jobs if job["parent_job_id"] is None]
     return int((own or jobs)[0]["job_id"])

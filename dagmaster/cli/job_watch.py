@@ -32,7 +32,7 @@ async def look(conn: Connection, job_id: int, order: Sequence[str], histories: H
     """The job with the nodes that `order` names."""
     rows = await job_status(conn, [job_id])
     if not rows:
-        raise UnknownJob(f"job {job_id} is gone")
+        raise UnknownJob(f"job {job_id} was removed")
     [job] = rows
     nodes = {row["node_id"]: row for row in await watch_nodes(conn, job_id)}
     standing = await standing_of(conn, job_id)

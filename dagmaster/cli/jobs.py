@@ -1,4 +1,4 @@
-"""Jobs: list them, look at one."""
+"""List jobs and show one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -40,23 +40,25 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def jobs(
     ctx: typer.Context,
-    status: Annotated[JobStatus | None, typer.Option(help="Only of this status.", case_sensitive=False)] = None,
-    workflow: Annotated[str | None, typer.Option(metavar="ID", help="Only of this workflow.")] = None,
-    limit: Annotated[int, typer.Option(help="How many.", min=1, max=10_000)] = 20,
+    status: Annotated[JobStatus | None, typer.Option(help="Only jobs with this status.", case_sensitive=False)] = None,
+    workflow: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this workflow.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of jobs.", min=1, max=10_000)] = 20,
     form: Annotated[
         ListForm | None,
-        typer.Option("--output", "-o", help="plain columns, one JSON list, or one JSON object a line.", metavar="FORM"),
+        typer.Option(
+            "--output", "-o", help="plain (columns), json (one list) or jsonl (one object per line).", metavar="FORM"
+        ),
     ] = None,
     as_json: JsonOutput = False,
 ) -> None:
     """List the newest jobs.
 
-    `completed ✗3` means that three of its nodes failed and the workflow allows
-    it. In a pipe the columns are plain and nothing is cut. FORM is plain, json
+    `completed ✗3` means that three nodes failed and the workflow tolerates it.
+    In a pipe, columns are plain and nothing is truncated. FORM is plain, json
     or jsonl.
 
     \b
-    For example:
+    Examples:
       dagmaster jobs --status failed
       dagmaster jobs --output jsonl | jq -r .job_id
     """
@@ -99,14 +101,14 @@ def _with_tolerated(failures: int) -> str:
 def show(
     ctx: typer.Context,
     job: JobReference,
-    children: Annotated[bool, typer.Option("--children", help="The children of fan-outs too.")] = False,
+    children: Annotated[bool, typer.Option("--children", help="Include the children of fan-outs.")] = False,
     form: Form = TextForm.TEXT,
     as_json: JsonOutput = False,
 ) -> None:
-    """Show one job with its nodes and its result.
+    """Show a job with its nodes and result.
 
     \b
-    For example:
+    Examples:
       dagmaster show last
       dagmaster show 247845805292758904 --json | jq .result_data
     """
@@ -141,7 +143,7 @@ def _print_details(details: JobDetails, *, as_json: bool) -> None:
     listing.print(screen)
     for row in waiting:
         tasks = count_of(row["tasks"], "task")
-        tell(f"{tasks} in queue {row['queue']!r} for handler {row['handler']!r}: no worker that takes such is running")
+        tell(f"{tasks} in queue {row['queue']!r} for handler {row['handler']!r}: no running worker accepts them")
     for title, value in {"returned": details.value, "result": outputs}.items():
         if value is not None:
             screen.print()

@@ -1,4 +1,4 @@
-"""API keys: make one, list them, revoke one."""
+"""Create, list and revoke API keys."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -16,17 +16,17 @@ from dagmaster.model.access import Role
 if TYPE_CHECKING:
     from dagmaster.store.keys import Key
 
-Actor = Annotated[str, typer.Option("--by", metavar="WHO", help="Who does it, for the timeline.")]
+Actor = Annotated[str, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
 
 app = typer.Typer(name="keys", add_completion=False, no_args_is_help=True)
 
 
 @app.callback()
 def root() -> None:
-    """Make, list and revoke the API keys.
+    """Create, list and revoke API keys.
 
     \b
-    For example:
+    Examples:
       dagmaster keys create --name ci --role operator
     """
 
@@ -34,18 +34,18 @@ def root() -> None:
 @app.command()
 def create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Option(help="Who or what will use it.")],
-    role: Annotated[Role, typer.Option(help="What it may do.", case_sensitive=False)],
+    name: Annotated[str, typer.Option(help="Name of the user or program.")],
+    role: Annotated[Role, typer.Option(help="Role of the key.", case_sensitive=False)],
     expires_days: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="How long it counts; else until it is revoked.", min=0.001)
+        float | None, typer.Option(metavar="DAYS", help="Days until the key expires; default: never.", min=0.001)
     ] = None,
     actor: Actor = "cli",
     as_json: JsonOutput = False,
 ) -> None:
-    """Make a key. It is shown this once and kept nowhere.
+    """Create a key. It is shown once and not stored.
 
     \b
-    For example:
+    Examples:
       dagmaster keys create --name ci --role operator
       KEY=$(dagmaster keys create --name nightly --role partner --expires-days 90)
     """
@@ -57,20 +57,20 @@ def create(
     if as_json:
         print_json({"key_id": made.key_id, "name": name, "role": role, "key": made.text, "expires_at": expires_at})
         return
-    tell(f"key {made.key_id} with the role {role}; it is shown only now, so keep it in a safe place:")
+    tell(f"Created key {made.key_id} with the role {role}. Store it safely, it is not shown again:")
     typer.echo(made.text)
 
 
 @app.command("list")
 def list_all(
     ctx: typer.Context,
-    everyone: Annotated[bool, typer.Option("--all", help="Those too that were revoked.")] = False,
+    everyone: Annotated[bool, typer.Option("--all", help="Include revoked keys.")] = False,
     as_json: JsonOutput = False,
 ) -> None:
-    """List the keys, without what would let anybody in.
+    """List the keys, without their secrets.
 
     \b
-    For example:
+    Examples:
       dagmaster keys list --all
     """
     from dagmaster.cli.sessions import ask
@@ -81,7 +81,7 @@ def list_all(
         print_json([_record(key) for key in keys])
         return
     if not keys:
-        tell("no keys; make one with `dagmaster keys create`")
+        tell("no keys; create one with `dagmaster keys create`")
         return
     titles = ("KEY", "NAME", "ROLE", "STATE", "CREATED", "BY", "EXPIRES", "LAST USED")
     listing = Listing(titles, folds=("NAME",), fixed=4)
@@ -102,14 +102,14 @@ def list_all(
 @app.command()
 def revoke(
     ctx: typer.Context,
-    key_or_name: Annotated[str, typer.Argument(metavar="KEY_OR_NAME", help="The key's id or its name.")],
+    key_or_name: Annotated[str, typer.Argument(metavar="KEY_OR_NAME", help="Key id or name.")],
     actor: Actor = "cli",
     as_json: JsonOutput = False,
 ) -> None:
-    """Revoke a key: from now on it opens nothing.
+    """Revoke a key.
 
     \b
-    For example:
+    Examples:
       dagmaster keys revoke ci
     """
     from dagmaster.cli.sessions import ask
@@ -119,7 +119,7 @@ def revoke(
     if as_json:
         print_json(_record(key))
         return
-    typer.echo(f"key {key.key_id} ({key.name}) is revoked")
+    typer.echo(f"Revoked key {key.key_id} ({key.name})")
 
 
 def _state(key: "Key") -> str:
@@ -134,12 +134,12 @@ def _record(key: "Key") -> dict[str, Any]:
 
 @app.command("signing-secret")
 def signing_secret(ctx: typer.Context) -> None:
-    """Print the secret that callbacks are signed with.
+    """Print the secret that signs callbacks.
 
-    Whoever receives callbacks needs it to know that they are ours.
+    Receivers use it to verify that a callback is genuine.
 
     \b
-    For example:
+    Examples:
       dagmaster keys signing-secret
     """
     from dagmaster.cli.sessions import ask

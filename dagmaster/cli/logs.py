@@ -1,4 +1,4 @@
-"""What tasks have printed and logged."""
+"""The logs of tasks."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -23,18 +23,18 @@ def logs(
     ctx: typer.Context,
     job: JobReference,
     node_id: Annotated[
-        str | None, typer.Argument(metavar="NODE", help="A node of the job; else the one that failed or runs.")
+        str | None, typer.Argument(metavar="NODE", help="Node id; default: the node that failed or is running.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the node has ended.")] = False,
-    attempt: Annotated[int | None, typer.Option(help="Of this attempt; else of the newest.", min=1)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the node ends.")] = False,
+    attempt: Annotated[int | None, typer.Option(help="Attempt number; default: the latest.", min=1)] = None,
     tail: Annotated[int | None, typer.Option(metavar="LINES", help="Only the last lines.", min=0)] = None,
 ) -> None:
-    """Show what a task has printed and logged.
+    """Show the log of a task.
 
-    With --follow and without --attempt, the attempts that follow are shown too.
+    --follow also shows later attempts, unless --attempt is set.
 
     \b
-    For example:
+    Examples:
       dagmaster logs last --follow
       dagmaster logs 247845805292758904 crunch__17 --attempt 1 --tail 100
     """
@@ -52,15 +52,15 @@ def _choose(backend: Backend, job_id: int) -> str:
     """The only node that has run, or the only one that failed, or that runs; else people must say which."""
     nodes = backend.logged(job_id, limit=MANY)
     if not nodes:
-        raise NotFound(f"no task of job {job_id} has begun")
+        raise NotFound(f"no task of job {job_id} has started")
     for some in (nodes, _of(nodes, NodeStatus.FAILED), _of(nodes, NodeStatus.RUNNING)):
         if len(some) == 1:
             chosen: str = some[0]["node_id"]
-            tell(f"the log of node {chosen}")
+            tell(f"log of node {chosen}")
             return chosen
     listed = ", ".join(f"{node['node_id']} ({node['status']})" for node in nodes[:SHOWN_NODES])
     more = ", ..." if len(nodes) > SHOWN_NODES else ""
-    raise NotFound(f"which node of job {job_id}? There are {listed}{more}")
+    raise NotFound(f"name a node of job {job_id}: {listed}{more}")
 
 
 def _of(nodes: Sequence[Row], status: NodeStatus) -> list[Row]:

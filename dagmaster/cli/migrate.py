@@ -1,4 +1,4 @@
-"""The database's schema: to the version of this program, or back."""
+"""Migrate the database schema."""
 
 from contextlib import AbstractContextManager
 from typing import Annotated
@@ -23,12 +23,12 @@ def _database(ctx: typer.Context) -> AbstractContextManager[str]:
 
 @app.callback(invoke_without_command=True)
 def root(ctx: typer.Context) -> None:
-    """Bring the database's schema to the version of this program, or back.
+    """Upgrade or downgrade the database schema.
 
-    Without a command it is upgraded to the newest revision.
+    Without a command, upgrades to the latest revision.
 
     \b
-    For example:
+    Examples:
       dagmaster migrate
       python -m dagmaster migrate current
     """
@@ -37,44 +37,48 @@ def root(ctx: typer.Context) -> None:
 
 
 @app.command()
-def upgrade(ctx: typer.Context, revision: Annotated[str, typer.Argument(metavar="REVISION")] = "head") -> None:
-    """Upgrade to a revision, by default to the newest.
+def upgrade(
+    ctx: typer.Context, revision: Annotated[str, typer.Argument(metavar="REVISION", help="Target revision.")] = "head"
+) -> None:
+    """Upgrade to a revision; default: the latest.
 
     \b
-    For example:
+    Examples:
       dagmaster migrate upgrade
     """
     from dagmaster.store import migrate
 
     with _database(ctx) as dsn:
         migrate.upgrade(dsn, revision)
-        typer.echo(f"the schema is at revision {migrate.current(dsn)}")
+        typer.echo(f"schema revision: {migrate.current(dsn)}")
 
 
 @app.command()
 def downgrade(
     ctx: typer.Context,
-    revision: Annotated[str, typer.Argument(metavar="REVISION", help="`base` removes all tables and their data.")],
+    revision: Annotated[
+        str, typer.Argument(metavar="REVISION", help="Target revision; `base` removes all tables and their data.")
+    ],
 ) -> None:
-    """Go back to a revision. What it does not know is lost.
+    """Downgrade to a revision. Data that it cannot store is lost.
 
     \b
-    For example:
+    Examples:
       dagmaster migrate downgrade 0001
     """
     from dagmaster.store import migrate
 
     with _database(ctx) as dsn:
         migrate.downgrade(dsn, revision)
-        typer.echo(f"the schema is at revision {migrate.current(dsn) or 'base'}")
+        typer.echo(f"schema revision: {migrate.current(dsn) or 'base'}")
 
 
 @app.command("current")
 def show_current(ctx: typer.Context, as_json: JsonOutput = False) -> None:
-    """Show the revision of the database.
+    """Show the current revision of the database.
 
     \b
-    For example:
+    Examples:
       dagmaster migrate current
     """
     from dagmaster.store import migrate
@@ -84,7 +88,7 @@ def show_current(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     if as_json:
         print_json({"current": current, "head": head, "is_current": current == head})
         return
-    newest = " (the newest)" if current == head else f"; the newest is {head}: run `dagmaster migrate`"
+    newest = " (latest)" if current == head else f"; latest: {head}; run `dagmaster migrate`"
     typer.echo(f"{current or 'no schema'}{newest}")
 
 
@@ -93,7 +97,7 @@ def history(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     """List all revisions, oldest first.
 
     \b
-    For example:
+    Examples:
       dagmaster migrate history
     """
     from dagmaster.store import migrate

@@ -25,9 +25,9 @@ class TextForm(StrEnum):
     JSON = "json"
 
 
-JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Form = Annotated[
-    TextForm, typer.Option("--output", "-o", metavar="FORM", help="text, or json: the whole result, for programs.")
+    TextForm, typer.Option("--output", "-o", metavar="FORM", help="text or json; json prints the complete result.")
 ]
 Inputs = Annotated[
     list[str] | None,
@@ -35,7 +35,7 @@ Inputs = Annotated[
         "-i",
         "--input",
         metavar="NAME=VALUE",
-        help="One input; may be repeated. Parsed as JSON unless a string is expected.",
+        help="One input; repeatable. Parsed as JSON unless its type is string.",
     ),
 ]
 InputsJson = Annotated[
@@ -43,14 +43,14 @@ InputsJson = Annotated[
 ]
 Handlers = Annotated[
     list[str] | None,
-    typer.Option("--handlers", metavar="MODULE|FILE.py", help="Where handlers are defined; may be repeated."),
+    typer.Option("--handlers", metavar="MODULE|FILE.py", help="Module or file that defines handlers; repeatable."),
 ]
 JobReference = Annotated[
-    str, typer.Argument(metavar="JOB", help="The job's id or its first digits, `last`, or `last:WORKFLOW`.")
+    str, typer.Argument(metavar="JOB", help="Job id or its first digits, `last`, or `last:WORKFLOW`.")
 ]
-Host = Annotated[str | None, typer.Option(help="The address to serve on; else of the settings.")]
-Port = Annotated[int | None, typer.Option(help="The port to serve on; 0 takes any free one.", min=0, max=65535)]
-Concurrency = Annotated[int | None, typer.Option(help="How many tasks run at once.", min=1)]
+Host = Annotated[str | None, typer.Option(help="Address to listen on; default: the setting api_host.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 picks a free port.", min=0, max=65535)]
+Concurrency = Annotated[int | None, typer.Option(help="Maximum number of tasks to run at once.", min=1)]
 
 
 def settings_of(shared: Shared) -> "Settings":
@@ -63,7 +63,7 @@ def settings_of(shared: Shared) -> "Settings":
     }
     chosen = {name: value for name, value in options.items() if value is not None}
     if "url" not in chosen and ("data_dir" in chosen or "database_url" in chosen):
-        chosen["url"] = None  # Whoever names a database means it.
+        chosen["url"] = None  # An explicit database overrides a configured server.
     from dagmaster.settings import load_settings
 
     return load_settings(**chosen)

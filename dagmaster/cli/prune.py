@@ -13,24 +13,25 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def prune(
     ctx: typer.Context,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed.")] = False,
     days: Annotated[
         float | None,
-        typer.Option(help="Instead of the setting retention_days; a workflow's own still wins.", min=0.001),
+        typer.Option(help="Overrides the setting retention_days, but not that of a workflow.", min=0.001),
     ] = None,
     workflow: Annotated[str | None, typer.Option(metavar="ID", help="Only jobs of this workflow.")] = None,
     archive: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep them as Parquet files here; else as the settings say.")
+        Path | None, typer.Option(metavar="DIR", help="Archive jobs as Parquet files here; default: from the settings.")
     ] = None,
-    actor: Annotated[str, typer.Option("--by", metavar="WHO", help="Who does it, for the timeline.")] = "cli",
+    actor: Annotated[str, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")] = "cli",
     as_json: JsonOutput = False,
 ) -> None:
-    """Remove finished jobs that are older than their retention.
+    """Remove finished jobs after their retention period.
 
-    Their nodes, results, events and logs go with them. Jobs that run are never touched.
+    Also removes their nodes, results, events and logs. Unfinished jobs are
+    never removed.
 
     \b
-    For example:
+    Examples:
       dagmaster prune --days 90 --dry-run
       dagmaster prune --days 90 --archive /backup/jobs
     """

@@ -23,16 +23,15 @@ app = typer.Typer(add_completion=False)
 def psql(
     ctx: typer.Context,
     command: Annotated[
-        str | None, typer.Option("-c", "--command", metavar="SQL", help="Run this and end; else a prompt.")
+        str | None, typer.Option("-c", "--command", metavar="SQL", help="Run this statement and exit.")
     ] = None,
 ) -> None:
-    """Open psql on the database, the embedded one included.
+    """Open psql on the database, embedded or not.
 
-    dagmaster's tables are found without their schema. Other options go to
-    psql as they are.
+    dagmaster's tables need no schema prefix. Other options are passed to psql.
 
     \b
-    For example:
+    Examples:
       dagmaster psql
       dagmaster psql -c "SELECT status, count(*) FROM dag_jobs GROUP BY 1"
     """

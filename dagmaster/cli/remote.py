@@ -56,7 +56,7 @@ class Remote:
     def submit(self, arguments: SubmitArguments, show: Callable[[SubmitResult], Show | None]) -> JobView | None:
         name = arguments.workflow
         if name.endswith((".yaml", ".yml")) or "/" in name:
-            raise Invalid(f"the server knows workflows by their ids, not {name!r}; `dagmaster workflows`")
+            raise Invalid(f"a server needs a workflow id, not {name!r}; `dagmaster workflows` lists them")
         with span("submit_job", workflow_id=name) as traced:
             inputs = read_inputs(self._types(arguments), arguments.pairs, *arguments.documents)
             result = complete(self.service.submit(SubmitRequest(name, inputs, **arguments.options)))
@@ -180,12 +180,12 @@ class Remote:
     def sync_schedules(self, handlers: Sequence[str], *, prune: bool, actor: str | None) -> Row:
         _check_actor(actor)
         if handlers:
-            raise Invalid("--handlers is for the files of this machine; the server has its own")
+            raise Invalid("--handlers cannot be used with --url: the server has its own handlers")
         return _row(self.client.sync_schedules(prune=prune))
 
     def workflows(self, handlers: Sequence[str]) -> tuple[Sequence[WorkflowLine], Sequence[Row]]:
         if handlers:
-            raise Invalid("--handlers is for the files of this machine; the server has its own")
+            raise Invalid("--handlers cannot be used with --url: the server has its own handlers")
         reply = self.client.workflows()
         lines = [_workflow_line(self.client.workflow(summary.workflow_id)) for summary in reply.workflows]
         return lines, [_row(problem) for problem in reply.problems]
@@ -198,7 +198,7 @@ def _row(reply: Any) -> dict[str, Any]:
 
 def _check_actor(actor: str | None) -> None:
     if actor is not None:
-        raise Invalid("--by is not for a server: there it is whoever the API key belongs to")
+        raise Invalid("--by cannot be used with --url: the server records the name of the API key")
 
 
 def _event(entry: TimelineEntry) -> Row:

@@ -42,7 +42,7 @@ def work_far(settings: Settings, options: WorkerOptions, registry: Registry, hea
             await transport.close()
             spool.close()
 
-    log.info("the worker is starting at %s: queues %s", url, ", ".join(options.queues))
+    log.info("starting worker at %s: queues %s", url, ", ".join(options.queues))
     asyncio.run(run())
     log.info("stopped")
 

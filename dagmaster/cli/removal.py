@@ -54,8 +54,7 @@ async def _limits(conn: Connection, days: float | None, workflow_id: str | None)
     limits = await read_limits(conn, days, workflow_id)
     if limits.least_days is None:
         raise Misconfigured(
-            "jobs are kept for ever: say for how long with --days, with DAGMASTER_RETENTION_DAYS, or with "
-            "retention_days in a workflow"
+            "no retention period is set: use --days, DAGMASTER_RETENTION_DAYS, or retention_days in a workflow"
         )
     return limits
 
@@ -71,7 +70,7 @@ def _print_preview(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         print_json(as_records(rows))
         return
     if not rows:
-        tell("nothing is old enough to go")
+        tell("no jobs are old enough to remove")
         return
     listing = Listing(("WORKFLOW", "JOBS", "NODES", "EVENTS", "OLDEST"), folds=("WORKFLOW",))
     for row in rows:

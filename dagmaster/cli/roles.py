@@ -1,4 +1,4 @@
-"""The processes that serve: everything in one, or a role each."""
+"""The long-running processes: all roles in one, or one role each."""
 
 from typing import Annotated
 
@@ -7,12 +7,14 @@ import typer
 from dagmaster.cli.options import Concurrency, Handlers, Host, Port, begin
 
 Queues = Annotated[
-    str | None, typer.Option("--queues", metavar="A,B", help="The queues to take tasks from; else of the settings.")
+    str | None, typer.Option("--queues", metavar="A,B", help="Queues to take tasks from; default: from the settings.")
 ]
 
 HealthPort = Annotated[
     int | None,
-    typer.Option("--health-port", metavar="PORT", help="Answer /health, /livez and /readyz there.", min=0, max=65535),
+    typer.Option(
+        "--health-port", metavar="PORT", help="Serve /health, /livez and /readyz on this port.", min=0, max=65535
+    ),
 ]
 
 app = typer.Typer(add_completion=False)
@@ -26,18 +28,19 @@ def dev(
     host: Host = None,
     port: Port = None,
     reload: Annotated[
-        bool, typer.Option("--reload/--no-reload", help="Take up edited workflows, handlers and Python modules.")
+        bool, typer.Option("--reload/--no-reload", help="Reload edited workflows, handlers and Python modules.")
     ] = True,
 ) -> None:
     """Run everything in one process until Ctrl-C.
 
-    An orchestrator, a worker and the HTTP API on the PostgreSQL of the data
-    folder. Unfinished jobs resume; others are submitted in the web UI, over
-    HTTP or from a second terminal. Edited files are reloaded: workflows at
-    once, Python by a restart. Jobs keep the definition they were submitted with.
+    Starts an orchestrator, a worker and the HTTP API on the embedded
+    PostgreSQL of the data folder. Unfinished jobs resume. Submit jobs in the
+    web UI, over HTTP or from a second terminal. Edited workflows are reloaded;
+    edited Python restarts the process. Jobs keep the definition they were
+    submitted with.
 
     \b
-    For example:
+    Examples:
       dagmaster dev --handlers my_handlers.py
       dagmaster submit hello_world --poll
     """
@@ -57,13 +60,13 @@ def orchestrator(
     host: Host = None,
     port: Port = None,
 ) -> None:
-    """Run an orchestrator until it is stopped.
+    """Run an orchestrator until stopped.
 
-    As many as you like may run on one database: each owns some of the jobs, and
-    when it ends the others take over.
+    Any number can share a database. Each owns some of the jobs; when one
+    stops, the others take over its jobs.
 
     \b
-    For example:
+    Examples:
       dagmaster orchestrator --database-url postgresql://dagmaster@db/dagmaster
       dagmaster orchestrator --with-worker --queues default
       dagmaster orchestrator --with-api --port 8080
@@ -77,13 +80,13 @@ def orchestrator(
 
 @app.command()
 def api(ctx: typer.Context, host: Host = None, port: Port = None, handlers: Handlers = None) -> None:
-    """Serve the HTTP API until it is stopped.
+    """Serve the HTTP API until stopped.
 
-    Without API keys it is served to this machine alone. `dagmaster keys create`
-    makes the first one; then --host 0.0.0.0 serves everybody who has a key.
+    Without API keys, only this machine can connect. After `dagmaster keys
+    create`, --host 0.0.0.0 serves everyone who has a key.
 
     \b
-    For example:
+    Examples:
       dagmaster api --port 8080
       dagmaster api --host 0.0.0.0 --database-url postgresql://dagmaster@db/dagmaster
     """
@@ -100,14 +103,14 @@ def worker(
     handlers: Handlers = None,
     health_port: HealthPort = None,
 ) -> None:
-    """Run a worker until it is stopped.
+    """Run a worker until stopped.
 
-    On SIGTERM it takes no more tasks, finishes what it can, and gives back the
-    rest. With --url it needs no database, only a server and a key of the role
-    worker.
+    On SIGTERM it takes no more tasks, finishes the tasks it can and gives back
+    the others. With --url it needs no database, only a server and an API key
+    with the role worker.
 
     \b
-    For example:
+    Examples:
       dagmaster worker --queues default,heavy --handlers my_package.handlers
       dagmaster worker --url https://dagmaster.example.com --queues default
     """

@@ -19,7 +19,7 @@ def run(
     inputs: InputsJson = None,
     handlers: Handlers = None,
     concurrency: Concurrency = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait no longer than this.", min=0)] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Maximum time to wait.", min=0)] = None,
     form: Form = TextForm.TEXT,
     as_json: JsonOutput = False,
 ) -> None:
@@ -32,10 +32,10 @@ def run(
     continues with the next `dagmaster dev` in the same folder.
 
     The exit code is 0 if the job completed, 1 if it failed or was cancelled,
-    124 if it has not ended in time, and 130 after Ctrl-C.
+    124 after --timeout, and 130 after Ctrl-C.
 
     \b
-    For example:
+    Examples:
       dagmaster run workflows/demo.yaml
       dagmaster run hello_world -i name=Ada
       dagmaster run my.yaml --handlers my_handlers.py --json

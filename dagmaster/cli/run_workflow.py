@@ -97,7 +97,7 @@ class Runner:
 
     def _hint(self, job_id: int) -> str:
         server = "dagmaster api" if self.settings.database_dsn() else "dagmaster dev"
-        return f"in the web UI, while `{server}` runs:\n  {page_of(self.settings, job_id)}"
+        return f"in the web UI, while `{server}` is running:\n  {page_of(self.settings, job_id)}"
 
     async def _submit(self, job: NewJob, running: Fleet) -> int:
         assert running.orchestrator is not None
@@ -126,7 +126,7 @@ class Runner:
         return None
 
     def _interrupted(self, job_id: int, *, by_user: bool) -> int:
-        reason = "stopping" if by_user else "the time is over"
+        reason = "stopping" if by_user else "timed out"
         heir = "another orchestrator" if self.settings.database_dsn() else "`dagmaster dev` in this folder"
         tell(f"{reason}: job {job_id} has not ended; it continues with {heir}")
         return INTERRUPTED if by_user else TIMED_OUT

@@ -37,7 +37,7 @@ def stop_on_signals() -> asyncio.Event:
             loop.call_soon_threadsafe(begin_to_stop)
 
     def begin_to_stop() -> None:
-        log.info("stopping; once more to stop at once")
+        log.info("stopping; press Ctrl-C again to stop immediately")
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

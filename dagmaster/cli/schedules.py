@@ -1,4 +1,4 @@
-"""What starts by itself: look at schedules, steer them, and make up for times gone by."""
+"""Schedules: list and control them, and backfill past times."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -19,16 +19,16 @@ app = typer.Typer(add_completion=False)
 group = typer.Typer(name="schedules", add_completion=False)
 app.add_typer(group)
 
-ScheduleId = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its id, which is that of its workflow.")]
-Who = Annotated[str | None, typer.Option("--by", metavar="WHO", help="Who asks for it, for the audit.")]
+ScheduleId = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Schedule id; the same as the workflow id.")]
+Who = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Name recorded in the audit log.")]
 
 
 @group.callback(invoke_without_command=True)
 def schedules(ctx: typer.Context, as_json: JsonOutput = False) -> None:
-    """List the schedules; pause, resume, trigger and sync them.
+    """List, pause, resume, trigger and sync schedules.
 
     \b
-    For example:
+    Examples:
       dagmaster schedules
       dagmaster schedules pause nightly
     """
@@ -38,10 +38,10 @@ def schedules(ctx: typer.Context, as_json: JsonOutput = False) -> None:
 
 @group.command("list")
 def list_all(ctx: typer.Context, as_json: JsonOutput = False) -> None:
-    """List the schedules with their next times.
+    """List the schedules and their next run times.
 
     \b
-    For example:
+    Examples:
       dagmaster schedules list --json
     """
     _list(ctx, as_json=as_json)
@@ -53,7 +53,7 @@ def _list(ctx: typer.Context, *, as_json: bool) -> None:
         print_json(as_records(schedules))
         return
     if not schedules:
-        tell("no workflow has a schedule; give one a `schedule:` and run `dagmaster schedules sync`")
+        tell("no schedules; add `schedule:` to a workflow and run `dagmaster schedules sync`")
         return
     titles = ("SCHEDULE", "RULE", "TIMEZONE", "CATCHUP", "STATE", "NEXT", "LAST", "LAST JOB")
     listing = Listing(titles, folds=("SCHEDULE", "RULE"), fixed=2)
@@ -78,41 +78,43 @@ def _control(ctx: typer.Context, schedule_id: str, command: ScheduleCommand, act
 
 @group.command()
 def pause(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_json: JsonOutput = False) -> None:
-    """Let a schedule start nothing more.
+    """Pause a schedule.
 
-    Jobs that run are not touched.
+    Running jobs are not affected.
 
     \b
-    For example:
+    Examples:
       dagmaster schedules pause nightly --by ada
     """
     schedule = _control(ctx, schedule_id, "pause", actor)
-    _show(schedule, f"schedule {schedule_id} is paused", as_json=as_json)
+    _show(schedule, f"Paused schedule {schedule_id}", as_json=as_json)
 
 
 @group.command()
 def resume(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_json: JsonOutput = False) -> None:
-    """Let a paused schedule go on.
+    """Resume a paused schedule.
 
-    It goes on with the next time that is still to come. What fell into the
-    pause is not made up for: `dagmaster backfill` does that.
+    It continues with its next future time. To run the times that it missed,
+    use `dagmaster backfill`.
 
     \b
-    For example:
+    Examples:
       dagmaster schedules resume nightly
     """
     schedule = _control(ctx, schedule_id, "resume", actor)
-    _show(schedule, f"schedule {schedule_id} goes on at {at_local_time(schedule['next_at'])}", as_json=as_json)
+    _show(
+        schedule, f"Resumed schedule {schedule_id}; next run at {at_local_time(schedule['next_at'])}", as_json=as_json
+    )
 
 
 @group.command()
 def trigger(ctx: typer.Context, schedule_id: ScheduleId, actor: Who = None, as_json: JsonOutput = False) -> None:
     """Start a job now, as the schedule would.
 
-    Prints the job's id. The schedule may be paused.
+    Prints the job id. Works for paused schedules too.
 
     \b
-    For example:
+    Examples:
       dagmaster schedules trigger nightly
     """
     backend = backend_of(ctx, begin(ctx))
@@ -130,43 +132,43 @@ def sync(
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Make the schedules what the workflows say.
+    """Update the schedules from the workflow files.
 
-    Servers do so when they start and when they read the workflows again. What
-    is paused stays paused. Schedules of workflows that are not in the folder
-    may be another server's: only --prune removes them.
+    Servers do this when they start and when they reload workflows. Paused
+    schedules stay paused. Schedules of workflows that are not in the folder
+    may belong to another server: only --prune removes them.
 
     \b
-    For example:
+    Examples:
       dagmaster schedules sync
       dagmaster schedules sync --prune
     """
     synced = backend_of(ctx, begin(ctx)).sync_schedules(handlers or (), prune=prune, actor=actor)
     lines = [f"{what} {name}" for what in ("added", "changed", "removed") for name in synced[what]]
-    _show(synced, "\n".join(lines) or "nothing has changed", as_json=as_json)
+    _show(synced, "\n".join(lines) or "no changes", as_json=as_json)
 
 
 @app.command()
 def backfill(
     ctx: typer.Context,
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The id of a workflow that has a schedule.")],
-    start: Annotated[str, typer.Option("--from", metavar="TIME", help="The first day or time.")],
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Where it ends; not part of it.")],
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Id of a workflow that has a schedule.")],
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="Start date or time, inclusive.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="End date or time, exclusive.")],
     most: Annotated[
-        int, typer.Option("--max", metavar="N", help="Start at most so many jobs.", min=1, max=1000)
+        int, typer.Option("--max", metavar="N", help="Maximum number of jobs to start.", min=1, max=1000)
     ] = 1000,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be started.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be started.")] = False,
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Start the jobs that a schedule would have started.
+    """Start a schedule's jobs for a period in the past.
 
-    Each time has one job: what ran is not run again, whoever started it. The
-    oldest come first; with --max another call goes on. Times without an offset
-    are in the schedule's timezone.
+    Each scheduled time gets one job: times that already have a job are left
+    out. The oldest come first; after --max, repeat the command to continue.
+    Times without an offset are in the schedule's timezone.
 
     \b
-    For example:
+    Examples:
       dagmaster backfill nightly --from 2026-01-01 --to 2026-02-01 --dry-run
       dagmaster backfill nightly --from 2026-01-01 --to 2026-02-01 --max 10
     """
@@ -181,14 +183,16 @@ def _time(text: str, option: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise Invalid(f"{option} is a day or a time such as 2026-01-31 or 2026-01-31T06:00:00Z, not {text!r}") from None
+        raise Invalid(
+            f"{option} must be a date or time such as 2026-01-31 or 2026-01-31T06:00:00Z, not {text!r}"
+        ) from None
 
 
 def _sum_up(result: BackfillResult, *, dry_run: bool) -> str:
-    existing = f"{result.existing:,} were there"
+    existing = f"{result.existing:,} already existed"
     if dry_run:
         return f"{count_of(result.left, 'job')} would be submitted, {existing}"
-    left = f", {result.left:,} are left" if result.left else ""
+    left = f", {result.left:,} remaining" if result.left else ""
     return f"{count_of(result.submitted, 'job')} submitted, {existing}{left}"
 
 

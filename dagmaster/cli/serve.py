@@ -104,7 +104,7 @@ def serve_orchestrator(
     registry = load_registry(settings, handlers) if worker or api else None
     api_listener = make_api_listener(settings, handlers, api) if api else None
     with database(settings, writable=True, guarded=True) as dsn:
-        log.info("the orchestrator is starting")
+        log.info("starting orchestrator")
         greeting = f"serving {url_of(api_listener.listener)}" if api_listener else ""
         serve(
             dsn,
@@ -147,7 +147,7 @@ def serve_worker(
         return
     with database(settings, writable=True, guarded=True) as dsn:
         names = ", ".join(options.queues)
-        log.info("the worker is starting: queues %s, %s at once", names, count_of(options.concurrency, "task"))
+        log.info("starting worker: queues %s, concurrency %s", names, count_of(options.concurrency, "task"))
         serve(dsn, settings, work=options, registry=registry, health=listener)
 
 

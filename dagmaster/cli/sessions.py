@@ -20,15 +20,16 @@ async def session(dsn: str) -> AsyncIterator[Connection]:
         async with opened(dsn, application="dagmaster cli") as conn:
             yield conn
     except LOST as error:
-        raise DatabaseUnavailable(f"the database was lost: {str(error).strip().splitlines()[0]}") from error
+        raise DatabaseUnavailable(
+            f"lost the connection to the database: {str(error).strip().splitlines()[0]}"
+        ) from error
 
 
 def check_named(settings: Settings) -> None:
     """Who works with a server must not find themselves in the folder of this machine."""
     if settings.url and settings.database_dsn() is None and "data_dir" not in settings.model_fields_set:
         raise Misconfigured(
-            f"this command needs the database itself, not the server at {settings.url}: name it with --database-url "
-            "or --data-dir"
+            f"this command needs the database, not the server at {settings.url}: set --database-url or --data-dir"
         )
 
 
@@ -38,7 +39,7 @@ def existing_database(settings: Settings) -> Iterator[str]:
     check_named(settings)
     if settings.database_dsn() is None and not EmbeddedServer(settings.data_dir).pgdata.exists():
         raise NotFound(
-            f"there are no jobs in {settings.data_dir} yet: start with `dagmaster run` or `dagmaster dev`, or name "
+            f"there are no jobs in {settings.data_dir} yet: run `dagmaster run` or `dagmaster dev`, or choose "
             "another folder with --data-dir"
         )
     with database(settings) as dsn:

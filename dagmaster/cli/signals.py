@@ -1,4 +1,4 @@
-"""What the waiting nodes of a job are told: signals, approvals, rejections."""
+"""Signals, approvals and rejections for waiting nodes."""
 
 from typing import Annotated
 
@@ -9,8 +9,8 @@ from dagmaster.cli.options import JobReference, JsonOutput
 from dagmaster.cli.output import print_json
 from dagmaster.service.contract import Decide, Signal
 
-Node = Annotated[str, typer.Argument(metavar="NODE", help="The approval.")]
-Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Kept with the decision.")]
+Node = Annotated[str, typer.Argument(metavar="NODE", help="Node id of the approval.")]
+Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Comment stored with the decision.")]
 
 app = typer.Typer(add_completion=False)
 
@@ -19,17 +19,19 @@ app = typer.Typer(add_completion=False)
 def signal(
     ctx: typer.Context,
     job: JobReference,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the node waits for.")],
-    data: Annotated[str | None, typer.Option("--data", metavar="JSON", help="For the output of the node.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Signal name.")],
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="JSON", help="Data for the output of the waiting node.")
+    ] = None,
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Wake the nodes of a job that wait for a signal.
+    """Send a signal to the waiting nodes of a job.
 
-    If none waits for it yet, it is kept for the first that will.
+    If no node waits for the signal yet, it is kept for the first one that does.
 
     \b
-    For example:
+    Examples:
       dagmaster signal last data_arrived
       dagmaster signal 247845805292758904 data_arrived --data '{"rows": 17}'
     """
@@ -52,10 +54,10 @@ def approve(
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Approve what a node of a job asks for.
+    """Approve a node that waits for approval.
 
     \b
-    For example:
+    Examples:
       dagmaster approve 247845805292758904 release --comment "looks good"
     """
     _decide(ctx, job, Decide(node, True, comment), actor, as_json=as_json)
@@ -70,10 +72,10 @@ def reject(
     actor: Who = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Reject what a node of a job asks for; the node fails for good.
+    """Reject a node that waits for approval; the node fails.
 
     \b
-    For example:
+    Examples:
       dagmaster reject 247845805292758904 release --comment "not today"
     """
     _decide(ctx, job, Decide(node, False, comment), actor, as_json=as_json)
@@ -85,6 +87,6 @@ def _decide(ctx: typer.Context, job: str, decision: Decide, actor: str | None, *
     if as_json:
         print_json({"job_id": str(job_id), "node_id": node, "status": result.status, "is_done": result.is_done})
     elif result.is_done:
-        typer.echo(f"node {node} of job {job_id} is {word}")
+        typer.echo(f"{word.capitalize()} node {node} of job {job_id}")
     else:
-        typer.echo(f"node {node} of job {job_id} is to be {word}, as soon as an orchestrator is there to do it")
+        typer.echo(f"node {node} of job {job_id} will be {word} when an orchestrator is available")

@@ -1,4 +1,4 @@
-"""Submit a job to whoever runs jobs."""
+"""Submit a job to the orchestrators."""
 
 from contextlib import ExitStack
 from typing import Annotated
@@ -19,33 +19,33 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def submit(
     ctx: typer.Context,
-    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="An id in the folder, or a workflow file.")],
-    document: Annotated[str | None, typer.Argument(metavar="JSON", help="The inputs, as with --inputs.")] = None,
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Workflow id or workflow file.")],
+    document: Annotated[str | None, typer.Argument(metavar="JSON", help="Inputs, as for --inputs.")] = None,
     single_inputs: Inputs = None,
     inputs: InputsJson = None,
-    poll: Annotated[bool, typer.Option("--poll", help="Wait until the job has ended.")] = False,
+    poll: Annotated[bool, typer.Option("--poll", help="Wait until the job ends.")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The same key again gives the first job.")
+        str | None, typer.Option(metavar="KEY", help="Repeating a key returns the first job.")
     ] = None,
-    priority: Annotated[int, typer.Option(help="Tasks of a higher priority go first.", min=-32768, max=32767)] = 0,
-    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="Your own name for it.")] = None,
-    submitted_by: Annotated[str, typer.Option(metavar="WHO", help="Who submits it.")] = "",
+    priority: Annotated[int, typer.Option(help="Tasks with a higher priority run first.", min=-32768, max=32767)] = 0,
+    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="Your own identifier for the job.")] = None,
+    submitted_by: Annotated[str, typer.Option(metavar="NAME", help="Submitter, shown with the job.")] = "",
     callback_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where to send a signed message when the job has ended.")
+        str | None, typer.Option(metavar="URL", help="URL to send a signed message to when the job ends.")
     ] = None,
     handlers: Handlers = None,
     form: Form = TextForm.TEXT,
     as_json: JsonOutput = False,
 ) -> None:
-    """Submit a job to the orchestrators of the database.
+    """Submit a job to the running orchestrators.
 
-    With --url it goes to a server, which knows workflows by their ids.
+    With --url the job goes to a server, and the workflow must be an id.
 
     Prints the job's id. With --poll the exit code is 0 if the job completed
     and 1 if it failed or was cancelled.
 
     \b
-    For example:
+    Examples:
       dagmaster submit hello_world '{"name": "Ada"}' --poll
       dagmaster submit nightly -i day=31 --idempotency-key nightly-31
     """
@@ -76,6 +76,6 @@ def _announce(result: SubmitResult, *, as_json: bool, poll: bool) -> None:
     elif not poll:
         print_json({"job_id": str(result.job_id), "is_new": result.is_new})
     if not result.is_new:
-        tell(f"job {result.job_id} was submitted under this idempotency key before")
+        tell(f"job {result.job_id} was already submitted with this idempotency key")
     for warning in result.warnings:
         tell(f"warning: {warning}")

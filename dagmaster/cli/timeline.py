@@ -24,17 +24,17 @@ app = typer.Typer(add_completion=False)
 def timeline(
     ctx: typer.Context,
     job: JobReference,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only of this node.")] = None,
-    types: Annotated[str | None, typer.Option("--type", metavar="A,B", help="Only of these types.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only events of this node.")] = None,
+    types: Annotated[str | None, typer.Option("--type", metavar="A,B", help="Only events of these types.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job ends.")] = False,
     as_json: JsonOutput = False,
 ) -> None:
-    """Show everything that happened to a job.
+    """Show the events of a job in order.
 
-    With --json each line is one event.
+    With --json, each line is one event.
 
     \b
-    For example:
+    Examples:
       dagmaster timeline last --node crunch__17
       dagmaster timeline 247845805292758904 --type node_failed,node_retrying
     """

@@ -14,7 +14,7 @@ def version(as_json: JsonOutput = False) -> None:
     """Show the version.
 
     \b
-    For example:
+    Examples:
       dagmaster version
     """
     if as_json:

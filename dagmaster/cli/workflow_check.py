@@ -42,7 +42,7 @@ def _registered(ctx: typer.Context, settings: Settings, is_wanted: bool | None) 
     except DagmasterError as error:
         if is_wanted:
             raise
-        tell(f"the contracts of handlers were not checked: {error}")
+        tell(f"handler contracts were not checked: {error}")
         return None
 
 
@@ -56,8 +56,8 @@ def _find_registered(ctx: typer.Context, settings: Settings, *, must_exist: bool
     if not is_configured and not EmbeddedServer.is_running(settings.data_dir):
         if must_exist:
             raise Misconfigured(
-                f"there are no registered contracts to check against: no database is configured, and none runs in "
-                f"{settings.data_dir}; name one with --database-url or --url, or start `dagmaster dev`"
+                "there are no registered contracts to check against: no database is configured, and none is running "
+                f"in {settings.data_dir}; name one with --database-url or --url, or start `dagmaster dev`"
             )
         return None
     return by_spelling(map(contract_of, backend_of(ctx, settings).handlers()))
@@ -83,7 +83,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
             if not files:
-                raise NotFound(f"there are no workflow files in {str(path)!r}")
+                raise NotFound(f"no workflow files in {str(path)!r}")
             yield from files
         elif path.is_file():
             yield path

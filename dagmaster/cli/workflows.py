@@ -1,4 +1,4 @@
-"""Workflow files: which there are, and what is wrong with them."""
+"""Workflow files: list them and check them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from dagmaster.cli.backend import backend_of
 from dagmaster.cli.columns import Listing
-from dagmaster.cli.failures import WRONG_USE, tell
+from dagmaster.cli.failures import USAGE_ERROR, tell
 from dagmaster.cli.options import Handlers, JsonOutput, begin
 from dagmaster.cli.output import console, print_json
 
@@ -17,12 +17,12 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def workflows(ctx: typer.Context, handlers: Handlers = None, as_json: JsonOutput = False) -> None:
-    """List the workflows of the folder.
+    """List the available workflows.
 
-    With --url those of the server.
+    Lists the workflows folder, or with --url the workflows of the server.
 
     \b
-    For example:
+    Examples:
       dagmaster workflows
       DAGMASTER_WORKFLOWS_DIR=examples dagmaster workflows --json
     """
@@ -58,21 +58,21 @@ def validate(
         bool | None,
         typer.Option(
             "--contracts/--no-contracts",
-            help="Check against what workers have registered; by default where a database is at hand.",
+            help="Check against the registered handlers; default: if a database is available.",
             show_default=False,
         ),
     ] = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Check workflow files and show all their problems.
+    """Check workflow files and report every problem.
 
-    With --handlers it is also checked that the handlers exist, and that the
-    parameters fit them. With a database (of the settings, or of a running
-    `dagmaster dev`) the same is checked against the handlers that workers have
-    registered there. The exit code is 2 if a file has an error.
+    With --handlers, also checks that the handlers exist and accept the
+    parameters. With a database (from the settings, or a running `dagmaster
+    dev`), also checks against the handlers that workers have registered. The
+    exit code is 2 if a file has an error.
 
     \b
-    For example:
+    Examples:
       dagmaster validate workflows
       dagmaster validate my.yaml --handlers my_handlers.py
       dagmaster validate my_workflows.py
@@ -87,4 +87,4 @@ def validate(
         for path, problems in checked.items():
             for message in [*map(str, problems)] or [f"{path}: ok"]:
                 typer.echo(message)
-    raise typer.Exit(WRONG_USE if has_errors else 0)
+    raise typer.Exit(USAGE_ERROR if has_errors else 0)

@@ -18,7 +18,7 @@ def render() -> str:
 
 
 def renew(page: str) -> str:
-    """The page with its generated part written anew."""
+    """The page with its generated part replaced."""
     before, _, rest = page.partition(BEGIN)
     return before + render() + rest.partition(END)[2]
 

@@ -63,7 +63,7 @@ def test_the_same_key_gives_the_first_job(working: Path) -> None:
     again = call("submit", working, "--idempotency-key", "k", "--json")
     assert first["is_new"] is True
     assert again.json == {"job_id": first["job_id"], "is_new": False}
-    assert "under this idempotency key before" in again.err
+    assert "already submitted with this idempotency key" in again.err
     assert call("submit", working, "--idempotency-key", "k", "--submitted-by", "me", "--json").json["is_new"] is True
 
 
@@ -125,14 +125,14 @@ def test_a_job_is_named_by_its_place_or_by_its_first_digits(ended: str, working:
     assert "completed" in call("timeline", unique).out
     shared = call("show", ended[:3])
     assert shared.code == 2
-    assert f"several jobs' ids begin with {ended[:3]}: {waiting}, {ended}" in shared.err
+    assert f"{ended[:3]} matches several jobs: {waiting}, {ended}" in shared.err
 
 
 @pytest.mark.parametrize("reference", ["lst", "last:", "0", "-1", "1" * 20, "²"])
 def test_what_names_no_job_is_wrong_use(reference: str) -> None:
     done = call("explain", "--", reference)
     assert done.code == 2
-    assert "give its id, the first digits of it, `last` or `last:WORKFLOW`" in done.err
+    assert "use a job id, its first digits, `last` or `last:WORKFLOW`" in done.err
 
 
 def test_a_job_that_another_has_called_is_not_the_last(working: Path, dsn: str) -> None:
@@ -147,7 +147,7 @@ def test_a_question_makes_no_data_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("DAGMASTER_DATABASE_URL")
     asked = call("jobs")
     assert (asked.code, asked.out) == (2, "")
-    assert asked.err.startswith("error: there are no jobs in .dagmaster yet: start with `dagmaster run`")
+    assert asked.err.startswith("error: there are no jobs in .dagmaster yet: run `dagmaster run`")
     assert not (tmp_path / ".dagmaster").exists()
 
 
@@ -253,7 +253,7 @@ def test_a_type_of_event_that_there_is_not_is_wrong_use(ended: str) -> None:
     done = call("timeline", ended, "--type", "node_faild")
     assert (done.code, done.err) == (
         2,
-        "error: there is no type of event 'node_faild'; did you mean 'node_failed'?\n",
+        "error: there is no event type 'node_faild'; did you mean 'node_failed'?\n",
     )
 
 
@@ -284,7 +284,7 @@ def test_without_an_orchestrator_a_job_is_cancelled_later(working: Path) -> None
 
 
 def test_workers_and_orchestrators_are_listed(ended: str) -> None:
-    assert call("workers").err == "no orchestrator and no worker is running\n"
+    assert call("workers").err == "no orchestrators or workers are running\n"
     orchestrator, worker = call("workers", "--all").out.splitlines()[1:]
     assert orchestrator.split()[0::2][:2] == ["orchestrator", "stopped"]
     assert worker.split()[0::2][:2] == ["worker", "stopped"]
@@ -295,16 +295,16 @@ def test_workers_and_orchestrators_are_listed(ended: str) -> None:
 
 def test_queues_are_empty_after_the_work(ended: str) -> None:
     assert call("queues", "--json").json == []
-    assert call("queues").err == "nothing waits and nothing runs\n"
+    assert call("queues").err == "no tasks are waiting or running\n"
 
 
 def test_the_schema_goes_up_and_down() -> None:
     newest = call("migrate", "current", "--json").json["head"]
-    assert call("migrate", "current").out == f"{newest} (the newest)\n"
-    assert call("migrate", "downgrade", "base").out == "the schema is at revision base\n"
+    assert call("migrate", "current").out == f"{newest} (latest)\n"
+    assert call("migrate", "downgrade", "base").out == "schema revision: base\n"
     assert call("migrate", "current", "--json").json == {"current": None, "head": newest, "is_current": False}
-    assert call("migrate", "upgrade", "0001").out == "the schema is at revision 0001\n"
-    assert call("migrate").out == f"the schema is at revision {newest}\n"
+    assert call("migrate", "upgrade", "0001").out == "schema revision: 0001\n"
+    assert call("migrate").out == f"schema revision: {newest}\n"
     history = call("migrate", "history", "--json").json
     assert [entry["revision"] for entry in history if entry["is_current"]] == [newest]
     assert f"→  {newest}" in call("migrate", "history").out

@@ -62,7 +62,7 @@ async def test_the_only_log_is_shown_without_naming_its_node(dsn: str, where: li
         await run(one, "work", logs, "one\ntwo: ä\nthree")
         job_id = one.job_id
     done = await ask(*where, "logs", job_id)
-    assert (done.code, done.out, done.err) == (0, "one\ntwo: ä\nthree", "the log of node work\n")
+    assert (done.code, done.out, done.err) == (0, "one\ntwo: ä\nthree", "log of node work\n")
     assert (await ask(*where, "logs", job_id, "work", "--tail", 2)).out == "two: ä\nthree"
     assert (await ask(*where, "logs", job_id, "work", "-f")).out == "one\ntwo: ä\nthree"
 
@@ -83,7 +83,7 @@ async def test_among_several_the_failed_one_is_shown_else_there_is_a_choice(
         await run(one, "b", logs, "fine too")
         done = await ask(*where, "logs", one.job_id)
     assert done.code == 2
-    assert done.err == f"error: which node of job {one.job_id}? There are a (completed), b (completed)\n"
+    assert done.err == f"error: name a node of job {one.job_id}: a (completed), b (completed)\n"
 
 
 async def test_attempts_are_followed_until_the_node_has_ended(
@@ -113,7 +113,7 @@ async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> N
     async with owner(dsn) as one:
         await one.submit(single())
         job_id = one.job_id
-        assert (await ask(*where, "logs", job_id)).err == f"error: no task of job {job_id} has begun\n"
+        assert (await ask(*where, "logs", job_id)).err == f"error: no task of job {job_id} has started\n"
         await one.advance(Load())
     done = await ask(*where, "logs", job_id, "work")
     assert (done.code, done.err) == (2, "error: attempt 1 of node 'work' has not started\n")

@@ -31,7 +31,7 @@ def test_a_project_is_valid_and_never_overwrites(project: Path) -> None:
     (project / "handlers.py").write_text("mine")
     again = call("init")
     assert again.code == 2
-    assert "dagmaster.toml exists, so nothing was written" in again.err
+    assert "dagmaster.toml already exists; nothing was written" in again.err
     assert (project / "handlers.py").read_text() == "mine"
 
 
@@ -97,7 +97,7 @@ def test_dev_takes_up_what_is_edited(project: Path, dev: Dev) -> None:
     dev.until("reloaded    newcomer (changed)")
     handlers = (project / "handlers.py").read_text()
     (project / "handlers.py").write_text(handlers + "\nthis is no Python\n")
-    dev.until("not loaded  handlers.py changed; the version before is still used")
+    dev.until("not loaded  handlers.py changed; still using the previous version")
     (project / "handlers.py").write_text(handlers + "\n\nANSWER = 42\n")
     dev.until("restarting  handlers.py changed")
     assert dev.until("api  ") == api

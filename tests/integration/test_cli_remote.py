@@ -99,12 +99,12 @@ def test_following_ends_with_the_job() -> None:
 @pytest.mark.usefixtures("at_server")
 def test_a_job_is_paused_resumed_and_cancelled(dsn: str) -> None:
     job_id = submit("waiting").out.strip()
-    assert call("pause", job_id, "--reason", "later").out == f"job {job_id} is paused\n"
+    assert call("pause", job_id, "--reason", "later").out == f"Paused job {job_id}\n"
     assert "paused" in call("show", job_id).out
-    assert call("resume", job_id).out == f"job {job_id} is going on\n"
-    assert call("--database-url", dsn, "pause", job_id, "--by", "ada").out == f"job {job_id} is paused\n"
+    assert call("resume", job_id).out == f"Resumed job {job_id}\n"
+    assert call("--database-url", dsn, "pause", job_id, "--by", "ada").out == f"Paused job {job_id}\n"
     assert "by ada" in call("show", job_id).out
-    assert call("--database-url", dsn, "resume", job_id).out == f"job {job_id} is going on\n"
+    assert call("--database-url", dsn, "resume", job_id).out == f"Resumed job {job_id}\n"
     assert call("cancel", job_id, "--json").json == {"job_id": job_id, "status": "cancelled", "is_done": True}
     again = call("cancel", job_id)
     assert (again.code, again.err) == (2, f"error: job {job_id} is cancelled and cannot be cancelled\n")
@@ -135,9 +135,9 @@ def test_what_is_wrong_is_told_as_without_a_server() -> None:
     refused = submit("greeting", '{"name": "Ada", "tmies": 2}')
     assert (refused.code, refused.err) == (2, "error: input 'tmies' is unknown; did you mean 'times'?\n")
     assert call("show", "12345").err == "error: there is no job 12345; `dagmaster jobs` lists them\n"
-    assert "by their ids" in submit("greeting.yaml").err
-    assert "--by is not for a server" in call("cancel", submit("waiting").out.strip(), "--by", "me").err
-    assert "is of type integer, which 'x' is not" in submit("greeting", "-i", "times=x").err
+    assert "needs a workflow id" in submit("greeting.yaml").err
+    assert "--by cannot be used with --url" in call("cancel", submit("waiting").out.strip(), "--by", "me").err
+    assert "must be of type integer, not 'x'" in submit("greeting", "-i", "times=x").err
 
 
 @pytest.mark.parametrize("command", ["jobs", "workers", "queues", "workflows"])
@@ -151,7 +151,7 @@ def test_a_server_that_is_not_there_is_wrong_use(command: str, tmp_path: Path, m
 def test_a_key_is_sent_and_one_on_the_command_line_is_warned_of(running: Server) -> None:
     done = call("jobs", "--url", running.url, "--api-key", "dm_wrong")
     assert (done.code, done.err) == (2, "error: the API key is unknown, revoked or expired\n")
-    assert "can see it" in " ".join(call("--help").out.replace("│", " ").split())
+    assert "other users of this machine can see" in " ".join(call("--help").out.replace("│", " ").split())
 
 
 @pytest.mark.usefixtures("at_server")

@@ -136,7 +136,7 @@ def test_a_failed_job_shows_its_error_and_where_to_look(tmp_path: Path) -> None:
     assert "bad: failed: it broke" in done.out
     first, hint, _, page = done.err.splitlines()
     assert first.endswith("failed: node bad failed: it broke")
-    assert hint == f"what happened: dagmaster timeline {first.split()[1]}"
+    assert hint == f"details: dagmaster timeline {first.split()[1]}"
     assert page == f"  http://127.0.0.1:8080/ui/jobs/{first.split()[1]}"
 
 
@@ -144,7 +144,7 @@ def test_a_job_that_takes_too_long_is_left_to_others(tmp_path: Path) -> None:
     env = {"DAGMASTER_SHUTDOWN_GRACE_SECONDS": "0"}
     done = call("run", write_workflow(tmp_path, SLOW), "--timeout", "0.5", env=env)
     assert done.code == 124
-    assert "the time is over" in done.err
+    assert "timed out" in done.err
     assert [job["status"] for job in call("jobs", "--json").json] == ["running"]
 
 
@@ -216,7 +216,7 @@ def test_missing_inputs_are_all_named(tmp_path: Path) -> None:
 def test_an_input_of_the_wrong_type(tmp_path: Path) -> None:
     path = write_workflow(tmp_path, NEEDY)
     assert refused("run", path, "-i", "count=many") == (
-        "error: input 'count' is of type integer, which 'many' is not; such as -i count=3\n"
+        "error: input 'count' must be of type integer, not 'many'; example: -i count=3\n"
     )
 
 
@@ -224,7 +224,7 @@ def test_an_unknown_workflow() -> None:
     message = refused("run", "helo_world")
     assert message.startswith("error: no workflow is named 'helo_world'")
     assert "did you mean 'hello_world'?" in message
-    assert "there is no folder 'nowhere'" in call("run", "x", env={"DAGMASTER_WORKFLOWS_DIR": "nowhere"}).err
+    assert "the workflows folder 'nowhere' does not exist" in call("run", "x", env={"DAGMASTER_WORKFLOWS_DIR": "nowhere"}).err
 
 
 def test_a_workflow_file_that_is_not_there() -> None:

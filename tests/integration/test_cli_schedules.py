@@ -55,9 +55,9 @@ def test_schedules_are_listed(place: list[str]) -> None:
 
 
 def test_a_schedule_is_paused_resumed_and_triggered(dsn: str, place: list[str]) -> None:
-    assert call("schedules", "pause", "nightly", *place).out == "schedule nightly is paused\n"
+    assert call("schedules", "pause", "nightly", *place).out == "Paused schedule nightly\n"
     assert "paused" in call("schedules", *place).out
-    assert call("schedules", "resume", "nightly", *place).out.startswith("schedule nightly goes on at 20")
+    assert call("schedules", "resume", "nightly", *place).out.startswith("Resumed schedule nightly; next run at 20")
     done = call("schedules", "trigger", "nightly", *place)
     assert [done.out.strip()] == scheduled_jobs(dsn)
     unknown = call("schedules", "pause", "nigtly", *place)
@@ -67,9 +67,9 @@ def test_a_schedule_is_paused_resumed_and_triggered(dsn: str, place: list[str]) 
 
 def test_a_backfill_says_what_it_has_done(dsn: str, place: list[str]) -> None:
     january = ["backfill", "nightly", "--from", "2026-01-01", "--to", "2026-02-01"]
-    assert call(*january, "--dry-run", *place).out == "31 jobs would be submitted, 0 were there\n"
-    assert call(*january, "--max", 1, *place).out == "1 job submitted, 0 were there, 30 are left\n"
-    assert call(*january, *place).out == "30 jobs submitted, 1 were there\n"
+    assert call(*january, "--dry-run", *place).out == "31 jobs would be submitted, 0 already existed\n"
+    assert call(*january, "--max", 1, *place).out == "1 job submitted, 0 already existed, 30 remaining\n"
+    assert call(*january, *place).out == "30 jobs submitted, 1 already existed\n"
     again = call(*january, "--json", *place).json
     assert (again["times"], again["submitted"], again["existing"], again["job_ids"]) == (31, 0, 31, [])
     assert len(scheduled_jobs(dsn)) == 31
@@ -78,7 +78,7 @@ def test_a_backfill_says_what_it_has_done(dsn: str, place: list[str]) -> None:
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        (["--from", "soon", "--to", "2026-01-01"], "--from is a day or a time such as 2026-01-31"),
+        (["--from", "soon", "--to", "2026-01-01"], "--from must be a date or time such as 2026-01-31"),
         (["--from", "2026-02-01", "--to", "2026-01-01"], "it must begin after 1970, and end behind its beginning"),
     ],
 )
@@ -89,19 +89,19 @@ def test_a_range_that_is_none_is_refused(place: list[str], times: list[str], sai
 
 
 def test_the_folder_says_what_the_schedules_are(folder: Path, place: list[str]) -> None:
-    assert call("schedules", "sync", *place).out == "nothing has changed\n"
+    assert call("schedules", "sync", *place).out == "no changes\n"
     write(folder, "nightly", "{every: 15m}")
     write(folder, "weekly", "'0 0 * * 0'")
     assert call("schedules", "sync", *place).out == "added weekly\nchanged nightly\n"
     (folder / "weekly.yaml").unlink()
-    assert call("schedules", "sync", *place).out == "nothing has changed\n"
+    assert call("schedules", "sync", *place).out == "no changes\n"
     assert call("schedules", "sync", "--prune", "--json", *place).json["removed"] == ["weekly"]
 
 
 def test_the_schedule_of_a_workflow_that_is_broken_goes_on_as_it_was(folder: Path, place: list[str]) -> None:
     """Also when others are pruned: what it was called cannot be read from it any more."""
     write(folder, "nightly", '"61 6 * * *"')
-    assert call("schedules", "sync", *place).out == "nothing has changed\n"
+    assert call("schedules", "sync", *place).out == "no changes\n"
     refused = call("schedules", "sync", "--prune", *place)
     assert refused.code != 0
     assert "nightly.yaml" in refused.err
@@ -111,7 +111,7 @@ def test_the_schedule_of_a_workflow_that_is_broken_goes_on_as_it_was(folder: Pat
 def test_the_schedule_of_what_calls_something_unknown_goes_on_as_it_was(folder: Path, place: list[str]) -> None:
     text = "workflow_id: nightly\nschedule: '0 7 * * *'\nnodes:\n  sub: {type: workflow, workflow: gone}\n"
     write_workflow(folder, text, "nightly.yaml")
-    assert call("schedules", "sync", "--prune", *place).out == "nothing has changed\n"
+    assert call("schedules", "sync", "--prune", *place).out == "no changes\n"
     assert "0 6 * * *" in call("schedules", *place).out
 
 
@@ -120,11 +120,11 @@ def test_who_does_it_is_known_by_the_key_at_a_server(dsn: str, folder: Path) -> 
         for command in (["pause", "nightly"], ["trigger", "nightly"], ["sync"]):
             refused = call("schedules", *command, "--by", "ada", "--url", one.url)
             assert refused.code == 2
-            assert "--by is not for a server" in refused.err
+            assert "--by cannot be used with --url" in refused.err
 
 
 def test_without_schedules_it_is_said_how_to_have_one(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "give one a `schedule:`" in call("schedules", "--database-url", dsn).err
+    assert "add `schedule:` to a workflow" in call("schedules", "--database-url", dsn).err

@@ -97,8 +97,8 @@ def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> N
     assert max(len(line) for line in told) <= 80
     assert [line.split()[0] for line in told if line.endswith("…")] == [f"step_{n}" for n in range(8)]
     assert told[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
-    [hint] = [line for line in told if line.startswith("the whole result: ")]
-    whole = call(*hint.removeprefix("the whole result: dagmaster ").split()).json
+    [hint] = [line for line in told if line.startswith("complete result: ")]
+    whole = call(*hint.removeprefix("complete result: dagmaster ").split()).json
     assert whole["result_data"]["step_7"]["echoed_params"]["text"].count("word") == 30
 
 

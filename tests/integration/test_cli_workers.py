@@ -47,7 +47,7 @@ def wanted(dsn: str) -> dict[str, str]:
 def test_a_worker_is_drained_and_resumed(dsn: str, place: list[str]) -> None:
     first, second = add_worker(dsn), add_worker(dsn)
     done = call("workers", "drain", first, *place)
-    assert (done.code, done.out) == (0, f"worker {first} is to drain\n")
+    assert (done.code, done.out) == (0, f"Sent drain to worker {first}\n")
     assert wanted(dsn) == {first: "drain", second: "run"}
     assert "active, to drain" in call("workers", *place).out
     assert call("workers", "resume", first, second, "--json", *place).json == [
@@ -57,7 +57,7 @@ def test_a_worker_is_drained_and_resumed(dsn: str, place: list[str]) -> None:
 
 
 def test_all_workers_are_stopped(dsn: str, place: list[str]) -> None:
-    assert call("workers", "stop", "--all", *place).err == "no worker is at work\n"
+    assert call("workers", "stop", "--all", *place).err == "no active workers\n"
     first, second, gone = add_worker(dsn), add_worker(dsn), add_worker(dsn, leaves=True)
     assert call("workers", "stop", "--all", *place).code == 0
     assert wanted(dsn) == {first: "stop", second: "stop", gone: "run"}

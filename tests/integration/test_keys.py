@@ -155,7 +155,7 @@ def test_the_new_key_stands_alone_on_stdout() -> None:
     done = call("keys", "create", "--name", "ci", "--role", "operator")
     assert done.code == 0, done.err
     assert done.out.startswith("dm_") and done.out.count("\n") == 1
-    assert "shown only now" in done.err
+    assert "not shown again" in done.err
     [listed] = call("keys", "list", "--json").json
     assert (listed["name"], listed["role"], listed["state"]) == ("ci", "operator", "in use")
     assert "key_hash" not in listed
@@ -166,7 +166,7 @@ def test_keys_are_listed_until_they_are_revoked() -> None:
     made = call("keys", "create", "--name", "ci", "--role", "viewer", "--expires-days", 1, "--by", "ada", "--json").json
     assert made["key"].startswith(f"dm_{made['key_id']}_")
     assert made["key_id"] in call("keys", "list").out
-    assert call("keys", "revoke", "ci").out == f"key {made['key_id']} (ci) is revoked\n"
+    assert call("keys", "revoke", "ci").out == f"Revoked key {made['key_id']} (ci)\n"
     assert call("keys", "list").err.startswith("no keys")
     [revoked] = call("keys", "list", "--all", "--json").json
     assert (revoked["state"], revoked["created_by"]) == ("revoked", "ada")

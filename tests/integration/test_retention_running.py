@@ -102,4 +102,4 @@ async def test_prune_removes_what_it_is_told_and_notes_it(old: list[int], dsn: s
     [event] = await rows(dsn, "SELECT event_data FROM dagapp.dag_job_events WHERE job_id = 0")
     assert (event["event_data"]["actor"], event["event_data"]["jobs"]) == ("ada", 2)
     assert (await prune("--days", 30)).out.startswith("removed 1 job,")
-    assert (await prune("--days", 30, "--dry-run")).err.startswith("nothing is old enough")
+    assert (await prune("--days", 30, "--dry-run")).err.startswith("no jobs are old enough")

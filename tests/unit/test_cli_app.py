@@ -25,7 +25,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_help_of_the_root_says_of_a_command_what_its_own_help_says(name: str) -> None:
     command = load_command(name)
     assert command.help.splitlines()[0] == COMMANDS[name].help
-    assert f"For example:\n  dagmaster {name}" in command.help or f"\n  dagmaster {name}" in command.help
+    assert f"Examples:\n  dagmaster {name}" in command.help or f"\n  dagmaster {name}" in command.help
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -103,7 +103,7 @@ def test_a_wrong_setting_is_one_message() -> None:
     )
 
 
-@pytest.mark.parametrize(("role", "message"), [("gateway", "not part of this version"), ("cook", "should be")])
+@pytest.mark.parametrize(("role", "message"), [("gateway", "not available in this version"), ("cook", "should be")])
 def test_a_role_that_there_is_not_is_one_message(role: str, message: str) -> None:
     shown = call(env={"RUN_MODE": role})
     assert shown.code == 2

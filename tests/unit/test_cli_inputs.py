@@ -48,7 +48,7 @@ def test_a_single_input_is_read_as_its_type_says(kind: InputType, text: str, val
     ],
 )
 def test_a_value_that_is_not_json_is_refused_with_an_example(kind: InputType, text: str) -> None:
-    with pytest.raises(InvalidInputs, match=rf"input 'x' is of type {kind}, which '{text}' is not; such as -i x="):
+    with pytest.raises(InvalidInputs, match=rf"input 'x' must be of type {kind}, not '{text}'; example: -i x="):
         gather(workflow(x=kind), [f"x={text}"])
 
 
@@ -78,9 +78,9 @@ def test_a_document_is_read_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ('{"x": ', r"the JSON of the inputs cannot be read: .*\(line 1, column"),
-        ("[1]", "the JSON of the inputs must be an object"),
-        ("@nowhere.json", "the inputs cannot be read from 'nowhere.json'"),
+        ('{"x": ', r"the inputs JSON is not valid JSON: .*\(line 1, column"),
+        ("[1]", "the inputs JSON must be a JSON object"),
+        ("@nowhere.json", "cannot read the inputs from 'nowhere.json'"),
     ],
 )
 def test_a_document_that_cannot_be_read_says_why(document: str, message: str) -> None:

@@ -89,7 +89,7 @@ def test_handlers_are_checked_where_they_are_known(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("nowhere.yaml", "there is no file 'nowhere.yaml'"), (".", "there are no workflow files in '.'")],
+    [("nowhere.yaml", "there is no file 'nowhere.yaml'"), (".", "no workflow files in '.'")],
 )
 def test_what_is_not_there_is_wrong_use(path: str, message: str) -> None:
     checked = call("validate", path)
@@ -163,7 +163,7 @@ def test_a_database_that_cannot_be_reached_keeps_nobody_from_validating(folder: 
     nowhere = ("--database-url", f"postgresql://nobody@/none?host={folder}")
     checked = call(*nowhere, "validate", flow)
     assert (checked.code, checked.out) == (0, f"{flow}: ok\n")
-    assert checked.err.startswith("the contracts of handlers were not checked: the database cannot be reached: ")
+    assert checked.err.startswith("handler contracts were not checked: the database cannot be reached: ")
     assert call(*nowhere, "validate", flow, "--no-contracts").err == ""
     asked = call(*nowhere, "validate", flow, "--contracts")
     assert (asked.code, asked.out) == (2, "")
