@@ -1,4 +1,4 @@
-"""What those who execute tasks report."""
+"""Reports from programs that execute tasks."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +14,7 @@ Long = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class ProgressFields(Body):
-    """How far an attempt is. `progress_percent` is calculated when it is not given."""
+    """The progress of an attempt. `progress_percent` is calculated if it is missing."""
 
     progress_current: Finite | None = None
     progress_total: Finite | None = None
@@ -23,14 +23,14 @@ class ProgressFields(Body):
 
 
 class TaskProgressCreate(ProgressFields):
-    """How far an attempt is. `progress_percent` is calculated when it is not given."""
+    """The progress of an attempt. `progress_percent` is calculated if it is missing."""
 
     task_id: TaskId
     worker_id: Annotated[str, Field(max_length=128)] | None = None
 
 
 class CheckpointFields(Body):
-    """A phase is done: a later attempt resumes after it."""
+    """A checkpoint: a later attempt resumes after this phase."""
 
     phase_name: Annotated[str, Field(min_length=1, max_length=128)]
     phase_index: Integer | None = None
@@ -48,15 +48,15 @@ class CheckpointFields(Body):
 
 
 class CheckpointCreate(CheckpointFields):
-    """A phase is done: a later attempt resumes after it."""
+    """A checkpoint: a later attempt resumes after this phase."""
 
     task_id: TaskId
 
 
 class TaskResultCreate(Body):
-    """How an attempt ended, or with `running` that it has begun. A failed one is retried unless it is `permanent`.
+    """The result of an attempt, or `running` when it starts. A failed attempt is retried unless it is `permanent`.
 
-    `job_id` and `node_id` are part of `task_id` and may be left out. `progress` is a percentage or an object.
+    `job_id` and `node_id` are part of `task_id` and may be omitted. `progress` is a percentage or an object.
     """
 
     task_id: TaskId
@@ -76,11 +76,11 @@ class TaskResultCreate(Body):
     def _fit_together(self) -> Self:
         attempt = self.task_id.rpartition("_")[2]
         if self.job_id is not None and not self.task_id.startswith(f"{self.job_id}_"):
-            raise ValueError(f"job_id {self.job_id} is not the job of task {self.task_id}")
+            raise ValueError(f"job_id {self.job_id} does not match task_id {self.task_id}")
         if self.node_id is not None and not self.task_id.endswith(f"_{self.node_id}_{attempt}"):
-            raise ValueError(f"node_id {self.node_id} is not the node of task {self.task_id}")
+            raise ValueError(f"node_id {self.node_id} does not match task_id {self.task_id}")
         if self.status != "completed" and self.output:
-            raise ValueError("only a completed task has an output; put the reason of a failure into error_message")
+            raise ValueError("only a completed task has an output; put the cause of a failure in error_message")
         if self.status != "failed" and self.error_message:
             raise ValueError("only a failed task has an error_message")
         return self
@@ -92,7 +92,7 @@ class Accepted(Reply):
 
 
 class ResultAccepted(Accepted):
-    """`duplicate`: the same was reported before, and counted then."""
+    """`duplicate` means that the same report was accepted before."""
 
     duplicate: bool = False
 
@@ -102,7 +102,7 @@ class CheckpointSaved(Accepted):
 
 
 class TaskToken(Reply):
-    """Lets whoever has it report for this one attempt: send it as `Authorization: Bearer dmt_...`."""
+    """A token for reports on this attempt: send it as `Authorization: Bearer dmt_...`."""
 
     task_id: str
     token: str

@@ -1,4 +1,4 @@
-"""What all bodies have in common."""
+"""Types shared by all request and response bodies."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 
 class Body(BaseModel):
-    """What a caller sends: a key that we do not know is a mistake of theirs, and they are told."""
+    """A request body. Unknown fields are rejected, because they are usually typos."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Reply(BaseModel):
-    """What we answer; a client of another version ignores what it does not know."""
+    """A response body. Clients ignore fields that they do not know."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class Page(Reply, Generic[T]):
-    """Part of a list. `has_more` tells whether there is something behind it."""
+    """One page of a list. `has_more` says whether another page follows."""
 
     items: list[T]
     limit: int
@@ -41,7 +41,7 @@ class Page(Reply, Generic[T]):
 
 
 class Problem(Reply):
-    """What went wrong, for a program (`code`) and for a person (`message`)."""
+    """An error, for programs (`code`) and for people (`message`)."""
 
     code: str
     message: str
@@ -49,7 +49,7 @@ class Problem(Reply):
 
 
 class ErrorReply(Reply):
-    """Every error has this form. `code` and `detail` repeat what `error` says, for clients that look there."""
+    """The form of every error. `code` and `detail` repeat the values in `error`."""
 
     error: Problem
     code: str

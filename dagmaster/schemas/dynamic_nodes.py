@@ -1,4 +1,4 @@
-"""Nodes that are added to a job while it runs."""
+"""Nodes added to a running job."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ MAX_TASKS = 1000
 
 
 class NewTask(Body):
-    """A task for a job that runs. It waits for all of `after`; `{"$result": "node"}` in `params` is a node's result."""
+    """A task for a running job. It waits for all of `after`; `{"$result": "node"}` in `params` is a node's result."""
 
     handler: Annotated[str, Field(min_length=1, max_length=128)]
     params: Json = Field(default_factory=dict)
@@ -26,7 +26,7 @@ class AddTasks(Body):
 
 
 class TasksAccepted(Reply):
-    """`is_done`: the owner of the job has taken them in."""
+    """`is_done` means that the owner of the job has added the nodes."""
 
     job_id: Id
     node_ids: list[str]

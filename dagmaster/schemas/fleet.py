@@ -1,4 +1,4 @@
-"""Queues, workers and orchestrators, as they are shown."""
+"""Queues, handlers, workers and orchestrators."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from dagmaster.schemas.common import Id, Json, Reply, Time
 
 
 class QueueReply(Reply):
-    """`depth` is what workers could take now; `held` belongs to paused jobs."""
+    """`depth` counts the tasks that workers can claim now; `held` counts those of paused jobs."""
 
     queue: str
     depth: int
@@ -22,9 +22,9 @@ class QueuesReply(Reply):
 
 
 class HandlerOfFleet(Reply):
-    """What a worker has registered of a handler. `params` is a JSON Schema; `workers` run it at this moment.
+    """A registered handler. `params` is a JSON Schema; `workers` are the workers that run it now.
 
-    `is_uniform`: all of these workers, and there are some, have this very contract. Others have come with older code.
+    `is_uniform` is true if there are workers and all of them have this contract, and false if some run other code.
     """
 
     name: str
@@ -39,7 +39,7 @@ class HandlerOfFleet(Reply):
 
 
 class WorkerReply(Reply):
-    """`wanted` is what operators want of it: run, drain or stop."""
+    """`wanted` is the state that operators requested: run, drain or stop."""
 
     worker_id: str
     hostname: str
@@ -58,7 +58,7 @@ class WorkerReply(Reply):
 
 
 class OrchestratorStatus(Reply):
-    """One instance, or the sums of all that are alive."""
+    """One instance, or the totals of all live instances."""
 
     status: str
     is_running: bool
@@ -82,7 +82,7 @@ class FleetStatus(OrchestratorStatus):
 
 
 class OrchestratorStats(Reply):
-    """`throughput` is tasks per second and `error_rate` the share that failed, both of the last minute."""
+    """`throughput` is tasks per second and `error_rate` the share of failures, both over the last minute."""
 
     instance_id: str | None
     cycles: int
@@ -111,7 +111,7 @@ class OrchestratorActivity(Reply):
 
 
 class FleetActivity(OrchestratorActivity):
-    """Of the instance that was active last; `instances` has all of them."""
+    """The most recently active instance; `instances` has all of them."""
 
     queue_depth: int
     db_unprocessed_results: int

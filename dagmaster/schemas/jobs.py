@@ -1,4 +1,4 @@
-"""Jobs and their nodes, as they are submitted and shown."""
+"""Jobs and their nodes."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ Name = Annotated[str, Field(max_length=128)]
 
 
 class SubmitJob(Body):
-    """A job to be run. The same `idempotency_key` with the same content gives the first job again."""
+    """A job to submit. Repeating an `idempotency_key` with the same content returns the first job."""
 
     workflow_id: Annotated[str, Field(min_length=1, max_length=64)]
     input_params: Json = Field(default_factory=dict, validation_alias=AliasChoices("input_params", "input_data"))
@@ -25,7 +25,7 @@ class SubmitJob(Body):
 
 
 class Reason(Body):
-    """Why; it is kept in the timeline."""
+    """Reason, recorded in the timeline."""
 
     reason: Annotated[str, Field(max_length=2000)] | None = None
 
@@ -38,7 +38,7 @@ class JobSummary(Reply):
     priority: int
     error_message: str | None
     tolerated_failures: int = Field(
-        default=0, description="how many nodes have failed though the job completed; 0 for a job that has not completed"
+        default=0, description="number of failed nodes that a completed job tolerated; 0 for other jobs"
     )
     submitted_by: str | None
     correlation_id: str | None
@@ -52,11 +52,11 @@ class JobSummary(Reply):
 
 
 class NodeReply(Reply):
-    """`outcome` is how the node stands together with its `children`, which are counted by status.
+    """`outcome` is the combined state of the node and its `children`, which are counted by status.
 
-    A fan-out has the status `completed` as soon as it has expanded. Its outcome is `running` until its children have
-    ended, then `completed`, `completed_with_failures` where those are tolerated, `failed`, or `cancelled` when the job
-    ended before them.
+    A fan-out has the status `completed` once it has expanded. Its outcome is `running` until its children have ended,
+    then `completed`, `completed_with_failures` if failures are tolerated, `failed`, or `cancelled` if the job ended
+    first.
     """
 
     job_id: Id
@@ -69,7 +69,7 @@ class NodeReply(Reply):
     max_retries: int
     parent_node_id: str | None
     fan_out_index: int | None
-    ended_by: EndedBy | None = Field(default=None, description="how it ended; null while it has not")
+    ended_by: EndedBy | None = Field(default=None, description="how it ended; null until then")
     error_message: str | None
     last_error: str | None
     not_before: Time | None
@@ -79,13 +79,13 @@ class NodeReply(Reply):
     completed_at: Time | None
     duration_seconds: float | None
     output: Any = Field(
-        default=None, description="in lists only while it is small, and the outputs together; the node shows it whole"
+        default=None, description="omitted from lists if it or their total is too large; get it from the node"
     )
-    output_bytes: int | None = Field(default=None, description="of the output as JSON")
+    output_bytes: int | None = Field(default=None, description="size of the output as JSON")
 
 
 class NodeCounts(Reply):
-    """How many nodes are in each state, fan-outs' children included; they sum to `total`.
+    """The number of nodes in each state, including children of fan-outs; `total` is their sum.
 
     A fan-out is counted by its outcome.
     """
@@ -102,15 +102,15 @@ class NodeCounts(Reply):
 
 
 class JobReply(JobSummary):
-    """One job, whole."""
+    """A job with all its details."""
 
     workflow_hash: str
-    failed_node: str | None = Field(default=None, description="the node with which it failed")
-    ended_by: JobEndedBy | None = Field(default=None, description="how it ended; null while it has not")
-    deadline_at: Time | None = Field(default=None, description="when it is failed if it has not ended")
+    failed_node: str | None = Field(default=None, description="the node whose failure failed the job")
+    ended_by: JobEndedBy | None = Field(default=None, description="how it ended; null until then")
+    deadline_at: Time | None = Field(default=None, description="deadline, after which an unfinished job fails")
     input_params: Json
     result_data: Json | None
-    value: Any = Field(default=None, description="What the function of a workflow in Python has returned.")
+    value: Any = Field(default=None, description="The return value of a Python workflow.")
     metadata: Json
     idempotency_key: str | None
     callback_url: str | None
@@ -120,11 +120,11 @@ class JobReply(JobSummary):
     updated_at: Time
     summary: NodeCounts
     nodes: list[NodeReply]
-    nodes_has_more: bool = Field(default=False, description="more nodes follow: ask with a larger `offset`")
+    nodes_has_more: bool = Field(default=False, description="more nodes follow: use a larger `offset`")
 
 
 class JobCreated(Reply):
-    """`is_new` is false when the job was submitted before under the same key."""
+    """`is_new` is false if the job was already submitted with the same key."""
 
     job_id: Id
     workflow_id: str
@@ -135,7 +135,7 @@ class JobCreated(Reply):
 
 
 class JobSteered(Reply):
-    """What became of it. `is_done` is false when the job's owner had not yet acted when we answered."""
+    """The state of the job. `is_done` is false if the job's owner has yet to act."""
 
     job_id: Id
     status: JobStatus

@@ -1,4 +1,4 @@
-"""How jobs went, in figures."""
+"""Statistics of jobs and nodes."""
 
 from typing import Generic, TypeVar
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Period(Reply):
-    """Which time the figures are of."""
+    """The period that the figures cover."""
 
     from_: Time = Field(alias="from")
     to: Time
@@ -27,7 +27,7 @@ class Cause(Reply):
 
 
 class WorkflowMeasure(Reply):
-    """`success_rate` is of the jobs that completed or failed, null when there is none; durations of those completed."""
+    """`success_rate` covers completed and failed jobs, null if there are none; durations cover completed jobs."""
 
     workflow_id: str
     total: int
@@ -42,7 +42,7 @@ class WorkflowMeasure(Reply):
 
 
 class NodeMeasure(Reply):
-    """A fan-out stands for its children. `executions` counts nodes, however often each was tried."""
+    """A fan-out includes its children. `executions` counts nodes, not attempts."""
 
     node_id: str
     is_fan_out: bool
@@ -56,7 +56,7 @@ class NodeMeasure(Reply):
 
 
 class FailureMeasure(Cause):
-    """In the messages `<n>` stands for any whole number and `<id>` for any UUID; digits within words stay."""
+    """In messages, `<n>` stands for any integer and `<id>` for any UUID; digits within words stay."""
 
     workflow_ids: list[str]
     example_job_id: Id
@@ -65,13 +65,13 @@ class FailureMeasure(Cause):
 
 
 class FailureMeasures(Measures[FailureMeasure]):
-    """`total` counts all jobs of the time that failed, also those whose cause is not among the items."""
+    """`total` counts all failed jobs of the period, including those whose cause is not listed."""
 
     total: int
 
 
 class Throughput(Reply):
-    """One stretch of time; the last one is not over yet."""
+    """One time bucket; the last one is not over yet."""
 
     bucket_start: Time
     jobs_completed: int

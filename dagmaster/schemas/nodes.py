@@ -1,4 +1,4 @@
-"""Nodes and tasks of all jobs, and how far they are."""
+"""Nodes, tasks and their progress."""
 
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ class NodeOfJob(NodeReply):
 
 
 class NodeDetail(NodeReply):
-    """One node with what it was given and every attempt at it."""
+    """A node with its parameters and attempts."""
 
     params: Any
     checkpoint_phase: str | None
@@ -26,8 +26,8 @@ class NodeDetail(NodeReply):
 
 
 class TaskReply(Reply):
-    """An attempt that waits in its queue (`waiting`, or `held` while its job is paused), that a worker has (`running`),
-    or that has ended (`completed` or `failed`): then `since` is when, and what is known only of the others is null.
+    """An attempt: in its queue (`waiting`, or `held` while its job is paused), on a worker (`running`), or ended
+    (`completed` or `failed`). `since` is when the state began; fields that an ended attempt does not have are null.
     """
 
     task_id: str
@@ -56,13 +56,13 @@ class CurrentTask(Reply):
 
 
 class JobProgress(Reply):
-    """`nodes` counts the children of fan-outs too. `current_tasks` names at most a hundred.
+    """`nodes` includes the children of fan-outs. `current_tasks` lists at most a hundred.
 
-    `overall_percent` takes each node of the definition for as much as any other, a fan-out as far as its children are,
-    and never falls while the job runs, unless something is added to it. `work_percent` counts all nodes that are known,
-    the children of fan-outs among them; skipped ones are no work. `estimate_basis` says what `estimated_completion`
-    rests on: the last jobs of the workflow, or, as a guess, what was done of this job so far. `overdue_seconds` is by
-    how much a running task has taken longer than usual.
+    `overall_percent` gives every node of the definition the same weight, a fan-out according to its children, and never
+    falls while the job runs, unless nodes are added. `work_percent` counts all known nodes, including children of
+    fan-outs but not skipped nodes. `estimate_basis` is the basis of `estimated_completion`: the last jobs of the
+    workflow, or, as a guess, the progress of this job so far. `overdue_seconds` is how much longer than usual a running
+    task has taken.
     """
 
     job_id: Id

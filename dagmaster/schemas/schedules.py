@@ -1,4 +1,4 @@
-"""Schedules, and the jobs that they start."""
+"""Schedules and backfills."""
 
 from datetime import datetime
 from typing import Annotated
@@ -11,7 +11,7 @@ from dagmaster.schemas.common import Body, Id, Json, Reply, Time
 
 
 class ScheduleReply(Reply):
-    """`rule` is the cron expression, or the interval. `next_times` are empty while it is paused."""
+    """`rule` is the cron expression or the interval. `next_times` is empty while the schedule is paused."""
 
     schedule_id: str
     workflow_id: str
@@ -45,13 +45,13 @@ class ScheduleTriggered(Reply):
 
 
 class SyncSchedules(Body):
-    """With `prune` schedules are removed whose workflows this server does not have."""
+    """`prune` removes schedules whose workflows this server does not have."""
 
     prune: bool = False
 
 
 class SchedulesSynced(Reply):
-    """The ids of schedules that are new, have changed, or are gone."""
+    """The ids of added, changed and removed schedules."""
 
     added: list[str]
     changed: list[str]
@@ -59,9 +59,9 @@ class SchedulesSynced(Reply):
 
 
 class Backfill(Body):
-    """From `start` on and before `end`. Without a time it is midnight, without an offset it is the schedule's timezone.
+    """From `start` (inclusive) to `end` (exclusive). The default time is midnight, the default offset the schedule's.
 
-    At most `max_jobs` are started, the oldest first; another call goes on.
+    Starts at most `max_jobs`, oldest first; repeat the request to continue.
     """
 
     start: Annotated[datetime, Field(examples=["2026-01-01"])]
@@ -71,7 +71,7 @@ class Backfill(Body):
 
 
 class BackfillReply(Reply):
-    """Of all `times` in the range, `existing` had a job before; `left` are for another call."""
+    """Of all `times` in the range, `existing` already had a job; `left` remain for another request."""
 
     schedule_id: str
     times: int

@@ -1,4 +1,4 @@
-"""What the waiting nodes of a job are told."""
+"""Signals and decisions for waiting nodes."""
 
 from typing import Annotated, Any
 
@@ -9,13 +9,13 @@ from dagmaster.schemas.common import Body, Id, Reply
 
 
 class SendSignal(Body):
-    """`data` is any JSON; it is in the output of the node that waits for the signal."""
+    """`data` is any JSON value; it becomes part of the output of the waiting node."""
 
     data: Any = None
 
 
 class SignalReply(Reply):
-    """It is stored; the job's owner hears of it within a moment."""
+    """The signal is stored; the job's owner is notified."""
 
     job_id: Id
     name: str
@@ -23,13 +23,13 @@ class SignalReply(Reply):
 
 
 class Decide(Body):
-    """`comment` is kept with the decision."""
+    """`comment` is stored with the decision."""
 
     comment: Annotated[str, Field(max_length=2000)] | None = None
 
 
 class DecisionReply(Reply):
-    """What became of the node. `is_done` is false when the job's owner had not yet acted when we answered."""
+    """The state of the node. `is_done` is false if the job's owner has yet to act."""
 
     job_id: Id
     node_id: str

@@ -1,4 +1,4 @@
-"""Health, keys, commands and what else concerns the whole system."""
+"""Health, keys, commands and other system-wide resources."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ class Alive(Reply):
 
 
 class CheckReply(Reply):
-    """Only the status is told to those who show no key."""
+    """Without a key, only the status is shown."""
 
     name: str
     category: str
@@ -56,7 +56,7 @@ class KeyList(Reply):
 
 
 class KeyCreated(Reply):
-    """`key` is shown this once."""
+    """`key` is shown only once."""
 
     key_id: str
     name: str
@@ -133,14 +133,14 @@ class Ddl(Reply):
 
 
 class Deploy(Body):
-    """`confirm` is "yes", or nothing is done but told with `dry_run`."""
+    """`confirm` must be "yes", unless `dry_run` is set."""
 
     confirm: str | None = None
     dry_run: bool = False
 
 
 class Rebuild(Body):
-    """`confirm` is the name of the database: everything in it that is dagmaster's is destroyed."""
+    """`confirm` must be the name of the database. All of dagmaster's data in it is destroyed."""
 
     confirm: str
 
@@ -178,13 +178,13 @@ class HandlerOutcome(Reply):
 
 
 class PlatformSubmit(SubmitJob):
-    """A plain job unless it names a platform."""
+    """A plain job, unless a platform is named."""
 
     platform_id: Annotated[str, Field(max_length=64)] | None = None
 
 
 class Explanation(Reply):
-    """Why a job or a node does not run, in one sentence; `data` holds everything that it says."""
+    """Why a job or a node is not running, in one sentence; `data` has the same facts for programs."""
 
     job_id: Id
     node_id: str | None

@@ -1,4 +1,4 @@
-"""Results of tasks that stand for other tasks with the same parameters."""
+"""The cache of task results."""
 
 from typing import Annotated
 
@@ -12,14 +12,14 @@ Version = Annotated[str, Field(max_length=MAX_VERSION_CHARS, pattern=r"^[^\x00]*
 
 
 class RecallResult(Body):
-    """Results of another `version` are not given."""
+    """Only results of the same `version` match."""
 
     task_id: TaskId
     version: Version = ""
 
 
 class RecalledResult(Reply):
-    """What a task with the same handler and parameters has given, of which job, and when."""
+    """The result of an earlier task with the same handler and parameters, its job and its time."""
 
     output: Json
     job_id: Id
@@ -27,13 +27,13 @@ class RecalledResult(Reply):
 
 
 class ResultRecalled(Reply):
-    """Null when there is none that still counts: the task has to be done."""
+    """Null if there is no valid result: the task must run."""
 
     result: RecalledResult | None
 
 
 class RememberResult(Body):
-    """The output that a task gives counts for others with the same handler and parameters; null for ever."""
+    """The output to cache for tasks with the same handler and parameters; without `seconds` it never expires."""
 
     task_id: TaskId
     version: Version = ""
@@ -42,7 +42,7 @@ class RememberResult(Body):
 
 
 class CacheCleared(Reply):
-    """`removed` is how many results there were, of the `handler` or of all."""
+    """`removed` is the number of removed results, of the `handler` or of all."""
 
     handler: str | None
     removed: int

@@ -1,4 +1,4 @@
-"""What happened to a job, as it is shown."""
+"""Timelines, graphs, attempts and logs."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from dagmaster.schemas.common import Id, Json, Reply, Time
 
 
 class TimelineEntry(Reply):
-    """One event. `message` says it in words; `data` is what a program may want to know."""
+    """One event. `message` describes it for people, `data` for programs."""
 
     event_id: Id
     timestamp: Time
@@ -26,7 +26,7 @@ class TimelineEntry(Reply):
 
 
 class TimelineSummary(Reply):
-    """Over all events of the job or the node, however many are shown."""
+    """Covers all events of the job or node, not only those on this page."""
 
     total_events: int
     first_event: Time | None
@@ -37,7 +37,7 @@ class TimelineSummary(Reply):
 
 
 class TimelineReply(Reply):
-    """In order. When `has_more`, go on with `after=next_after`."""
+    """Oldest first. If `has_more`, continue with `after=next_after`."""
 
     job_id: Id
     node_id: str | None = None
@@ -49,7 +49,7 @@ class TimelineReply(Reply):
 
 
 class AuditEntry(TimelineEntry):
-    """Something that was done to the system and not to a job."""
+    """An event of the system rather than of a job."""
 
     actor: str | None
     command: str | None
@@ -59,7 +59,7 @@ class GraphNode(Reply):
     node_id: str
     type: str
     status: str
-    outcome: Outcome = Field(description="how it stands together with what is drawn within it")
+    outcome: Outcome = Field(description="combined state of the node and the nodes drawn inside it")
     handler: str | None
     queue: str | None
     retry_count: int
@@ -71,17 +71,17 @@ class GraphNode(Reply):
     completed_at: Time | None
     duration_seconds: float | None
     taken_branch: str | None
-    waits_for: str | None = Field(description="approval, signal, time, job or retry, while it waits for that")
-    runs_last: str | None = Field(description="on_failure or finally, if it begins such a chain")
+    waits_for: str | None = Field(description="approval, signal, time, job or retry, while the node waits for it")
+    runs_last: str | None = Field(description="on_failure or finally, if the node starts such a chain")
     children: dict[str, int] = Field(default_factory=dict)
-    added: dict[str, int] = Field(default_factory=dict, description="what its task has added, by status")
-    last_ended_at: Time | None = Field(default=None, description="when the last of these ended")
+    added: dict[str, int] = Field(default_factory=dict, description="number of nodes that its task added, by status")
+    last_ended_at: Time | None = Field(default=None, description="when the last of these nodes ended")
 
 
 class GraphEdge(Reply):
-    """`kind` is live, dead or undecided; `branch` is the name of the branch that it belongs to.
+    """`kind` is live, dead or undecided; `branch` is the name of its branch.
 
-    `rule`: the target waits for all of its `all_of` edges, and for one of its `any_of` edges.
+    The target waits for all edges with the `rule` `all_of`, and for one with the `rule` `any_of`.
     """
 
     source: str
@@ -92,7 +92,7 @@ class GraphEdge(Reply):
 
 
 class GraphGroup(Reply):
-    """A group of nodes that were added at run time; `nodes` counts its own, without the groups inside it."""
+    """A group of nodes added at run time; `nodes` does not count those of nested groups."""
 
     group_id: Id
     parent_group_id: Id | None
@@ -102,7 +102,7 @@ class GraphGroup(Reply):
 
 
 class GraphDependency(Reply):
-    """`next` waits for `previous`, as the program that added them said. Groups have no node id."""
+    """`next` waits for `previous`. Groups have no node id."""
 
     previous_id: Id
     previous_type: Literal["task", "group"]
@@ -113,7 +113,7 @@ class GraphDependency(Reply):
 
 
 class GraphReply(Reply):
-    """What happens from here on stands behind the event `last_event_id`."""
+    """Later changes have events after `last_event_id`."""
 
     job_id: Id
     workflow_id: str
@@ -122,12 +122,14 @@ class GraphReply(Reply):
     last_event_id: Id
     nodes: list[GraphNode]
     edges: list[GraphEdge]
-    groups: list[GraphGroup] = Field(default_factory=list, description="of nodes that were added at run time")
-    dependencies: list[GraphDependency] = Field(default_factory=list, description="between such nodes and groups")
+    groups: list[GraphGroup] = Field(default_factory=list, description="groups added at run time")
+    dependencies: list[GraphDependency] = Field(
+        default_factory=list, description="between nodes and groups added at run time"
+    )
 
 
 class AttemptReply(Reply):
-    """`metrics` is what its handler measured; `cached` in it: the result is that of an earlier task."""
+    """`metrics` come from the handler; `cached` in it means that the result is that of an earlier task."""
 
     task_id: str
     status: str
@@ -148,21 +150,21 @@ class AttemptReply(Reply):
 
 
 class AttemptOfNode(AttemptReply):
-    """Attempts are counted from 1. `log_bytes` is None where there is no log, or none that the server can read."""
+    """Attempts count from 1. `log_bytes` is null if there is no log, or none that the server can read."""
 
     attempt: int | None
     log_bytes: int | None
 
 
 class LogLine(Reply):
-    """The first line is number 1."""
+    """Lines count from 1."""
 
     number: int
     text: str
 
 
 class LogMatches(Reply):
-    """`total` lines hold the text, of `log_lines` in all; `lines` are the first of them."""
+    """`total` of `log_lines` lines match; `lines` are the first matches."""
 
     attempt: int
     lines: list[LogLine]
@@ -171,7 +173,7 @@ class LogMatches(Reply):
 
 
 class LoggedNode(Reply):
-    """A node that a worker has or had; `attempt` is its newest."""
+    """A node that a worker has or had; `attempt` is its latest."""
 
     node_id: str
     status: str

@@ -1,4 +1,4 @@
-"""What a worker that comes over HTTP says, and what it is told."""
+"""The protocol of remote workers."""
 
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -18,7 +18,7 @@ DesiredState = Literal["run", "drain", "stop"]
 
 
 class HandlerContract(Body):
-    """What a handler promises: where its tasks go, how long they may take, what they are given."""
+    """The contract of a handler: the queue, timeout, retries and parameters of its tasks."""
 
     name: Name
     queue: Name | None = None
@@ -29,7 +29,7 @@ class HandlerContract(Body):
 
 
 class RegisterWorker(Body):
-    """Where it runs, and what it takes: tasks of these queues for these handlers."""
+    """A worker: where it runs, and the queues and handlers whose tasks it takes."""
 
     hostname: Annotated[str, Field(min_length=1, max_length=255)]
     pid: Annotated[int, Field(ge=0, lt=2**31)]
@@ -40,7 +40,7 @@ class RegisterWorker(Body):
 
 
 class WorkerRegistered(Reply):
-    """`version` is the server's. A worker that does not know the `protocol` must not go on."""
+    """`version` is the server's. A worker that does not support the `protocol` must exit."""
 
     worker_id: str
     protocol: int
@@ -54,7 +54,7 @@ class WorkerRegistered(Reply):
 
 
 class WorkerHeartbeat(Body):
-    """Counts since the worker began; `stats` is shown as it is. What is left out stays as it was."""
+    """Counts since the worker started; `stats` is shown unchanged. Omitted fields keep their values."""
 
     completed: Long | None = None
     failed: Long | None = None
@@ -63,14 +63,14 @@ class WorkerHeartbeat(Body):
 
 
 class WorkerOrders(Reply):
-    """`withdrawn` are those of `running` that are no longer this worker's to do: it stops them and reports nothing."""
+    """`withdrawn` are the tasks of `running` that were revoked: the worker stops them and reports nothing."""
 
     withdrawn: list[str]
     wanted: DesiredState
 
 
 class ReportDetails(Body):
-    """What is known of an attempt besides its result. `has_log`: something of its log was sent."""
+    """Details of an attempt besides its result. `has_log` means that some of its log was sent."""
 
     has_log: bool = False
     peak_memory_bytes: Long | None = None
@@ -79,10 +79,10 @@ class ReportDetails(Body):
 
 
 class ReportCreate(Body):
-    """How an attempt ended. `error_types` are the names of the error's class and of its bases, the nearest first.
+    """The result of an attempt. `error_types` are the names of the error's class and its base classes, nearest first.
 
-    A failed attempt is tried again unless it is `permanent`; one that is given back costs none. `timed_out` says that
-    the worker stopped it because its time was over.
+    A failed attempt is retried unless it is `permanent`; giving a task back costs no attempt. `timed_out` means that
+    the worker stopped the attempt at its timeout.
     """
 
     task_id: TaskId
@@ -99,7 +99,7 @@ class ReportCreate(Body):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if self.kind != "completed" and self.output is not None:
-            raise ValueError("only a completed task has an output; say what went wrong in error")
+            raise ValueError("only a completed task has an output; describe a failure in error")
         if self.kind == "completed" and self.error is not None:
             raise ValueError("a completed task has no error")
         return self
@@ -109,9 +109,9 @@ Reports = Annotated[list[ReportCreate], Field(max_length=MAX_BATCH)]
 
 
 class ReportOutcome(Reply):
-    """`accepted` and `over` need not be sent again: an attempt that is over was heard before, or is needed no more.
+    """`accepted` and `over` need not be sent again: an attempt that is over was reported before or is no longer needed.
 
-    `refused` says why; the attempt is still this worker's, which has to report something else.
+    `refused` gives the reason; the worker still holds the task and must report something else.
     """
 
     task_id: str
@@ -126,7 +126,7 @@ class ReportsTaken(Reply):
 
 
 class ClaimTasks(Body):
-    """A claim that brings reports is answered at once; any other waits until there is a task, or the time is over."""
+    """A claim with reports returns immediately; any other waits for a task or until it times out."""
 
     limit: Annotated[int, Field(ge=0, le=MAX_BATCH)]
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0
@@ -134,7 +134,7 @@ class ClaimTasks(Body):
 
 
 class TaskCheckpoint(Reply):
-    """How far an earlier attempt got."""
+    """The checkpoint of an earlier attempt."""
 
     checkpoint_id: Id
     phase: str
@@ -143,7 +143,7 @@ class TaskCheckpoint(Reply):
 
 
 class ClaimedTask(Reply):
-    """One attempt of one node. Its worker has to report its end within `timeout_seconds`."""
+    """One attempt at a node. Its worker must report its result within `timeout_seconds`."""
 
     task_id: str
     job_id: Id
@@ -164,7 +164,7 @@ class HeldTasks(Reply):
 
 
 class TasksClaimed(HeldTasks):
-    """The tasks are this worker's now, as long as it beats."""
+    """The worker holds these tasks as long as it sends heartbeats."""
 
     outcomes: list[ReportOutcome] = Field(default_factory=list)
 
@@ -177,7 +177,7 @@ class ProgressCreate(Body):
 
 
 class WorkerCheckpoint(Body):
-    """A phase is done: a later attempt is given `data` and goes on behind it."""
+    """A checkpoint: a later attempt receives `data` and resumes after this phase."""
 
     task_id: TaskId
     phase: Name
@@ -195,26 +195,26 @@ class DiscardCheckpoint(Body):
 
 
 class CheckpointBefore(Reply):
-    """The newest valid one before it; null when the attempt has to begin anew."""
+    """The latest valid checkpoint before it; null if the attempt must start from the beginning."""
 
     checkpoint: TaskCheckpoint | None
 
 
 class OpenSecrets(Body):
-    """Sealed references among the parameters, or in the checkpoint, of a task that the worker holds."""
+    """Sealed references in the parameters or the checkpoint of a task that the worker holds."""
 
     task_id: TaskId
     references: Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=MAX_BATCH)]
 
 
 class SecretsOpened(Reply):
-    """The values by reference. They are for the handler's call, and for nothing else: keep them nowhere."""
+    """The values by reference. Use them only to call the handler; do not store them."""
 
     values: dict[str, str]
 
 
 class LogChunk(Body):
-    """What a task has written from `offset` on, as `text` or as base64 `data`."""
+    """Task output from `offset` on, as `text` or as base64 `data`."""
 
     task_id: TaskId
     offset: Long
@@ -244,7 +244,7 @@ class LogChunk(Body):
 
 
 class LogTaken(Reply):
-    """`size` is how much of the log there is: go on from there. `over`: nothing more of this task is kept."""
+    """`size` is the stored size of the log: continue from there. `over` means that no more of this log is stored."""
 
     task_id: str
     outcome: Literal["accepted", "over"]
@@ -256,7 +256,7 @@ class LogsTaken(Reply):
 
 
 class WorkerWanted(Reply):
-    """The worker hears of it with its next heartbeat."""
+    """The worker receives the request with its next heartbeat."""
 
     worker_id: str
     wanted: DesiredState

@@ -1,4 +1,4 @@
-"""Workflows that can be started."""
+"""Workflows."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from dagmaster.schemas.common import Json, Reply
 
 
 class ProblemReply(Reply):
-    """Where in a file something is wrong."""
+    """A problem in a workflow file."""
 
     file: str
     message: str
@@ -29,7 +29,7 @@ class WorkflowSummary(Reply):
 
 
 class WorkflowList(Reply):
-    """`problems` are of files that could not be loaded, and warnings of those that could."""
+    """`problems` are the errors of files that could not be loaded and the warnings of those that could."""
 
     workflows: list[WorkflowSummary]
     problems: list[ProblemReply] = Field(default_factory=list)
@@ -42,11 +42,11 @@ class WorkflowNode(Reply):
     handler: str | None
     queue: str | None
     timeout_seconds: float | None
-    runs_last: str | None = Field(description="on_failure or finally, if it begins such a chain")
+    runs_last: str | None = Field(description="on_failure or finally, if the node starts such a chain")
 
 
 class WorkflowEdge(Reply):
-    """`rule`: the target waits for all of its `all_of` edges, and for one of its `any_of` edges."""
+    """The target waits for all edges with the `rule` `all_of`, and for one with the `rule` `any_of`."""
 
     source: str
     target: str
@@ -55,10 +55,10 @@ class WorkflowEdge(Reply):
 
 
 class WorkflowReply(WorkflowSummary):
-    """`inputs` is a JSON Schema of what a job may be started with.
+    """`inputs` is a JSON Schema of the job's inputs.
 
-    An input that goes to a handler as it is has the description that the handler registered, unless it has one of its
-    own. `warnings` are what a submission would warn of.
+    An input that is passed unchanged to a handler has the handler's description, unless it has its own. `warnings` are
+    those that a submission would give.
     """
 
     workflow_hash: str

@@ -82,7 +82,7 @@ ROUTERS = (
 )
 
 DESCRIPTION = """
-Durable workflows on PostgreSQL: submit jobs, watch them, steer them, measure them.
+Durable workflows on PostgreSQL: submit, watch, control and measure jobs.
 
 Ids are decimal strings, times are RFC 3339 in UTC, lists are paged with `limit` and `offset`, and every error has the
 form `{"error": {"code", "message", "details"}}`. Send an API key as `Authorization: Bearer dm_...`.

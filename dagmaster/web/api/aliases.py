@@ -1,4 +1,4 @@
-"""The same functions under other names, for programs that know those."""
+"""Alternative paths for some operations."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ async def submit(
 ) -> JobCreated:
     """Submit a plain job."""
     if body.platform_id is not None:
-        raise Invalid("assets cannot be submitted in this version; leave platform_id out for a plain job")
+        raise Invalid("this version does not support assets; omit platform_id to submit a plain job")
     plain = SubmitJob.model_validate(body.model_dump(exclude={"platform_id"}))
     return await jobs.create_job(plain, caller, services, context, response)
 

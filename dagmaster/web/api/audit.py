@@ -17,6 +17,6 @@ router = APIRouter(prefix="/api/v1/audit", tags=["system"])
 
 @router.get("", dependencies=[ADMINS])
 async def list_audit(conn: Conn, event_types: Types = None, limit: Limit = 50, offset: Offset = 0) -> Page[AuditEntry]:
-    """Commands, keys, repairs and what orchestrators say of themselves, the newest first."""
+    """List the audit log, newest first: commands, keys, repairs and orchestrator events."""
     rows = await event_store.list_audit(conn, types_of(event_types), limit=limit + 1, offset=offset)
     return cut([audit_entry(row) for row in rows], limit, offset)

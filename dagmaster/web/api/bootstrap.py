@@ -15,38 +15,38 @@ router = APIRouter(prefix="/api/v1/bootstrap", tags=["system"])
 
 @router.get("/status", dependencies=[ADMINS])
 async def schema_status(conn: Conn) -> SchemaStatus:
-    """Which version the database has, and which one this program needs."""
+    """Show the schema revision of the database and the one that this program needs."""
     revision = await current_revision(conn)
     return SchemaStatus(database=await database_name(conn), revision=revision, head=HEAD, is_current=revision == HEAD)
 
 
 @router.get("/tables", dependencies=[ADMINS])
 async def schema_tables(conn: Conn) -> TableList:
-    """The tables with their sizes; the numbers of rows are estimates."""
+    """List the tables with their sizes; row counts are estimates."""
     return TableList(tables=[TableReply(**row) for row in await list_tables(conn)])
 
 
 @router.get("/ddl", dependencies=[ADMINS])
 async def schema_ddl() -> Ddl:
-    """The tables as SQL. The migrations add functions, triggers and partitions."""
+    """Show the tables as SQL. Migrations add functions, triggers and partitions."""
     return Ddl(ddl=store.ddl.render())
 
 
 @router.post("/deploy", dependencies=[ADMINS])
 async def deploy_schema(body: Deploy, caller: Admitted, services: Given, conn: Conn) -> Deployed:
-    """Make the schema or bring it up to date: with `confirm: "yes"`, or with `dry_run` only say what would happen."""
+    """Create or upgrade the schema. Requires `confirm: "yes"`; `dry_run` shows what would happen."""
     if not body.dry_run and body.confirm != "yes":
-        raise Invalid('say confirm: "yes" to do it, or dry_run: true to see what would be done')
+        raise Invalid('set confirm: "yes" to continue, or dry_run: true to see what would be done')
     return await bootstrap.deploy(conn, services, caller, command="bootstrap.deploy", dry_run=body.dry_run)
 
 
 @router.post("/migrate", dependencies=[ADMINS])
 async def migrate_schema(caller: Admitted, services: Given, conn: Conn) -> Deployed:
-    """Bring the schema up to date."""
+    """Upgrade the schema."""
     return await bootstrap.deploy(conn, services, caller, command="bootstrap.migrate", dry_run=False)
 
 
 @router.post("/rebuild", dependencies=[ADMINS])
 async def rebuild_schema(body: Rebuild, caller: Admitted, request: Request, services: Given, conn: Conn) -> Deployed:
-    """Destroy everything and begin anew. Only where the server was started to allow it."""
+    """Destroy all data and create the schema again. The server must be configured to allow it."""
     return await bootstrap.rebuild(conn, request.app, services, caller, body.confirm)

@@ -1,4 +1,4 @@
-"""Reports of those who execute tasks elsewhere."""
+"""Reports from programs that execute tasks outside of a worker."""
 
 from fastapi import APIRouter
 
@@ -22,9 +22,9 @@ router = APIRouter(prefix="/api/v1", tags=["callbacks"], responses=documented(40
 
 @router.post("/callbacks/task-result", status_code=202, responses=documented(409, 413), dependencies=[REPORTERS])
 async def report_result(body: TaskResultCreate, caller: Admitted, services: Given, conn: Conn) -> ResultAccepted:
-    """How an attempt ended, or that it runs. The same report again is a `duplicate`.
+    """Report that an attempt has started or ended. Repeated reports are answered with `duplicate`.
 
-    409 for an attempt that is over: the report is kept, noted in the timeline, and changes nothing.
+    A report for an attempt that is over gets 409: it is recorded in the timeline and changes nothing.
     """
     is_new = await external_reports.take_report(conn, services, caller, body)
     return ResultAccepted(task_id=body.task_id, duplicate=not is_new)
@@ -32,20 +32,20 @@ async def report_result(body: TaskResultCreate, caller: Admitted, services: Give
 
 @router.post("/callbacks/task-progress", responses=documented(409), dependencies=[REPORTERS])
 async def report_progress(body: TaskProgressCreate, caller: Admitted, services: Given, conn: Conn) -> Accepted:
-    """How far an attempt is: its node is running. It never changes how the attempt ends."""
+    """Report the progress of an attempt and mark its node as running."""
     await external_reports.take_progress(conn, services, caller, body)
     return Accepted(task_id=body.task_id)
 
 
 @router.post("/callbacks/checkpoint", responses=documented(409, 413), dependencies=[REPORTERS])
 async def report_checkpoint(body: CheckpointCreate, caller: Admitted, services: Given, conn: Conn) -> CheckpointSaved:
-    """A phase is done: the next attempt is given `state_data` and resumes after it."""
+    """Save a checkpoint: the next attempt receives `state_data` and resumes after this phase."""
     checkpoint_id = await external_reports.take_checkpoint(conn, services, caller, body)
     return CheckpointSaved(task_id=body.task_id, checkpoint_id=str(checkpoint_id))
 
 
 @router.post("/tasks/{task_id}/token", dependencies=[WORKERS])
 async def make_token(task_id: str, services: Given, conn: Conn) -> TaskToken:
-    """A token that lets whoever has it report for this attempt, and for nothing else."""
+    """Create a token that allows reports on this attempt and nothing else."""
     await check_task_exists(conn, task_id)
     return TaskToken(task_id=task_id, token=await task_token(conn, services, task_id))

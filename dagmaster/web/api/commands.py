@@ -13,7 +13,7 @@ router = APIRouter(prefix="/api/v1/commands", tags=["system"])
 
 @router.get("", dependencies=[OPERATORS])
 async def list_commands() -> CommandList:
-    """All of them, with what they take."""
+    """List the commands and their parameters."""
     return CommandList(commands=[command.summary() for command in COMMANDS.values()])
 
 
@@ -21,5 +21,5 @@ async def list_commands() -> CommandList:
 async def run_command(
     name: str, caller: Admitted, request: Request, services: Given, conn: Conn, body: CommandCall | None = None
 ) -> CommandReply:
-    """Run it now and answer with its result. Running it again does no harm."""
+    """Run a command and return its result. Repeating a command is safe."""
     return await execute(CommandContext(request.app, services, conn), caller, name, body.params if body else {})

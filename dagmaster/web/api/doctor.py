@@ -1,4 +1,4 @@
-"""Is everything as it must be?"""
+"""Consistency checks."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -15,19 +15,19 @@ from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1/doctor", tags=["system"])
 
-Days = Annotated[float, Query(gt=0, le=3650, description="How many days back jobs are looked at.")]
+Days = Annotated[float, Query(gt=0, le=3650, description="Check jobs of the last so many days.")]
 
 
 @router.get("", dependencies=[OPERATORS])
 async def examine_all(services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
-    """The rules that must hold for all jobs, and the health of the database."""
+    """Check the consistency of jobs and the health of the database."""
     findings = await examine(conn, limits=limits_of(services.settings, days))
     return await _reply(conn, findings)
 
 
 @router.post("/repair", dependencies=[ADMINS])
 async def repair_all(caller: Admitted, services: Given, conn: Conn, days: Days = 1.0) -> DoctorReply:
-    """The same, and put right what can be put right safely."""
+    """Run the checks and repair problems that can be repaired safely."""
     findings = await examine(conn, repair=True, actor=caller.name, limits=limits_of(services.settings, days))
     services.wake()
     return await _reply(conn, findings)
@@ -54,5 +54,5 @@ async def _reply(conn: Conn, findings: list[Finding]) -> DoctorReply:
 
 
 def _example(row: dict[str, Any]) -> dict[str, Any]:
-    """Ids as texts, as everywhere."""
+    """Ids as strings, as everywhere."""
     return redact({name: str(value) if name.endswith("_id") else value for name, value in row.items()})  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Nodes that are added to a job while it runs."""
+"""Nodes added to a running job."""
 
 from typing import Any
 
@@ -30,9 +30,9 @@ WAIT_SECONDS = 3.0
 async def add_tasks(
     job: Job, body: AddTasks, caller: Admitted, services: Given, conn: Conn, response: Response
 ) -> TasksAccepted:
-    """Add tasks to a job that has not ended: 201 when its owner has taken them in, 202 when it has still to.
+    """Add tasks to an unfinished job: 201 if its owner has added them, 202 if it has yet to.
 
-    Queue, timeout and retries are those of the handler where a task does not say them, and else those of the settings.
+    Queue, timeout and retries default to those of the handler, then to the settings.
     """
     known, queue = services.registry.spellings(), default_queue(services.settings)
     rows = [_row(task, known.get(task.handler), queue) for task in body.tasks]

@@ -1,4 +1,4 @@
-"""Why a job, or a node of it, does not run."""
+"""Why a job or a node is not running."""
 
 from fastapi import APIRouter
 
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 
 @router.get("/explain", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
-    """Why the job does not run, or how it ended."""
+    """Explain why a job is not running, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
     found = await explanations.explain_job(conn, job["job_id"], threshold_seconds=threshold, pinned=services.pinned)
     return _reply(job, None, found)
@@ -23,7 +23,7 @@ async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
 
 @router.get("/nodes/{node_id}/explain", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def explain_node(job: Job, node_id: str, services: Given, conn: Conn) -> Explanation:
-    """Why this node does not run, or how it ended."""
+    """Explain why a node is not running, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
     found = await explanations.explain_node(
         conn, job["job_id"], node_id, threshold_seconds=threshold, pinned=services.pinned

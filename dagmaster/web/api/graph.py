@@ -1,4 +1,4 @@
-"""A job as a drawing."""
+"""The graph of a job."""
 
 from fastapi import APIRouter, Response
 
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 
 @router.get("/graph", response_model=GraphReply, responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_graph(job: Job, services: Given, conn: Conn) -> Response:
-    """The nodes with their states, the edges, and the groups and dependencies that were added at run time."""
+    """Get the graph of a job: nodes with their states, edges, and the groups and dependencies added at run time."""
     graph = await services.pinned.find(conn, job["workflow_hash"])
     if graph is None:
         raise NotFound(f"the pinned definition of job {job['job_id']} is not in dag_workflows")

@@ -1,4 +1,4 @@
-"""Try a handler without a job."""
+"""Test a handler without a job."""
 
 import asyncio
 from time import perf_counter
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1/test", tags=["system"])
 
 @router.get("/handlers", dependencies=[ADMINS])
 async def list_handlers(caller: Admitted, services: Given) -> HandlerList:
-    """The handlers of this process, with a JSON Schema of what they take."""
+    """List the handlers of this process with a JSON Schema of their parameters."""
     _check(services, caller)
     return HandlerList(
         handlers=[
@@ -36,7 +36,7 @@ async def list_handlers(caller: Admitted, services: Given) -> HandlerList:
 
 @router.post("/handler/{name}", responses=documented(404), dependencies=[ADMINS])
 async def try_handler(name: str, body: HandlerCall, caller: Admitted, services: Given) -> HandlerOutcome:
-    """Run a handler once, in this process, and show what it gives."""
+    """Run a handler once in this process and return its result."""
     _check(services, caller)
     handler = services.registry.get(name)
     ctx = HandlerContext(
@@ -60,6 +60,6 @@ async def try_handler(name: str, body: HandlerCall, caller: Admitted, services: 
 
 def _check(services: Services, caller: Caller) -> None:
     if not services.settings.enable_handler_test:
-        raise Forbidden("handlers cannot be tried here; DAGMASTER_ENABLE_HANDLER_TEST would allow it")
+        raise Forbidden("handler tests are disabled; set DAGMASTER_ENABLE_HANDLER_TEST to enable them")
     if not caller.name:
-        raise Forbidden("nobody tries handlers without an API key")
+        raise Forbidden("handler tests require an API key")

@@ -1,4 +1,4 @@
-"""Handlers: what workers have registered, and who runs it."""
+"""The handlers that workers have registered."""
 
 from fastapi import APIRouter
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1/handlers", tags=["fleet"])
 async def list_registered_handlers(
     services: Given, conn: Conn, text: str | None = None, limit: Limit = 50, offset: Offset = 0
 ) -> Page[HandlerOfFleet]:
-    """Every handler that a worker has registered, by name; `text` is a part of it."""
+    """List registered handlers by name; `text` filters by a part of the name."""
     seconds = services.settings.worker_lost_after_seconds
     rows = await view_handlers(conn, lost_after_seconds=seconds, text=text, limit=limit + 1, offset=offset)
     return cut([HandlerOfFleet(**row) for row in rows], limit, offset)
@@ -27,7 +27,7 @@ async def list_registered_handlers(
 
 @router.get("/{name}", responses=documented(404), dependencies=[READERS])
 async def get_registered_handler(name: str, services: Given, conn: Conn) -> HandlerOfFleet:
-    """One handler with its contract and the workers that run it."""
+    """Get a handler with its contract and the workers that run it."""
     seconds = services.settings.worker_lost_after_seconds
     for row in await view_handlers(conn, lost_after_seconds=seconds, name=name, limit=1):
         return HandlerOfFleet(**row)

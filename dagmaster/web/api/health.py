@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, is all well?"""
+"""Liveness, readiness and health."""
 
 from importlib.metadata import version
 
@@ -20,7 +20,7 @@ READY = ("database", "schema")
 
 @router.get("/", response_model=Welcome, dependencies=[EVERYBODY])
 async def welcome(request: Request) -> Welcome | RedirectResponse:
-    """What this is, and where to go on. A browser is led to the pages."""
+    """Show the service name, version and links. Browsers are redirected to the web UI."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/ui/", 307)
     return Welcome(name="dagmaster", version=version("dagmaster"), links=LINKS)
@@ -28,15 +28,15 @@ async def welcome(request: Request) -> Welcome | RedirectResponse:
 
 @router.get("/livez", dependencies=[EVERYBODY])
 async def livez() -> Alive:
-    """200 as long as the process answers at all."""
+    """Return 200 while the process responds."""
     return Alive(status="alive")
 
 
 @router.get("/readyz", responses=documented(503), dependencies=[EVERYBODY])
 async def readyz(request: Request, services: Given) -> Alive:
-    """200 when requests can be served: the database answers, has the right schema, and nobody is stopping us."""
+    """Return 200 if ready: the database responds, its schema is current, and no shutdown is in progress."""
     if getattr(request.app.state, "is_stopping", False):
-        raise Unavailable("the server is being stopped")
+        raise Unavailable("the server is stopping")
     for check, verdict in (await examine(services, READY)).items():
         if verdict.health is not Health.HEALTHY:
             raise Unavailable(f"not ready: {check.name}: {verdict.message}")
@@ -45,7 +45,7 @@ async def readyz(request: Request, services: Given) -> Alive:
 
 @router.get("/health", responses={503: {"model": HealthReply}}, dependencies=[EVERYBODY])
 async def health(request: Request, services: Given, response: Response) -> HealthReply:
-    """Every check; 503 when one of them says that nothing can work. Details are for those who show a key."""
+    """Run every health check; 503 if a check reports that nothing can work. Details require a key."""
     found = await examine(services)
     worst = overall(list(found.values()))
     response.status_code = 503 if worst is Health.UNHEALTHY else 200
@@ -55,7 +55,7 @@ async def health(request: Request, services: Given, response: Response) -> Healt
 
 @router.get("/health/{check}", responses={503: {"model": CheckReply}, **documented(404)}, dependencies=[EVERYBODY])
 async def health_of(check: str, request: Request, services: Given, response: Response) -> CheckReply:
-    """One check alone."""
+    """Run one health check."""
     found = await examine(services, [get_check(check).name])
     [(one, verdict)] = found.items()
     response.status_code = 503 if verdict.health is Health.UNHEALTHY else 200

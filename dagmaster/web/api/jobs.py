@@ -1,4 +1,4 @@
-"""Jobs: submit, list, show, steer."""
+"""Submit, list, show and control jobs."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -46,7 +46,7 @@ STEERED: Any = {200: {"model": JobSteered}, 202: {"model": JobSteered}, **docume
 async def create_job(
     body: SubmitJob, caller: Admitted, services: Given, context: Context, response: Response
 ) -> JobCreated:
-    """Submit a job: 201 when it is new, 200 when the same was submitted before under the same idempotency key."""
+    """Submit a job: 201 if it is new, 200 if it was already submitted with the same idempotency key."""
     await services.learn(context.conn)
     result = await submit(context, services.definitions, _submit_request(body, caller))
     response.headers["Location"] = f"/api/v1/jobs/{result.job_id}"
@@ -75,15 +75,15 @@ async def list_jobs(
     conn: Conn,
     limit: Limit = 50,
     offset: Offset = 0,
-    status: Annotated[str | None, Query(description="Only of this status, in any case of letters.")] = None,
+    status: Annotated[str | None, Query(description="Only jobs with this status; case-insensitive.")] = None,
     workflow_id: str | None = None,
     submitted_by: str | None = None,
     correlation_id: str | None = None,
     id_prefix: Annotated[
-        str | None, Query(pattern=r"^[1-9][0-9]{0,18}$", description="Only those whose ids begin with these digits.")
+        str | None, Query(pattern=r"^[1-9][0-9]{0,18}$", description="Only jobs whose ids begin with these digits.")
     ] = None,
 ) -> Page[JobSummary]:
-    """The newest jobs first."""
+    """List jobs, newest first."""
     where = job_store.JobFilter(
         job_store.statuses_of(status),
         workflow_id,
@@ -102,13 +102,13 @@ async def get_job(
     caller: Admitted,
     services: Given,
     conn: Conn,
-    children: Annotated[bool, Query(description="The children of fan-outs too.")] = False,
-    limit: Annotated[int, Query(ge=1, le=MAX_NODES, description="How many nodes at most.")] = MAX_NODES,
+    children: Annotated[bool, Query(description="Include the children of fan-outs.")] = False,
+    limit: Annotated[int, Query(ge=1, le=MAX_NODES, description="Maximum number of nodes.")] = MAX_NODES,
     offset: Offset = 0,
 ) -> JobReply | Response:
-    """One job with its inputs, its result and its nodes.
+    """Get a job with its inputs, result and nodes.
 
-    Outputs are shown while each has at most 64 KiB and all together 1 MiB; beyond that, each node shows its own.
+    Includes outputs of up to 64 KiB each and 1 MiB in total; get larger outputs from the node.
     """
     job = await job_store.get_whole_job(conn, as_job_id(job_id), with_children=children, limit=limit + 1, offset=offset)
     check_visible(job, caller)
@@ -122,31 +122,31 @@ async def get_job(
 
 @router.post("/{job_id}/cancel", responses=STEERED, dependencies=[SUBMITTERS])
 async def cancel_job(job: Job, context: Context, response: Response, body: Reason | None = None) -> JobSteered:
-    """Cancel it: what has not begun is skipped, what runs is stopped. 202 when its owner has yet to act."""
+    """Cancel a job: pending nodes are skipped, running tasks are stopped. 202 if its owner has yet to act."""
     return await _control(context, job, Cancel(_reason(body)), response)
 
 
 @router.post("/{job_id}/pause", responses=STEERED, dependencies=[OPERATORS])
 async def pause_job(job: Job, context: Context, response: Response, body: Reason | None = None) -> JobSteered:
-    """Start nothing more of it; what runs may end."""
+    """Pause a job; running tasks may finish."""
     return await _control(context, job, Pause(_reason(body)), response)
 
 
 @router.post("/{job_id}/resume", responses=STEERED, dependencies=[OPERATORS])
 async def resume_job(job: Job, context: Context, response: Response) -> JobSteered:
-    """Go on after a pause."""
+    """Resume a paused job."""
     return await _control(context, job, Resume(), response)
 
 
 @router.post("/{job_id}/retry", responses=STEERED, dependencies=[OPERATORS])
 async def retry_job(job: Job, context: Context, response: Response) -> JobSteered:
-    """Try all of it again that has failed; what has completed is not run again."""
+    """Retry all failed nodes of a job; completed nodes do not run again."""
     return await _control(context, job, Retry(), response)
 
 
 @router.post("/{job_id}/nodes/{node_id}/retry", responses=STEERED, dependencies=[OPERATORS])
 async def retry_node(job: Job, node_id: str, context: Context, response: Response) -> JobSteered:
-    """Try a failed node again, and the job with it; one that waits for a retry is tried at once."""
+    """Retry a failed node and its job; a node that waits for its next attempt is retried immediately."""
     return await _control(context, job, Retry(node_id), response)
 
 

@@ -15,13 +15,13 @@ router = APIRouter(prefix="/api/v1/keys", tags=["system"])
 
 @router.get("", dependencies=[ADMINS])
 async def list_keys(conn: Conn) -> KeyList:
-    """All keys, those too that were revoked; never the keys themselves."""
+    """List all keys, including revoked ones, without their secrets."""
     return KeyList(keys=[_reply(key) for key in await key_store.list_keys(conn)])
 
 
 @router.post("", status_code=201, responses=documented(409), dependencies=[ADMINS])
 async def create_key(body: KeyCreate, caller: Admitted, conn: Conn) -> KeyCreated:
-    """A new key. It is in this answer and nowhere else. The first one must be an admin's."""
+    """Create a key. Only this response contains it. The first key must have the role admin."""
     await key_store.check_first_key(conn, body.role)
     made = await key_store.new_key(
         conn,
@@ -36,7 +36,7 @@ async def create_key(body: KeyCreate, caller: Admitted, conn: Conn) -> KeyCreate
 
 @router.delete("/{key_id}", responses=documented(404), dependencies=[ADMINS])
 async def revoke_key(key_id: str, caller: Admitted, conn: Conn) -> KeyReply:
-    """From now on it counts no more, on every server within seconds."""
+    """Revoke a key. All servers reject it within seconds."""
     return _reply(await key_store.revoke_key(conn, key_id, actor=caller.name, source_app="api"))
 
 

@@ -1,4 +1,4 @@
-"""What the attempts at a node have written, and what became of them."""
+"""The logs and results of the attempts at a node."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ MAX_MATCHES = 1000
 
 @router.get("/logs", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def list_logs(job: Job, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[LoggedNode]:
-    """The nodes that a worker has or had, and which may have a log: what failed first, then what runs."""
+    """List the nodes that may have a log: failed nodes first, then running ones."""
     rows = await attempt_store.list_logged_nodes(conn, job["job_id"], limit=limit + 1, offset=offset)
     return cut([LoggedNode(**redact(row)) for row in rows], limit, offset)
 
@@ -50,14 +50,16 @@ async def read_log(
     conn: Conn,
     services: Given,
     request: Request,
-    attempt: Annotated[int | None, Query(ge=1, le=MAX_ATTEMPT, description="The first is 1; else the newest.")] = None,
-    offset: Annotated[int, Query(ge=0, lt=2**63, description="Only behind so many bytes.")] = 0,
-    tail: Annotated[int | None, Query(ge=0, le=MAX_LINES, description="Only the last lines, so many.")] = None,
-    follow: Annotated[bool, Query(description="Go on while it is written, also by the attempts that follow.")] = False,
+    attempt: Annotated[
+        int | None, Query(ge=1, le=MAX_ATTEMPT, description="Attempt number; default: the latest.")
+    ] = None,
+    offset: Annotated[int, Query(ge=0, lt=2**63, description="Skip this many bytes.")] = 0,
+    tail: Annotated[int | None, Query(ge=0, le=MAX_LINES, description="Only this many of the last lines.")] = None,
+    follow: Annotated[bool, Query(description="Stream the log while it is written, including later attempts.")] = False,
 ) -> StreamingResponse:
-    """What an attempt has printed and logged. `X-Log-Size` says how many bytes there are, `X-Attempt` of which one."""
+    """Get the log of an attempt. `X-Log-Size` is its size in bytes, `X-Attempt` the attempt number."""
     if tail is not None and offset:
-        raise Invalid("either `offset` or `tail`, not both")
+        raise Invalid("use either `offset` or `tail`, not both")
     node = NodeLog(services.task_logs, job["job_id"], node_id)
     wanted = LogSelection(attempt, offset, tail, follow)
     state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
@@ -82,11 +84,13 @@ async def search_log(
     node_id: str,
     conn: Conn,
     services: Given,
-    text: Annotated[str, Query(min_length=1, max_length=1000, description="Upper and lower case are the same.")],
-    attempt: Annotated[int | None, Query(ge=1, le=MAX_ATTEMPT, description="The first is 1; else the newest.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_MATCHES, description="So many lines at most; all are counted.")] = 100,
+    text: Annotated[str, Query(min_length=1, max_length=1000, description="Text to search for; case-insensitive.")],
+    attempt: Annotated[
+        int | None, Query(ge=1, le=MAX_ATTEMPT, description="Attempt number; default: the latest.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_MATCHES, description="Maximum number of lines.")] = 100,
 ) -> LogMatches:
-    """The lines of an attempt's log that hold a text, with their numbers."""
+    """Search the log of an attempt; returns matching lines with their numbers."""
     node = NodeLog(services.task_logs, job["job_id"], node_id)
     state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
     found = await node.find(LogSelection(attempt), state)
@@ -135,7 +139,7 @@ class Looking:
 async def list_attempts(
     job: Job, node_id: str, conn: Conn, services: Given, limit: Limit = 50, offset: Offset = 0
 ) -> Page[AttemptOfNode]:
-    """What was reported of each attempt, with the size of its log."""
+    """List the attempts at a node with their reports and log sizes."""
     await node_store.get_node_head(conn, job["job_id"], node_id)
     rows = (await attempt_store.attempts_of_node(conn, job["job_id"], node_id))[offset : offset + limit + 1]
     sizes = await asyncio.gather(*(_size(services, row) for row in rows))

@@ -1,4 +1,4 @@
-"""How the jobs of the last days went, and the metrics that Prometheus reads."""
+"""Statistics of recent jobs, and metrics for Prometheus."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
@@ -33,13 +33,13 @@ Causes = Annotated[int, Query(ge=1, le=measures.MAX_CAUSES)]
 
 @router.get("/api/v1/metrics/workflows", dependencies=[READERS])
 async def workflow_metrics(conn: Conn, workflow_id: str | None = None, days: Days = 7) -> Measures[WorkflowMeasure]:
-    """For each workflow: how many jobs, how they ended, how long they took, what they failed with."""
+    """Get job counts, outcomes, durations and errors per workflow."""
     return _reply(WorkflowMeasure, await measures.workflow_measures(conn, workflow_id, days), timedelta(days=days))
 
 
 @router.get("/api/v1/metrics/workflows/{workflow_id}/nodes", dependencies=[READERS])
 async def node_metrics(workflow_id: str, conn: Conn, days: Days = 7) -> Measures[NodeMeasure]:
-    """The same for each node of a workflow; the children of a fan-out count for it."""
+    """Get the same figures per node of a workflow; a fan-out includes its children."""
     return _reply(NodeMeasure, await measures.node_measures(conn, workflow_id, days), timedelta(days=days))
 
 
@@ -47,7 +47,7 @@ async def node_metrics(workflow_id: str, conn: Conn, days: Days = 7) -> Measures
 async def failure_metrics(
     conn: Conn, workflow_id: str | None = None, days: Days = 7, limit: Causes = 20
 ) -> FailureMeasures:
-    """What jobs failed with, the most frequent first, and how many failed in all."""
+    """List the causes of job failures, most frequent first, and the total."""
     rows = await measures.failure_measures(conn, workflow_id, days, limit)
     listed = _reply(FailureMeasure, rows, timedelta(days=days))
     return FailureMeasures(
@@ -57,7 +57,7 @@ async def failure_metrics(
 
 @router.get("/api/v1/metrics/throughput", dependencies=[READERS])
 async def throughput_metrics(conn: Conn, hours: Hours = 24, bucket_minutes: Minutes = 60) -> Measures[Throughput]:
-    """How many jobs ended in each stretch of time, and how long they took."""
+    """Get the number and durations of ended jobs per time bucket."""
     return _reply(Throughput, await measures.throughput(conn, hours, bucket_minutes), timedelta(hours=hours))
 
 
@@ -65,7 +65,7 @@ async def throughput_metrics(conn: Conn, hours: Hours = 24, bucket_minutes: Minu
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, dependencies=[MACHINES]
 )
 async def prometheus_metrics(services: Given, conn: Conn) -> Response:
-    """The whole fleet, whichever server is asked."""
+    """Metrics of the whole fleet; every server returns the same."""
     return Response(await render(conn, services.own_stats()), media_type=CONTENT_TYPE)
 
 

@@ -21,7 +21,7 @@ from dagmaster.web.services import Conn, Given
 
 router = APIRouter(prefix="/api/v1", tags=["nodes"])
 
-Status = Annotated[str | None, Query(description="Only of this status, in any case of letters.")]
+Status = Annotated[str | None, Query(description="Only with this status; case-insensitive.")]
 
 
 @router.get("/nodes", responses=documented(404), dependencies=[READERS])
@@ -34,7 +34,7 @@ async def list_nodes(
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Page[NodeOfJob]:
-    """Nodes of all jobs, those of the newest job first; outputs are shown with a job's own nodes."""
+    """List nodes of all jobs, newest jobs first. Outputs are not included."""
     rows = await node_store.view_nodes(
         conn,
         job_id=as_job_id(job_id) if job_id else None,
@@ -59,10 +59,9 @@ async def list_tasks(
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Page[TaskReply]:
-    """Attempts: first those that wait or run, the longest first, then those that have ended, the newest first.
+    """List attempts: waiting and running ones first, oldest first; then ended ones, newest first.
 
-    Those that have ended are looked for in the newest 1000 jobs, unless a job is named. A queue is known only of those
-    that have not.
+    Unless you name a job, ended attempts are those of the newest 1000 jobs. Only unfinished attempts have a queue.
     """
     rows = await attempt_store.list_attempts(
         conn,
@@ -82,12 +81,12 @@ async def list_job_nodes(
     job: Job,
     services: Given,
     conn: Conn,
-    parent: Annotated[str | None, Query(description="The children of this fan-out instead.")] = None,
+    parent: Annotated[str | None, Query(description="List the children of this fan-out instead.")] = None,
     status: Status = None,
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Page[NodeReply]:
-    """A job's own nodes in the order in which they began."""
+    """List the nodes of a job in the order in which they started."""
     rows = await node_store.view_job_nodes(
         conn, job["job_id"], parent=parent, status=status, limit=limit + 1, offset=offset
     )
@@ -103,7 +102,7 @@ async def list_job_nodes(
     dependencies=[READERS_OF_OWN],
 )
 async def get_node(job: Job, node_id: str, services: Given, conn: Conn) -> NodeDetail | Response:
-    """One node with what it was given, what became of it, and every attempt at it."""
+    """Get a node with its parameters, result and attempts."""
     row = await node_store.get_node(conn, job["job_id"], node_id)
     attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
@@ -126,7 +125,7 @@ def _detail(row: dict[str, Any], children: Children | None, attempts: list[dict[
 async def list_checkpoints(
     job: Job, node_id: str, conn: Conn, limit: Limit = 50, offset: Offset = 0
 ) -> Page[CheckpointReply]:
-    """Every phase that was saved, the newest first."""
+    """List the checkpoints of a node, newest first."""
     await node_store.get_node(conn, job["job_id"], node_id)
     rows = await attempt_store.list_checkpoints(conn, job["job_id"], node_id, limit=limit + 1, offset=offset)
     return cut([CheckpointReply(**redact(row)) for row in rows], limit, offset)

@@ -1,4 +1,4 @@
-"""The orchestrators, as they see themselves."""
+"""The status and statistics of orchestrators."""
 
 from fastapi import APIRouter
 
@@ -14,18 +14,18 @@ router = APIRouter(prefix="/api/v1/orchestrator", tags=["fleet"], responses=docu
 
 @router.get("/status", dependencies=[READERS])
 async def orchestrator_status(services: Given, conn: Conn) -> FleetStatus:
-    """Who is at work and how much was done; 503 when there is nobody."""
+    """List the orchestrators and their work; 503 if none is running."""
     rows = await alive(conn, services)
     return status_of(rows, (await backlog(conn))["pending_results"])
 
 
 @router.get("/stats", dependencies=[READERS])
 async def orchestrator_stats(services: Given, conn: Conn) -> FleetStats:
-    """How fast they are, and what fails."""
+    """Get the throughput and error rate of the orchestrators."""
     return stats_of(await alive(conn, services))
 
 
 @router.get("/activity", dependencies=[READERS])
 async def orchestrator_activity(services: Given, conn: Conn) -> FleetActivity:
-    """What they do at this moment, and what they did last."""
+    """Get the current and recent activity of the orchestrators."""
     return activity_of(await alive(conn, services), await backlog(conn))

@@ -1,4 +1,4 @@
-"""How far a job is."""
+"""The progress of jobs and nodes."""
 
 from fastapi import APIRouter
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 
 @router.get("/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
-    """How much is done, what is being done, and when it may be over."""
+    """Get the progress of a job, its current tasks and its estimated end."""
     standing = await standing_of(conn, job["job_id"])
     estimate = await services.histories.estimate(conn, standing)
     tasks = await attempt_store.current_tasks(conn, job["job_id"])
@@ -39,7 +39,7 @@ async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
 
 @router.get("/nodes/{node_id}/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_node_progress(job: Job, node_id: str, conn: Conn, services: Given) -> NodeProgress:
-    """How far one node is: its attempt, its last checkpoint, and the children of a fan-out."""
+    """Get the progress of a node: its attempt, last checkpoint and fan-out children."""
     row = await node_store.node_progress(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)
     outcome = outcome_of(row["status"], known, row["ended_by"])

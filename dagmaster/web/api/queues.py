@@ -1,4 +1,4 @@
-"""Queues: what waits in them, and who takes from them."""
+"""Queues, their tasks and their workers."""
 
 from fastapi import APIRouter
 
@@ -13,7 +13,7 @@ router = APIRouter(prefix="/api/v1/queues", tags=["fleet"])
 
 @router.get("/status", dependencies=[READERS])
 async def queue_status(services: Given, conn: Conn) -> QueuesReply:
-    """Every queue that has tasks or workers, or that a loaded workflow uses."""
+    """List the queues that have tasks or workers, or that a loaded workflow uses."""
     rows = await list_queues(conn, lost_after_seconds=services.settings.worker_lost_after_seconds)
     used = _used(services)
     queues = [QueueReply(**row, workflows=used.pop(row["queue"], [])) for row in rows]

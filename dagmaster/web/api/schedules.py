@@ -1,4 +1,4 @@
-"""Schedules: which there are, when they start a job, and how they are steered."""
+"""List, control and backfill schedules."""
 
 from dataclasses import asdict
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"])
 
 @router.get("", dependencies=[READERS])
 async def list_schedules(conn: Conn) -> ScheduleList:
-    """All of them, with the next times at which they start a job."""
+    """List the schedules and their next run times."""
     return ScheduleList(
         schedules=[ScheduleReply.model_validate(row) for row in await schedule_store.list_schedules(conn)]
     )
@@ -37,7 +37,7 @@ async def list_schedules(conn: Conn) -> ScheduleList:
 async def sync_schedules(
     caller: Admitted, services: Given, conn: Conn, body: SyncSchedules | None = None
 ) -> SchedulesSynced:
-    """Read the workflows again that have changed, and make the schedules what they say."""
+    """Reload changed workflows and update their schedules."""
     services.catalog.reload()
     synced = await sync_catalog(conn, services, prune=bool(body and body.prune), actor=caller.name or None)
     return SchedulesSynced(added=list(synced.added), changed=list(synced.changed), removed=list(synced.removed))
@@ -45,30 +45,30 @@ async def sync_schedules(
 
 @router.get("/{schedule_id}", responses=documented(404), dependencies=[READERS])
 async def get_schedule(schedule_id: str, conn: Conn) -> ScheduleReply:
-    """One schedule. Its id is that of its workflow."""
+    """Get a schedule. Its id is the workflow id."""
     return ScheduleReply.model_validate(await schedule_store.get_schedule(conn, schedule_id))
 
 
 @router.post("/{schedule_id}/pause", responses=documented(404), dependencies=[OPERATORS])
 async def pause_schedule(schedule_id: str, context: Context) -> ScheduleReply:
-    """Start nothing more. Jobs that run are not touched."""
+    """Pause a schedule. Running jobs are not affected."""
     return ScheduleReply.model_validate(await service.control_schedule(context, schedule_id, "pause"))
 
 
 @router.post("/{schedule_id}/resume", responses=documented(404), dependencies=[OPERATORS])
 async def resume_schedule(schedule_id: str, context: Context) -> ScheduleReply:
-    """Go on with the next time that is still to come; what fell into the pause is left to a backfill."""
+    """Resume a schedule from its next future time. To run missed times, use a backfill."""
     return ScheduleReply.model_validate(await service.control_schedule(context, schedule_id, "resume"))
 
 
 @router.post("/{schedule_id}/trigger", status_code=201, responses=documented(404), dependencies=[OPERATORS])
 async def trigger_schedule(schedule_id: str, context: Context) -> ScheduleTriggered:
-    """Start a job now, as the schedule would. It may be paused."""
+    """Start a job now, as the schedule would; works for paused schedules too."""
     return ScheduleTriggered.model_validate(asdict(await service.trigger_schedule(context, schedule_id)))
 
 
 @router.post("/{schedule_id}/backfill", responses=documented(404), dependencies=[OPERATORS])
 async def backfill_schedule(schedule_id: str, body: Backfill, context: Context) -> BackfillReply:
-    """Start the jobs of a range of time gone by that are not there yet. Asking twice does no harm."""
+    """Start the missing jobs of a period in the past. Repeating the request is safe."""
     request = BackfillRequest(body.start, body.end, body.max_jobs, body.dry_run)
     return BackfillReply.model_validate(asdict(await service.backfill_schedule(context, schedule_id, request)))

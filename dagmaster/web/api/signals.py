@@ -1,4 +1,4 @@
-"""Signals and decisions: what the waiting nodes of a job are told."""
+"""Signals and decisions for the waiting nodes of a job."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ DECIDED: Any = {200: {"model": DecisionReply}, 202: {"model": DecisionReply}, **
 
 @router.post("/{job_id}/signals/{name}", status_code=202, responses=documented(404, 409), dependencies=[SUBMITTERS])
 async def send_signal(job: Job, name: str, context: Context, body: SendSignal | None = None) -> SignalReply:
-    """Wake the nodes that wait for this signal; if none does, it is kept for the first that will."""
+    """Send a signal to the nodes that wait for it; if none does, it is kept for the first one that will."""
     signal = contract.Signal(name, body.data if body else None)
     result = await control_job(context, job["job_id"], signal)
     return SignalReply.model_validate({"job_id": str(job["job_id"]), "name": name, "status": result.status})
@@ -29,7 +29,7 @@ async def send_signal(job: Job, name: str, context: Context, body: SendSignal | 
 async def approve_node(
     job: Job, node_id: str, context: Context, response: Response, body: Decide | None = None
 ) -> DecisionReply:
-    """Let the job go on behind an approval. Where it names approvers, only their keys may."""
+    """Approve a node, so that the job continues. If the node names approvers, only their keys may decide."""
     return await _decide(context, job, response, contract.Decide(node_id, True, _comment(body)))
 
 
@@ -37,7 +37,7 @@ async def approve_node(
 async def reject_node(
     job: Job, node_id: str, context: Context, response: Response, body: Decide | None = None
 ) -> DecisionReply:
-    """Fail an approval for good, and with it the job, unless the node is allowed to fail."""
+    """Reject a node. It fails, and so does the job unless the node has `allow_failure`."""
     return await _decide(context, job, response, contract.Decide(node_id, False, _comment(body)))
 
 

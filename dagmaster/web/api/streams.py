@@ -42,7 +42,7 @@ DIGEST_SECONDS = 0.4
 NODE_EVENTS = frozenset(move.event for move in NODE_MOVES)
 MOST_NODES = 200  # of one digest; who gets that many looks at the whole graph
 WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER})
-SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each of the timeline."}}
+SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each timeline entry."}}
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 CLOSE_CODES: dict[type[DagmasterError], int] = {
     Unauthorized: 4401,
@@ -63,10 +63,10 @@ async def stream_job(
     job: Job,
     request: Request,
     caller: Admitted,
-    after: Annotated[int, Query(ge=0, lt=2**63, description="Only behind the event of this id.")] = 0,
+    after: Annotated[int, Query(ge=0, lt=2**63, description="Only events after this event id.")] = 0,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
-    """The timeline while it is written, until the job has ended. A `Last-Event-ID` goes before `after`."""
+    """Stream the timeline until the job ends. `Last-Event-ID` takes precedence over `after`."""
     start = _event_id(last_event_id) if last_event_id else after
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     lines = _lines(_events(request, caller, job, start, HEARTBEAT_SECONDS))
@@ -90,7 +90,7 @@ def _line(event: Row) -> bytes:
 
 def _event_id(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) < 2**63):
-        raise Invalid(f"Last-Event-ID is the id of an event, not {text[:40]!r}")
+        raise Invalid(f"Last-Event-ID must be the id of an event, not {text[:40]!r}")
     return int(text)
 
 
@@ -116,9 +116,9 @@ async def _check_again(keyring: Keyring, caller: Caller) -> None:
 
 @router.websocket("/ws/jobs/{job_id}", dependencies=[EVERYBODY])
 async def watch_job(socket: WebSocket, job_id: str) -> None:
-    """The same entries as messages. The key comes in a header or as the first message, `{"key": "dm_..."}`.
+    """Stream the same entries as messages. Send the key in a header or as the first message, `{"key": "dm_..."}`.
 
-    With `digest=1` there are at most a few messages a second, however much happens: see `_digests`.
+    With `digest=1`, entries are combined into at most a few messages per second.
     """
     await socket.accept()
     try:
@@ -141,7 +141,7 @@ async def watch_job(socket: WebSocket, job_id: str) -> None:
 
 async def _admitted(socket: WebSocket) -> Caller:
     if "key" in socket.query_params:
-        raise Unauthorized("a key in an address is soon in somebody's log; send it as the first message")
+        raise Unauthorized("keys in URLs end up in logs; send the key as the first message")
     services = await services_of(socket)
     try:
         caller = await caller_of(socket, services)

@@ -1,4 +1,4 @@
-"""Results that stand for other tasks."""
+"""The cache of task results."""
 
 from typing import Annotated
 
@@ -16,6 +16,6 @@ router = APIRouter(prefix="/api/v1/cache", tags=["system"])
 async def clear_cache(
     caller: Admitted, conn: Conn, handler: Annotated[str | None, Query(min_length=1, max_length=128)] = None
 ) -> CacheCleared:
-    """Forget the results that are kept, of one handler or of all: the next tasks are done anew."""
+    """Remove cached results of one handler or of all, so that the next tasks run again."""
     removed = await clear_results(conn, handler, actor=caller.name or None, source_app="api")
     return CacheCleared(handler=handler, removed=removed)

@@ -1,4 +1,4 @@
-"""What happened to a job, in order."""
+"""The timeline of a job."""
 
 from typing import Annotated
 
@@ -15,15 +15,15 @@ from dagmaster.web.services import Conn
 
 router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 
-Types = Annotated[str | None, Query(description="Only of these types, with commas between them.")]
-After = Annotated[int, Query(ge=0, lt=2**63, description="Only behind the event of this id.")]
+Types = Annotated[str | None, Query(description="Only events of these types, separated by commas.")]
+After = Annotated[int, Query(ge=0, lt=2**63, description="Only events after this event id.")]
 
 
 @router.get("/timeline", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_timeline(
     job: Job, conn: Conn, event_types: Types = None, after: After = 0, limit: Limit = 100
 ) -> TimelineReply:
-    """A job's events, oldest first, with a summary over all of them."""
+    """List the events of a job, oldest first, with a summary of all of them."""
     return await timeline_of(conn, job["job_id"], None, types_of(event_types), after=after, limit=limit)
 
 
@@ -31,7 +31,7 @@ async def get_timeline(
 async def get_node_timeline(
     job: Job, node_id: str, conn: Conn, event_types: Types = None, after: After = 0, limit: Limit = 100
 ) -> TimelineReply:
-    """The same of one node."""
+    """List the events of a node, oldest first, with a summary of all of them."""
     await get_node(conn, job["job_id"], node_id)
     return await timeline_of(conn, job["job_id"], node_id, types_of(event_types), after=after, limit=limit)
 

@@ -1,4 +1,4 @@
-"""Workers: who is there, what they take, and how one works that has nothing but HTTP."""
+"""List and control workers, and the protocol of remote workers."""
 
 from typing import Annotated, Literal
 
@@ -54,20 +54,20 @@ async def list_workers(
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Page[WorkerReply]:
-    """Those at work first, then the newest."""
+    """List workers: active ones first, then the newest."""
     rows = await worker_store.list_workers(conn, status=status, limit=limit + 1, offset=offset)
     return cut([WorkerReply(**row) for row in rows], limit, offset)
 
 
 @router.post("", status_code=201, dependencies=[WORKERS])
 async def register_worker(body: RegisterWorker, caller: Admitted, services: Given, conn: Conn) -> WorkerRegistered:
-    """Come as a worker. The answer has its id and all that it has to keep to; only this key may speak for it."""
+    """Register a worker. Returns its id and the protocol's limits; only this key may act for it."""
     return await remote_workers.register(conn, services, caller, body)
 
 
 @router.post("/{worker_id}/heartbeat", responses=OWN, dependencies=[WORKERS])
 async def beat_worker(worker: Own, body: WorkerHeartbeat, conn: Conn) -> WorkerOrders:
-    """Keep what the worker holds, and hear what of it is no longer to be done. 410 when it was given up."""
+    """Renew the worker's lease and get its revoked tasks. 410 if the worker was declared lost."""
     return await remote_workers.beat(conn, worker, body)
 
 
@@ -75,7 +75,7 @@ async def beat_worker(worker: Own, body: WorkerHeartbeat, conn: Conn) -> WorkerO
 async def claim_tasks(
     worker_id: str, body: ClaimTasks, caller: Admitted, services: Given, request: Request
 ) -> TasksClaimed:
-    """Report what ended and take tasks, in one transaction. Without reports it stays open until there is a task."""
+    """Report results and claim tasks in one transaction. Without reports, the request waits for a task."""
 
     async def is_given_up() -> bool:
         return request.app.state.is_stopping or await request.is_disconnected()
@@ -85,13 +85,13 @@ async def claim_tasks(
 
 @router.get("/{worker_id}/tasks", responses=OWN, dependencies=[WORKERS])
 async def list_held_tasks(worker: Own, conn: Conn) -> HeldTasks:
-    """What the worker holds: also what was claimed for it while the answer got lost."""
+    """List the tasks that the worker holds, including claims whose response was lost."""
     return HeldTasks(tasks=await remote_workers.held(conn, worker))
 
 
 @router.post("/{worker_id}/results", responses=OWN, dependencies=[WORKERS])
 async def report_results(worker: Own, body: Reports, caller: Admitted, services: Given, conn: Conn) -> ReportsTaken:
-    """How attempts ended. Sending a report again does no harm; each is answered for itself."""
+    """Report the results of attempts. Each gets its own answer; repeating a report is safe."""
     return ReportsTaken(outcomes=await remote_workers.take_reports(conn, services, caller, worker, body))
 
 
@@ -99,7 +99,7 @@ async def report_results(worker: Own, body: Reports, caller: Admitted, services:
 async def report_worker_progress(
     worker: Own, body: Annotated[list[ProgressCreate], Body(max_length=MAX_BATCH)], conn: Conn
 ) -> None:
-    """How far tasks are that the worker holds; of any other it is not kept."""
+    """Report the progress of tasks that the worker holds; other tasks are ignored."""
     await remote_workers.tell(conn, worker, body)
 
 
@@ -107,7 +107,7 @@ async def report_worker_progress(
     "/{worker_id}/checkpoints", status_code=201, responses=documented(404, 409, 410, 413), dependencies=[WORKERS]
 )
 async def save_checkpoint(worker: Own, body: WorkerCheckpoint, services: Given, conn: Conn) -> CheckpointStored:
-    """A phase is done. When this is answered the next attempt goes on behind it, whatever happens."""
+    """Save a checkpoint. Once this returns, the next attempt resumes after it."""
     return CheckpointStored(checkpoint_id=str(await remote_workers.save(conn, services, worker, body)))
 
 
@@ -117,7 +117,7 @@ async def save_checkpoint(worker: Own, body: WorkerCheckpoint, services: Given, 
 async def discard_checkpoint(
     worker: Own, checkpoint_id: Annotated[int, Path(ge=0, lt=2**63)], body: DiscardCheckpoint, conn: Conn
 ) -> CheckpointBefore:
-    """The checkpoint cannot be taken up, for instance because a file is gone. The answer is the one before it."""
+    """Discard an unusable checkpoint, such as one whose file is missing. Returns the previous checkpoint."""
     return CheckpointBefore(checkpoint=await remote_workers.discard(conn, worker, checkpoint_id, body))
 
 
@@ -125,14 +125,14 @@ async def discard_checkpoint(
     "/{worker_id}/tasks/added", status_code=201, responses=documented(404, 409, 410, 413), dependencies=[WORKERS]
 )
 async def add_tasks_of_worker(worker: Own, body: AddedByWorker, services: Given, conn: Conn) -> AddedTaken:
-    """Nodes that a task adds to its own job. When this is answered they are stored; the same again changes nothing."""
+    """Add nodes to the job of a task. Once this returns, they are stored; repeating the request is safe."""
     await remote_workers.add(conn, services, worker, body)
     return AddedTaken(slices=len(body.slices))
 
 
 @router.post("/{worker_id}/cache/recall", responses=documented(404, 409, 410), dependencies=[WORKERS])
 async def recall_result(worker: Own, body: RecallResult, conn: Conn) -> ResultRecalled:
-    """What an earlier task with the handler and the parameters of this one has given, if that still counts."""
+    """Get the cached result of an earlier task with the same handler and parameters, if it is still valid."""
     return ResultRecalled(result=await remote_workers.recall(conn, worker, body))
 
 
@@ -144,7 +144,7 @@ async def recall_result(worker: Own, body: RecallResult, conn: Conn) -> ResultRe
     dependencies=[WORKERS],
 )
 async def remember_result(worker: Own, body: RememberResult, services: Given, conn: Conn) -> None:
-    """Keep what a task gives, for later tasks with the same parameters. It is to be reported all the same."""
+    """Cache the result of a task for later tasks with the same parameters. The result must still be reported."""
     await remote_workers.remember(conn, services, worker, body)
 
 
@@ -152,7 +152,7 @@ async def remember_result(worker: Own, body: RememberResult, services: Given, co
 async def open_secrets(
     worker: Own, body: OpenSecrets, services: Given, conn: Conn, response: Response
 ) -> SecretsOpened:
-    """The values of the secrets that a task of this worker is given, right before its handler is called."""
+    """Get the secret values of a task of this worker, right before its handler is called."""
     response.headers["Cache-Control"] = "no-store"
     return SecretsOpened(values=await remote_workers.open_secrets(conn, services, worker, body))
 
@@ -161,32 +161,32 @@ async def open_secrets(
 async def write_logs(
     worker: Own, body: Annotated[list[LogChunk], Body(max_length=MAX_BATCH)], services: Given, conn: Conn
 ) -> LogsTaken:
-    """What tasks print, in pieces. Each says where it belongs, so that one that is sent twice is kept once."""
+    """Send pieces of task logs. Each has an offset, so that a repeated piece is stored once."""
     return LogsTaken(logs=await remote_workers.take_logs(conn, services, worker, body))
 
 
 @router.delete("/{worker_id}", status_code=204, response_class=Response, responses=OWN, dependencies=[WORKERS])
 async def leave_worker(worker: Own, services: Given, conn: Conn) -> None:
-    """Good-bye. What the worker still held is given back, which costs no attempt."""
+    """Deregister a worker. Its tasks are given back, which costs no attempt."""
     await leave_remote(conn, worker)
     services.wake()
 
 
 @router.post("/{worker_id}/drain", responses=STEERED, dependencies=[OPERATORS])
 async def drain_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
-    """Give it no more tasks; what it runs may end."""
+    """Drain a worker: no new tasks; running tasks may finish."""
     return await _control(conn, caller, worker_id, "drain")
 
 
 @router.post("/{worker_id}/stop", responses=STEERED, dependencies=[OPERATORS])
 async def stop_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
-    """Let the worker end as after SIGTERM: it finishes what it can in time, and gives back the rest."""
+    """Stop a worker, as SIGTERM does: it finishes the tasks it can in time and gives back the others."""
     return await _control(conn, caller, worker_id, "stop")
 
 
 @router.post("/{worker_id}/resume", responses=STEERED, dependencies=[OPERATORS])
 async def resume_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
-    """Give a drained worker tasks again."""
+    """Resume a drained worker."""
     return await _control(conn, caller, worker_id, "resume")
 
 

@@ -1,4 +1,4 @@
-"""Workflows that can be started."""
+"""The loaded workflows."""
 
 import asyncio
 from pathlib import Path
@@ -24,13 +24,13 @@ router = APIRouter(prefix="/api/v1/workflows", tags=["workflows"])
 
 @router.get("", dependencies=[READERS_OF_OWN])
 async def list_workflows(services: Given) -> WorkflowList:
-    """All that are loaded, and what is wrong with the files that are not."""
+    """List the loaded workflows, and the problems of files that could not be loaded."""
     return _listed(services)
 
 
 @router.post("/reload", dependencies=[OPERATORS])
 async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> WorkflowList:
-    """Read the files again that have changed, on all servers of the fleet. Jobs that run are not touched."""
+    """Reload changed files on all servers of the fleet. Running jobs are not affected."""
     services.catalog.reload()
     await sync_catalog(conn, services, actor=caller.name or None)
     await note_command(conn, {"command": "workflows.reload", "actor": caller.name or None})
@@ -40,11 +40,11 @@ async def reload_workflows(caller: Admitted, services: Given, conn: Conn) -> Wor
 
 @router.post("/sample", status_code=201, responses=documented(409), dependencies=[OPERATORS])
 async def add_sample(caller: Admitted, services: Given, conn: Conn) -> WorkflowList:
-    """Write a first workflow into the folder of workflows. Only where none is loaded, on the machine of its user."""
+    """Write a sample workflow to the workflows folder. Only for local servers without workflows."""
     if not services.is_local:
-        raise Forbidden("a sample is written only where nobody but the user of the machine can reach the server")
+        raise Forbidden("the sample is available only on a server that other machines cannot reach")
     if services.catalog.workflows:
-        raise Conflict("there are workflows already; a sample is for whoever has none")
+        raise Conflict("workflows are already loaded; the sample is for an empty installation")
     await asyncio.to_thread(write_sample, services.settings.workflows_dir)
     services.catalog.reload()
     await note_command(conn, {"command": "workflows.sample", "actor": caller.name or None})
@@ -53,7 +53,7 @@ async def add_sample(caller: Admitted, services: Given, conn: Conn) -> WorkflowL
 
 @router.get("/{workflow_id}", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_workflow(workflow_id: str, services: Given, conn: Conn) -> WorkflowReply:
-    """One workflow with its inputs as a JSON Schema, its nodes and its edges."""
+    """Get a workflow with its inputs as a JSON Schema, its nodes and its edges."""
     await services.learn(conn)
     workflow = services.catalog.get(workflow_id)
     return WorkflowReply(
