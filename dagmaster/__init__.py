@@ -1,4 +1,4 @@
-"""Durable workflows on PostgreSQL. This is what the author of a handler needs, and a program that submits jobs."""
+"""Durable workflows on PostgreSQL. The API for authors of workflows and handlers, and for programs that submit jobs."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,7 @@ __all__ = [
     "worker_heartbeat",
     "workflow",
 ]
-# Where the names are that are not those of handlers.
+# The modules of the names that are not in dagmaster.handlers.
 HOMES = {
     **dict.fromkeys(("AsyncClient", "Client"), "dagmaster.client"),
     **dict.fromkeys(("apply", "create_task"), "dagmaster.python.apply_items"),
@@ -117,7 +117,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: every command begins by importing this module, and few of them need any of it.
+    # Loaded on first use: every command imports this module, and few commands need these names.
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("dagmaster")
     if name == "sync":
@@ -128,5 +128,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # The names that are loaded when asked for are names all the same: dir() and a prompt that completes show them.
-    return sorted({*globals(), *__all__, "__version__"})
+    # Names are loaded on first use, so globals() lacks them; and it has internals that a prompt should not complete.
+    return sorted(__all__)

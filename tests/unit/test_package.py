@@ -4,8 +4,11 @@ import sys
 import dagmaster
 
 
-def test_every_public_name_is_there_and_listed() -> None:
-    assert set(dagmaster.__all__) <= set(dir(dagmaster))
+def test_exactly_the_public_names_are_listed() -> None:
+    assert dir(dagmaster) == sorted(dagmaster.__all__)
+
+
+def test_every_public_name_can_be_loaded() -> None:
     for name in dagmaster.__all__:
         assert getattr(dagmaster, name) is not None
 
