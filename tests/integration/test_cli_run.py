@@ -224,7 +224,10 @@ def test_an_unknown_workflow() -> None:
     message = refused("run", "helo_world")
     assert message.startswith("error: no workflow is named 'helo_world'")
     assert "did you mean 'hello_world'?" in message
-    assert "the workflows folder 'nowhere' does not exist" in call("run", "x", env={"DAGMASTER_WORKFLOWS_DIR": "nowhere"}).err
+    assert (
+        "the workflows folder 'nowhere' does not exist"
+        in call("run", "x", env={"DAGMASTER_WORKFLOWS_DIR": "nowhere"}).err
+    )
 
 
 def test_a_workflow_file_that_is_not_there() -> None:
