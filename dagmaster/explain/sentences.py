@@ -60,9 +60,9 @@ def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: date
 def _halted(kind: Kind, job: JobState, facts: Facts, now: datetime) -> Words:
     if kind is Kind.PAUSED:
         words = paused(job, now)
-        return Words(f"stands still: job {job.job_id} {words.text}", words.data)
+        return Words(f"is blocked: job {job.job_id} {words.text}", words.data)
     words = no_owner(job, facts)
-    return Words(f"stands still: {words.text}", words.data)
+    return Words(f"is blocked: {words.text}", words.data)
 
 
 def paused(job: JobState, now: datetime) -> Words:
@@ -86,11 +86,11 @@ def no_owner(job: JobState, facts: Facts) -> Words:
     if facts.orchestrators == 0:
         return Words("no orchestrator is running", data)
     if owner.owner_id is None:
-        return Words(f"job {job.job_id} has no owner; an orchestrator adopts it at its next look", data)
+        return Words(f"job {job.job_id} has no owner; an orchestrator adopts it at its next check", data)
     beat = owner.beat_seconds_ago
     last = f"last beat {span(timedelta(seconds=beat))} ago" if beat is not None else "is unknown"
     is_due = beat is None or beat >= threshold
-    when = "at its next look" if is_due else f"after {span(timedelta(seconds=threshold))}"
+    when = "at its next check" if is_due else f"after {span(timedelta(seconds=threshold))}"
     text = f"job {job.job_id} has no living owner: orchestrator {owner.owner_id} {last}; another one takes over {when}"
     return Words(text, data)
 
@@ -189,7 +189,7 @@ def _retry(node: NodeState, facts: Facts, now: datetime) -> Words:
     }
     when = f"{clock(node.not_before)}, in {span(node.not_before - now)}"
     where = f" in queue `{node.queue}`" if node.queue else ""
-    return Words(f"failed {times}{last} and is tried again{where} at {when}", data)
+    return Words(f"failed {times}{last} and will be retried{where} at {when}", data)
 
 
 def _queued(node: NodeState, facts: Facts) -> Words:
@@ -210,7 +210,7 @@ def _queued(node: NodeState, facts: Facts) -> Words:
         "workers": [one.worker_id for one in able[:LISTED]],
         "is_registered": task.handler not in facts.unregistered,
     }
-    place = f"waits in queue `{name}` behind {count(ahead, 'task')}" if ahead else f"is next in queue `{name}`"
+    place = f"waits in queue `{name}` after {count(ahead, 'other task')}" if ahead else f"is next in queue `{name}`"
     service = _service(queue, len(taking), len(able), len(free), task.handler)
     if taking and not able and task.handler in facts.unregistered:
         service += ", which no worker has registered"
@@ -251,10 +251,10 @@ def _back_pressure(node: NodeState, facts: Facts) -> Words:
 def _about_to_run(node: NodeState, facts: Facts) -> Words:
     data: dict[str, Any] = {"owner_id": facts.owner.owner_id}
     if node.status is not NodeStatus.DISPATCHED:
-        return Words("is about to start: nothing stands in its way, its owner acts within a moment", data)
+        return Words("is about to start: nothing blocks it", data)
     worker = facts.holders.get(node.node_id)
     who = f"worker {worker}" if worker else "a worker"
-    return Words(f"was taken by {who}, and its owner hears of it within a moment", {**data, "worker_id": worker})
+    return Words(f"was taken by {who}; its owner is about to record that", {**data, "worker_id": worker})
 
 
 def _ended(job: JobState, node: NodeState) -> Words:
@@ -303,7 +303,7 @@ def _children(job: JobState, node: NodeState) -> str:
 
 
 def _line(error: str | None) -> str:
-    first = (error or "no error was told").strip().partition("\n")[0]
+    first = (error or "no error message").strip().partition("\n")[0]
     return first if len(first) <= ERROR_LENGTH else f"{first[:ERROR_LENGTH]}..."
 
 

@@ -97,7 +97,7 @@ CHECKS = (
     Check(
         "lost_tasks",
         "dispatched nodes whose task is nowhere",
-        "No worker can ever take it, so the node waits for its timeout. --repair reports it lost: it is tried again.",
+        "No worker can ever take it, so the node waits for its timeout. --repair reports it lost, and it is retried.",
         PROBLEM,
         "find_lost_tasks",
         "repair_lost_tasks",
@@ -105,7 +105,7 @@ CHECKS = (
     Check(
         "lost_runs",
         "running nodes that no worker holds",
-        "No result will come, so the node waits for its timeout. --repair reports it lost: it is tried again.",
+        "No result will come, so the node waits for its timeout. --repair reports it lost, and it is retried.",
         PROBLEM,
         "find_lost_runs",
         "repair_lost_tasks",

@@ -60,7 +60,7 @@ async def test_a_task_waits_in_a_queue_that_nobody_consumes(dsn: str) -> None:
         second = await running.submit(single())
         await settled(running, second, "work", "dispatched")
         found = await why(running, second, "work")
-        assert found.sentence == "Node `work` waits in queue `q` behind 1 task; no worker consumes this queue."
+        assert found.sentence == "Node `work` waits in queue `q` after 1 other task; no worker consumes this queue."
         assert (found.kind, found.data["ahead"], found.data["consumers"]) == (Kind.QUEUED, 1, 0)
         whole = await why(running, first)
         expected = f"Job {first} waits for `work`, which is next in queue `q`; no worker consumes this queue."
@@ -126,7 +126,7 @@ async def test_a_retry_tells_its_last_error_and_when_it_is_due(dsn: str) -> None
         await running.until(query, lambda: [job_id])
         found = await why(running, job_id, "work")
         assert (found.kind, found.data["failures"]) == (Kind.RETRY, 1)
-        assert found.sentence.startswith("Node `work` failed once (last: ") and "is tried again at " in found.sentence
+        assert found.sentence.startswith("Node `work` failed once (last: ") and "will be retried at " in found.sentence
         assert 150 < found.data["in_seconds"] <= 200
         assert found.data["last_error"]
 
@@ -148,7 +148,7 @@ async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
             await request_pause(conn, job_id, actor="ada", reason=None)
             await until(conn, job_id, lambda job: job["paused_at"] is not None, seconds=20)
         found = await why(running, job_id, "spread__0")
-        assert found.sentence.startswith(f"Node `spread__0` stands still: job {job_id} was paused by ada ")
+        assert found.sentence.startswith(f"Node `spread__0` is blocked: job {job_id} was paused by ada ")
         assert [one["kind"] for one in found.data["also"]] == ["queued"]
         assert (await why(running, job_id)).sentence.startswith(f"Job {job_id} was paused by ada ")
 

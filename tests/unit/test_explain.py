@@ -127,7 +127,7 @@ def test_a_queued_task_says_how_its_queue_is_served(consumers: tuple[Consumer, .
     bench = join(end=end("a", "b"))
     queues = {"tasks": QueueFacts(2, None, consumers)}
     assert said(bench, "a", queues=queues) == f"Node `a` is next in queue `tasks`; {service}."
-    assert said(bench, "b", queues=queues) == f"Node `b` waits in queue `tasks` behind 1 task; {service}."
+    assert said(bench, "b", queues=queues) == f"Node `b` waits in queue `tasks` after 1 other task; {service}."
 
 
 def test_a_full_queue_is_named_with_its_depth_and_its_limit():
@@ -166,7 +166,7 @@ def test_a_retry_tells_how_often_it_failed_and_when_it_is_tried_again():
     bench.now += timedelta(seconds=6)
     found = why(bench, "a", errors={"a": "connection refused\nand a stack"})
     assert found.sentence == (
-        "Node `a` failed once (last: connection refused) and is tried again at 2030-01-01 00:00:20 UTC, in 14 s."
+        "Node `a` failed once (last: connection refused) and will be retried at 2030-01-01 00:00:20 UTC, in 14 s."
     )
     bench.now += timedelta(seconds=14)
     assert why(bench, "a").kind is Kind.ABOUT_TO_RUN
@@ -178,7 +178,7 @@ def test_a_paused_job_says_so_before_everything_else():
     bench.now += timedelta(minutes=3)
     assert said(bench) == f"Job {JOB} was paused by ann 3 minutes ago."
     found = why(bench, "a", owner=OwnerFacts("one", 300.0))
-    assert found.sentence == f"Node `a` stands still: job {JOB} was paused by ann 3 minutes ago."
+    assert found.sentence == f"Node `a` is blocked: job {JOB} was paused by ann 3 minutes ago."
     assert also(found) == ["queued", "no_owner"]
 
 
@@ -197,7 +197,7 @@ def test_every_reason_that_holds_at_once_is_listed():
     ("owner", "orchestrators", "sentence"),
     [
         (OwnerFacts("one", 9.0), 0, "No orchestrator is running."),
-        (OwnerFacts(), 2, f"Job {JOB} has no owner; an orchestrator adopts it at its next look."),
+        (OwnerFacts(), 2, f"Job {JOB} has no owner; an orchestrator adopts it at its next check."),
         (
             OwnerFacts("one", 95.0),
             2,
@@ -208,7 +208,7 @@ def test_every_reason_that_holds_at_once_is_listed():
             OwnerFacts("one", 150.0),
             2,
             f"Job {JOB} has no living owner: orchestrator one last beat 2 minutes ago; another one takes over at its "
-            "next look.",
+            "next check.",
         ),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_dead_owner_does_not_hide_what_a_node_waits_for():
 def test_a_task_that_was_just_taken_is_about_to_run_unless_nobody_hears_of_it():
     bench = join(end=end("a", "b"))
     bench.store.claim(f"{JOB}_a_0", "w", bench.now)
-    assert said(bench, "a") == "Node `a` was taken by worker w, and its owner hears of it within a moment."
+    assert said(bench, "a") == "Node `a` was taken by worker w; its owner is about to record that."
     assert why(bench, "a", owner=OwnerFacts("one", 300.0)).kind is Kind.NO_OWNER
 
 
