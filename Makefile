@@ -28,7 +28,7 @@ test: $(READY) browser ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
-	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/simulation $(ARGS)
+	@SIMULATION_WORLDS=$(WORLDS) $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not slow' tests/unit tests/simulation $(ARGS)
 
 coverage: $(READY) ## Show which lines and branches the units, the simulation and the integration tests leave out
 	@$(BIN)/coverage erase

@@ -24,6 +24,7 @@ with Client("http://server", retries=1) as client:
 TYPES = ["str", "dagmaster.schemas.jobs.JobSteered", "list[str]", "None"]
 
 
+@pytest.mark.slow
 def test_the_methods_of_the_blocking_client_have_types(tmp_path: Path) -> None:
     file = tmp_path / "sample.py"
     file.write_text(SAMPLE)

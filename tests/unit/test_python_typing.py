@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from subprocess import run
 
+import pytest
+
 SAMPLE = """
 from dagmaster import job, run_job_test, task, workflow
 
@@ -55,6 +57,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.slow
 def test_results_have_the_types_of_the_functions(tmp_path: Path) -> None:
     file = tmp_path / "sample.py"
     file.write_text(SAMPLE)
