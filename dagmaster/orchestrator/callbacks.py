@@ -96,7 +96,7 @@ class Callbacks:
         host = _host(callback.url)
         if answer.error is None or answer.is_final or callback.attempts >= self._options.max_attempts:
             if answer.error is not None:
-                log.warning("the callback of job %d to %s is given up: %s", callback.job_id, host, answer.error)
+                log.warning("gave up the callback of job %d to %s: %s", callback.job_id, host, answer.error)
             await close_callback(conn, callback, host=host, error=answer.error, response_status=answer.status)
             return
         delay = retry_seconds(callback.attempts, self._options.first_delay_seconds, self._rng)
@@ -119,7 +119,7 @@ class Callbacks:
             return Answer(_describe(error))
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return Answer(status=status)
-        return Answer(f"the answer was {status}", status, is_final=status == HTTPStatus.GONE)
+        return Answer(f"the receiver returned {status}", status, is_final=status == HTTPStatus.GONE)
 
 
 def body_of(callback: Callback, public_url: str | None) -> bytes:

@@ -35,7 +35,7 @@ async def start_children(
         except Exception as error:  # A definition may be wrong in any way, and the other jobs must go on.
             if may_pass(error):
                 raise
-            log.warning("the call of %s cannot be placed", call.task_id, exc_info=not isinstance(error, Invalid))
+            log.warning("cannot submit the child job of %s", call.task_id, exc_info=not isinstance(error, Invalid))
             failed.append(Envelope(job.job_id, _failure(call, error, now)))
     return failed
 
@@ -64,6 +64,6 @@ async def _place(conn: Connection, parent: JobState, call: Call, definitions: De
 
 
 def _failure(call: Call, error: Exception, now: datetime) -> TaskFailed:
-    message = f"the workflow {call.workflow_id!r} cannot be run: {error}"
+    message = f"cannot run workflow {call.workflow_id!r}: {error}"
     types = (type(error).__name__, "Exception")
     return TaskFailed(call.node_id, call.task_id, None, now, message, permanent=True, error_types=types)

@@ -170,7 +170,7 @@ async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Interval
         return
     orchestrator.clock.adjust(database_now, asked, monotonic())
     if orchestrator.beaten(database_now) > intervals.orphan_threshold_seconds:
-        log.warning("this orchestrator was away for too long; reading its jobs anew")
+        log.warning("this orchestrator lost its lease; reloading its jobs")
         orchestrator.forget_all()
 
 
@@ -186,9 +186,9 @@ def _stalled_seconds(orchestrator: Orchestrator) -> float:
 async def give_up_jobs(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Others take them; it registers again when it gets through a cycle."""
     log.error(
-        "this orchestrator has made no progress for %.0f s and gives its jobs up: %s",
+        "this orchestrator has made no progress for %.0f s and releases its jobs: %s",
         _stalled_seconds(orchestrator),
-        orchestrator.stats.last_error or "its loop stands still",
+        orchestrator.stats.last_error or "its loop is blocked",
     )
     await stall_orchestrator(conn, orchestrator.me, orchestrator.summary())
     orchestrator.forget_all()

@@ -475,7 +475,7 @@ class Orchestrator:
                     envelope for changes, _ in change_sets for envelope in work.envelopes.pop(changes.job.job_id)
                 )
             case psycopg.Error() | DagmasterError() if not may_pass(error) and len(change_sets) > 1:
-                log.warning("a batch of %d jobs failed, trying each alone: %s", len(change_sets), error)
+                log.warning("a batch of %d jobs failed, retrying each job alone: %s", len(change_sets), error)
                 for changes, _ in change_sets:
                     await self._alone(conn, changes.job.job_id, work.envelopes.pop(changes.job.job_id))
             case psycopg.Error() | DagmasterError() if not may_pass(error):
@@ -495,7 +495,7 @@ class Orchestrator:
         The connection may be lost by it; what is known of the jobs is kept over that.
         """
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        log.warning("a batch of %d jobs is too large, each is tried alone: %s", len(job_ids), reason)
+        log.warning("a batch of %d jobs is too large, writing each job alone: %s", len(job_ids), reason)
         self.stats.errors += 1
         self.stats.last_error = storable(f"a batch of {len(job_ids)} jobs is too large: {reason}")
         for job_id in job_ids:
@@ -515,7 +515,7 @@ class Orchestrator:
         await self._poisoned(
             conn,
             job_id,
-            f"the job is too large to be written: {reason}; let its tasks return where data is, not the data",
+            f"the job is too large to be written: {reason}; let its tasks return references to data, not the data",
         )
         return True
 
@@ -532,7 +532,7 @@ class Orchestrator:
         self._rewind(envelopes)
 
     async def _poisoned(self, conn: Connection, job_id: int, error: str) -> None:
-        log.error("job %s is failed: %s", job_id, error, extra={"job_id": job_id})
+        log.error("failing job %s: %s", job_id, error, extra={"job_id": job_id})
         self._strikes.pop(job_id, None)
         if await poisoned_jobs.fail_poisoned(conn, self.me.instance_id, job_id, error):
             self.memory.gave_up(job_id, error)

@@ -61,7 +61,7 @@ async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
         await asyncio.gather(*done, return_exceptions=True)
         if not left:
             return
-    log.warning("%d chores did not end", len(left))
+    log.warning("%d chores did not stop", len(left))
 
 
 def _raise_first(tasks: list[asyncio.Task[None]]) -> None:
@@ -89,7 +89,7 @@ async def _announce_in_spite_of_losses(
             await announce(dsn, orchestrator, intervals)
             return
         except (*LOST, DatabaseUnavailable) as error:
-            log.warning("the orchestrator lost the database as it started, trying again: %s", _first_line(error))
+            log.warning("the orchestrator lost the database while starting, reconnecting: %s", _first_line(error))
         with suppress(TimeoutError):
             async with asyncio.timeout(ANNOUNCE_AGAIN_SECONDS):
                 await stop.wait()
@@ -112,7 +112,7 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
                 delay = 0.1
                 await orchestrator.run(conn, stop)
         except (*LOST, DatabaseUnavailable) as error:
-            log.warning("the orchestrator lost the database, trying again: %s", _first_line(error))
+            log.warning("the orchestrator lost the database, reconnecting: %s", _first_line(error))
             await _sleep(delay, stop)
             delay = min(delay * 2, MAX_RECONNECT_SECONDS)
 

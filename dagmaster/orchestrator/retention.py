@@ -31,11 +31,11 @@ class Retention:
         try:
             await self._remove(conn)
         except Conflict:
-            log.debug("another process removes old jobs")
+            log.debug("another process is removing old jobs")
         except psycopg.Error:
             raise
         except Exception:  # A full disk or a missing library must not stop the jobs.
-            log.exception("old jobs could not be removed; trying again later")
+            log.exception("cannot remove old jobs; retrying later")
 
     async def _remove(self, conn: Connection) -> None:
         limits = await read_limits(conn, self._options.days)
@@ -44,4 +44,4 @@ class Retention:
         removed = await remove_old(conn, limits, export=export, forget=self._options.forget)
         if removed.jobs or removed.event_days:
             await note_removal(conn, removed, actor="retention", source_app="orchestrator")
-            log.info("removed %d jobs that were older than their retention", removed.jobs)
+            log.info("removed %d jobs after their retention period", removed.jobs)

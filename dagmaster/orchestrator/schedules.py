@@ -50,8 +50,8 @@ class Scheduling:
         except Exception as error:  # A definition may be wrong in any way, and the other schedules must go on.
             if may_pass(error):
                 raise
-            log.exception("schedule %s cannot start its job", row["schedule_id"])
+            log.exception("cannot start the job of schedule %s", row["schedule_id"])
             await pass_over(conn, row, f"{type(error).__name__}: {error}")
             return
         if due.missed:
-            log.warning("schedule %s has missed %d times", row["schedule_id"], len(due.missed))
+            log.warning("schedule %s missed %d runs", row["schedule_id"], len(due.missed))

@@ -60,7 +60,7 @@ class Stall:
         if not news:
             return
         seconds = (now - min(news.values())).total_seconds()
-        log.warning("%d jobs have not moved for up to %.0f s although nothing keeps them", len(news), seconds)
+        log.warning("%d jobs have made no progress for up to %.0f s although nothing blocks them", len(news), seconds)
         data = {
             "instance_id": self._orchestrator.me.instance_id,
             "seconds": round(seconds),
@@ -90,7 +90,7 @@ class StuckTasks:
     async def run_once(self, conn: Connection) -> None:
         stuck = await warn_of_stuck_tasks(conn, after_seconds=self._options.stuck_after_seconds)
         if stuck:
-            log.warning("%d tasks wait for a worker for too long, among them %s", len(stuck), stuck[0])
+            log.warning("%d tasks have waited too long for a worker, including %s", len(stuck), stuck[0])
 
 
 class BackPressure:

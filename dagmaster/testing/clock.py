@@ -56,7 +56,7 @@ def _positive(span: dict[str, float]) -> timedelta:
     try:
         chosen = timedelta(**span)
     except (TypeError, OverflowError) as error:
-        raise Invalid(f"a span of time is given as hours=2 or minutes=30: {error}") from None
+        raise Invalid(f"use a time span such as hours=2 or minutes=30: {error}") from None
     if chosen <= timedelta():
-        raise Invalid(f"time goes forward only: give a span above 0, such as hours=2, not {span or 'nothing'}")
+        raise Invalid(f"time can only move forward: use a span above 0, such as hours=2, not {span or 'nothing'}")
     return chosen

@@ -26,7 +26,7 @@ def read_definition(source: Any, rules: QueueRules, folders: Sequence[Path]) -> 
         case str() | Path():
             return load_workflow(_find_file(Path(source), folders), queues=rules)
         case _:
-            raise Invalid(f"a workflow is a file, a text in YAML, or a function with @workflow, not {source!r}")
+            raise Invalid(f"a workflow must be a file, a YAML string, or a function with @workflow, not {source!r}")
 
 
 def find_called(source: Any, rules: QueueRules, folders: Sequence[Path], workflows_dir: Path) -> Find:

@@ -41,7 +41,7 @@ class Faults:
 
     def add(self, node: str, attempt: int | None, **trouble: Any) -> None:
         if attempt is not None and attempt < 1:
-            raise Invalid(f"attempts are counted from 1, not {attempt}; None stands for every attempt")
+            raise Invalid(f"attempts count from 1, not {attempt}; None means every attempt")
         key = (node, attempt)
         self._planned[key] = replace(self._planned.get(key, Trouble()), **trouble)
 

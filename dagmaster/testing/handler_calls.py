@@ -24,7 +24,7 @@ def call_handler(
     `context` are further fields of HandlerContext, such as `retry_count` or `resumed_from`.
     """
     if in_a_loop():
-        raise Conflict("call_handler() cannot be called where a loop runs; use `await acall_handler(...)`")
+        raise Conflict("call_handler() cannot be called in a running event loop; use `await acall_handler(...)`")
     return asyncio.run(acall_handler(handler, params, **context))
 
 
@@ -96,7 +96,7 @@ def _returning(value: Any) -> Callable[..., Any]:
 
 def _giving(output: Any) -> Callable[[HandlerContext], dict[str, Any]]:
     if not isinstance(output, Mapping):
-        raise Invalid(f"a handler's stand-in is a function, or its output as a dict, not a {type(output).__name__}")
+        raise Invalid(f"a handler's replacement must be a function or an output as a dict, not {type(output).__name__}")
 
     def give(ctx: HandlerContext) -> dict[str, Any]:
         return dict(output)

@@ -82,7 +82,7 @@ class JobUnderTest(Script):
     def run(self, timeout: float = RUN_SECONDS) -> Self:
         """Run it to its end, however it ends; raise JobNotEnded if that takes more seconds than `timeout`."""
         if in_a_loop():
-            raise Conflict("run() cannot be called where a loop runs; use `await job.arun()`")
+            raise Conflict("run() cannot be called in a running event loop; use `await job.arun()`")
         return asyncio.run(self.arun(timeout))
 
     async def arun(self, timeout: float = RUN_SECONDS) -> Self:
@@ -125,7 +125,7 @@ class JobUnderTest(Script):
     async def _wait_until(self, look: Callable[[Connection], Any], timeout: float, complaint: str) -> None:
         running, deadline, pause = self._fleet, monotonic() + timeout, FIRST_LOOK_SECONDS
         if running is None:
-            raise Conflict("the job does not run; wait for it within `async with job.started():`")
+            raise Conflict("the job is not running; wait for it inside `async with job.started():`")
         async with opened(self._stage.dsn, application=APPLICATION) as conn:
             while not await look(conn):
                 if running.ended.done():
@@ -142,13 +142,13 @@ class JobUnderTest(Script):
     @property
     def job_id(self) -> int:
         if self._job_id is None:
-            raise Conflict("the job was not run yet; call run()")
+            raise Conflict("the job has not run yet; call run()")
         return self._job_id
 
     @property
     def _known(self) -> Record:
         if self._record is None:
-            raise Conflict("the job was not run yet, or runs still; call run()")
+            raise Conflict("the job has not run yet or is still running; call run()")
         return self._record
 
     @property

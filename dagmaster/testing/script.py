@@ -33,14 +33,14 @@ class Script:
     def delay(self, node: str, seconds: float, *, attempt: int | None = None) -> Self:
         """Let it begin so much later, in real time, which counts for its timeout."""
         if seconds < 0:
-            raise Invalid(f"a delay is 0 seconds or more, not {seconds}")
+            raise Invalid(f"a delay must be 0 seconds or more, not {seconds}")
         return self._plan(node, attempt, delay_seconds=seconds)
 
     def lose(self, node: str, *, attempt: int | None = 1, after: str | None = None) -> Self:
         """Let the worker of this attempt die: before it has done anything, or behind the checkpoint `after`."""
         handler = self._handler_of(node)
         if after is not None and handler is not None and handler.isolation == "process":
-            raise Invalid(f"node {node!r} runs in a process of its own; it can be lost without `after` only")
+            raise Invalid(f"node {node!r} runs in its own process; it can be lost only without `after`")
         return self._plan(node, attempt, is_lost=True, lost_after=after)
 
     def replace(self, handler: str | TaskFunction[..., Any], stand_in: Any) -> Self:

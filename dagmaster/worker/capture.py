@@ -102,7 +102,7 @@ class TaskLog:
             del self._tail[: -self._tail_bytes]
         if self._beyond > self._tail_bytes and not self._is_told:
             self._is_told = True
-            self._note(f"the log is limited to {self._max_bytes:,} bytes; of what follows only the end is kept")
+            self._note(f"the log is limited to {self._max_bytes:,} bytes; only the end of the rest is kept")
 
     def _note(self, text: str) -> None:
         self._add(f"{'' if self._ends_line else chr(10)}[dagmaster: {text}]\n".encode())

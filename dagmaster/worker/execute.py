@@ -285,7 +285,7 @@ async def _resumed_from(attempt: _Attempt) -> Checkpoint | None:
         if reason is None:
             data = _open(_decoded(saved.data, "checkpoint") or {}, attempt)
             return Checkpoint(saved.phase, data, described)
-        attempt.log.write(f"[dagmaster: the checkpoint {saved.phase} cannot be taken up here: {reason}]\n")
+        attempt.log.write(f"[dagmaster: cannot resume from checkpoint {saved.phase}: {reason}]\n")
         if saved.checkpoint_id is None:
             return None
         saved = await attempt.execution.discard(message.task_id, saved.checkpoint_id, reason)

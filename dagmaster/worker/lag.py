@@ -54,7 +54,7 @@ class LoopWatch:
         frame = sys._current_frames().get(self._thread_id)
         where = "".join(traceback.format_stack(frame)[-FRAMES_SHOWN:]) if frame is not None else ""
         log.warning(
-            "the loop has stood still for %.0f s, and with it every task and the heartbeat of this process; a handler "
+            "the event loop has been blocked for %.0f s, with every task and the heartbeat of this process; a handler "
             "that computes or blocks should be a plain function, or have isolation='thread' or 'process'. It is at:\n"
             "%s",
             seconds,

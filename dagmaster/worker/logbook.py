@@ -62,7 +62,7 @@ class Logbook:
             self._left_out[task_id] += len(chunk)
             return
         if left_out := self._left_out.pop(task_id, 0):
-            note = f"[dagmaster: {left_out:,} bytes left out; they could not be stored for too long]\n"
+            note = f"[dagmaster: {left_out:,} bytes left out; they could not be stored in time]\n"
             chunk = note.encode() + chunk
         self._backlog.append((task_id, chunk))
         self._room -= len(chunk)
@@ -82,5 +82,5 @@ class Logbook:
 
     def _complain(self, error: LogUnavailable) -> None:
         if not self._complained:
-            log.warning("the logs of tasks cannot be stored, trying again: %s", error)
+            log.warning("cannot store task logs, retrying: %s", error)
         self._complained = True

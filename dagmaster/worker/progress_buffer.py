@@ -121,7 +121,7 @@ class ProgressBuffer:
         """Of a task that is no longer this worker's nothing is kept."""
         self._latest.pop(task_id, None)
         for unsaved in self._of(task_id):
-            self.settle(unsaved, TaskOver(f"task {task_id} was withdrawn"))
+            self.settle(unsaved, TaskOver(f"task {task_id} was revoked"))
 
     def _of(self, task_id: str) -> list[Unsaved]:
         with self._looking:

@@ -61,7 +61,7 @@ class ProgressSender:
             self._withdraw([unsaved.task_id])
             self._progress_buffer.settle(unsaved, over)
         except Exception as error:  # The handler is told; the checkpoints of the others must be saved.
-            log.exception("%s of task %s was refused", _what(unsaved), unsaved.task_id)
+            log.exception("%s of task %s was rejected", _what(unsaved), unsaved.task_id)
             self._progress_buffer.settle(unsaved, error)
         else:
             if self._saved is not None:

@@ -29,7 +29,7 @@ class ResultCache:
             async with asyncio.timeout(WAIT_SECONDS):
                 found = await link.recall(task_id, caching.version)
         except Exception as error:  # noqa: BLE001 - then it is done once more
-            self._tell(f"no earlier result can be looked for: {error!r}")
+            self._tell(f"cannot look up cached results: {error!r}")
             return None
         self._is_told = False
         return found
@@ -43,7 +43,7 @@ class ResultCache:
             async with asyncio.timeout(WAIT_SECONDS):
                 await link.remember(task_id, caching.version, output, caching.seconds)
         except Exception as error:  # noqa: BLE001 - what was done must not be lost for it
-            self._tell(f"the result of task {task_id} is not kept for others: {error!r}")
+            self._tell(f"cannot cache the result of task {task_id}: {error!r}")
 
     def _tell(self, trouble: str) -> None:
         """Once, until it goes well again."""

@@ -44,7 +44,7 @@ class Spool:
                 self._lock = _locked(self._own / LOCK)
         except OSError as error:
             raise Misconfigured(
-                f"results cannot be kept in {folder}: {error.strerror}; choose another folder with DAGMASTER_DATA_DIR"
+                f"cannot store results in {folder}: {error.strerror}; choose another folder with DAGMASTER_DATA_DIR"
             ) from error
 
     def add(self, report: TaskReport) -> None:
@@ -54,7 +54,7 @@ class Spool:
             self._has_complained = False
         except OSError as error:
             if not self._has_complained:
-                log.warning("results cannot be kept on disk, only in memory: %s", error)
+                log.warning("cannot store results on disk, keeping them in memory: %s", error)
             self._has_complained = True
 
     def remove(self, task_ids: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ def _read(path: Path) -> TaskReport | None:
         return _decode(orjson.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         aside = path.with_suffix(UNREADABLE)
-        log.warning("a kept result cannot be read, it is put aside as %s: %s", aside, error)
+        log.warning("cannot read a spooled result, moved it to %s: %s", aside, error)
         path.rename(aside)
         return None
 

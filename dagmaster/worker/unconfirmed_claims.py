@@ -96,7 +96,7 @@ class UnconfirmedClaims:
         if self.last_long and not self._was_said:
             self._was_said = True
             log.warning(
-                "%d claimed tasks do not begin: whether they are still wanted is answered later than after %.1f s",
+                "%d claimed tasks cannot start: confirming the claims takes longer than %.1f s",
                 len(self._tasks),
                 self._freshness.limit_seconds,
             )

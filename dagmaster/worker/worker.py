@@ -202,7 +202,7 @@ class Worker:
                 delay = 0.1
             except* self._transport.lost as lost:  # In a group: several may have noticed it.
                 reason = _first_line(lost.exceptions[0])
-                log.warning("worker %s lost its connection, trying again: %s", self.worker_id, reason)
+                log.warning("worker %s lost its connection, reconnecting: %s", self.worker_id, reason)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(delay):
                         await stop.wait()
@@ -253,7 +253,7 @@ class Worker:
         if self.worker_id and await link.beat(self.standing()):
             return
         if self.slots.held:
-            log.warning("worker %s was given up; its %d tasks belong to others", self.worker_id, len(self.slots.held))
+            log.warning("worker %s was declared lost; %d tasks go to others", self.worker_id, len(self.slots.held))
             self._withdraw(list(self.slots.held))
         offer = Registration(
             socket.gethostname(),
@@ -350,7 +350,7 @@ class Worker:
         except asyncio.CancelledError:
             if self.is_stopping or self._is_dying() or self.slots.was_told(message.task_id):
                 raise
-            report = _failed(message, "the handler has cancelled the task that it runs in")
+            report = _failed(message, "the handler cancelled its own task")
         except Exception as error:  # What is not reported stands still until its time is over.
             log.exception("task %s cannot be executed", message.task_id)
             report = _failed(message, f"cannot be executed: {type(error).__name__}: {error}")
@@ -423,7 +423,7 @@ class Worker:
 
     def _withdraw(self, task_ids: Collection[str]) -> None:
         for task_id in self.slots.tell_to_end(task_ids):
-            log.info("task %s was withdrawn", task_id)
+            log.info("task %s was revoked", task_id)
             self._progress_buffer.forget(task_id)
 
     def _obey(self, wanted: DesiredState) -> None:
@@ -442,11 +442,11 @@ class Worker:
         self._leave_behind(message.task_id, held.runner)
         if held.told_at is not None:
             return
-        error = f"timed out after {message.timeout_seconds:g} s and does not end; its worker keeps a slot for it"
+        error = f"timed out after {message.timeout_seconds:g} s, but its handler is still running and occupies a slot"
         self._hand_in(_failed(message, error, TIMED_OUT))
 
     def _leave_behind(self, task_id: str, work: Future[Any] | asyncio.Future[Any]) -> None:
-        log.error("task %s is over and its handler does not end; it keeps one of the slots", task_id)
+        log.error("task %s is over, but its handler is still running and occupies a slot", task_id)
         self.slots.leave_behind(task_id, work)
 
     # The end.

@@ -165,7 +165,7 @@ async def test_the_next_call_waits_its_turn(dsn: str) -> None:
         await make_calls(dsn, options(first_delay_seconds=1000.0))
     row = await callback(dsn)
     assert len(receiver.calls) == 1
-    assert (row["status"], row["last_error"], row["response_status"]) == ("waiting", "the answer was 500", 500)
+    assert (row["status"], row["last_error"], row["response_status"]) == ("waiting", "the receiver returned 500", 500)
     assert 790 < (row["next_attempt_at"] - row["last_attempt_at"]).total_seconds() < 1210
 
 
@@ -182,7 +182,7 @@ async def test_after_the_last_attempt_the_timeline_says_why_but_not_where_exactl
     assert len(receiver.calls) == 2
     assert (await callback(dsn))["status"] == "failed"
     [event] = await events(dsn)
-    assert (event["event_type"], event["error_message"]) == ("callback_failed", "the answer was 500")
+    assert (event["event_type"], event["error_message"]) == ("callback_failed", "the receiver returned 500")
     assert "hidden" not in str(event)
 
 

@@ -92,7 +92,7 @@ async def test_the_error_of_the_child_is_the_error_of_its_caller(running: Fleet)
 
 async def test_inputs_that_do_not_fit_fail_the_caller(running: Fleet) -> None:
     job = await running.run(calls(child(), inputs={"x": "many"}, retry=retry(3)))
-    assert job["status"] == "failed" and "the workflow 'child' cannot be run" in job["error_message"]
+    assert job["status"] == "failed" and "cannot run workflow 'child'" in job["error_message"]
     assert not await children(running, job["job_id"])
 
 
@@ -216,7 +216,7 @@ async def test_a_definition_that_cannot_be_read_fails_the_caller_and_nobody_else
     async with opened(running.dsn, application="test") as conn:
         await send_signal(conn, job_id, "go", data=None, actor=None)
     [job] = await running.ended(job_id)
-    assert job["status"] == "failed" and "the workflow 'child' cannot be run" in job["error_message"]
+    assert job["status"] == "failed" and "cannot run workflow 'child'" in job["error_message"]
     assert (await running.run(single()))["status"] == "completed"
 
 

@@ -343,7 +343,7 @@ async def test_a_process_that_a_handler_forks_can_be_terminated(shared: Children
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("exit", "the process of the handler ended with exit code 3"), ("segfault", "crashed with SIGSEGV")],
+    [("exit", "the handler process ended with exit code 3"), ("segfault", "crashed with SIGSEGV")],
 )
 async def test_a_death_is_told_with_its_cause(shared: Children, how: str, message: str) -> None:
     outcome = await run(shared, "process.die", how=how)
@@ -368,7 +368,7 @@ async def test_a_killed_one_is_reported_and_what_it_had_printed_is_kept(shared: 
 async def test_one_that_cuts_its_connection_is_ended(shared: Children) -> None:
     task = Task(shared, "process.die", params={"how": "close"})
     await asyncio.sleep(0)
-    assert "process of the handler" in error(await task.running)
+    assert "handler process" in error(await task.running)
 
 
 async def test_a_dead_idle_child_is_not_used(own: Children) -> None:
@@ -390,7 +390,7 @@ async def test_without_a_fork_server_tasks_fail_and_the_next_has_a_new_one(own: 
     pid = own.pids["7_work_0"]
     os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)
     outcome = await task.running
-    assert "forked from ended" in error(outcome) and not outcome.result.permanent
+    assert "fork server ended" in error(outcome) and not outcome.result.permanent
     await until_gone(pid, subprocess_pid)
     assert await output(own, "process.sum", a=1) == {"sum": 2}
 

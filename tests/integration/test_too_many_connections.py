@@ -105,7 +105,7 @@ async def test_roles_that_find_it_full_at_their_start_begin_later(
 
     with caplog.at_level(logging.WARNING):
         roles = asyncio.create_task(serve())
-        await wait_until(lambda: "the orchestrator lost the database as it started" in caplog.text)
+        await wait_until(lambda: "the orchestrator lost the database while starting" in caplog.text)
         allow(dsn, -1)
         assert await roles
 

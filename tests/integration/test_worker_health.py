@@ -81,5 +81,5 @@ async def test_a_handler_that_blocks_the_loop_is_named(
         compute_for_long()
         await asyncio.sleep(0)
     [record] = caplog.records
-    assert "the loop has stood still" in record.getMessage()
+    assert "the event loop has been blocked" in record.getMessage()
     assert "compute_for_long" in record.getMessage()

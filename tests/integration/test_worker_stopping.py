@@ -54,7 +54,7 @@ async def test_a_coroutine_that_cancels_its_own_task_has_failed(dsn: str) -> Non
         [job] = await running.ended(await running.submit(single("cancel")))
         assert (job["status"], job["error_message"]) == (
             "failed",
-            "node work failed: the handler has cancelled the task that it runs in",
+            "node work failed: the handler cancelled its own task",
         )
 
 
@@ -73,7 +73,7 @@ async def test_a_thread_that_does_not_end_keeps_its_slot_and_is_shown(
             job_id = await running.submit(single("stubborn", timeout_seconds=1))
             [job] = await running.ended(job_id)
         assert "timed out after 1 s" in job["error_message"]
-        assert f"task {job_id}_work_0 is over and its handler does not end" in caplog.text
+        assert f"task {job_id}_work_0 is over, but its handler is still running" in caplog.text
         assert (worker.it.free_slots, list(worker.it.slots.stuck)) == (1, [f"{job_id}_work_0"])
         await running.until(f"SELECT (stats -> 'stuck') @> '[\"{job_id}_work_0\"]' AS ok FROM dagapp.dag_workers")
         go_on.set()

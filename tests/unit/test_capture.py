@@ -87,7 +87,7 @@ def test_of_too_much_the_beginning_and_the_end_are_kept_with_a_note() -> None:
     notes = [one.decode() for one in lines if one.startswith(b"[dagmaster: ")]
     assert len(kept) <= 10 * 1024 * 1024 + 500
     assert lines[0] == line.strip() and lines[-1] == b"the end"
-    assert notes[0].endswith("limited to 10,485,760 bytes; of what follows only the end is kept]")
+    assert notes[0].endswith("limited to 10,485,760 bytes; only the end of the rest is kept]")
     left_out = 200_000_008 - (len(kept) - sum(len(note) + 1 for note in notes)) + 1  # and a newline before a note
     assert notes[1] == f"[dagmaster: {left_out:,} bytes left out; the log is limited to 10,485,760 bytes]"
     assert log.total_bytes == 200_000_008

@@ -14,16 +14,16 @@ GB = 1024**3
 @pytest.mark.parametrize(
     ("counts", "told", "first_type"),
     [
-        ((1, 2), "killed by the kernel for want of memory (peak 1.9 GB)", "MemoryError"),
-        ((None, None), "killed by the kernel, most likely for want of memory (peak 1.9 GB)", "MemoryError"),
-        ((1, 1), "killed with SIGKILL, but not for want of memory (peak 1.9 GB)", "ProcessDied"),
+        ((1, 2), "killed by the kernel because it ran out of memory (peak 1.9 GB)", "MemoryError"),
+        ((None, None), "killed by the kernel, most likely because it ran out of memory (peak 1.9 GB)", "MemoryError"),
+        ((1, 1), "killed with SIGKILL, but not for lack of memory (peak 1.9 GB)", "ProcessDied"),
     ],
 )
 def test_a_kill_is_for_want_of_memory_if_the_kernel_counted_it(
     counts: tuple[int | None, int | None], told: str, first_type: str
 ) -> None:
     outcome = outcome_of(Death(KILLED, int(1.9 * GB), 5.0), 1.5, counts)
-    assert outcome.result.error_message == f"the process of the handler was {told}"
+    assert outcome.result.error_message == f"the handler process was {told}"
     assert outcome.result.error_types == (first_type, "Exception") and not outcome.result.permanent
     assert outcome.usage is not None and outcome.usage.cpu_seconds == 3.5
 
@@ -34,7 +34,7 @@ def test_a_kill_is_for_want_of_memory_if_the_kernel_counted_it(
 )
 def test_the_status_says_how_it_ended(status: int, told: str) -> None:
     message = outcome_of(Death(status), 0, (0, 0)).result.error_message
-    assert message == f"the process of the handler {told}"
+    assert message == f"the handler process {told}"
 
 
 def control_groups(folder: Path, lines: str, files: dict[str, str]) -> int | None:

@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_put_aside(folder: Path, content: bytes, caplog: 
     path.with_name("0.json").write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert spool.load() == [report()]
-    assert "put aside" in caplog.text
+    assert "moved it to" in caplog.text
     spool.close()
     heir = Spool(folder)
     heir.load()

@@ -153,7 +153,7 @@ class Children:
         if peer.died_idle:
             return None
         if not peer.death.done():
-            return failed("the process of the handler says nothing more and cannot be ended")
+            return failed("the handler process does not respond and cannot be killed")
         return outcome_of(peer.death.result(), peer.spent_seconds, (killed_before, oom_kills()))
 
     def _give_back(self, peer: Peer) -> None:

@@ -73,7 +73,7 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(kind="unable", reason=f"no process can be forked: {error.strerror}")
+            self._tell(kind="unable", reason=f"cannot fork a process: {error.strerror}")
         else:
             if pid == 0:
                 selector.close()

@@ -21,7 +21,7 @@ MODULE = "dagmaster.worker.processes.forkserver"
 ENDS_WITHIN_SECONDS = 2.0
 LOOK_EVERY_SECONDS = 0.005
 LEVELS = {getattr(logging, name): name for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
-GONE = "the process that handlers are forked from ended"
+GONE = "the fork server ended"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -46,7 +46,7 @@ class ForkServerClient:
             process = _spawn(theirs)
         except OSError as error:
             ours.close()
-            raise Unavailable(f"the process that handlers are forked from cannot be started: {error}") from error
+            raise Unavailable(f"cannot start the fork server: {error}") from error
         finally:
             theirs.close()
         reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -115,7 +115,7 @@ class ForkServerClient:
                     self._ready.set_result(None)
                 case {"kind": "broken", "reason": reason}:
                     self.is_lost = True
-                    self._refuse(f"handlers with isolation='process' cannot be run: {reason}")
+                    self._refuse(f"cannot run handlers with isolation='process': {reason}")
                 case {"kind": "forked", "pid": pid} if self._forked is not None:
                     self._deaths[pid] = self._loop.create_future()
                     self._forked.set_result((pid, self._deaths[pid]))
@@ -135,7 +135,7 @@ class ForkServerClient:
     def _lose(self) -> None:
         """No fork server, no children: they die with it, and what they started is killed from here."""
         self.is_lost = True
-        self._refuse(f"{GONE} while it loaded the handlers")
+        self._refuse(f"{GONE} while loading the handlers")
         if self._forked is not None and not self._forked.done():
             self._forked.set_exception(Unavailable(GONE))
         for pid, death in self._deaths.items():

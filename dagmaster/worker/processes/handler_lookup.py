@@ -50,7 +50,7 @@ def find(wanted: Reference, registry: Registry) -> Handler:
         except (Misconfigured, AttributeError, ImportError) as error:
             reason = f" ({error})"
     raise Permanent(
-        f"the handler {wanted.name!r} ({wanted.module}.{wanted.qualname}) is not to be found in a process of its own"
+        f"the handler {wanted.name!r} ({wanted.module}.{wanted.qualname}) cannot be found in a handler process"
         f"{reason}; define it at the top level of a module or file that is given with --handlers"
     )
 

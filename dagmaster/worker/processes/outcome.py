@@ -62,13 +62,13 @@ def outcome_of(death: Death, spent_before: float, oom_kills: tuple[int | None, i
     peak = f" (peak {_size(death.peak_memory_bytes)})" if death.peak_memory_bytes else ""
     before, after = oom_kills
     if before is None or after is None:
-        message = f"the process of the handler was killed by the kernel, most likely for want of memory{peak}"
+        message = f"the handler process was killed by the kernel, most likely because it ran out of memory{peak}"
         return failed(message, OUT_OF_MEMORY, usage)
     if after > before:
         return failed(
-            f"the process of the handler was killed by the kernel for want of memory{peak}", OUT_OF_MEMORY, usage
+            f"the handler process was killed by the kernel because it ran out of memory{peak}", OUT_OF_MEMORY, usage
         )
-    return failed(f"the process of the handler was killed with SIGKILL, but not for want of memory{peak}", usage=usage)
+    return failed(f"the handler process was killed with SIGKILL, but not for lack of memory{peak}", usage=usage)
 
 
 def failed(message: str, error_types: tuple[str, ...] = DIED, usage: Usage | None = None) -> Outcome:
@@ -77,10 +77,10 @@ def failed(message: str, error_types: tuple[str, ...] = DIED, usage: Usage | Non
 
 def _told(status: int | None) -> str:
     if status is None:
-        return "the process that handlers are forked from ended, and the handler's with it"
+        return "the fork server ended, and the handler process with it"
     if (number := _signal(status)) is not None:
-        return f"the process of the handler crashed with {_name(number)}"
-    return f"the process of the handler ended with exit code {status >> 8}"
+        return f"the handler process crashed with {_name(number)}"
+    return f"the handler process ended with exit code {status >> 8}"
 
 
 def _signal(status: int) -> int | None:

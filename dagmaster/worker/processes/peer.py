@@ -162,7 +162,7 @@ class Peer:
             self._kill(self.pid)
             await asyncio.wait([self.death], timeout=GONE_WITHIN_SECONDS)
         if not self.death.done():
-            log.warning("the process %d was killed and is still there; it may wait for a disk", self.pid)
+            log.warning("process %d was killed but still exists; it may be waiting for a disk", self.pid)
 
     async def _read_rest(self) -> None:
         """What was printed before the end; not for ever: somebody may hold the pipe open and go on."""
