@@ -1,44 +1,11 @@
-"""What type checkers see of the client that blocks: its methods are made from those of the other."""
+"""The client that blocks: its methods are made from those of the other."""
 
 import inspect
-import sys
-from pathlib import Path
-from subprocess import run
 
 import pytest
 
 from dagmaster.client import AsyncClient, Client
 from dagmaster.client.coroutines import complete, iterate
-
-SAMPLE = """
-from dagmaster.client import AsyncClient, Client
-
-with Client("http://server", retries=1) as client:
-    reveal_type(client.submit("greet", {"name": "Ada"}, priority=3).job_id)
-    reveal_type(client.pause(1, reason="lunch"))
-    reveal_type([event.event_type for event in client.stream(1)])
-    reveal_type(client.close())
-    client.pause()
-    client.submit("greet", urgent=True)
-"""
-TYPES = ["str", "dagmaster.schemas.jobs.JobSteered", "list[str]", "None"]
-
-
-@pytest.mark.slow
-def test_the_methods_of_the_blocking_client_have_types(tmp_path: Path) -> None:
-    file = tmp_path / "sample.py"
-    file.write_text(SAMPLE)
-    checked = run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--follow-imports=silent", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = checked.stdout.splitlines()
-    revealed = [line.split('"')[1].removeprefix("builtins.") for line in lines if "Revealed type" in line]
-    assert [one.replace("builtins.", "") for one in revealed] == TYPES, checked.stdout
-    assert sum("Too few arguments" in line for line in lines) == 1, checked.stdout
-    assert sum('Unexpected keyword argument "urgent"' in line for line in lines) == 1, checked.stdout
 
 
 def public(kind: type) -> dict[str, inspect.Signature]:

@@ -6,7 +6,7 @@ from subprocess import run
 
 import pytest
 
-SAMPLE = """
+WORKFLOWS = """
 from dagmaster import job, run_job_test, task, workflow
 
 
@@ -45,7 +45,7 @@ run_job_test(etl, 3).need_completed()
 async def use() -> None:
     reveal_type(await etl.run_async(3))
 """
-TYPES = [
+WORKFLOW_TYPES = [
     "list[int]",
     "dict[str, int]",
     "list[list[int]]",
@@ -57,15 +57,48 @@ TYPES = [
 ]
 
 
+CLIENT = """
+from dagmaster.client import AsyncClient, Client
+
+with Client("http://server", retries=1) as client:
+    reveal_type(client.submit("greet", {"name": "Ada"}, priority=3).job_id)
+    reveal_type(client.pause(1, reason="lunch"))
+    reveal_type([event.event_type for event in client.stream(1)])
+    reveal_type(client.close())
+    client.pause()
+    client.submit("greet", urgent=True)
+"""
+CLIENT_TYPES = ["str", "dagmaster.schemas.jobs.JobSteered", "list[str]", "None"]
+
+
 @pytest.mark.slow
 def test_results_have_the_types_of_the_functions(tmp_path: Path) -> None:
-    file = tmp_path / "sample.py"
-    file.write_text(SAMPLE)
+    """One run for both files: it reads the whole package."""
+    lines = _checked(tmp_path, workflows=WORKFLOWS, client=CLIENT)
+    assert _revealed(lines["workflows"]) == WORKFLOW_TYPES
+    assert _revealed(lines["client"]) == CLIENT_TYPES
+    wrong_types, wrong_calls = _errors(lines["workflows"]), _errors(lines["client"])
+    assert len(wrong_types) == 2, wrong_types
+    assert all('has incompatible type "str"; expected "int"' in line for line in wrong_types)
+    assert len(wrong_calls) == 2, wrong_calls
+    assert "Too few arguments" in wrong_calls[0] or "Missing positional argument" in wrong_calls[0]
+    assert 'Unexpected keyword argument "urgent"' in wrong_calls[1]
+
+
+def _checked(folder: Path, **samples: str) -> dict[str, list[str]]:
+    """What the checker says of each."""
+    for name, text in samples.items():
+        (folder / f"{name}.py").write_text(text)
     checker = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file="]
-    done = run([*checker, "--cache-dir", str(tmp_path / "cache"), str(file)], capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    revealed = [line.partition('is "')[2].rstrip('"').replace("builtins.", "") for line in lines if "Revealed" in line]
-    assert revealed == TYPES, done.stdout + done.stderr
-    errors = [line for line in lines if " error: " in line]
-    assert len(errors) == 2, errors
-    assert all('has incompatible type "str"; expected "int"' in line for line in errors)
+    files = [str(folder / f"{name}.py") for name in samples]
+    done = run([*checker, "--cache-dir", str(folder / "cache"), *files], capture_output=True, text=True)
+    assert not done.stderr, done.stderr
+    return {name: [line for line in done.stdout.splitlines() if f"{name}.py:" in line] for name in samples}
+
+
+def _revealed(lines: list[str]) -> list[str]:
+    return [line.partition('is "')[2].rstrip('"').replace("builtins.", "") for line in lines if "Revealed" in line]
+
+
+def _errors(lines: list[str]) -> list[str]:
+    return [line for line in lines if " error: " in line]
