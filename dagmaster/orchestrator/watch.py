@@ -12,7 +12,7 @@ from dagmaster.explain.reasons import stands_without_reason
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.audit import note_orchestrator
 from dagmaster.store.connect import Connection
-from dagmaster.store.queues import list_queues
+from dagmaster.store.queues import queue_depths
 from dagmaster.store.stuck_tasks import warn_of_stuck_tasks
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class BackPressure:
         self._orchestrator, self._options = orchestrator, options
 
     async def run_once(self, conn: Connection) -> None:
-        depths = {row["queue"]: row["depth"] for row in await list_queues(conn)}
+        depths = await queue_depths(conn)
         closed = self._orchestrator.closed_queues
         full = [queue for queue, depth in depths.items() if depth > self._options.max_queue_depth]
         for queue in sorted(set(full) - closed):

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch_as
+from dagmaster.store.statements import fetch, fetch_as
 
 
 class QueueRow(TypedDict):
@@ -35,6 +35,11 @@ class UnservedTasks(TypedDict):
 async def list_queues(conn: Connection, *, lost_after_seconds: float | None = None) -> list[QueueRow]:
     """Those that have tasks or workers."""
     return await fetch_as(conn, QueueRow, "list_queues", {"lost_after_seconds": lost_after_seconds})
+
+
+async def queue_depths(conn: Connection) -> dict[str, int]:
+    """How much workers could take now."""
+    return {row["queue"]: row["depth"] for row in await fetch(conn, "queue_depths")}
 
 
 async def waiting_handlers(conn: Connection) -> list[WaitingHandler]:

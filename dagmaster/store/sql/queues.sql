@@ -20,6 +20,10 @@ FROM (
     GROUP BY queue
 ) q GROUP BY queue ORDER BY queue;
 
+-- queue_depths --
+-- How much workers could take, by queue. Backpressure asks often, and must not wait for a lock on other tables.
+SELECT queue, count(*)::int AS depth FROM dagapp.dag_tasks_waiting WHERE NOT held GROUP BY queue;
+
 -- waiting_handlers --
 -- What waits in each queue, by what it takes to run it.
 SELECT queue, handler, count(*)::int AS waiting, min(dispatched_at) AS oldest
