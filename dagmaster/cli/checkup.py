@@ -57,7 +57,7 @@ def _show(screen: Console, findings: list[Finding], points: list[Point]) -> None
     for finding in sorted(findings, key=lambda finding: (not finding.is_open, finding.severity)):
         _show_finding(screen, finding)
     if not findings:
-        screen.print(f"[green]✓[/] all {len(CHECKS)} checks passed")
+        screen.print(f"[green]✓[/] all {len(CHECKS)} consistency checks passed")
     listing = Listing(("", "DATABASE"), note="", note_lines=MANY_LINES)
     for point in sorted(points, key=lambda point: WORST_FIRST.index(point.state)):
         symbol, style = STYLES[point.state]

@@ -72,7 +72,7 @@ CLAIMS: Mapping[str, str] = {
         FROM dagapp.dag_job_events e LEFT JOIN dagapp.dag_workers w
             ON w.worker_id = e.event_data ->> 'worker_id'
         WHERE e.event_type = 'node_failed' AND NOT coalesce(
-            (e.event_data ->> 'ended_by' = 'failure' AND e.error_message LIKE '%%as it was asked to')
+            (e.event_data ->> 'ended_by' = 'failure' AND e.error_message LIKE '%%as requested')
             OR e.event_data ->> 'ended_by' IN ('revoked', 'cancelled')
             OR e.error_message = 'timed out after 1 s' -- Only what is meant to has so little time.
             OR (e.event_data ->> 'ended_by' = 'lost' AND w.status = 'lost'

@@ -193,7 +193,7 @@ async def test_a_secret_variable_is_sealed_before_an_expression_sees_it(
 
 def test_a_secret_has_no_default_and_decides_nothing() -> None:
     for inputs, message in (
-        ({"token": InputSpec(secret=True, default="abcd", required=False)}, "which anybody can read"),
+        ({"token": InputSpec(secret=True, default="abcd", required=False)}, "anybody could read it"),
         ({"token": InputSpec(secret=True, type=InputType.INTEGER)}, "must be a string"),
     ):
         with pytest.raises(InvalidWorkflow, match=message):
@@ -201,7 +201,9 @@ def test_a_secret_has_no_default_and_decides_nothing() -> None:
     fanned = fan().workflow
     spread = fanned.nodes["spread"].model_copy(update={"source": "{{ inputs.token }}"})
     workflow = fanned.model_copy(update={"inputs": SECRET, "nodes": {**fanned.nodes, "spread": spread}})
-    with pytest.raises(InvalidWorkflow, match="input 'token' is secret: it can be given to tasks"):
+    with pytest.raises(
+        InvalidWorkflow, match="input 'token' is secret: it can only be used in the parameters of tasks"
+    ):
         compile_graph(workflow)
 
 
