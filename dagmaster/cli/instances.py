@@ -68,7 +68,7 @@ def _work_of(worker: Row) -> str:
 def _common(worker: Row, name: str, beat: str) -> list[str]:
     ago = f"{in_seconds(between(worker[beat], None))} ago" if worker[beat] else ""
     is_asked = worker["status"] == "active" and worker["wanted"] != "run"
-    status = f"{worker['status']}, to {worker['wanted']}" if is_asked else worker["status"]
+    status = f"{worker['status']}, {worker['wanted']} requested" if is_asked else worker["status"]
     return [worker[name], status, escape(worker["hostname"]), str(worker["pid"]), ago]
 
 

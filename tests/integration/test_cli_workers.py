@@ -49,7 +49,7 @@ def test_a_worker_is_drained_and_resumed(dsn: str, place: list[str]) -> None:
     done = call("workers", "drain", first, *place)
     assert (done.code, done.out) == (0, f"Sent drain to worker {first}\n")
     assert wanted(dsn) == {first: "drain", second: "run"}
-    assert "active, to drain" in call("workers", *place).out
+    assert "active, drain requested" in call("workers", *place).out
     assert call("workers", "resume", first, second, "--json", *place).json == [
         {"worker_id": first, "wanted": "run"},
         {"worker_id": second, "wanted": "run"},
