@@ -27,7 +27,7 @@ class NodeDetail(NodeReply):
 
 class TaskReply(Reply):
     """An attempt: in its queue (`waiting`, or `held` while its job is paused), on a worker (`running`), or ended
-    (`completed` or `failed`). `since` is when the state began; fields that an ended attempt does not have are null.
+    (`completed` or `failed`). `since` is when it was dispatched, claimed or reported. An ended attempt has nulls.
     """
 
     task_id: str
