@@ -96,7 +96,7 @@ def test_a_worker_is_drained_and_resumed(site: Site, page: Page) -> None:
     expect(row).to_contain_text("draining")
     row.get_by_role("button", name="Resume").click()
     expect(row).to_contain_text("active")
-    row.get_by_text("handlers").click()
+    row.locator("summary", has_text="handlers").click()
     expect(row.get_by_text("echo", exact=True)).to_be_visible()
     expect(page.locator("#orchestrators tbody tr")).to_have_count(1)
 

@@ -95,7 +95,8 @@ def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> N
     path = write_workflow(tmp_path, f"workflow_id: wordy\nnodes:\n{nodes}  step_8: {{handler: hello_world}}\n")
     told = at_terminal(80, "run", str(path))
     assert max(len(line) for line in told) <= 80
-    assert [line.split()[0] for line in told if line.endswith("…")] == [f"step_{n}" for n in range(8)]
+    cut = [line.split()[0] for line in told if line.startswith("step_") and line.endswith("…")]  # not the live view's
+    assert cut == [f"step_{n}" for n in range(8)]
     assert told[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
     [hint] = [line for line in told if line.startswith("complete result: ")]
     whole = call(*hint.removeprefix("complete result: dagmaster ").split()).json
