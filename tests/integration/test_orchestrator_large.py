@@ -4,6 +4,7 @@ The limits are scaled down, so that what takes gigabytes elsewhere takes kilobyt
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -173,6 +174,20 @@ async def test_large_outputs_in_the_mail_are_written_by_parts_and_small_mail_is_
     assert sum(batch[large] for batch in written) > 30 * LARGE
     assert max(batch[large] for batch in written) < SMALL.max_turn_bytes
     assert not any(neighbour in batch for batch in written)
+
+
+async def test_what_is_still_in_the_mail_has_not_timed_out(dsn: str):
+    """When the second owner comes, all tasks should have been taken long ago, and it reads a part of the reports."""
+    impatient = replace(SMALL, dispatch_timeout_seconds=0.01)
+    async with fleet(dsn, swell=swell) as running:
+        first = await running.orchestrator(rules=SMALL)
+        job_id = await running.submit(fan(handler="swell", params={"x": "{{ item }}"}), {"items": list(range(30))})
+        await running.until("SELECT count(*) = 30 AS ok FROM dagapp.dag_tasks_waiting")
+        await first.kill()
+        await running.worker()
+        await running.until("SELECT count(*) >= 30 AS ok FROM dagapp.dag_mailbox WHERE kind = 'completed'")
+        await running.orchestrator(rules=impatient, orphan_threshold_seconds=0.5)
+        await running.completed(job_id)
 
 
 async def test_a_large_output_is_kept_once_with_its_node(dsn: str):
