@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 
 # Shorter than what usual proxies allow an answer to take.
 CLAIM_WAIT_SECONDS = 20.0
-POLL_SECONDS = 0.5
+# How soon it is noticed that the server stops, or that nobody waits for the answer any more.
+CHECK_SECONDS = 0.5
 # Notifications are hints: without one it takes this long.
 POLL_SECONDS = 5.0
 # Around an output in a body.
@@ -143,7 +144,7 @@ async def _is_rung(rung: asyncio.Event, deadline: float, is_given_up: Callable[[
         if rung.is_set() or now >= poll_at:
             return True
         try:
-            async with asyncio.timeout(min(POLL_SECONDS, deadline - now)):
+            async with asyncio.timeout(min(CHECK_SECONDS, deadline - now)):
                 await rung.wait()
         except TimeoutError:
             continue

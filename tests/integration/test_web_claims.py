@@ -100,6 +100,16 @@ async def test_a_server_that_stops_lets_nobody_wait(dsn: str) -> None:
         assert (await waiting).json() == {"tasks": [], "outcomes": []}
 
 
+async def test_a_claim_notices_soon_that_nobody_waits_for_it() -> None:
+    answers = iter([False, True])
+
+    async def is_given_up() -> bool:
+        return next(answers)
+
+    async with asyncio.timeout(3):
+        assert not await remote_workers._is_rung(asyncio.Event(), monotonic() + 20, is_given_up)
+
+
 # Reports
 
 
