@@ -31,10 +31,12 @@ OUTSIDE = """
     FROM pg_database AS d WHERE datname = %s"""
 INSIDE = """
     SELECT (SELECT is_called FROM lending.changes),
-           (SELECT string_agg(version_num, ' ') FROM dagapp.alembic_version)"""
+           (SELECT string_agg(version_num, ' ') FROM dagapp.alembic_version),
+           (SELECT md5(string_agg(p::text, ' ' ORDER BY platform_id)) FROM dagapp.platforms AS p)"""
 FILLED = f"""
     SELECT oid::regclass::text, pg_relation_size(oid) > {FEW_BYTES} FROM pg_class
-    WHERE oid >= {FIRST_OID} AND relkind = 'r' AND relname <> 'alembic_version' AND pg_relation_size(oid) > 0"""
+    WHERE oid >= {FIRST_OID} AND relkind = 'r' AND relname NOT IN ('alembic_version', 'platforms')
+        AND pg_relation_size(oid) > 0"""
 FORGET = f"""
     DELETE FROM pg_statistic WHERE starelid >= {FIRST_OID};
     SELECT setval(seqrelid, seqstart, false) FROM pg_sequence;
@@ -137,7 +139,7 @@ def _empty(conn: psycopg.Connection[Any]) -> None:
     large = [name for name, is_large in filled if is_large]
     small = [name for name, is_large in filled if not is_large]
     if large:
-        conn.execute(f"TRUNCATE {', '.join(large)}")
+        conn.execute(f"TRUNCATE {', '.join(large)} CASCADE")
     if small:
         # Of a few rows this takes a fourth of the time that new files take.
         deletions = ", ".join(f"d{number} AS (DELETE FROM {name})" for number, name in enumerate(small))
@@ -145,5 +147,5 @@ def _empty(conn: psycopg.Connection[Any]) -> None:
         conn.execute(f"VACUUM (SKIP_DATABASE_STATS, INDEX_CLEANUP ON, TRUNCATE ON) {', '.join(small)}")
         # Where an automatic ANALYZE was reading, the VACUUM had to leave rows behind.
         if left := conn.execute(FILLED).fetchall():
-            conn.execute(f"TRUNCATE {', '.join(name for name, _ in left)}")
+            conn.execute(f"TRUNCATE {', '.join(name for name, _ in left)} CASCADE")
     conn.execute(FORGET)

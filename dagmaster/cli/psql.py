@@ -72,6 +72,6 @@ def run_statement(dsn: str, statement: str) -> None:
 
 
 def search_path() -> str:
-    from dagmaster.store.tables import SCHEMA
+    from dagmaster.store.columns import SCHEMA
 
     return f"-c search_path={SCHEMA},public"

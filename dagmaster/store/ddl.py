@@ -7,7 +7,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import CreateEnumType
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from dagmaster.store.tables import SCHEMA, Base
+from dagmaster.store.columns import SCHEMA
+from dagmaster.store.tables import Base
 
 
 def render() -> str:

@@ -15,9 +15,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import Invalid, NotFound
+from dagmaster.store.columns import SCHEMA
 from dagmaster.store.connect import unreachable
 from dagmaster.store.schema import MIGRATIONS
-from dagmaster.store.tables import SCHEMA
 
 # Two processes that start at once must not migrate at once.
 LOCK_KEY = 5_714_236_190_417_731

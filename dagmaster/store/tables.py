@@ -1,30 +1,31 @@
 """The tables. The schema's only source: the migrations build exactly this, and a test proves it."""
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Computed,
-    DateTime,
-    Enum,
-    Identity,
-    Index,
-    MetaData,
-    Text,
-    func,
-    text,
-)
+from sqlalchemy import BigInteger, CheckConstraint, Column, DateTime, Enum, Identity, Index, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
 from dagmaster.model.states import EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus, TaskStatus
-
-SCHEMA = "dagapp"
-MAX_ERROR = 2000
+from dagmaster.store import asset_tables as asset_tables  # Its tables are part of the same schema.
+from dagmaster.store.columns import (
+    ENDED_BY,
+    EVENT_STATUS,
+    JOB_ENDED_BY,
+    JOB_STATUS,
+    MAX_ERROR,
+    NODE_STATUS,
+    SCHEMA,
+    TASK_STATUS,
+    big_column,
+    generated_column,
+    jsonb_column,
+    time_column,
+)
+from dagmaster.store.columns import (
+    Base as Base,
+)
 
 EVENT_TYPES = (
     "job_created",
@@ -62,41 +63,7 @@ EVENT_TYPES = (
     "schedule_fired",
     "schedule_missed",
 )
-
-
-class Base(SQLModel):
-    metadata: ClassVar[MetaData] = MetaData(schema=SCHEMA)
-
-
-def _enum(kind: type[StrEnum], name: str) -> Enum:
-    return Enum(kind, name=name, schema=SCHEMA, values_callable=lambda members: [member.value for member in members])
-
-
-JOB_STATUS = _enum(JobStatus, "job_status")
-NODE_STATUS = _enum(NodeStatus, "node_status")
-TASK_STATUS = _enum(TaskStatus, "task_status")
-ENDED_BY = _enum(EndedBy, "ended_by")
-JOB_ENDED_BY = _enum(JobEndedBy, "job_ended_by")
-EVENT_STATUS = _enum(EventStatus, "event_status")
 EVENT_TYPE = Enum(*EVENT_TYPES, name="event_type", schema=SCHEMA)
-
-
-def _time(*, default_now: bool = False, nullable: bool = False) -> Any:
-    now = func.now() if default_now else None
-    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, server_default=now))
-
-
-def _jsonb(default: str | None = None) -> Any:
-    server_default = text(f"'{default}'::jsonb") if default else None
-    return Field(default=None, sa_column=Column(JSONB, nullable=not default, server_default=server_default))
-
-
-def _big(**options: Any) -> Any:
-    return Field(default=None, sa_column=Column(BigInteger, **options))
-
-
-def _generated(expression: str) -> Any:
-    return Field(default=None, sa_column=Column(BigInteger, Computed(expression, persisted=True)))
 
 
 class DagWorkflow(Base, table=True):
@@ -106,8 +73,8 @@ class DagWorkflow(Base, table=True):
     workflow_hash: str = Field(primary_key=True, max_length=64)
     workflow_id: str = Field(max_length=64, index=True)
     version: int
-    definition: dict[str, Any] = _jsonb("{}")
-    created_at: datetime = _time(default_now=True)
+    definition: dict[str, Any] = jsonb_column("{}")
+    created_at: datetime = time_column(default_now=True)
 
 
 class DagJob(Base, table=True):
@@ -137,15 +104,15 @@ class DagJob(Base, table=True):
     workflow_hash: str = Field(max_length=64)
     status: JobStatus = Field(sa_column=Column(JOB_STATUS, nullable=False))
     priority: int = 0
-    input_params: dict[str, Any] = _jsonb("{}")
+    input_params: dict[str, Any] = jsonb_column("{}")
     # Of the inputs as JSON: an orchestrator leaves large ones where they are.
-    input_bytes: int | None = _big()
-    result_data: dict[str, Any] | None = _jsonb()
+    input_bytes: int | None = big_column()
+    result_data: dict[str, Any] | None = jsonb_column()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     # The node with which it failed; the chains that run last may fail others afterwards.
     failed_node: str | None = Field(default=None, max_length=64)
     ended_by: JobEndedBy | None = Field(default=None, sa_column=Column(JOB_ENDED_BY, nullable=True))
-    deadline_at: datetime | None = _time(nullable=True)
+    deadline_at: datetime | None = time_column(nullable=True)
     job_metadata: dict[str, Any] = Field(
         sa_column=Column("metadata", JSONB, nullable=False, server_default=text("'{}'::jsonb"))
     )
@@ -155,28 +122,30 @@ class DagJob(Base, table=True):
     idempotency_key: str | None = Field(default=None, max_length=128)
     request_hash: str | None = Field(default=None, max_length=64)
     callback_url: str | None = Field(default=None, sa_type=Text)
+    # The version of an asset that it processes or exports; the version follows the job (trigger).
     asset_id: str | None = Field(default=None, max_length=64)
+    version_ordinal: int | None = None
     trace_parent: str | None = Field(default=None, max_length=64)
     # The attempt of a `workflow` node that this job is for; when it ends, that attempt does (trigger).
-    parent_job_id: int | None = _big()
+    parent_job_id: int | None = big_column()
     parent_node_id: str | None = Field(default=None, max_length=64)
     parent_task_id: str | None = Field(default=None, max_length=128)
     schedule_id: str | None = Field(default=None, max_length=64)
-    scheduled_for: datetime | None = _time(nullable=True)
+    scheduled_for: datetime | None = time_column(nullable=True)
     # What was signalled and no node has waited for yet, by name.
-    signals: dict[str, Any] | None = _jsonb()
-    paused_at: datetime | None = _time(nullable=True)
+    signals: dict[str, Any] | None = jsonb_column()
+    paused_at: datetime | None = time_column(nullable=True)
     paused_by: str | None = Field(default=None, max_length=128)
-    resumed_at: datetime | None = _time(nullable=True)
+    resumed_at: datetime | None = time_column(nullable=True)
     # Since it was started, while it was paused, or had failed and was not reopened yet.
     idle_seconds: float = Field(default=0.0, sa_column_kwargs={"server_default": text("0")})
     owner_id: str | None = Field(default=None, max_length=32)
-    owner_epoch: int = _big(nullable=False, server_default=text("0"))
-    owner_heartbeat_at: datetime | None = _time(nullable=True)
-    created_at: datetime = _time(default_now=True)
-    started_at: datetime | None = _time(nullable=True)
-    completed_at: datetime | None = _time(nullable=True)
-    updated_at: datetime = _time(default_now=True)
+    owner_epoch: int = big_column(nullable=False, server_default=text("0"))
+    owner_heartbeat_at: datetime | None = time_column(nullable=True)
+    created_at: datetime = time_column(default_now=True)
+    started_at: datetime | None = time_column(nullable=True)
+    completed_at: datetime | None = time_column(nullable=True)
+    updated_at: datetime = time_column(default_now=True)
     version: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
 
 
@@ -203,24 +172,24 @@ class DagNodeState(Base, table=True):
     # Where its next attempt goes, when that is not the queue of its definition (`retry: on_oom`).
     queue: str | None = Field(default=None, max_length=128)
     # Of a node that a running task has added: what it does and what it waits for. The others are in the definition.
-    definition: dict[str, Any] | None = _jsonb()
+    definition: dict[str, Any] | None = jsonb_column()
     # The node whose output will be the output of this one.
     result_of: str | None = Field(default=None, max_length=64)
-    input_params: dict[str, Any] | None = _jsonb()
-    output: dict[str, Any] | None = _jsonb()
+    input_params: dict[str, Any] | None = jsonb_column()
+    output: dict[str, Any] | None = jsonb_column()
     # Of the output as JSON, as it was reported.
-    output_bytes: int | None = _big()
+    output_bytes: int | None = big_column()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     ended_by: EndedBy | None = Field(default=None, sa_column=Column(ENDED_BY, nullable=True))
     checkpoint_phase: str | None = Field(default=None, max_length=128)
-    checkpoint_data: dict[str, Any] | None = _jsonb()
-    checkpoint_saved_at: datetime | None = _time(nullable=True)
-    not_before: datetime | None = _time(nullable=True)
-    created_at: datetime = _time(default_now=True)
-    dispatched_at: datetime | None = _time(nullable=True)
-    started_at: datetime | None = _time(nullable=True)
-    completed_at: datetime | None = _time(nullable=True)
-    updated_at: datetime = _time(default_now=True)
+    checkpoint_data: dict[str, Any] | None = jsonb_column()
+    checkpoint_saved_at: datetime | None = time_column(nullable=True)
+    not_before: datetime | None = time_column(nullable=True)
+    created_at: datetime = time_column(default_now=True)
+    dispatched_at: datetime | None = time_column(nullable=True)
+    started_at: datetime | None = time_column(nullable=True)
+    completed_at: datetime | None = time_column(nullable=True)
+    updated_at: datetime = time_column(default_now=True)
     version: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
 
 
@@ -233,13 +202,13 @@ class DagTaskResult(Base, table=True):
         Index("ix_dag_task_results_unprocessed", "reported_at", postgresql_where=text("NOT processed")),
     )
     task_id: str = Field(primary_key=True, max_length=128)
-    job_id: int = _big(nullable=False)
+    job_id: int = big_column(nullable=False)
     node_id: str = Field(max_length=64)
     status: TaskStatus = Field(sa_column=Column(TASK_STATUS, nullable=False))
-    output: dict[str, Any] | None = _jsonb()
+    output: dict[str, Any] | None = jsonb_column()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
     worker_id: str | None = Field(default=None, max_length=128)
-    execution_duration_ms: int | None = _big()
+    execution_duration_ms: int | None = big_column()
     progress_current: float | None = None
     progress_total: float | None = None
     progress_percent: float | None = None
@@ -247,10 +216,10 @@ class DagTaskResult(Base, table=True):
     error_type: str | None = Field(default=None, max_length=128)
     ended_by: EndedBy | None = Field(default=None, sa_column=Column(ENDED_BY, nullable=True))
     log_path: str | None = Field(default=None, sa_type=Text)
-    peak_memory_bytes: int | None = _big()
+    peak_memory_bytes: int | None = big_column()
     cpu_seconds: float | None = None
-    metrics: dict[str, Any] | None = _jsonb()
-    reported_at: datetime = _time(default_now=True)
+    metrics: dict[str, Any] | None = jsonb_column()
+    reported_at: datetime = time_column(default_now=True)
     processed: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
 
 
@@ -258,7 +227,7 @@ class DagJobEvent(Base, table=True):
     """The timeline, one partition per day."""
 
     __tablename__ = "dag_job_events"
-    __table_args__ = {"postgresql_partition_by": "RANGE (created_at)"}
+    __table_args__: ClassVar[dict[str, Any]] = {"postgresql_partition_by": "RANGE (created_at)"}
     job_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     event_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
     created_at: datetime = Field(sa_column=Column(DateTime(timezone=True), primary_key=True, server_default=func.now()))
@@ -267,9 +236,9 @@ class DagJobEvent(Base, table=True):
     event_type: str = Field(sa_column=Column(EVENT_TYPE, nullable=False))
     event_status: EventStatus = Field(sa_column=Column(EVENT_STATUS, nullable=False))
     checkpoint_name: str | None = Field(default=None, max_length=128)
-    event_data: dict[str, Any] | None = _jsonb()
+    event_data: dict[str, Any] | None = jsonb_column()
     error_message: str | None = Field(default=None, max_length=MAX_ERROR)
-    duration_ms: int | None = _big()
+    duration_ms: int | None = big_column()
     source_app: str = Field(max_length=64)
 
 
@@ -277,7 +246,7 @@ class DagCheckpoint(Base, table=True):
     __tablename__ = "dag_checkpoints"
     __table_args__ = (Index("ix_dag_checkpoints_node", "job_id", "node_id", "checkpoint_id"),)
     checkpoint_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    job_id: int = _big(nullable=False)
+    job_id: int = big_column(nullable=False)
     node_id: str = Field(max_length=64)
     task_id: str = Field(max_length=128)
     phase_name: str = Field(max_length=128)
@@ -286,15 +255,15 @@ class DagCheckpoint(Base, table=True):
     progress_current: float | None = None
     progress_total: float | None = None
     progress_message: str | None = Field(default=None, max_length=MAX_ERROR)
-    state_data: dict[str, Any] | None = _jsonb()
-    artifacts_completed: list[Any] | None = _jsonb()
+    state_data: dict[str, Any] | None = jsonb_column()
+    artifacts_completed: list[Any] | None = jsonb_column()
     artifacts_total: int | None = None
-    memory_bytes: int | None = _big()
-    disk_bytes: int | None = _big()
+    memory_bytes: int | None = big_column()
+    disk_bytes: int | None = big_column()
     error_count: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     is_final: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     is_valid: bool = Field(default=True, sa_column_kwargs={"server_default": text("true")})
-    created_at: datetime = _time(default_now=True)
+    created_at: datetime = time_column(default_now=True)
 
 
 class DagOrchestrator(Base, table=True):
@@ -306,10 +275,10 @@ class DagOrchestrator(Base, table=True):
     pid: int
     host_key: str = Field(max_length=128)
     status: str = Field(max_length=16)
-    started_at: datetime = _time(default_now=True)
-    heartbeat_at: datetime = _time(default_now=True)
+    started_at: datetime = time_column(default_now=True)
+    heartbeat_at: datetime = time_column(default_now=True)
     jobs_owned: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
-    stats: dict[str, Any] = _jsonb("{}")
+    stats: dict[str, Any] = jsonb_column("{}")
 
 
 class DagWorker(Base, table=True):
@@ -324,11 +293,11 @@ class DagWorker(Base, table=True):
     queues: list[str] = Field(sa_column=Column(ARRAY(Text), nullable=False))
     handlers: list[str] | None = Field(default=None, sa_column=Column(ARRAY(Text)))
     concurrency: int
-    last_heartbeat: datetime = _time(default_now=True)
-    started_at: datetime = _time(default_now=True)
-    tasks_completed: int = _big(nullable=False, server_default=text("0"))
-    tasks_failed: int = _big(nullable=False, server_default=text("0"))
-    stats: dict[str, Any] = _jsonb("{}")
+    last_heartbeat: datetime = time_column(default_now=True)
+    started_at: datetime = time_column(default_now=True)
+    tasks_completed: int = big_column(nullable=False, server_default=text("0"))
+    tasks_failed: int = big_column(nullable=False, server_default=text("0"))
+    stats: dict[str, Any] = jsonb_column("{}")
     # What an operator wants of it: run, drain or stop. It is given tasks only while it should run.
     wanted: str = Field(default="run", max_length=16, sa_column_kwargs={"server_default": "run"})
     # The key with which a worker came that has no database; nobody else may speak for it.
@@ -342,12 +311,12 @@ class DagHandler(Base, table=True):
     name: str = Field(primary_key=True, max_length=128)
     queue: str | None = Field(default=None, max_length=128)
     timeout_seconds: float | None = None
-    retry: dict[str, Any] | None = _jsonb()
+    retry: dict[str, Any] | None = jsonb_column()
     # JSON Schema, in the order in which it was written: the first parameter is the first.
     params: Any = Field(default=None, sa_column=Column(JSON))
     documentation: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     registered_by: str | None = Field(default=None, max_length=32)
-    registered_at: datetime = _time(default_now=True)
+    registered_at: datetime = time_column(default_now=True)
 
 
 class DagTaskWaiting(Base, table=True):
@@ -367,17 +336,17 @@ class DagTaskWaiting(Base, table=True):
     )
     task_id: str = Field(primary_key=True, max_length=128)
     seq: int = Field(sa_column=Column(BigInteger, Identity(always=True), nullable=False))
-    job_id: int = _big(nullable=False)
+    job_id: int = big_column(nullable=False)
     node_id: str = Field(max_length=64)
     retry_count: int
     queue: str = Field(max_length=128)
     priority: int
-    job_started_at: datetime = _time()
+    job_started_at: datetime = time_column()
     handler: str = Field(max_length=128)
     timeout_seconds: float
     correlation_id: str | None = Field(default=None, max_length=128)
     trace_parent: str | None = Field(default=None, max_length=64)
-    dispatched_at: datetime = _time()
+    dispatched_at: datetime = time_column()
     # Of a job that is paused: it keeps its place, and nobody takes it.
     held: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
 
@@ -394,19 +363,19 @@ class DagTaskRunning(Base, table=True):
         Index("ix_dag_tasks_running_job", "job_id"),
     )
     task_id: str = Field(primary_key=True, max_length=128)
-    job_id: int = _big(nullable=False)
+    job_id: int = big_column(nullable=False)
     node_id: str = Field(max_length=64)
     retry_count: int
     queue: str = Field(max_length=128)
     priority: int
-    job_started_at: datetime = _time()
+    job_started_at: datetime = time_column()
     handler: str = Field(max_length=128)
     timeout_seconds: float
     correlation_id: str | None = Field(default=None, max_length=128)
     trace_parent: str | None = Field(default=None, max_length=64)
-    dispatched_at: datetime = _time()
+    dispatched_at: datetime = time_column()
     worker_id: str | None = Field(default=None, max_length=32)
-    claimed_at: datetime = _time(default_now=True)
+    claimed_at: datetime = time_column(default_now=True)
 
 
 class DagMail(Base, table=True):
@@ -414,18 +383,20 @@ class DagMail(Base, table=True):
 
     __tablename__ = "dag_mailbox"
     mail_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    job_id: int = _big(nullable=False)
+    job_id: int = big_column(nullable=False)
     kind: str = Field(max_length=32)
     node_id: str | None = Field(default=None, max_length=64)
     task_id: str | None = Field(default=None, max_length=128)
     worker_id: str | None = Field(default=None, max_length=128)
     output: Any = Field(default=None, sa_column=Column(JSON))
     # How much is to be read, known before it is: whoever writes here, in whatever way.
-    output_bytes: int | None = _generated("octet_length(output::text)")
-    data_bytes: int | None = _generated("coalesce(octet_length(data::text), 0) + coalesce(octet_length(error), 0)")
+    output_bytes: int | None = generated_column("octet_length(output::text)")
+    data_bytes: int | None = generated_column(
+        "coalesce(octet_length(data::text), 0) + coalesce(octet_length(error), 0)"
+    )
     error: str | None = Field(default=None, sa_type=Text)
-    duration_ms: int | None = _big()
-    data: dict[str, Any] | None = _jsonb()
+    duration_ms: int | None = big_column()
+    data: dict[str, Any] | None = jsonb_column()
     created_at: datetime = Field(
         default=None,
         sa_column=Column(DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
@@ -438,10 +409,10 @@ class DagGroup(Base, table=True):
     __tablename__ = "dag_groups"
     __table_args__ = (Index("ix_dag_groups_job", "job_id"),)
     group_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    job_id: int = _big(nullable=False)
-    parent_group_id: int | None = _big()
+    job_id: int = big_column(nullable=False)
+    parent_group_id: int | None = big_column()
     name: str = Field(max_length=128)
-    created_at: datetime = _time(default_now=True)
+    created_at: datetime = time_column(default_now=True)
 
 
 class DagDependency(Base, table=True):
@@ -467,13 +438,13 @@ class DagSchedule(Base, table=True):
     interval_seconds: float | None = None
     timezone: str = Field(default="UTC", max_length=64, sa_column_kwargs={"server_default": "UTC"})
     catchup: str = Field(default="last", max_length=8, sa_column_kwargs={"server_default": "last"})
-    input_params: dict[str, Any] = _jsonb("{}")
-    paused_at: datetime | None = _time(nullable=True)
+    input_params: dict[str, Any] = jsonb_column("{}")
+    paused_at: datetime | None = time_column(nullable=True)
     paused_by: str | None = Field(default=None, max_length=128)
-    next_at: datetime | None = _time(nullable=True)
-    last_at: datetime | None = _time(nullable=True)
-    created_at: datetime = _time(default_now=True)
-    updated_at: datetime = _time(default_now=True)
+    next_at: datetime | None = time_column(nullable=True)
+    last_at: datetime | None = time_column(nullable=True)
+    created_at: datetime = time_column(default_now=True)
+    updated_at: datetime = time_column(default_now=True)
 
 
 class DagTaskCache(Base, table=True):
@@ -487,10 +458,10 @@ class DagTaskCache(Base, table=True):
     cache_key: str = Field(primary_key=True, sa_type=Text)
     handler: str = Field(sa_type=Text)
     output: dict[str, Any] = Field(sa_column=Column(JSONB, nullable=False))
-    job_id: int = _big(nullable=False)
+    job_id: int = big_column(nullable=False)
     task_id: str = Field(sa_type=Text)
-    stored_at: datetime = _time(default_now=True)
-    expires_at: datetime | None = _time(nullable=True)
+    stored_at: datetime = time_column(default_now=True)
+    expires_at: datetime | None = time_column(nullable=True)
 
 
 class DagApiKey(Base, table=True):
@@ -499,17 +470,21 @@ class DagApiKey(Base, table=True):
     __tablename__ = "dag_api_keys"
     __table_args__ = (
         Index("uq_dag_api_keys_name", "name", unique=True, postgresql_where=text("revoked_at IS NULL")),
-        CheckConstraint("role IN ('admin', 'operator', 'worker', 'partner', 'viewer')", name="ck_dag_api_keys_role"),
+        CheckConstraint(
+            "role IN ('admin', 'operator', 'worker', 'partner', 'viewer', 'reviewer')", name="ck_dag_api_keys_role"
+        ),
     )
     key_id: str = Field(primary_key=True, max_length=16)
     name: str = Field(max_length=128)
     role: str = Field(max_length=16)
     key_hash: str = Field(max_length=64)
-    created_at: datetime = _time(default_now=True)
+    # The one platform that a partner or a reviewer acts for.
+    platform_id: str | None = Field(default=None, max_length=64)
+    created_at: datetime = time_column(default_now=True)
     created_by: str = Field(default="", max_length=128, sa_column_kwargs={"server_default": ""})
-    expires_at: datetime | None = _time(nullable=True)
-    revoked_at: datetime | None = _time(nullable=True)
-    last_used_at: datetime | None = _time(nullable=True)
+    expires_at: datetime | None = time_column(nullable=True)
+    revoked_at: datetime | None = time_column(nullable=True)
+    last_used_at: datetime | None = time_column(nullable=True)
 
 
 class DagCallback(Base, table=True):
@@ -522,17 +497,17 @@ class DagCallback(Base, table=True):
         Index("ix_dag_callbacks_job", "job_id"),
     )
     callback_id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    job_id: int = _big(nullable=False)
+    job_id: int = big_column(nullable=False)
     url: str = Field(sa_type=Text)
     job_status: JobStatus = Field(sa_column=Column(JOB_STATUS, nullable=False))
     status: str = Field(default="waiting", max_length=16, sa_column_kwargs={"server_default": "waiting"})
     attempts: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
-    next_attempt_at: datetime = _time(default_now=True)
-    last_attempt_at: datetime | None = _time(nullable=True)
+    next_attempt_at: datetime = time_column(default_now=True)
+    last_attempt_at: datetime | None = time_column(nullable=True)
     last_error: str | None = Field(default=None, max_length=MAX_ERROR)
     response_status: int | None = None
-    created_at: datetime = _time(default_now=True)
-    delivered_at: datetime | None = _time(nullable=True)
+    created_at: datetime = time_column(default_now=True)
+    delivered_at: datetime | None = time_column(nullable=True)
 
 
 class DagSecret(Base, table=True):
@@ -541,4 +516,4 @@ class DagSecret(Base, table=True):
     __tablename__ = "dag_secrets"
     name: str = Field(primary_key=True, max_length=64)
     value: str = Field(sa_type=Text)
-    created_at: datetime = _time(default_now=True)
+    created_at: datetime = time_column(default_now=True)

@@ -14,10 +14,11 @@ from sqlalchemy.pool import NullPool
 
 from dagmaster.errors import DatabaseUnavailable, Invalid, SchemaMissing
 from dagmaster.store import migrate, schema
+from dagmaster.store.columns import SCHEMA
 from dagmaster.store.connect import opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.schema import check_schema
-from dagmaster.store.tables import SCHEMA, Base
+from dagmaster.store.tables import Base
 
 numbers = itertools.count(1)
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from alembic import context
 
-from dagmaster.store.tables import SCHEMA, Base
+from dagmaster.store.columns import SCHEMA
+from dagmaster.store.tables import Base
 
 
 def include_name(name: str | None, type_: str, parents: Any) -> bool:

@@ -7,9 +7,17 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-PARTS = ("0001_tables.sql", "0001_functions.sql")
+PARTS = ("0001_tables.sql", "0001_functions.sql", "0001_assets.sql")
 
 TABLES = (
+    "asset_events",
+    "asset_versions",
+    "layer_metadata",
+    "layer_catalog",
+    "stac_collections",
+    "geospatial_assets",
+    "platforms",
+    "dag_api_requests",
     "dag_api_keys",
     "dag_callbacks",
     "dag_checkpoints",
@@ -36,13 +44,31 @@ FUNCTIONS = (
     "check_fence(json, bigint[])",
     "ensure_event_partitions(int)",
     "expect(text, bigint, bigint)",
+    "follow_job()",
+    "job_output_bbox(bigint, jsonb)",
+    "job_output_text(bigint, jsonb, text)",
+    "job_output(bigint, jsonb, text)",
+    "keep_asset_identity()",
     "mail_result()",
     "owe_callback()",
     "report_to_parent()",
+    "seed_platforms()",
     "task_cache_key(text, text, jsonb)",
     "touch()",
 )
-TYPES = ("job_status", "node_status", "task_status", "ended_by", "job_ended_by", "event_type", "event_status")
+TYPES = (
+    "job_status",
+    "node_status",
+    "task_status",
+    "ended_by",
+    "job_ended_by",
+    "event_type",
+    "event_status",
+    "approval_state",
+    "clearance_state",
+    "processing_status",
+    "asset_event_type",
+)
 
 
 def upgrade() -> None:

@@ -24,13 +24,14 @@ CREATE TABLE dagapp.dag_api_keys (
     name varchar(128) NOT NULL,
     role varchar(16) NOT NULL,
     key_hash varchar(64) NOT NULL,
+    platform_id varchar(64),
     created_at timestamptz NOT NULL DEFAULT now(),
     created_by varchar(128) NOT NULL DEFAULT '',
     expires_at timestamptz,
     revoked_at timestamptz,
     last_used_at timestamptz,
     PRIMARY KEY (key_id),
-    CONSTRAINT ck_dag_api_keys_role CHECK (role IN ('admin', 'operator', 'worker', 'partner', 'viewer'))
+    CONSTRAINT ck_dag_api_keys_role CHECK (role IN ('admin', 'operator', 'worker', 'partner', 'viewer', 'reviewer'))
 );
 CREATE UNIQUE INDEX uq_dag_api_keys_name ON dagapp.dag_api_keys (name) WHERE revoked_at IS NULL;
 
@@ -145,6 +146,7 @@ CREATE TABLE dagapp.dag_jobs (
     request_hash varchar(64),
     callback_url text,
     asset_id varchar(64),
+    version_ordinal integer,
     trace_parent varchar(64),
     parent_job_id bigint,
     parent_node_id varchar(64),

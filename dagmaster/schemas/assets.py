@@ -1,0 +1,236 @@
+"""Platforms, assets, their versions and the requests of partners."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ExposureMode, ProcessingStatus
+from dagmaster.model.states import JobStatus
+from dagmaster.schemas.common import Body, Id, Json, Reply, Time
+from dagmaster.schemas.jobs import JobCreated, SubmitJob
+
+Refs = Annotated[dict[str, Any], Field(examples=[{"dataset_id": "0038272", "resource_id": "shapefile"}])]
+Label = Annotated[str, Field(min_length=1, max_length=256)]
+Text = Annotated[str, Field(max_length=2000)]
+PlatformId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z][a-z0-9_-]*$")]
+RefName = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class Submission(SubmitJob):
+    """A version of an asset if `platform_id` is given, else a plain job.
+
+    `request_id` is the sender's own id of the submission: repeating it with the same content returns the first result.
+    """
+
+    platform_id: Annotated[str, Field(max_length=64)] | None = None
+    platform_refs: Refs = Field(default_factory=dict)
+    data_type: DataType | None = None
+    version_label: Label | None = None
+    resubmit: bool = Field(default=False, description="replace the version that was rejected or failed")
+    request_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+
+    @model_validator(mode="after")
+    def _is_an_asset_or_a_job(self) -> "Submission":
+        if self.platform_id is None:
+            extra = [
+                name for name in ("platform_refs", "data_type", "version_label", "resubmit") if getattr(self, name)
+            ]
+            if extra:
+                raise ValueError(f"{', '.join(extra)}: only with platform_id, the platform of the asset")
+        elif self.data_type is None:
+            raise ValueError("data_type: raster or vector, is needed with platform_id")
+        return self
+
+
+class Submitted(JobCreated):
+    """The job, and what it is for: `asset_id` and `version_ordinal` are null for a plain job."""
+
+    request_id: str | None = None
+    asset_id: str | None = None
+    version_ordinal: int | None = None
+    revision: int | None = None
+
+
+class PlatformReply(Reply):
+    platform_id: str
+    display_name: str
+    required_refs: list[str]
+    optional_refs: list[str]
+    is_active: bool
+    allowed_workflows: list[str] | None = Field(default=None, description="null: every workflow")
+    created_at: Time
+    updated_at: Time
+
+
+class NewPlatform(Body):
+    platform_id: PlatformId
+    display_name: Annotated[str, Field(min_length=1, max_length=128)]
+    required_refs: Annotated[list[RefName], Field(min_length=1, max_length=20)]
+    optional_refs: Annotated[list[RefName], Field(max_length=50)] = Field(default_factory=list)
+    is_active: bool = True
+    allowed_workflows: list[str] | None = None
+
+
+class PlatformChange(Body):
+    """Only the given fields change. The required references cannot: the identity of assets depends on them."""
+
+    display_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    optional_refs: Annotated[list[RefName], Field(max_length=50)] | None = None
+    is_active: bool | None = None
+    allowed_workflows: list[str] | None = None
+
+
+class VersionReply(Reply):
+    """`revision` counts how often the version was processed; the label is the partner's own."""
+
+    asset_id: str
+    version_ordinal: int
+    version_label: str | None
+    platform_refs: Json
+    approval_state: ApprovalState
+    approval_by: str | None
+    approval_at: Time | None
+    approval_reason: str | None
+    processing_status: ProcessingStatus
+    processing_started_at: Time | None
+    processing_completed_at: Time | None
+    processing_error: str | None
+    current_job_id: Id | None
+    revision: int
+    blob_path: str | None
+    table_name: str | None
+    stac_item_id: str | None
+    stac_collection_id: str | None
+    content_hash: str | None
+    bbox: list[float] | None
+    export_job_id: Id | None
+    external_blob_path: str | None
+    adf_run_id: str | None
+    exported_at: Time | None
+    export_error: str | None
+    submitted_by: str
+    deleted_at: Time | None
+    created_at: Time
+    updated_at: Time
+    version: int
+
+
+class AssetSummary(Reply):
+    """`unresolved_ordinal` is the version that waits for review or was rejected: no other can be submitted before."""
+
+    asset_id: str
+    platform_id: str
+    platform_refs: Json
+    data_type: DataType
+    clearance_state: ClearanceState
+    cleared_at: Time | None
+    cleared_by: str | None
+    made_public_at: Time | None
+    made_public_by: str | None
+    exposure_mode: ExposureMode
+    latest_approved_version_ordinal: int | None
+    unresolved_ordinal: int | None
+    version_count: int
+    deleted_at: Time | None
+    created_at: Time
+    updated_at: Time
+    version: int
+
+
+class AssetReply(AssetSummary):
+    """An asset with its versions, latest first."""
+
+    versions: list[VersionReply]
+
+
+class AssetEventReply(Reply):
+    event_id: Id
+    asset_id: str
+    version_ordinal: int | None
+    event_type: str
+    actor: str | None
+    reason: str | None
+    job_id: Id | None
+    event_data: Json | None
+    created_at: Time
+
+
+class ReviewedVersion(Reply):
+    """The version and its asset after a decision. `export_job_id` is the job that publishes it outside, if any."""
+
+    asset: AssetSummary
+    version: VersionReply
+    warnings: list[str] = Field(default_factory=list)
+
+
+class Approval(Body):
+    """`clearance_level` clears the asset in the same step; without it the asset must be cleared already."""
+
+    version_ordinal: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="the version; if omitted, the one that waits for review"
+    )
+    reviewer: Annotated[str, Field(max_length=128)] | None = None
+    clearance_level: Literal["ouo", "public"] | None = None
+    comment: Text | None = None
+
+
+class Rejection(Body):
+    version_ordinal: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="the version; if omitted, the one that waits for review"
+    )
+    reviewer: Annotated[str, Field(max_length=128)] | None = None
+    reason: Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class Decision(Body):
+    """Who decides, if known better than by the key, and why."""
+
+    actor: Annotated[str, Field(max_length=128)] | None = None
+    reason: Text | None = None
+
+
+class Reprocessing(Body):
+    """What to run; by default what ran last, with the same inputs."""
+
+    workflow_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    input_params: Json | None = None
+    priority: Annotated[int, Field(ge=-32768, le=32767)] = 0
+    version_label: Label | None = None
+
+
+class ExposureChange(Body):
+    exposure_mode: ExposureMode
+
+
+class ServiceReply(Reply):
+    """Where the data of a version is, for those who may see it."""
+
+    asset_id: str
+    version_ordinal: int
+    version_label: str | None
+    data_type: DataType
+    approval_state: ApprovalState
+    clearance_state: ClearanceState
+    is_preview: bool = Field(description="the version is not approved: for reviewers only")
+    blob_path: str | None
+    table_name: str | None
+    stac_item_id: str | None
+    stac_collection_id: str | None
+    bbox: list[float] | None
+
+
+class RequestReply(Reply):
+    """A request: what was asked for, and what became of it."""
+
+    request_id: str
+    platform_id: str | None
+    workflow_id: str
+    asset_id: str | None
+    version_ordinal: int | None
+    job_id: Id | None
+    status: JobStatus
+    error_message: str | None
+    submitted_by: str
+    idempotency_key: str | None
+    created_at: Time
+    completed_at: Time | None

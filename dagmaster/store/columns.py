@@ -1,0 +1,48 @@
+"""The columns that tables share, and the metadata that they belong to."""
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from sqlalchemy import BigInteger, Column, Computed, DateTime, Enum, MetaData, func, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlmodel import Field, SQLModel
+
+from dagmaster.model.states import EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus, TaskStatus
+
+SCHEMA = "dagapp"
+MAX_ERROR = 2000
+
+
+class Base(SQLModel):
+    metadata: ClassVar[MetaData] = MetaData(schema=SCHEMA)
+
+
+def enum_column(kind: type[StrEnum], name: str) -> Enum:
+    return Enum(kind, name=name, schema=SCHEMA, values_callable=lambda members: [member.value for member in members])
+
+
+JOB_STATUS = enum_column(JobStatus, "job_status")
+NODE_STATUS = enum_column(NodeStatus, "node_status")
+TASK_STATUS = enum_column(TaskStatus, "task_status")
+ENDED_BY = enum_column(EndedBy, "ended_by")
+JOB_ENDED_BY = enum_column(JobEndedBy, "job_ended_by")
+EVENT_STATUS = enum_column(EventStatus, "event_status")
+
+
+def time_column(*, default_now: bool = False, nullable: bool = False) -> Any:
+    now = func.now() if default_now else None
+    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, server_default=now))
+
+
+def jsonb_column(default: str | None = None, *, nullable: bool = True) -> Any:
+    server_default = text(f"'{default}'::jsonb") if default else None
+    nullable = nullable and not default
+    return Field(default=None, sa_column=Column(JSONB, nullable=nullable, server_default=server_default))
+
+
+def big_column(**options: Any) -> Any:
+    return Field(default=None, sa_column=Column(BigInteger, **options))
+
+
+def generated_column(expression: str) -> Any:
+    return Field(default=None, sa_column=Column(BigInteger, Computed(expression, persisted=True)))

@@ -1,0 +1,313 @@
+-- Platforms, assets, their versions and the requests of partners: the types, tables, indexes and triggers.
+
+CREATE TYPE dagapp.approval_state AS ENUM ('pending_review', 'approved', 'rejected');
+CREATE TYPE dagapp.clearance_state AS ENUM ('uncleared', 'ouo', 'public');
+CREATE TYPE dagapp.processing_status AS ENUM ('queued', 'processing', 'completed', 'failed');
+CREATE TYPE dagapp.asset_event_type AS ENUM (
+    'asset_created', 'version_submitted', 'version_approved', 'version_rejected', 'version_resubmitted',
+    'version_reprocessed', 'version_deleted', 'asset_deleted', 'exposure_changed', 'asset_cleared',
+    'asset_made_public', 'processing_started', 'processing_completed', 'processing_failed', 'export_queued',
+    'export_completed', 'export_failed', 'metadata_published', 'metadata_unpublished'
+);
+
+CREATE TABLE dagapp.platforms (
+    platform_id varchar(64) NOT NULL,
+    display_name varchar(128) NOT NULL,
+    required_refs text[] NOT NULL,
+    optional_refs text[] NOT NULL DEFAULT '{}',
+    is_active boolean NOT NULL DEFAULT true,
+    allowed_workflows text[],
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (platform_id),
+    CONSTRAINT ck_platforms_required_refs CHECK (cardinality(required_refs) > 0)
+);
+
+CREATE TABLE dagapp.geospatial_assets (
+    asset_id varchar(64) NOT NULL,
+    platform_id varchar(64) NOT NULL,
+    platform_refs jsonb NOT NULL,
+    data_type varchar(16) NOT NULL,
+    clearance_state dagapp.clearance_state NOT NULL DEFAULT 'uncleared',
+    cleared_at timestamptz,
+    cleared_by varchar(128),
+    made_public_at timestamptz,
+    made_public_by varchar(128),
+    exposure_mode varchar(16) NOT NULL DEFAULT 'latest_only',
+    latest_approved_version_ordinal integer,
+    next_ordinal integer NOT NULL DEFAULT 0,
+    deleted_at timestamptz,
+    deleted_by varchar(128),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    version integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (asset_id),
+    FOREIGN KEY (platform_id) REFERENCES dagapp.platforms (platform_id),
+    CONSTRAINT ck_geospatial_assets_data_type CHECK (data_type IN ('raster', 'vector')),
+    CONSTRAINT ck_geospatial_assets_exposure_mode CHECK (exposure_mode IN ('latest_only', 'all_versions'))
+);
+CREATE INDEX ix_geospatial_assets_platform ON dagapp.geospatial_assets (platform_id, created_at)
+    WHERE deleted_at IS NULL;
+CREATE INDEX ix_geospatial_assets_refs ON dagapp.geospatial_assets USING gin (platform_refs jsonb_path_ops)
+    WHERE deleted_at IS NULL;
+
+CREATE TABLE dagapp.asset_versions (
+    asset_id varchar(64) NOT NULL,
+    version_ordinal integer NOT NULL,
+    version_label varchar(256),
+    platform_refs jsonb NOT NULL DEFAULT '{}',
+    approval_state dagapp.approval_state NOT NULL DEFAULT 'pending_review',
+    approval_by varchar(128),
+    approval_at timestamptz,
+    approval_reason varchar(2000),
+    processing_status dagapp.processing_status NOT NULL DEFAULT 'queued',
+    processing_started_at timestamptz,
+    processing_completed_at timestamptz,
+    processing_error varchar(2000),
+    current_job_id bigint,
+    revision integer NOT NULL DEFAULT 1,
+    blob_path text,
+    table_name text,
+    stac_item_id text,
+    stac_collection_id text,
+    content_hash text,
+    bbox double precision[],
+    export_job_id bigint,
+    external_blob_path text,
+    adf_run_id text,
+    exported_at timestamptz,
+    export_error varchar(2000),
+    submitted_by varchar(128) NOT NULL DEFAULT '',
+    deleted_at timestamptz,
+    deleted_by varchar(128),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    version integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (asset_id, version_ordinal),
+    FOREIGN KEY (asset_id) REFERENCES dagapp.geospatial_assets (asset_id)
+);
+-- Versions are resolved in order: while one waits for review or was rejected, there is no next one.
+CREATE UNIQUE INDEX uq_asset_versions_unresolved ON dagapp.asset_versions (asset_id)
+    WHERE approval_state IN ('pending_review', 'rejected') AND deleted_at IS NULL;
+CREATE INDEX ix_asset_versions_refs ON dagapp.asset_versions USING gin (platform_refs jsonb_path_ops)
+    WHERE deleted_at IS NULL;
+CREATE INDEX ix_asset_versions_review ON dagapp.asset_versions (created_at)
+    WHERE approval_state = 'pending_review' AND deleted_at IS NULL;
+
+-- What happened to an asset, and who did it. It outlives the jobs.
+CREATE TABLE dagapp.asset_events (
+    event_id bigint GENERATED ALWAYS AS IDENTITY,
+    asset_id varchar(64) NOT NULL,
+    version_ordinal integer,
+    event_type dagapp.asset_event_type NOT NULL,
+    actor varchar(128),
+    reason varchar(2000),
+    job_id bigint,
+    event_data jsonb,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (event_id)
+);
+CREATE INDEX ix_asset_events_asset ON dagapp.asset_events (asset_id, event_id);
+
+-- What a partner or the gateway asked for, by an id that it chose. It may have no job, and it outlives its job.
+CREATE TABLE dagapp.dag_api_requests (
+    request_id varchar(128) NOT NULL,
+    platform_id varchar(64),
+    workflow_id varchar(64) NOT NULL,
+    asset_id varchar(64),
+    version_ordinal integer,
+    job_id bigint,
+    status dagapp.job_status NOT NULL DEFAULT 'pending',
+    error_message varchar(2000),
+    submitted_by varchar(128) NOT NULL DEFAULT '',
+    idempotency_key varchar(128),
+    request_hash varchar(64) NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    completed_at timestamptz,
+    PRIMARY KEY (request_id)
+);
+CREATE INDEX ix_dag_api_requests_job ON dagapp.dag_api_requests (job_id) WHERE job_id IS NOT NULL;
+CREATE INDEX ix_dag_api_requests_platform ON dagapp.dag_api_requests (platform_id, created_at);
+CREATE INDEX ix_dag_api_requests_asset ON dagapp.dag_api_requests (asset_id) WHERE asset_id IS NOT NULL;
+CREATE UNIQUE INDEX uq_dag_api_requests_idempotency_key ON dagapp.dag_api_requests (submitted_by, idempotency_key)
+    WHERE idempotency_key IS NOT NULL;
+
+CREATE TABLE dagapp.layer_metadata (
+    asset_id varchar(64) NOT NULL,
+    data_type varchar(16) NOT NULL,
+    display_name varchar(256) NOT NULL,
+    description text,
+    attribution text,
+    keywords text[] NOT NULL DEFAULT '{}',
+    style jsonb,
+    legend jsonb,
+    field_metadata jsonb,
+    min_zoom integer NOT NULL DEFAULT 0,
+    max_zoom integer NOT NULL DEFAULT 24,
+    default_visible boolean NOT NULL DEFAULT true,
+    sort_order integer NOT NULL DEFAULT 0,
+    thumbnail_url text,
+    published_at timestamptz,
+    published_externally_at timestamptz,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    version integer NOT NULL DEFAULT 1,
+    PRIMARY KEY (asset_id),
+    FOREIGN KEY (asset_id) REFERENCES dagapp.geospatial_assets (asset_id),
+    CONSTRAINT ck_layer_metadata_zoom CHECK (min_zoom >= 0 AND min_zoom <= max_zoom AND max_zoom <= 24)
+);
+
+-- A projection of published layers, for map clients. The asset may be in another database: no foreign key.
+CREATE TABLE dagapp.layer_catalog (
+    table_name varchar(256) NOT NULL,
+    source_asset_id varchar(64) NOT NULL,
+    version_ordinal integer,
+    data_type varchar(16) NOT NULL,
+    display_name varchar(256) NOT NULL,
+    description text,
+    attribution text,
+    keywords text[] NOT NULL DEFAULT '{}',
+    style jsonb,
+    legend jsonb,
+    field_metadata jsonb,
+    min_zoom integer NOT NULL,
+    max_zoom integer NOT NULL,
+    default_visible boolean NOT NULL,
+    sort_order integer NOT NULL,
+    thumbnail_url text,
+    bbox double precision[],
+    published_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (table_name)
+);
+CREATE INDEX ix_layer_catalog_asset ON dagapp.layer_catalog (source_asset_id);
+
+CREATE TABLE dagapp.stac_collections (
+    collection_id varchar(256) NOT NULL,
+    content jsonb NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (collection_id)
+);
+
+-- The identity of an asset is a hash of its platform and references: neither can change.
+CREATE FUNCTION dagapp.keep_asset_identity() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the platform and the references of an asset cannot change' USING ERRCODE = 'DM003';
+END $$;
+
+CREATE TRIGGER keep_asset_identity BEFORE UPDATE ON dagapp.geospatial_assets FOR EACH ROW
+    WHEN (NEW.asset_id <> OLD.asset_id OR NEW.platform_id <> OLD.platform_id OR NEW.platform_refs <> OLD.platform_refs)
+    EXECUTE FUNCTION dagapp.keep_asset_identity();
+
+-- An output of a job by its name: from the result, from what the result collects, or from the last node that has it.
+CREATE FUNCTION dagapp.job_output(job bigint, result jsonb, name text) RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT coalesce(
+        result -> name,
+        (SELECT part.value -> name FROM jsonb_each(CASE jsonb_typeof(result) WHEN 'object' THEN result ELSE '{}' END) AS part
+         WHERE jsonb_typeof(part.value) = 'object' AND part.value ? name ORDER BY part.key DESC LIMIT 1),
+        (SELECT n.output -> name FROM dagapp.dag_node_states n
+         WHERE n.job_id = job AND n.parent_node_id IS NULL AND n.status = 'completed'
+             AND jsonb_typeof(n.output) = 'object' AND n.output ? name
+         ORDER BY n.completed_at DESC, n.node_id LIMIT 1)
+    )
+$$;
+
+CREATE FUNCTION dagapp.job_output_text(job bigint, result jsonb, name text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN jsonb_typeof(value) = 'string' THEN left(value #>> '{}', 2000) END
+    FROM dagapp.job_output(job, result, name) AS value
+$$;
+
+-- West, south, east, north; null where the job has no such output.
+CREATE FUNCTION dagapp.job_output_bbox(job bigint, result jsonb) RETURNS double precision[] LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN jsonb_path_match(value, '$.type() == "array" && $.size() == 4 && !exists($[*] ? (@.type() != "number"))')
+        THEN ARRAY(SELECT part::double precision FROM jsonb_array_elements_text(value) AS part) END
+    FROM dagapp.job_output(job, result, 'bbox') AS value
+$$;
+
+-- In the transaction that moves the job: the version that it processes, the version that it exports, and the request that
+-- it answers move with it. A job that is no longer the version's own changes nothing.
+CREATE FUNCTION dagapp.follow_job() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    problem text := CASE NEW.status
+        WHEN 'failed' THEN NEW.error_message
+        WHEN 'cancelled' THEN 'the job was cancelled' END;
+    moved dagapp.asset_event_type;
+BEGIN
+    UPDATE dagapp.dag_api_requests
+    SET status = NEW.status, error_message = problem, completed_at = NEW.completed_at
+    WHERE job_id = NEW.job_id;
+    IF NEW.asset_id IS NULL THEN
+        RETURN NULL;
+    END IF;
+
+    UPDATE dagapp.asset_versions v
+    SET processing_status = CASE NEW.status
+            WHEN 'running' THEN 'processing' WHEN 'completed' THEN 'completed' ELSE 'failed' END::dagapp.processing_status,
+        processing_started_at = coalesce(NEW.started_at, v.processing_started_at),
+        processing_completed_at = NEW.completed_at,
+        processing_error = problem,
+        blob_path = CASE WHEN NEW.status = 'completed'
+            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'blob_path') ELSE v.blob_path END,
+        table_name = CASE WHEN NEW.status = 'completed'
+            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'table_name') ELSE v.table_name END,
+        stac_item_id = CASE WHEN NEW.status = 'completed'
+            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'stac_item_id') ELSE v.stac_item_id END,
+        stac_collection_id = CASE WHEN NEW.status = 'completed'
+            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'stac_collection_id') ELSE v.stac_collection_id END,
+        content_hash = CASE WHEN NEW.status = 'completed'
+            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'content_hash') ELSE v.content_hash END,
+        bbox = CASE WHEN NEW.status = 'completed'
+            THEN dagapp.job_output_bbox(NEW.job_id, NEW.result_data) ELSE v.bbox END,
+        updated_at = now(),
+        version = v.version + 1
+    WHERE v.asset_id = NEW.asset_id AND v.version_ordinal = NEW.version_ordinal AND v.current_job_id = NEW.job_id
+        AND v.deleted_at IS NULL
+        AND v.processing_status IN (
+            'queued', CASE WHEN NEW.status = 'running' THEN 'failed' ELSE 'processing' END::dagapp.processing_status
+        );
+    IF FOUND THEN
+        moved := CASE NEW.status WHEN 'running' THEN 'processing_started'
+            WHEN 'completed' THEN 'processing_completed' ELSE 'processing_failed' END;
+    END IF;
+
+    IF NEW.status <> 'running' THEN
+        UPDATE dagapp.asset_versions v
+        SET external_blob_path = CASE WHEN NEW.status = 'completed'
+                THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'external_blob_path') ELSE v.external_blob_path END,
+            adf_run_id = CASE WHEN NEW.status = 'completed'
+                THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'adf_run_id') ELSE v.adf_run_id END,
+            exported_at = CASE WHEN NEW.status = 'completed' THEN NEW.completed_at ELSE v.exported_at END,
+            export_error = problem,
+            updated_at = now(),
+            version = v.version + 1
+        WHERE v.asset_id = NEW.asset_id AND v.version_ordinal = NEW.version_ordinal AND v.export_job_id = NEW.job_id;
+        IF FOUND THEN
+            moved := CASE NEW.status WHEN 'completed' THEN 'export_completed' ELSE 'export_failed' END;
+        END IF;
+    END IF;
+
+    IF moved IS NOT NULL THEN
+        INSERT INTO dagapp.asset_events (asset_id, version_ordinal, event_type, reason, job_id)
+        VALUES (NEW.asset_id, NEW.version_ordinal, moved, problem, NEW.job_id);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER follow_job AFTER UPDATE OF status ON dagapp.dag_jobs FOR EACH ROW
+    WHEN (NEW.status <> OLD.status AND (NEW.asset_id IS NOT NULL OR NEW.correlation_id IS NOT NULL))
+    EXECUTE FUNCTION dagapp.follow_job();
+
+-- The platforms that every installation knows; what an operator has changed stays.
+CREATE FUNCTION dagapp.seed_platforms() RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE added integer;
+BEGIN
+    INSERT INTO dagapp.platforms (platform_id, display_name, required_refs, optional_refs) VALUES
+        ('ddh', 'Data Development Hub', '{dataset_id,resource_id}', '{version_id}'),
+        ('arcgis', 'ArcGIS Online', '{item_id}', '{layer_id,version_id}'),
+        ('geonode', 'GeoNode', '{uuid}', '{alternate,version_id}')
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS added = ROW_COUNT;
+    RETURN added;
+END $$;
+
+SELECT dagapp.seed_platforms();
