@@ -56,6 +56,18 @@ class UnknownSchedule(NotFound):
     """No schedule has this id."""
 
 
+class UnknownAsset(NotFound):
+    """No asset has this id."""
+
+
+class UnknownVersion(NotFound):
+    """The asset has no such version."""
+
+
+class UnknownRequest(NotFound):
+    """No request has this id."""
+
+
 class UnknownKey(NotFound):
     """No API key has this id or name."""
 

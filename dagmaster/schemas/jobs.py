@@ -115,6 +115,7 @@ class JobReply(JobSummary):
     idempotency_key: str | None
     callback_url: str | None
     asset_id: str | None
+    version_ordinal: int | None = None
     paused_by: str | None
     parent_node_id: str | None = None
     updated_at: Time

@@ -49,6 +49,8 @@ class NewJob:
     schedule_id: str | None = None
     scheduled_for: datetime | None = None
     caller: Caller | None = None
+    asset_id: str | None = None  # with its version: what the job processes or exports
+    version_ordinal: int | None = None
     secret_key: bytes | None = field(default=None, repr=False)  # of the settings, for what is to be sealed
 
 
@@ -163,7 +165,8 @@ def _job_row(job: NewJob) -> dict[str, Any]:
         "idempotency_key": job.idempotency_key,
         "request_hash": sha256(content).hexdigest() if job.idempotency_key else None,
         "callback_url": job.callback_url,
-        "asset_id": None,
+        "asset_id": job.asset_id,
+        "version_ordinal": job.version_ordinal,
         "trace_parent": job.trace_parent,
         "schedule_id": job.schedule_id,
         "scheduled_for": job.scheduled_for,

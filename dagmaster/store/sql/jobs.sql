@@ -2,7 +2,7 @@
 -- One job, whole.
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
     error_message, failed_node, ended_by, deadline_at, metadata, submitted_by, correlation_id, idempotency_key,
-    request_hash, callback_url, asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for, signals,
+    request_hash, callback_url, asset_id, version_ordinal, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for, signals,
     paused_at, paused_by, resumed_at, idle_seconds, owner_id, owner_epoch, owner_heartbeat_at, created_at, started_at,
     completed_at, updated_at, version
 FROM dagapp.dag_jobs WHERE job_id = :job_id;
@@ -10,7 +10,7 @@ FROM dagapp.dag_jobs WHERE job_id = :job_id;
 -- show_job_head --
 -- One job without what it was given and what it gives, which may be large.
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, error_message, failed_node,
-    ended_by, metadata, submitted_by, correlation_id, idempotency_key, callback_url, asset_id, trace_parent, parent_job_id, parent_node_id,
+    ended_by, metadata, submitted_by, correlation_id, idempotency_key, callback_url, asset_id, version_ordinal, trace_parent, parent_job_id, parent_node_id,
     parent_task_id, schedule_id, scheduled_for, paused_at, paused_by, resumed_at, idle_seconds, deadline_at, owner_id,
     owner_epoch, created_at, started_at, completed_at, updated_at, version
 FROM dagapp.dag_jobs WHERE job_id = :job_id;
@@ -21,6 +21,7 @@ FROM dagapp.dag_jobs WHERE job_id = :job_id;
 SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j.priority, j.error_message,
     j.submitted_by, j.correlation_id, j.owner_id, j.paused_at, j.paused_by, j.parent_job_id, j.parent_node_id,
     j.created_at, j.started_at, j.completed_at, j.updated_at, j.metadata, j.idempotency_key, j.callback_url, j.asset_id,
+    j.version_ordinal,
     j.failed_node, j.ended_by, j.deadline_at, j.idle_seconds, j.input_params::text AS input_params,
     j.result_data::text AS result_data,
     (

@@ -107,7 +107,7 @@ WHERE job_id = ANY(:job_ids) AND status IN ('completed', 'failed', 'cancelled') 
 -- export_jobs --
 SELECT job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes, result_data,
     error_message, failed_node, ended_by, deadline_at, metadata - 'removal' AS metadata, submitted_by, correlation_id,
-    idempotency_key, request_hash, callback_url, asset_id, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for,
+    idempotency_key, request_hash, callback_url, asset_id, version_ordinal, trace_parent, parent_job_id, parent_node_id, parent_task_id, schedule_id, scheduled_for,
     signals, paused_at, paused_by, resumed_at, idle_seconds, owner_id, owner_epoch, owner_heartbeat_at, created_at,
     started_at, completed_at, (metadata->'removal'->>'updated_at')::timestamptz AS updated_at, version
 FROM dagapp.dag_jobs WHERE job_id = ANY(:job_ids) ORDER BY created_at, job_id;

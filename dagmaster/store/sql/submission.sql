@@ -6,7 +6,7 @@ WITH incoming AS MATERIALIZED (
     SELECT * FROM json_to_recordset(:jobs::json) AS r(
         job_id bigint, workflow_id text, workflow_version int, workflow_hash text, priority int, input_params jsonb,
         input_bytes bigint, metadata jsonb, submitted_by text, correlation_id text, idempotency_key text, request_hash text,
-        callback_url text, asset_id text, trace_parent text, shown_params jsonb, actor text,
+        callback_url text, asset_id text, version_ordinal int, trace_parent text, shown_params jsonb, actor text,
         schedule_id text, scheduled_for timestamptz, parent_job_id bigint, parent_node_id text, parent_task_id text
     )
 ), alive AS MATERIALIZED (
@@ -22,13 +22,14 @@ WITH incoming AS MATERIALIZED (
 ), added AS (
     INSERT INTO dagapp.dag_jobs (
         job_id, workflow_id, workflow_version, workflow_hash, status, priority, input_params, input_bytes,
-        metadata, submitted_by, correlation_id, idempotency_key, request_hash, callback_url, asset_id, trace_parent, schedule_id, scheduled_for,
+        metadata, submitted_by, correlation_id, idempotency_key, request_hash, callback_url, asset_id, version_ordinal,
+        trace_parent, schedule_id, scheduled_for,
         parent_job_id, parent_node_id, parent_task_id,
         owner_id, owner_epoch, owner_heartbeat_at, created_at
     )
     SELECT i.job_id, i.workflow_id, i.workflow_version, i.workflow_hash, 'pending', i.priority, i.input_params,
         i.input_bytes, coalesce(i.metadata, '{}'), coalesce(i.submitted_by, ''), i.correlation_id, i.idempotency_key,
-        i.request_hash, i.callback_url, i.asset_id, i.trace_parent, i.schedule_id, i.scheduled_for,
+        i.request_hash, i.callback_url, i.asset_id, i.version_ordinal, i.trace_parent, i.schedule_id, i.scheduled_for,
         i.parent_job_id, i.parent_node_id, i.parent_task_id,
         coalesce(:owner_id, (SELECT orchestrator_id FROM alive)), 1, clock_timestamp(), clock_timestamp()
     FROM incoming i

@@ -1,0 +1,57 @@
+"""Exposure: which version of an asset somebody may see."""
+
+from enum import StrEnum
+
+from dagmaster.errors import Invalid, NotFound
+from dagmaster.model.asset import ApprovalState, ClearanceState, ExposureMode, ProcessingStatus
+from dagmaster.store.asset_versions import VersionRow
+from dagmaster.store.assets import AssetRow
+
+LATEST = "latest"
+
+
+class Audience(StrEnum):
+    """Who asks: the world, people of the house, or those who review."""
+
+    PUBLIC = "public"
+    INTERNAL = "internal"
+    REVIEWERS = "reviewers"
+
+
+def parse_version(text: str) -> int | None:
+    """The ordinal; None for `latest`."""
+    if text == LATEST:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise Invalid(f"version is {LATEST!r} or the ordinal of a version, such as 0; not {text[:40]!r}")
+    return int(text)
+
+
+def check_asset(asset: AssetRow, audience: Audience) -> None:
+    """Raises NotFound for an asset that this audience must not know of: as if it did not exist."""
+    needed = {Audience.PUBLIC: (ClearanceState.PUBLIC,), Audience.INTERNAL: (ClearanceState.OUO, ClearanceState.PUBLIC)}
+    is_hidden = audience in needed and asset["clearance_state"] not in needed[audience]
+    if asset["deleted_at"] is not None or is_hidden:
+        raise NotFound(f"asset {asset['asset_id']!r} is not available")
+
+
+def select_ordinal(asset: AssetRow, requested: int | None, audience: Audience) -> int:
+    """`latest` is the highest approved ordinal. The public sees other versions only if the asset exposes them all."""
+    latest = asset["latest_approved_version_ordinal"]
+    if requested is None:
+        if latest is None:
+            raise NotFound(f"no version of asset {asset['asset_id']!r} is approved")
+        return latest
+    is_exposed = requested == latest or asset["exposure_mode"] == ExposureMode.ALL_VERSIONS
+    if audience is Audience.PUBLIC and not is_exposed:
+        raise NotFound(f"version {requested} of asset {asset['asset_id']!r} is not available")
+    return requested
+
+
+def check_version(version: VersionRow, *, is_preview: bool) -> None:
+    """A preview needs a version that is processed; everything else an approved one."""
+    is_seen = version["approval_state"] == ApprovalState.APPROVED or (
+        is_preview and version["processing_status"] == ProcessingStatus.COMPLETED
+    )
+    if version["deleted_at"] is not None or not is_seen:
+        raise NotFound(f"version {version['version_ordinal']} of asset {version['asset_id']!r} is not available")

@@ -1,0 +1,98 @@
+"""The requests of partners and of the gateway, by ids of their own."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypedDict
+
+from dagmaster.errors import IdempotencyConflict, UnknownRequest
+from dagmaster.ids import JobId
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch, fetch_as, run
+
+
+class RequestRow(TypedDict):
+    request_id: str
+    platform_id: str | None
+    workflow_id: str
+    asset_id: str | None
+    version_ordinal: int | None
+    job_id: JobId | None
+    status: str
+    error_message: str | None
+    submitted_by: str
+    idempotency_key: str | None
+    request_hash: str
+    created_at: datetime
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    request_id: str
+    workflow_id: str
+    request_hash: str
+    submitted_by: str = ""
+    platform_id: str | None = None
+    asset_id: str | None = None
+    idempotency_key: str | None = None
+
+
+async def get_request(conn: Connection, request_id: str) -> RequestRow:
+    found = await _find(conn, request_id)
+    if found is None:
+        raise UnknownRequest(f"there is no request {request_id!r}")
+    return found
+
+
+async def list_requests(
+    conn: Connection,
+    *,
+    platform_id: str | None = None,
+    status: str | None = None,
+    asset_id: str | None = None,
+    limit: int,
+    offset: int = 0,
+) -> list[RequestRow]:
+    """The newest first."""
+    values = {"platform_id": platform_id, "status": status, "asset_id": asset_id, "limit": limit, "offset": offset}
+    return await fetch_as(conn, RequestRow, "list_requests", values)
+
+
+async def add_request(conn: Connection, request: NewRequest) -> RequestRow | None:
+    """None if it is new; otherwise what was asked for before under the same id or key.
+
+    Raises IdempotencyConflict if that was something else.
+    """
+    values = {
+        "request_id": request.request_id,
+        "platform_id": request.platform_id,
+        "workflow_id": request.workflow_id,
+        "asset_id": request.asset_id,
+        "submitted_by": request.submitted_by,
+        "idempotency_key": request.idempotency_key,
+        "request_hash": request.request_hash,
+    }
+    if await fetch(conn, "add_request", values):
+        return None
+    first = await _find(conn, request.request_id, request.submitted_by, request.idempotency_key)
+    if first is None:
+        raise UnknownRequest("the request that used this id or key before was removed; submit again")
+    if first["request_hash"] != request.request_hash or first["submitted_by"] != request.submitted_by:
+        name = "request id" if first["request_id"] == request.request_id else "idempotency key"
+        raise IdempotencyConflict(
+            f"the {name} was used before with other content, by request {first['request_id']!r}; use a new one"
+        )
+    return first
+
+
+async def answer_request(conn: Connection, request_id: str, *, job_id: int, ordinal: int | None) -> None:
+    """The job, and the version, that it led to."""
+    await run(conn, "answer_request", {"request_id": request_id, "job_id": job_id, "version_ordinal": ordinal})
+
+
+async def _find(
+    conn: Connection, request_id: str, submitted_by: str | None = None, idempotency_key: str | None = None
+) -> RequestRow | None:
+    values = {"request_id": request_id, "submitted_by": submitted_by, "idempotency_key": idempotency_key}
+    rows = await fetch_as(conn, RequestRow, "find_request", values)
+    return rows[0] if rows else None

@@ -1,0 +1,28 @@
+"""The history of assets."""
+
+from datetime import datetime
+from typing import Any, TypedDict
+
+from dagmaster.ids import JobId
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch_as
+
+
+class AssetEventRow(TypedDict):
+    event_id: int
+    asset_id: str
+    version_ordinal: int | None
+    event_type: str
+    actor: str | None
+    reason: str | None
+    job_id: JobId | None
+    event_data: dict[str, Any] | None
+    created_at: datetime
+
+
+async def list_asset_events(
+    conn: Connection, asset_id: str, *, ordinal: int | None = None, limit: int, offset: int = 0
+) -> list[AssetEventRow]:
+    """The oldest first; of one version, or of all and of the asset itself."""
+    values = {"asset_id": asset_id, "version_ordinal": ordinal, "limit": limit, "offset": offset}
+    return await fetch_as(conn, AssetEventRow, "list_asset_events", values)

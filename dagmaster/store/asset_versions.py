@@ -1,0 +1,144 @@
+"""The versions of assets."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypedDict
+
+import orjson
+
+from dagmaster.errors import UnknownVersion
+from dagmaster.ids import JobId
+from dagmaster.model.asset import ApprovalState, AssetVersion, ProcessingStatus
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch, fetch_as
+
+
+class VersionRow(TypedDict):
+    asset_id: str
+    version_ordinal: int
+    version_label: str | None
+    platform_refs: dict[str, Any]
+    approval_state: str
+    approval_by: str | None
+    approval_at: datetime | None
+    approval_reason: str | None
+    processing_status: str
+    processing_started_at: datetime | None
+    processing_completed_at: datetime | None
+    processing_error: str | None
+    current_job_id: JobId | None
+    revision: int
+    blob_path: str | None
+    table_name: str | None
+    stac_item_id: str | None
+    stac_collection_id: str | None
+    content_hash: str | None
+    bbox: list[float] | None
+    export_job_id: JobId | None
+    external_blob_path: str | None
+    adf_run_id: str | None
+    exported_at: datetime | None
+    export_error: str | None
+    submitted_by: str
+    deleted_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    version: int
+
+
+class ReviewRow(TypedDict):
+    """A version that waits for review, with what is known of its asset."""
+
+    asset_id: str
+    version_ordinal: int
+    version_label: str | None
+    platform_refs: dict[str, Any]
+    processing_status: str
+    processing_error: str | None
+    current_job_id: JobId | None
+    revision: int
+    submitted_by: str
+    created_at: datetime
+    platform_id: str
+    data_type: str
+    clearance_state: str
+    latest_approved_version_ordinal: int | None
+
+
+async def list_versions(
+    conn: Connection, asset_id: str, *, include_deleted: bool = False, limit: int, offset: int = 0
+) -> list[VersionRow]:
+    """The latest first."""
+    values = {
+        "asset_id": asset_id,
+        "version_ordinal": None,
+        "include_deleted": include_deleted,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch_as(conn, VersionRow, "list_versions", values)
+
+
+async def get_version_row(conn: Connection, asset_id: str, ordinal: int) -> VersionRow:
+    """Also one that is deleted."""
+    values = {"asset_id": asset_id, "version_ordinal": ordinal, "include_deleted": True, "limit": 1, "offset": 0}
+    rows = await fetch_as(conn, VersionRow, "list_versions", values)
+    if not rows:
+        raise UnknownVersion(f"asset {asset_id!r} has no version {ordinal}")
+    return rows[0]
+
+
+async def list_review_queue(
+    conn: Connection, *, platform_id: str | None = None, is_reviewable: bool = False, limit: int, offset: int = 0
+) -> list[ReviewRow]:
+    """What waits for review, oldest first; `is_reviewable`: only what is processed."""
+    values = {"platform_id": platform_id, "is_reviewable": is_reviewable, "limit": limit, "offset": offset}
+    return await fetch_as(conn, ReviewRow, "list_review_queue", values)
+
+
+async def find_version(conn: Connection, asset_id: str, ordinal: int | None) -> AssetVersion | None:
+    """By its ordinal; without one, the version that is unresolved."""
+    rows = await fetch(conn, "find_version", {"asset_id": asset_id, "version_ordinal": ordinal})
+    return _version(rows[0]) if rows else None
+
+
+async def job_ids_of_asset(conn: Connection, asset_id: str) -> list[int]:
+    """The jobs that process or export its versions."""
+    return [row["job_id"] for row in await fetch(conn, "jobs_of_asset", {"asset_id": asset_id})]
+
+
+async def add_version(
+    conn: Connection,
+    *,
+    asset_id: str,
+    ordinal: int,
+    label: str | None,
+    refs: Mapping[str, str],
+    submitted_by: str,
+) -> bool:
+    """False while another version of the asset is unresolved."""
+    values = {
+        "asset_id": asset_id,
+        "version_ordinal": ordinal,
+        "version_label": label,
+        "platform_refs": orjson.dumps(dict(refs)).decode(),
+        "submitted_by": submitted_by,
+    }
+    return bool(await fetch(conn, "add_version", values))
+
+
+def _version(row: Mapping[str, Any]) -> AssetVersion:
+    return AssetVersion(
+        asset_id=row["asset_id"],
+        version_ordinal=row["version_ordinal"],
+        version_label=row["version_label"],
+        approval_state=ApprovalState(row["approval_state"]),
+        processing_status=ProcessingStatus(row["processing_status"]),
+        revision=row["revision"],
+        current_job_id=row["current_job_id"],
+        version=row["version"],
+        platform_refs=row["platform_refs"],
+        blob_path=row["blob_path"],
+        export_job_id=row["export_job_id"],
+        deleted_at=row["deleted_at"],
+    )

@@ -1,0 +1,147 @@
+"""Assets: locked while something is decided about them, changed by one statement, listed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, TypedDict
+
+import orjson
+
+from dagmaster.errors import Conflict, UnknownAsset
+from dagmaster.model.asset import Asset, ClearanceState, DataType, ExposureMode
+from dagmaster.store.connect import Connection, storable
+from dagmaster.store.statements import fetch, fetch_as
+
+
+class StaleVersion(Conflict):
+    """The version has changed in the meantime; try again."""
+
+
+class AssetRow(TypedDict):
+    asset_id: str
+    platform_id: str
+    platform_refs: dict[str, str]
+    data_type: str
+    clearance_state: str
+    cleared_at: datetime | None
+    cleared_by: str | None
+    made_public_at: datetime | None
+    made_public_by: str | None
+    exposure_mode: str
+    latest_approved_version_ordinal: int | None
+    deleted_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    version: int
+    unresolved_ordinal: int | None
+    version_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssetFilter:
+    """Conditions that all hold. `refs` are contained in the references of the asset or of one of its versions."""
+
+    platform_id: str | None = None
+    refs: Mapping[str, str] = field(default_factory=dict)
+    data_type: str | None = None
+    clearance_state: str | None = None
+    approval_state: str | None = None
+    processing_status: str | None = None
+    include_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AssetEvent:
+    """An entry in the history of an asset."""
+
+    event_type: str
+    version_ordinal: int | None = None
+    actor: str | None = None
+    reason: str | None = None
+    job_id: int | None = None
+    event_data: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssetChange:
+    """What a decision writes: columns of the asset and of one version, events, and jobs that are no longer needed."""
+
+    asset: Mapping[str, Any] = field(default_factory=dict)
+    version: Mapping[str, Any] = field(default_factory=dict)
+    events: Sequence[AssetEvent] = ()
+    cancelled_job_ids: Sequence[int] = ()
+    cancel_reason: str | None = None
+
+
+async def get_asset(conn: Connection, asset_id: str) -> AssetRow:
+    rows = await fetch_as(conn, AssetRow, "show_asset", {"asset_id": asset_id})
+    if not rows:
+        raise UnknownAsset(f"there is no asset {asset_id!r}")
+    return rows[0]
+
+
+async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offset: int = 0) -> list[AssetRow]:
+    """The newest first."""
+    values = {
+        **asdict(where),
+        "refs": orjson.dumps(dict(where.refs)).decode() if where.refs else None,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch_as(conn, AssetRow, "list_assets", values)
+
+
+async def add_asset(
+    conn: Connection, *, asset_id: str, platform_id: str, platform_refs: Mapping[str, str], data_type: DataType
+) -> bool:
+    """False where it exists already."""
+    values = {
+        "asset_id": asset_id,
+        "platform_id": platform_id,
+        "platform_refs": orjson.dumps(dict(platform_refs)).decode(),
+        "data_type": data_type,
+    }
+    return bool(await fetch(conn, "add_asset", values))
+
+
+async def lock_asset(conn: Connection, asset_id: str) -> Asset:
+    """Until the end of the caller's transaction; raises UnknownAsset."""
+    rows = await fetch(conn, "lock_asset", {"asset_id": asset_id})
+    if not rows:
+        raise UnknownAsset(f"there is no asset {asset_id!r}")
+    [row] = rows
+    return Asset(
+        asset_id=row["asset_id"],
+        platform_id=row["platform_id"],
+        platform_refs=row["platform_refs"],
+        data_type=DataType(row["data_type"]),
+        clearance_state=ClearanceState(row["clearance_state"]),
+        exposure_mode=ExposureMode(row["exposure_mode"]),
+        next_ordinal=row["next_ordinal"],
+        version=row["version"],
+        approved=tuple(row["approved"]),
+        deleted_at=row["deleted_at"],
+    )
+
+
+async def save_change(
+    conn: Connection, asset: Asset, change: AssetChange, *, ordinal: int | None = None, known_version: int | None = None
+) -> None:
+    """Raises StaleVersion if the version is not as it was known: a job may have moved it.
+
+    The last statement of a transaction: the version's row is locked, and the owner of its job must not wait for it.
+    """
+    values = {
+        "asset_id": asset.asset_id,
+        "asset": orjson.dumps(dict(change.asset)).decode(),
+        "changed": orjson.dumps(dict(change.version)).decode(),
+        "version_ordinal": ordinal,
+        "known_version": known_version,
+        "events": storable(orjson.dumps([asdict(event) for event in change.events]).decode()),
+        "actor": next((event.actor for event in change.events), None),
+        "cancelled_job_ids": list(change.cancelled_job_ids),
+        "cancel_reason": change.cancel_reason,
+    }
+    [row] = await fetch(conn, "save_asset_change", values)
+    if ordinal is not None and row["versions"] != 1:
+        raise StaleVersion

@@ -1,0 +1,32 @@
+-- add_request --
+-- Nothing where the id, or the submitter's idempotency key, was used before.
+INSERT INTO dagapp.dag_api_requests (
+    request_id, platform_id, workflow_id, asset_id, submitted_by, idempotency_key, request_hash
+)
+VALUES (:request_id, :platform_id, :workflow_id, :asset_id, :submitted_by, :idempotency_key, :request_hash)
+ON CONFLICT DO NOTHING
+RETURNING request_id;
+
+-- answer_request --
+-- The job, and the version, that the request led to.
+UPDATE dagapp.dag_api_requests SET job_id = :job_id, version_ordinal = :version_ordinal
+WHERE request_id = :request_id;
+
+-- find_request --
+-- By its id, or by the submitter's idempotency key.
+SELECT request_id, platform_id, workflow_id, asset_id, version_ordinal, job_id, status, error_message, submitted_by,
+    idempotency_key, request_hash, created_at, completed_at
+FROM dagapp.dag_api_requests
+WHERE request_id = :request_id OR (submitted_by = :submitted_by AND idempotency_key = :idempotency_key)
+ORDER BY request_id = :request_id DESC LIMIT 1;
+
+-- list_requests --
+-- The newest first.
+SELECT request_id, platform_id, workflow_id, asset_id, version_ordinal, job_id, status, error_message, submitted_by,
+    idempotency_key, request_hash, created_at, completed_at
+FROM dagapp.dag_api_requests
+WHERE (:platform_id::text IS NULL OR platform_id = :platform_id)
+    AND (:status::text IS NULL OR status = :status::dagapp.job_status)
+    AND (:asset_id::text IS NULL OR asset_id = :asset_id)
+ORDER BY created_at DESC, request_id
+LIMIT :limit OFFSET :offset;

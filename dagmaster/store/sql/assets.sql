@@ -1,0 +1,103 @@
+-- add_asset --
+-- Nothing where it exists already.
+INSERT INTO dagapp.geospatial_assets (asset_id, platform_id, platform_refs, data_type)
+VALUES (:asset_id, :platform_id, :platform_refs::jsonb, :data_type)
+ON CONFLICT DO NOTHING
+RETURNING asset_id;
+
+-- lock_asset --
+-- Until the end of the transaction nobody else decides anything about this asset.
+SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_state, a.exposure_mode, a.next_ordinal,
+    a.version, a.deleted_at, ARRAY(
+        SELECT v.version_ordinal FROM dagapp.asset_versions v
+        WHERE v.asset_id = a.asset_id AND v.approval_state = 'approved' AND v.deleted_at IS NULL
+        ORDER BY v.version_ordinal
+    ) AS approved
+FROM dagapp.geospatial_assets a WHERE a.asset_id = :asset_id
+FOR NO KEY UPDATE OF a;
+
+-- save_asset_change --
+-- Write what a decision changes: columns of the asset, columns of the version if it is as it was known, the events, and
+-- mail to jobs that are no longer needed. Columns that are not given stay.
+WITH asset AS (
+    UPDATE dagapp.geospatial_assets a
+    SET (clearance_state, cleared_at, cleared_by, made_public_at, made_public_by, exposure_mode,
+        latest_approved_version_ordinal, next_ordinal, deleted_at, deleted_by, updated_at, version) = (
+        SELECT r.clearance_state, r.cleared_at, r.cleared_by, r.made_public_at, r.made_public_by, r.exposure_mode,
+            r.latest_approved_version_ordinal, r.next_ordinal, r.deleted_at, r.deleted_by, clock_timestamp(),
+            a.version + 1
+        FROM jsonb_populate_record(a, :asset::jsonb) AS r
+    )
+    WHERE a.asset_id = :asset_id
+    RETURNING a.asset_id
+), saved AS (
+    UPDATE dagapp.asset_versions v
+    SET (version_label, platform_refs, approval_state, approval_by, approval_at, approval_reason, processing_status,
+        processing_started_at, processing_completed_at, processing_error, current_job_id, revision, export_job_id,
+        export_error, submitted_by, deleted_at, deleted_by, updated_at, version) = (
+        SELECT r.version_label, r.platform_refs, r.approval_state, r.approval_by, r.approval_at, r.approval_reason,
+            r.processing_status, r.processing_started_at, r.processing_completed_at, r.processing_error,
+            r.current_job_id, r.revision, r.export_job_id, r.export_error, r.submitted_by, r.deleted_at, r.deleted_by,
+            clock_timestamp(), v.version + 1
+        FROM jsonb_populate_record(v, :changed::jsonb) AS r
+    )
+    WHERE v.asset_id = :asset_id AND v.version_ordinal = :version_ordinal AND v.version = :known_version
+    RETURNING v.version_ordinal
+), events AS (
+    INSERT INTO dagapp.asset_events (asset_id, version_ordinal, event_type, actor, reason, job_id, event_data)
+    SELECT :asset_id, e.version_ordinal, e.event_type, e.actor, e.reason, e.job_id, e.event_data
+    FROM json_to_recordset(:events::json) AS e(
+        version_ordinal int, event_type dagapp.asset_event_type, actor text, reason text, job_id bigint, event_data jsonb
+    )
+), mail AS (
+    INSERT INTO dagapp.dag_mailbox (job_id, kind, data)
+    SELECT j.job_id, 'cancel', jsonb_build_object('actor', coalesce(:actor, 'dagmaster'), 'reason', :cancel_reason::text)
+    FROM unnest(:cancelled_job_ids::bigint[]) AS c(job_id)
+    CROSS JOIN LATERAL (
+        SELECT job_id FROM dagapp.dag_jobs WHERE job_id = c.job_id AND status IN ('pending', 'running') OFFSET 0
+    ) AS j
+)
+SELECT (SELECT count(*) FROM saved) AS versions,
+    (SELECT pg_notify('dagmaster_mail', '') WHERE cardinality(:cancelled_job_ids::bigint[]) > 0)
+FROM asset;
+
+-- show_asset --
+SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_state, a.cleared_at, a.cleared_by,
+    a.made_public_at, a.made_public_by, a.exposure_mode, a.latest_approved_version_ordinal, a.deleted_at, a.created_at,
+    a.updated_at, a.version,
+    (SELECT v.version_ordinal FROM dagapp.asset_versions v
+     WHERE v.asset_id = a.asset_id AND v.approval_state IN ('pending_review', 'rejected') AND v.deleted_at IS NULL
+    ) AS unresolved_ordinal,
+    (SELECT count(*) FROM dagapp.asset_versions v
+     WHERE v.asset_id = a.asset_id AND v.deleted_at IS NULL)::int AS version_count
+FROM dagapp.geospatial_assets a WHERE a.asset_id = :asset_id;
+
+-- list_assets --
+-- The newest first. Conditions on versions are about one and the same version.
+SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_state, a.cleared_at, a.cleared_by,
+    a.made_public_at, a.made_public_by, a.exposure_mode, a.latest_approved_version_ordinal, a.deleted_at, a.created_at,
+    a.updated_at, a.version,
+    (SELECT v.version_ordinal FROM dagapp.asset_versions v
+     WHERE v.asset_id = a.asset_id AND v.approval_state IN ('pending_review', 'rejected') AND v.deleted_at IS NULL
+    ) AS unresolved_ordinal,
+    (SELECT count(*) FROM dagapp.asset_versions v
+     WHERE v.asset_id = a.asset_id AND v.deleted_at IS NULL)::int AS version_count
+FROM dagapp.geospatial_assets a
+WHERE (:include_deleted::boolean OR a.deleted_at IS NULL)
+    AND (:platform_id::text IS NULL OR a.platform_id = :platform_id)
+    AND (:data_type::text IS NULL OR a.data_type = :data_type)
+    AND (:clearance_state::text IS NULL OR a.clearance_state = :clearance_state::dagapp.clearance_state)
+    AND (:refs::jsonb IS NULL OR a.asset_id = ANY (ARRAY(
+        SELECT w.asset_id FROM dagapp.geospatial_assets w
+        WHERE w.platform_refs @> :refs::jsonb AND (:include_deleted::boolean OR w.deleted_at IS NULL)
+        UNION
+        SELECT v.asset_id FROM dagapp.asset_versions v WHERE v.platform_refs @> :refs::jsonb AND v.deleted_at IS NULL
+    )))
+    AND (:approval_state::text IS NULL AND :processing_status::text IS NULL OR EXISTS (
+        SELECT FROM dagapp.asset_versions v
+        WHERE v.asset_id = a.asset_id AND v.deleted_at IS NULL
+            AND (:approval_state::text IS NULL OR v.approval_state = :approval_state::dagapp.approval_state)
+            AND (:processing_status::text IS NULL OR v.processing_status = :processing_status::dagapp.processing_status)
+    ))
+ORDER BY a.created_at DESC, a.asset_id
+LIMIT :limit OFFSET :offset;
