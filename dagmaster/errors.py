@@ -72,6 +72,10 @@ class UnknownKey(NotFound):
     """No API key has this id or name."""
 
 
+class UnknownPlatform(NotFound):
+    """No platform has this id."""
+
+
 class UnknownCommand(NotFound):
     """No command has this name."""
 

@@ -12,7 +12,12 @@ Row = dict[str, Any]
 
 
 async def note_command(
-    conn: Connection, data: Mapping[str, Any], *, error: str | None = None, duration_ms: int | None = None
+    conn: Connection,
+    data: Mapping[str, Any],
+    *,
+    error: str | None = None,
+    duration_ms: int | None = None,
+    source_app: str = "api",
 ) -> None:
     """The trace that every change of the system by hand leaves."""
     values = {
@@ -20,6 +25,7 @@ async def note_command(
         "data": storable(orjson.dumps(data).decode()),
         "error": storable(error) if error is not None else None,
         "duration_ms": duration_ms,
+        "source_app": source_app,
     }
     await run(conn, "note_command", values)
 

@@ -4,7 +4,7 @@ INSERT INTO dagapp.dag_job_events (
     job_id, event_type, event_status, event_data, error_message, duration_ms, created_at, source_app
 )
 VALUES (0, 'command', :event_status::dagapp.event_status, :data::jsonb, left(:error, 2000), :duration_ms,
-    clock_timestamp(), 'api');
+    clock_timestamp(), :source_app);
 
 -- note_orchestrator --
 -- What concerns an instance and no job is noted under job 0.

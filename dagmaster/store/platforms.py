@@ -1,0 +1,109 @@
+"""Platforms: the systems of partners, whose references identify assets."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dagmaster.errors import Conflict, Invalid, UnknownPlatform
+from dagmaster.model.asset import Platform
+from dagmaster.store.audit import note_command
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch
+
+Row = dict[str, Any]
+
+CHANGEABLE: Final = frozenset({"display_name", "optional_refs", "is_active", "allowed_workflows"})
+
+
+async def find_platform(conn: Connection, platform_id: str) -> Platform | None:
+    row = await _find_row(conn, platform_id)
+    return _platform(row) if row else None
+
+
+async def list_platforms(conn: Connection) -> list[Row]:
+    """All of them by their ids, with those that are not active."""
+    return await fetch(conn, "list_platforms", {"platform_id": None})
+
+
+async def get_platform(conn: Connection, platform_id: str) -> Row:
+    """Raises UnknownPlatform."""
+    row = await _find_row(conn, platform_id)
+    if row is None:
+        raise await unknown_platform(conn, platform_id)
+    return row
+
+
+async def unknown_platform(conn: Connection, platform_id: str) -> UnknownPlatform:
+    """The error that names the platforms there are."""
+    known = ", ".join(row["platform_id"] for row in await list_platforms(conn))
+    hint = f"there are {known}" if known else "there are none; `dagmaster platforms add` adds one"
+    return UnknownPlatform(f"no platform has the id {platform_id[:80]!r}; {hint}")
+
+
+async def add_platform(conn: Connection, platform: Platform, *, actor: str | None, source_app: str = "cli") -> Row:
+    """Raises Conflict when there is one of this id, and Invalid for references that are named twice."""
+    refs = [*platform.required_refs, *platform.optional_refs]
+    if repeated := sorted({name for name in refs if refs.count(name) > 1}):
+        raise Invalid(f"a reference is either required or optional, and named once: {', '.join(repeated)}")
+    values = {
+        "platform_id": platform.platform_id,
+        "display_name": platform.display_name,
+        "required_refs": list(platform.required_refs),
+        "optional_refs": list(platform.optional_refs),
+        "is_active": platform.is_active,
+        "allowed_workflows": None if platform.allowed_workflows is None else list(platform.allowed_workflows),
+    }
+    async with conn.transaction():
+        rows = await fetch(conn, "add_platform", values)
+        if not rows:
+            raise Conflict(f"there is a platform {platform.platform_id!r} already; change it instead")
+        await note_command(conn, {"command": "platforms.add", "actor": actor, **values}, source_app=source_app)
+    return rows[0]
+
+
+async def change_platform(
+    conn: Connection, platform_id: str, changes: Mapping[str, Any], *, actor: str | None, source_app: str = "cli"
+) -> Row:
+    """Set these columns. A null `allowed_workflows` allows every workflow. Raises UnknownPlatform."""
+    if not changes.keys() <= CHANGEABLE:
+        raise Invalid(f"of a platform only {', '.join(sorted(CHANGEABLE))} can change")
+    values = {
+        **dict.fromkeys(CHANGEABLE),
+        **changes,
+        "platform_id": platform_id,
+        "changes_workflows": "allowed_workflows" in changes,
+    }
+    async with conn.transaction():
+        required = set((await get_platform(conn, platform_id))["required_refs"])
+        if repeated := sorted(required.intersection(changes.get("optional_refs") or ())):
+            raise Invalid(f"platform {platform_id!r} requires these references already: {', '.join(repeated)}")
+        [row] = await fetch(conn, "change_platform", values)
+        note = {"command": "platforms.change", "actor": actor, "platform_id": platform_id, "changes": dict(changes)}
+        await note_command(conn, note, source_app=source_app)
+    return row
+
+
+async def seed_platforms(conn: Connection, *, actor: str | None, source_app: str = "cli") -> int:
+    """Add the default platforms that are missing; returns how many were."""
+    async with conn.transaction():
+        [row] = await fetch(conn, "seed_platforms")
+        added: int = row["added"]
+        note = {"command": "bootstrap.seed-platforms", "actor": actor, "added": added}
+        await note_command(conn, note, source_app=source_app)
+    return added
+
+
+async def _find_row(conn: Connection, platform_id: str) -> Row | None:
+    rows = await fetch(conn, "list_platforms", {"platform_id": platform_id})
+    return rows[0] if rows else None
+
+
+def _platform(row: Row) -> Platform:
+    allowed = row["allowed_workflows"]
+    return Platform(
+        platform_id=row["platform_id"],
+        display_name=row["display_name"],
+        required_refs=tuple(row["required_refs"]),
+        optional_refs=tuple(row["optional_refs"]),
+        is_active=row["is_active"],
+        allowed_workflows=None if allowed is None else tuple(allowed),
+    )
