@@ -90,6 +90,7 @@ class Settings(BaseSettings):
     auto_migrate: bool | None = None
 
     workflows_dir: Folder = Path("workflows")
+    export_workflow: str = "adf_export"
     handlers: Names = []
     task_modules: Names = []
     run_mode: Annotated[Literal["orchestrator", "worker", "api", "gateway"], Lowercase] | None = None

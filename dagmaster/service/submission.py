@@ -23,9 +23,15 @@ from dagmaster.tracing import current_trace_parent, describe, span
 from dagmaster.url_policy import check_url, policy_of
 
 
-def new_job(graph: Graph, inputs: Mapping[str, Any], settings: Settings, **options: Any) -> NewJob:
-    """A job of a graph that is ready to be run, its inputs checked; `options` are fields of NewJob."""
-    return NewJob(graph, check_inputs(graph.workflow, inputs), secret_key=settings.chosen_secret(), **options)
+def new_job(
+    graph: Graph, inputs: Mapping[str, Any], settings: Settings, *, may_be_sealed: bool = False, **options: Any
+) -> NewJob:
+    """A job of a graph that is ready to be run, its inputs checked; `options` are fields of NewJob.
+
+    The inputs of another job may hold sealed secrets.
+    """
+    checked = check_inputs(graph.workflow, inputs, may_be_sealed=may_be_sealed)
+    return NewJob(graph, checked, secret_key=settings.chosen_secret(), **options)
 
 
 async def store_job(context: ServiceContext, job: NewJob) -> Submitted:
@@ -43,26 +49,9 @@ async def store_job(context: ServiceContext, job: NewJob) -> Submitted:
 
 async def submit(context: ServiceContext, definitions: Definitions, request: SubmitRequest) -> SubmitResult:
     """Raises everything that is wrong with it before anything is stored."""
-    settings = context.settings
     workflow = definitions.find(request.workflow)
-    if request.callback_url is not None:
-        policy = policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http)
-        check_url(request.callback_url, policy)
     with span("submit_job", workflow_id=workflow.workflow_id) as traced:
-        job = new_job(
-            definitions.graph_of(workflow),
-            request.inputs,
-            settings,
-            priority=request.priority,
-            submitted_by=request.submitted_by,
-            correlation_id=request.correlation_id,
-            idempotency_key=request.idempotency_key,
-            callback_url=request.callback_url,
-            metadata=request.metadata,
-            trace_parent=current_trace_parent(),
-            actor=context.actor,
-        )
-        refused = await _refused_params(context, definitions, job.graph)
+        job, refused = await prepare_job(context, definitions, workflow, request)
         submitted = await store_job(context, job)
         describe(traced, job_id=submitted.job_id, is_new=submitted.is_new)
     if not submitted.is_new:
@@ -71,6 +60,31 @@ async def submit(context: ServiceContext, definitions: Definitions, request: Sub
     warnings = (*refused, *idle_warnings(workflow, await context.fleet(), definitions.contracts))
     version = workflow.version
     return SubmitResult(submitted.job_id, workflow.workflow_id, version, JobStatus.PENDING, True, warnings)
+
+
+async def prepare_job(
+    context: ServiceContext, definitions: Definitions, workflow: Workflow, request: SubmitRequest, **options: Any
+) -> tuple[NewJob, list[str]]:
+    """The job that was asked for, not stored yet, and what some worker might refuse of it."""
+    settings = context.settings
+    if request.callback_url is not None:
+        policy = policy_of(settings.callback_allowed_hosts, allow_http=settings.callback_allow_http)
+        check_url(request.callback_url, policy)
+    job = new_job(
+        definitions.graph_of(workflow),
+        request.inputs,
+        settings,
+        priority=request.priority,
+        submitted_by=request.submitted_by,
+        correlation_id=request.correlation_id,
+        idempotency_key=request.idempotency_key,
+        callback_url=request.callback_url,
+        metadata=request.metadata,
+        trace_parent=current_trace_parent(),
+        actor=context.actor,
+        **options,
+    )
+    return job, await _refused_params(context, definitions, job.graph)
 
 
 async def _refused_params(context: ServiceContext, definitions: Definitions, graph: Graph) -> list[str]:

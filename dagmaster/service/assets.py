@@ -1,0 +1,156 @@
+"""Decide on assets and their versions; what becomes approved and public is exported."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import assert_never
+
+from dagmaster.assets import processing, review
+from dagmaster.assets.review import Decision
+from dagmaster.errors import Conflict, UnknownWorkflow
+from dagmaster.model.asset import ApprovalState, Asset, AssetVersion, ClearanceState
+from dagmaster.service.asset_contract import (
+    Approve,
+    AssetCommand,
+    AssetResult,
+    Clear,
+    DeleteAsset,
+    DeleteVersion,
+    Expose,
+    Reject,
+)
+from dagmaster.service.asset_transaction import get_version, lock_version, save, store_job, transact
+from dagmaster.service.context import ServiceContext
+from dagmaster.service.definitions import Definitions
+from dagmaster.service.submission import new_job
+from dagmaster.store.asset_versions import job_ids_of_asset
+from dagmaster.store.assets import AssetChange, lock_asset
+from dagmaster.store.connect import Connection
+
+
+async def decide(
+    context: ServiceContext, definitions: Definitions | None, asset_id: str, command: AssetCommand
+) -> AssetResult:
+    """Raises UnknownAsset, UnknownVersion, and Conflict where the state does not allow the decision."""
+
+    async def attempt() -> AssetResult:
+        asset = await lock_asset(context.conn, asset_id)
+        version = await _version_of(context.conn, asset, command)
+        at = datetime.now(UTC)
+        change = await _change(context, asset, version, command, at)
+        queued, warnings = await _queue_export(context, definitions, asset, version, change, at)
+        ordinal = version.version_ordinal if version is not None else None
+        await save(context.conn, asset, _with_export(change, version, queued, Decision(context.actor, at)), version)
+        return AssetResult(asset_id, ordinal, queued, warnings)
+
+    return await transact(context, attempt)
+
+
+async def export_version(context: ServiceContext, definitions: Definitions, asset_id: str, ordinal: int) -> AssetResult:
+    """Queue the export of an approved version of a public asset, also once more."""
+
+    async def attempt() -> AssetResult:
+        asset, version = await lock_version(context.conn, asset_id, ordinal)
+        review.check_live(asset, version)
+        if asset.clearance_state is not ClearanceState.PUBLIC or version.approval_state is not ApprovalState.APPROVED:
+            raise Conflict("only an approved version of an asset with public clearance is exported")
+        decision = Decision(context.actor, datetime.now(UTC))
+        job_id = await _store_export(context, definitions, asset, version)
+        await save(context.conn, asset, processing.export(version, decision, job_id), version)
+        return AssetResult(asset_id, ordinal, job_id)
+
+    return await transact(context, attempt)
+
+
+async def _version_of(conn: Connection, asset: Asset, command: AssetCommand) -> AssetVersion | None:
+    """The version that is decided on. Public clearance concerns the latest approved one: it is exported."""
+    match command:
+        case Approve(ordinal) | Reject(ordinal=ordinal) | DeleteVersion(ordinal):
+            return await get_version(conn, asset, ordinal)
+        case Clear(ClearanceState.PUBLIC) if asset.latest_approved is not None:
+            return await get_version(conn, asset, asset.latest_approved)
+        case Clear() | Expose() | DeleteAsset():
+            return None
+        case _:
+            assert_never(command)
+
+
+async def _change(
+    context: ServiceContext, asset: Asset, version: AssetVersion | None, command: AssetCommand, at: datetime
+) -> AssetChange:
+    actor = context.actor
+    match command:
+        case Approve(level=level, comment=comment):
+            assert version is not None
+            return review.approve(asset, version, Decision(actor, at, comment), level)
+        case Reject(reason):
+            assert version is not None
+            return review.reject(asset, version, Decision(actor, at, reason))
+        case DeleteVersion(reason=reason):
+            assert version is not None
+            return review.delete_version(asset, version, Decision(actor, at, reason))
+        case Clear(level, reason):
+            return review.clear(asset, Decision(actor, at, reason), level)
+        case Expose(mode):
+            return review.expose(asset, Decision(actor, at), mode)
+        case DeleteAsset(reason):
+            job_ids = await job_ids_of_asset(context.conn, asset.asset_id)
+            return review.delete_asset(asset, Decision(actor, at, reason), job_ids)
+        case _:
+            assert_never(command)
+
+
+async def _queue_export(
+    context: ServiceContext,
+    definitions: Definitions | None,
+    asset: Asset,
+    version: AssetVersion | None,
+    change: AssetChange,
+    at: datetime,
+) -> tuple[int | None, tuple[str, ...]]:
+    """What becomes both approved and public by this change is exported: the job, or why there is none."""
+    clearance = change.asset.get("clearance_state", asset.clearance_state)
+    if version is None or clearance is not ClearanceState.PUBLIC:
+        return None, ()
+    was_out = asset.clearance_state is ClearanceState.PUBLIC and version.approval_state is ApprovalState.APPROVED
+    approval = change.version.get("approval_state", version.approval_state)
+    if was_out or approval is not ApprovalState.APPROVED or "deleted_at" in change.version:
+        return None, ()
+    name = context.settings.export_workflow
+    if definitions is None:
+        return None, (f"the version was not exported: no workflows are known here, and so not {name!r}",)
+    try:
+        return await _store_export(context, definitions, asset, version), ()
+    except UnknownWorkflow:
+        return None, (
+            f"the version was not exported: no workflow is named {name!r} (DAGMASTER_EXPORT_WORKFLOW); "
+            "once it is there, export the version",
+        )
+
+
+def _with_export(
+    change: AssetChange, version: AssetVersion | None, job_id: int | None, decision: Decision
+) -> AssetChange:
+    if version is None or job_id is None:
+        return change
+    exported = processing.export(version, decision, job_id)
+    return replace(change, version={**change.version, **exported.version}, events=(*change.events, *exported.events))
+
+
+async def _store_export(context: ServiceContext, definitions: Definitions, asset: Asset, version: AssetVersion) -> int:
+    workflow = definitions.find(context.settings.export_workflow)
+    known = {
+        "asset_id": asset.asset_id,
+        "version_ordinal": version.version_ordinal,
+        "blob_path": version.blob_path,
+    }
+    inputs = {name: value for name, value in known.items() if name in workflow.inputs or workflow.additional_inputs}
+    job = new_job(
+        definitions.graph_of(workflow),
+        inputs,
+        context.settings,
+        submitted_by=context.actor or "",
+        actor=context.actor,
+        asset_id=asset.asset_id,
+        version_ordinal=version.version_ordinal,
+    )
+    return await store_job(context, job)
