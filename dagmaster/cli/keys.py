@@ -36,6 +36,9 @@ def create(
     ctx: typer.Context,
     name: Annotated[str, typer.Option(help="Name of the user or program.")],
     role: Annotated[Role, typer.Option(help="Role of the key.", case_sensitive=False)],
+    platform: Annotated[
+        str | None, typer.Option(metavar="PLATFORM", help="The one platform of a partner or reviewer; default: all.")
+    ] = None,
     expires_days: Annotated[
         float | None, typer.Option(metavar="DAYS", help="Days until the key expires; default: never.", min=0.001)
     ] = None,
@@ -48,16 +51,19 @@ def create(
     Examples:
       dagmaster keys create --name ci --role operator
       KEY=$(dagmaster keys create --name nightly --role partner --expires-days 90)
+      dagmaster keys create --name ddh-review --role reviewer --platform ddh
     """
     from dagmaster.cli.sessions import ask
     from dagmaster.store.keys import new_key
 
     expires_at = datetime.now(UTC) + timedelta(days=expires_days) if expires_days else None
-    made = ask(begin(ctx), lambda conn: new_key(conn, name=name, role=role, created_by=actor, expires_at=expires_at))
+    values: dict[str, Any] = {"name": name, "role": role, "platform_id": platform, "expires_at": expires_at}
+    made = ask(begin(ctx), lambda conn: new_key(conn, created_by=actor, **values))
     if as_json:
-        print_json({"key_id": made.key_id, "name": name, "role": role, "key": made.text, "expires_at": expires_at})
+        print_json({"key_id": made.key_id, "key": made.text, **values})
         return
-    tell(f"Created key {made.key_id} with the role {role}. Store it safely, it is not shown again:")
+    limit = f" for platform {platform}" if platform else ""
+    tell(f"Created key {made.key_id} with the role {role}{limit}. Store it safely, it is not shown again:")
     typer.echo(made.text)
 
 
@@ -83,13 +89,14 @@ def list_all(
     if not keys:
         tell("no keys; create one with `dagmaster keys create`")
         return
-    titles = ("KEY", "NAME", "ROLE", "STATE", "CREATED", "BY", "EXPIRES", "LAST USED")
-    listing = Listing(titles, folds=("NAME",), fixed=4)
+    titles = ("KEY", "NAME", "ROLE", "PLATFORM", "STATE", "CREATED", "BY", "EXPIRES", "LAST USED")
+    listing = Listing(titles, folds=("NAME",), fixed=5)
     for key in keys:
         listing.add(
             key.key_id,
             escape(key.name),
             key.role,
+            key.platform_id or "all",
             _state(key),
             at_local_time(key.created_at),
             escape(key.created_by),

@@ -9,3 +9,8 @@ class Role(StrEnum):
     WORKER = "worker"
     PARTNER = "partner"
     VIEWER = "viewer"
+    REVIEWER = "reviewer"
+
+
+# A key of these roles may be for the assets of one platform only.
+PLATFORM_ROLES = frozenset({Role.PARTNER, Role.REVIEWER})

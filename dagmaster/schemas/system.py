@@ -37,6 +37,9 @@ class HealthReply(Reply):
 class KeyCreate(Body):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     role: Role
+    platform_id: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None, description="the one platform of a partner or a reviewer; null: all"
+    )
     expires_at: AwareDatetime | None = None
 
 
@@ -44,6 +47,7 @@ class KeyReply(Reply):
     key_id: str
     name: str
     role: Role
+    platform_id: str | None
     created_at: Time
     created_by: str | None
     expires_at: Time | None
@@ -61,6 +65,7 @@ class KeyCreated(Reply):
     key_id: str
     name: str
     role: Role
+    platform_id: str | None
     key: str
 
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 import psycopg
 
 from dagmaster.errors import Conflict, Invalid, UnknownKey
-from dagmaster.model.access import Role
+from dagmaster.model.access import PLATFORM_ROLES, Role
 from dagmaster.store.connect import Connection
+from dagmaster.store.platforms import get_platform
 from dagmaster.store.statements import run
 
 MAX_NAME_LENGTH: Final = 128
@@ -33,9 +34,12 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class Key:
+    """`platform_id` is the one platform that a partner or a reviewer acts for; None stands for all."""
+
     key_id: str
     name: str
     role: Role
+    platform_id: str | None
     created_at: datetime
     created_by: str
     expires_at: datetime | None
@@ -49,17 +53,21 @@ async def new_key(
     name: str,
     role: Role,
     created_by: str,
+    platform_id: str | None = None,
     expires_at: datetime | None = None,
     source_app: str = "cli",
 ) -> NewKey:
-    """Raises Conflict when a key of this name is in use."""
+    """Raises Conflict when a key of this name is in use, and UnknownPlatform."""
     _check(name, expires_at)
+    if platform_id is not None:
+        await _check_platform(conn, role, platform_id)
     key_id = b32encode(token_bytes(SECRET_BYTES)).decode().lower()[:ID_LENGTH]
     text = f"dm_{key_id}_{token_urlsafe(SECRET_BYTES)}"
     values = {
         "key_id": key_id,
         "name": name,
         "role": role.value,
+        "platform_id": platform_id,
         "key_hash": _hash(text),
         "actor": created_by,
         "expires_at": expires_at,
@@ -85,6 +93,13 @@ def _check(name: str, expires_at: datetime | None) -> None:
         raise Invalid(f"the name of a key may have {MAX_NAME_LENGTH} characters, not {len(name)}")
     if expires_at is not None and expires_at <= datetime.now(UTC):
         raise Invalid(f"a key cannot expire in the past ({expires_at.isoformat()})")
+
+
+async def _check_platform(conn: Connection, role: Role, platform_id: str) -> None:
+    if role not in PLATFORM_ROLES:
+        allowed = " and ".join(sorted(PLATFORM_ROLES))
+        raise Invalid(f"a key of role {role} is for all platforms; only {allowed} keys may be for one")
+    await get_platform(conn, platform_id)
 
 
 async def find_key(conn: Connection, text: str) -> Key | None:
@@ -139,6 +154,7 @@ def _key(row: Mapping[str, Any]) -> Key:
         key_id=row["key_id"],
         name=row["name"],
         role=Role(row["role"]),
+        platform_id=row["platform_id"],
         created_at=row["created_at"],
         created_by=row["created_by"],
         expires_at=row["expires_at"],

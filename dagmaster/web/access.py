@@ -35,7 +35,8 @@ UNKNOWN_KEY = "the API key is unknown, revoked or expired"
 class Caller:
     """`token` is what came instead of a key, for one task only; it is checked against the task.
 
-    `csrf` is what the pages of somebody who has signed in send along with every change.
+    `csrf` is what the pages of somebody who has signed in send along with every change. `platform_id` is the one
+    platform whose assets a partner or a reviewer may see; None stands for all.
     """
 
     name: str
@@ -43,10 +44,16 @@ class Caller:
     token: str | None = None
     key_id: str | None = None
     csrf: str = ""
+    platform_id: str | None = None
 
     @property
     def is_partner(self) -> bool:
         return self.role is Role.PARTNER
+
+    @property
+    def is_platform_reviewer(self) -> bool:
+        """Sees the assets of one platform and nothing else: jobs and the fleet are those of all platforms."""
+        return self.role is Role.REVIEWER and self.platform_id is not None
 
 
 class Keyring:
@@ -90,7 +97,7 @@ class Keyring:
             return None
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        caller = Caller(key.name, key.role, key_id=key.key_id)
+        caller = Caller(key.name, key.role, key_id=key.key_id, platform_id=key.platform_id)
         self._known[name] = (monotonic() + TRUST_SECONDS, caller)
         return caller
 
@@ -180,11 +187,13 @@ Who = Annotated[Caller, Depends(caller_of)]
 class Allow:
     """Which roles a route is for. None stands for everybody, with or without a key.
 
-    Only a route that `takes_tokens` may be called with a task's token, which it has to check.
+    Only a route that `takes_tokens` may be called with a task's token, which it has to check. Only a route that is
+    `by_platform` is for reviewers of one platform: it has to limit them to that.
     """
 
     roles: frozenset[Role] | None
     takes_tokens: bool = False
+    by_platform: bool = False
 
     async def __call__(self, request: HTTPConnection, services: Given) -> None:
         if self.roles is None:
@@ -195,6 +204,8 @@ class Allow:
             raise Unauthorized("a task's token can only report for that task; this takes an API key")
         if caller.role not in self.roles:
             raise Forbidden(f"a key of role {caller.role} may not do that; it takes {_listed(self.roles)}")
+        if caller.is_platform_reviewer and not self.by_platform:
+            raise Forbidden(f"this key is for the assets of platform {caller.platform_id!r} only")
 
 
 def _listed(roles: Iterable[Role]) -> str:
@@ -205,15 +216,22 @@ def _allow(*roles: Role) -> Any:
     return Depends(Allow(frozenset(roles)))
 
 
+def _allow_by_platform(*roles: Role) -> Any:
+    return Depends(Allow(frozenset(roles), by_platform=True))
+
+
 EVERYBODY = Depends(Allow(None))
-READERS = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER)
-READERS_OF_OWN = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER)
+READERS = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
+READERS_OF_OWN = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER)
 SUBMITTERS = _allow(Role.ADMIN, Role.OPERATOR, Role.PARTNER)
 OPERATORS = _allow(Role.ADMIN, Role.OPERATOR)
 WORKERS = _allow(Role.ADMIN, Role.WORKER)
 REPORTERS = Depends(Allow(frozenset({Role.ADMIN, Role.WORKER}), takes_tokens=True))
-MACHINES = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.WORKER)
+MACHINES = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.WORKER)
 ADMINS = _allow(Role.ADMIN)
+# Of assets: these routes limit a caller that has a platform to the assets of that platform.
+ASSET_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER)
+REVIEWERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER)
 
 
 async def caller_from_state(request: HTTPConnection) -> Caller:

@@ -12,7 +12,7 @@ from dagmaster.web.app import ROUTERS
 
 PAGE = Path(__file__).parents[1] / "reference" / "http-api.md"
 BEGIN, END = "<!-- begin of what docs/tools/http_reference.py writes -->", "<!-- end -->"
-ROLES = (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER, Role.WORKER)
+ROLES = (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER, Role.WORKER)
 
 
 def render() -> str:

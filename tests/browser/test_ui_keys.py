@@ -58,6 +58,19 @@ def test_a_key_is_made_shown_once_and_revoked(sign_in: Callable[[Role], Visit]) 
     expect(row.get_by_role("button", name="Revoke")).to_have_count(0)
 
 
+def test_a_key_of_a_reviewer_can_be_for_one_platform(sign_in: Callable[[Role], Visit]) -> None:
+    page = sign_in(Role.ADMIN).page
+    page.goto("/ui/keys")
+    page.get_by_label("Name").fill("hub review")
+    expect(page.get_by_label("Platform")).to_be_hidden()
+    page.get_by_label("Role").select_option("reviewer")
+    page.get_by_label("Platform").select_option("ddh")
+    page.get_by_role("button", name="Create key").click()
+    page.get_by_role("dialog", name="Key of hub review").get_by_role("button", name="Done").click()
+    expect(page.locator("#keys tbody tr", has_text="hub review")).to_contain_text("reviewer of ddh")
+    expect(page.get_by_label("Platform")).to_be_hidden()
+
+
 def test_a_name_that_is_taken_is_said_at_the_form(sign_in: Callable[[Role], Visit]) -> None:
     one = sign_in(Role.ADMIN)
     page = one.page

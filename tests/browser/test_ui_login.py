@@ -6,7 +6,7 @@ import pytest
 from browsing import Site, Visit, accessibility_findings
 from playwright.sync_api import Page, expect
 
-ROLES = ("operator", "viewer", "partner", "worker")
+ROLES = ("operator", "viewer", "reviewer", "partner", "worker")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 from command_line import call
 from fleet import rows
 
-from dagmaster.errors import Conflict, Invalid, UnknownKey
-from dagmaster.model.access import Role
+from dagmaster.errors import Conflict, Invalid, UnknownKey, UnknownPlatform
+from dagmaster.model.access import PLATFORM_ROLES, Role
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.keys import any_keys, find_key, list_keys, new_key, revoke_key
 from dagmaster.store.secrets import get_secret
@@ -120,11 +120,31 @@ async def test_making_and_revoking_are_in_the_systems_own_timeline(conn: Connect
     with pytest.raises(Conflict):
         await make(conn)
     await revoke_key(conn, made.key_id, actor="bob")
-    said = {"key_id": made.key_id, "name": "ci", "role": "worker"}
+    said = {"key_id": made.key_id, "name": "ci", "role": "worker", "platform_id": None}
     assert await commands(dsn) == [
         {"command": "keys.create", "actor": "ada", **said},
         {"command": "keys.revoke", "actor": "bob", **said},
     ]
+
+
+@pytest.mark.parametrize("role", [Role.PARTNER, Role.REVIEWER])
+async def test_a_key_may_be_for_one_platform(conn: Connection, role: Role) -> None:
+    key = await find_key(conn, await make(conn, "ddh", role, platform_id="ddh"))
+    assert key is not None and key.platform_id == "ddh"
+    assert [listed.platform_id for listed in await list_keys(conn)] == ["ddh"]
+    assert (await revoke_key(conn, "ddh", actor="ada")).platform_id == "ddh"
+
+
+@pytest.mark.parametrize("role", sorted(set(Role) - PLATFORM_ROLES))
+async def test_other_keys_are_for_all_platforms(conn: Connection, role: Role) -> None:
+    with pytest.raises(Invalid, match="only partner and reviewer keys may be for one"):
+        await make(conn, role=role, platform_id="ddh")
+
+
+async def test_the_platform_of_a_key_must_exist(conn: Connection) -> None:
+    with pytest.raises(UnknownPlatform, match="'dhd'; there are arcgis, ddh, geonode"):
+        await make(conn, role=Role.PARTNER, platform_id="dhd")
+    assert not await any_keys(conn)
 
 
 # Secrets
@@ -170,6 +190,18 @@ def test_keys_are_listed_until_they_are_revoked() -> None:
     assert call("keys", "list").err.startswith("no keys")
     [revoked] = call("keys", "list", "--all", "--json").json
     assert (revoked["state"], revoked["created_by"]) == ("revoked", "ada")
+
+
+@pytest.mark.usefixtures("installation")
+def test_a_key_for_one_platform_is_listed_with_it() -> None:
+    done = call("keys", "create", "--name", "ddh", "--role", "reviewer", "--platform", "ddh")
+    assert (done.code, "with the role reviewer for platform ddh" in done.err) == (0, True)
+    assert [line.split()[1:4] for line in call("keys", "list").out.splitlines()] == [
+        ["NAME", "ROLE", "PLATFORM"],
+        ["ddh", "reviewer", "ddh"],
+    ]
+    wrong = call("keys", "create", "--name", "x", "--role", "partner", "--platform", "dhd")
+    assert (wrong.code, "there are arcgis, ddh, geonode" in wrong.err) == (2, True)
 
 
 @pytest.mark.usefixtures("installation")

@@ -66,7 +66,7 @@ async def test_an_empty_database_says_what_to_do(dsn: str) -> None:
 async def test_pages_are_for_those_who_may_look(it: Web) -> None:
     keys = {role: await it.key(role, role) for role in Role}
     for name in LISTS:
-        for role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER):
+        for role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER):
             await it.get(f"/ui/{name}", headers=keys[role])
         refused = await it.get(f"/ui/{name}", 403, headers=keys[Role.PARTNER])
         assert "You don&#39;t have permission" in refused

@@ -270,6 +270,7 @@ async def closed_with(address: str, headers: dict[str, str], origin: str) -> int
     ("role", "sees", "does_not"),
     [
         (Role.VIEWER, "/ui/workers", "/ui/submit"),
+        (Role.REVIEWER, "/ui/workers", "/ui/submit"),
         (Role.PARTNER, "/ui/submit", "/ui/workers"),
         (Role.OPERATOR, "/ui/submit", "/ui/keys"),
         (Role.ADMIN, "/ui/keys", "/ui/nonsense"),

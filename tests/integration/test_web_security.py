@@ -15,12 +15,12 @@ from dagmaster.web.app import ROUTERS
 # Who may use what: a new route is not served before somebody has written it down here too.
 ALL, READ, OWN, SUBMIT, OPERATE, REPORT, MEASURE, ADMIN = (
     "everybody",
-    {"admin", "operator", "viewer"},
-    {"admin", "operator", "viewer", "partner"},
+    {"admin", "operator", "viewer", "reviewer"},
+    {"admin", "operator", "viewer", "reviewer", "partner"},
     {"admin", "operator", "partner"},
     {"admin", "operator"},
     {"admin", "worker"},
-    {"admin", "operator", "viewer", "worker"},
+    {"admin", "operator", "viewer", "reviewer", "worker"},
     {"admin"},
 )
 DECIDED: dict[str, Any] = {
@@ -194,6 +194,18 @@ async def test_each_role_against_each_route(dsn: str) -> None:
                 if refused is (role in allowed) or status in (401, 500):
                     wrong.append((name, role, status, detail))
         assert not wrong
+
+
+async def test_a_reviewer_of_one_platform_is_refused_what_is_not_limited_to_it(dsn: str) -> None:
+    async with web(dsn) as it:
+        await it.key("me")
+        ddh = await it.key("ddh", Role.REVIEWER, platform_id="ddh")
+        for name, allow in ROUTES.items():
+            assert allow is not None
+            if allow.roles is not None and Role.REVIEWER in allow.roles:
+                status, detail = await call(it, name, ddh)
+                refused = status == 403 and detail == "this key is for the assets of platform 'ddh' only"
+                assert refused is not allow.by_platform, (name, status, detail)
 
 
 async def test_without_a_key_or_with_a_wrong_one_nothing_is_told(dsn: str) -> None:

@@ -60,6 +60,19 @@ async def test_keys_are_made_shown_once_and_revoked(dsn: str) -> None:
         await it.ask("DELETE", "/api/v1/keys/nothing", 404, headers=me)
 
 
+async def test_keys_of_partners_and_reviewers_may_be_for_one_platform(dsn: str) -> None:
+    async with web(dsn) as it:
+        me = await it.key("me")
+        body = {"name": "ddh", "role": "partner", "platform_id": "ddh"}
+        assert (await it.post("/api/v1/keys", body, 201, headers=me))["platform_id"] == "ddh"
+        listed = {key["name"]: key["platform_id"] for key in (await it.get("/api/v1/keys", headers=me))["keys"]}
+        assert listed == {"me": None, "ddh": "ddh"}
+        refused = await it.post("/api/v1/keys", {**body, "name": "x", "role": "viewer"}, 422, headers=me)
+        assert "only partner and reviewer keys may be for one" in refused["error"]["message"]
+        unknown = await it.post("/api/v1/keys", {**body, "name": "x", "platform_id": "dhd"}, 404, headers=me)
+        assert (unknown["code"], "arcgis, ddh, geonode" in unknown["detail"]) == ("unknown_platform", True)
+
+
 async def test_the_schema_is_shown_and_deployed_only_on_confirmation(dsn: str) -> None:
     async with web(dsn) as it:
         status = await it.get("/api/v1/bootstrap/status")

@@ -29,10 +29,10 @@ class Web:
     client: httpx.AsyncClient
     fleet: Fleet
 
-    async def key(self, name: str, role: Role = Role.ADMIN) -> dict[str, str]:
+    async def key(self, name: str, role: Role = Role.ADMIN, *, platform_id: str | None = None) -> dict[str, str]:
         """A new key as the header that shows it."""
         async with opened(self.dsn, application="test") as conn:
-            made = await new_key(conn, name=name, role=role, created_by="test")
+            made = await new_key(conn, name=name, role=role, created_by="test", platform_id=platform_id)
         self.app.state.keyring._any = (0.0, True)
         return {"Authorization": f"Bearer {made.text}"}
 

@@ -1,19 +1,19 @@
 -- add_key --
 -- A new key, and a note in the system's own timeline of who made it.
 WITH added AS (
-    INSERT INTO dagapp.dag_api_keys (key_id, name, role, key_hash, created_by, expires_at)
-    VALUES (:key_id, :name, :role, :key_hash, :actor, :expires_at)
-    RETURNING key_id, name, role
+    INSERT INTO dagapp.dag_api_keys (key_id, name, role, platform_id, key_hash, created_by, expires_at)
+    VALUES (:key_id, :name, :role, :platform_id, :key_hash, :actor, :expires_at)
+    RETURNING key_id, name, role, platform_id
 )
 INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
 SELECT 0, 'command', 'info', jsonb_build_object(
-    'command', 'keys.create', 'actor', :actor::text, 'key_id', key_id, 'name', name, 'role', role
+    'command', 'keys.create', 'actor', :actor::text, 'key_id', key_id, 'name', name, 'role', role, 'platform_id', platform_id
 ), clock_timestamp(), :source_app
 FROM added;
 
 -- find_key --
 -- A key that still counts.
-SELECT key_id, name, role, key_hash, created_at, created_by, expires_at, revoked_at, last_used_at,
+SELECT key_id, name, role, platform_id, key_hash, created_at, created_by, expires_at, revoked_at, last_used_at,
     coalesce(last_used_at < clock_timestamp() - interval '1 minute', true) AS is_use_old
 FROM dagapp.dag_api_keys
 WHERE key_id = :key_id AND revoked_at IS NULL AND coalesce(expires_at > clock_timestamp(), true);
@@ -24,7 +24,7 @@ UPDATE dagapp.dag_api_keys SET last_used_at = clock_timestamp()
 WHERE key_id = (SELECT key_id FROM dagapp.dag_api_keys WHERE key_id = :key_id FOR UPDATE SKIP LOCKED);
 
 -- list_keys --
-SELECT key_id, name, role, created_at, created_by, expires_at, revoked_at, last_used_at
+SELECT key_id, name, role, platform_id, created_at, created_by, expires_at, revoked_at, last_used_at
 FROM dagapp.dag_api_keys ORDER BY created_at, key_id;
 
 -- any_keys --
@@ -40,11 +40,12 @@ WITH meant AS MATERIALIZED (
 ), revoked AS (
     UPDATE dagapp.dag_api_keys k SET revoked_at = clock_timestamp()
     FROM meant WHERE k.key_id = meant.key_id AND k.revoked_at IS NULL
-    RETURNING k.key_id, k.name, k.role, k.created_at, k.created_by, k.expires_at, k.revoked_at, k.last_used_at
+    RETURNING k.key_id, k.name, k.role, k.platform_id, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+        k.last_used_at
 ), noted AS (
     INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
     SELECT 0, 'command', 'info', jsonb_build_object(
-        'command', 'keys.revoke', 'actor', :actor::text, 'key_id', key_id, 'name', name, 'role', role
+        'command', 'keys.revoke', 'actor', :actor::text, 'key_id', key_id, 'name', name, 'role', role, 'platform_id', platform_id
     ), clock_timestamp(), :source_app
     FROM revoked
 )

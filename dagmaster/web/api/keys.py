@@ -19,7 +19,7 @@ async def list_keys(conn: Conn) -> KeyList:
     return KeyList(keys=[_reply(key) for key in await key_store.list_keys(conn)])
 
 
-@router.post("", status_code=201, responses=documented(409), dependencies=[ADMINS])
+@router.post("", status_code=201, responses=documented(404, 409), dependencies=[ADMINS])
 async def create_key(body: KeyCreate, caller: Admitted, conn: Conn) -> KeyCreated:
     """Create a key. Only this response contains it. The first key must have the role admin."""
     await key_store.check_first_key(conn, body.role)
@@ -27,11 +27,12 @@ async def create_key(body: KeyCreate, caller: Admitted, conn: Conn) -> KeyCreate
         conn,
         name=body.name,
         role=body.role,
+        platform_id=body.platform_id,
         created_by=caller.name,
         expires_at=body.expires_at,
         source_app="api",
     )
-    return KeyCreated(key_id=made.key_id, name=body.name, role=body.role, key=made.text)
+    return KeyCreated(key_id=made.key_id, name=body.name, role=body.role, platform_id=body.platform_id, key=made.text)
 
 
 @router.delete("/{key_id}", responses=documented(404), dependencies=[ADMINS])

@@ -41,7 +41,7 @@ FIRST_MESSAGE_SECONDS = 10.0
 DIGEST_SECONDS = 0.4
 NODE_EVENTS = frozenset(move.event for move in NODE_MOVES)
 MOST_NODES = 200  # of one digest; who gets that many looks at the whole graph
-WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.PARTNER})
+WATCHING = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER})
 SSE: Any = {200: {"content": {"text/event-stream": {}}, "description": "One event for each timeline entry."}}
 NORMAL_CLOSURE, SERVICE_RESTART = 1000, 1012
 CLOSE_CODES: dict[type[DagmasterError], int] = {
@@ -149,7 +149,7 @@ async def _admitted(socket: WebSocket) -> Caller:
         if "authorization" in socket.headers or "x-api-key" in socket.headers:
             raise
         caller = await _introduced(socket)
-    if caller.token is not None or caller.role not in WATCHING:
+    if caller.token is not None or caller.role not in WATCHING or caller.is_platform_reviewer:
         raise Forbidden(f"a key of role {caller.role} may not watch jobs")
     return caller
 

@@ -4,14 +4,28 @@ import { copy } from "./copying.js";
 import { refreshNow } from "./live.js";
 
 const form = document.getElementById("new-key");
+const platforms = form.querySelector("[data-roles]");
 const problem = document.getElementById("key-problem");
 const made = document.getElementById("made-key");
 
 function body() {
-  const { name, role, days } = Object.fromEntries(new FormData(form));
+  const { name, role, platform, days } = Object.fromEntries(new FormData(form));
   const expires = Number(days) ? new Date(Date.now() + Number(days) * 86400000).toISOString() : null;
-  return { name: name.trim(), role, expires_at: expires };
+  return { name: name.trim(), role, platform_id: (mayHavePlatform() && platform) || null, expires_at: expires };
 }
+
+function mayHavePlatform() {
+  return platforms.dataset.roles.split(" ").includes(form.elements.role.value);
+}
+
+function showPlatforms() {
+  platforms.hidden = !mayHavePlatform();
+}
+
+form.elements.role.addEventListener("change", showPlatforms);
+// After the fields have their first values again.
+form.addEventListener("reset", () => setTimeout(showPlatforms));
+showPlatforms();
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();

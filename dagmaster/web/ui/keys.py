@@ -7,8 +7,9 @@ from typing import Final
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from dagmaster.model.access import Role
+from dagmaster.model.access import PLATFORM_ROLES, Role
 from dagmaster.store.keys import Key, list_keys
+from dagmaster.store.platforms import list_platforms
 from dagmaster.web.access import ADMINS
 from dagmaster.web.services import Conn
 from dagmaster.web.ui.pages import Shown
@@ -19,6 +20,7 @@ ROLES: Final = {
     Role.ADMIN: "full access, including keys",
     Role.OPERATOR: "submit jobs; control jobs, workers and schedules",
     Role.VIEWER: "read-only access",
+    Role.REVIEWER: "read-only access; approve and clear assets",
     Role.PARTNER: "submit jobs and see only their own",
     Role.WORKER: "run tasks; no access to pages",
 }
@@ -30,6 +32,7 @@ class KeyLine:
     key_id: str
     name: str
     role: str
+    platform_id: str | None
     state: str
     badge: str
     created_at: datetime
@@ -44,7 +47,14 @@ class KeyLine:
 async def show_keys(page: Shown, conn: Conn) -> HTMLResponse:
     lines = [key_line(key, page.caller.key_id) for key in await list_keys(conn)]
     lines.sort(key=lambda line: (line.state != "active", -line.created_at.timestamp()))
-    return page.render("keys.html", {"keys": lines, "roles": ROLES, "expiries": EXPIRIES})
+    values = {
+        "keys": lines,
+        "roles": ROLES,
+        "platforms": await list_platforms(conn),
+        "platform_roles": " ".join(sorted(PLATFORM_ROLES)),
+        "expiries": EXPIRIES,
+    }
+    return page.render("keys.html", values)
 
 
 def key_line(key: Key, own: str | None) -> KeyLine:
@@ -53,6 +63,7 @@ def key_line(key: Key, own: str | None) -> KeyLine:
         key_id=key.key_id,
         name=key.name,
         role=key.role,
+        platform_id=key.platform_id,
         state=state,
         badge=badge,
         created_at=key.created_at,

@@ -10,6 +10,7 @@ from dagmaster.model.access import Role
 from dagmaster.web.access import EVERYBODY, Caller, Keyring, caller_of
 from dagmaster.web.services import Given
 from dagmaster.web.sessions import forget, new_session, remember
+from dagmaster.web.ui.navigation import places_for
 from dagmaster.web.ui.pages import Page
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
@@ -72,8 +73,9 @@ def _is_from_elsewhere(request: Request) -> bool:
 
 
 def _inside(path: str, caller: Caller | None = None) -> str:
-    """Never to another site. Partners have no dashboard."""
+    """Never to another site. Those who have no dashboard begin with their first page."""
     page = path.partition("?")[0]
     is_ours = page.startswith("/ui/") and "\\" not in path and page not in ("/ui/login", "/ui/logout")
     target = path if is_ours else "/ui/"
-    return "/ui/jobs" if caller and caller.is_partner and target == "/ui/" else target
+    places = [place.path for place in places_for(caller)] if caller else []
+    return places[0] if places and target == "/ui/" else target

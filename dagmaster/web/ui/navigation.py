@@ -4,21 +4,26 @@ from dataclasses import dataclass
 from typing import Final
 
 from dagmaster.model.access import Role
+from dagmaster.web.access import Caller
 
-READERS: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER})
+READERS: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER})
 SUBMITTERS: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
 OWN: Final = READERS | {Role.PARTNER}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`keys` are the keyboard shortcut, pressed one after the other."""
+    """`keys` are the keyboard shortcut, pressed one after the other.
+
+    Reviewers of one platform see only the places that are `by_platform`: those that limit them to it.
+    """
 
     name: str
     path: str
     icon: str
     roles: frozenset[Role]
     keys: str = ""
+    by_platform: bool = False
 
 
 PLACES: Final = (
@@ -38,8 +43,12 @@ PLACES: Final = (
 )
 
 
-def places_for(role: Role) -> list[Place]:
-    return [place for place in PLACES if role in place.roles]
+def places_for(caller: Caller) -> list[Place]:
+    return [
+        place
+        for place in PLACES
+        if caller.role in place.roles and (place.by_platform or not caller.is_platform_reviewer)
+    ]
 
 
 def current_place(path: str) -> Place | None:

@@ -69,7 +69,7 @@ class Page:
     def render(self, template: str, values: Mapping[str, Any] | None = None, *, status: int = 200) -> HTMLResponse:
         text = TEMPLATES.get_template(template).render(
             page=self,
-            places=places_for(self.caller.role),
+            places=places_for(self.caller),
             place=current_place(self.request.url.path),
             now=datetime.now(UTC),
             **(values or {}),
