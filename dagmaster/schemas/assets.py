@@ -156,11 +156,37 @@ class AssetEventReply(Reply):
 
 
 class ReviewedVersion(Reply):
-    """The version and its asset after a decision. `export_job_id` is the job that publishes it outside, if any."""
+    """The version and its asset after a decision."""
 
     asset: AssetSummary
     version: VersionReply
     warnings: list[str] = Field(default_factory=list)
+
+
+class ClearedAsset(AssetSummary):
+    """The asset after its clearance. `export_job_id` is the job that publishes its latest version outside, if any."""
+
+    export_job_id: Id | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+
+class ReviewItem(Reply):
+    """A version that waits for review."""
+
+    asset_id: str
+    version_ordinal: int
+    version_label: str | None
+    platform_refs: Json
+    processing_status: ProcessingStatus
+    processing_error: str | None
+    current_job_id: Id | None
+    revision: int
+    submitted_by: str
+    created_at: Time
+    platform_id: str
+    data_type: DataType
+    clearance_state: ClearanceState
+    latest_approved_version_ordinal: int | None
 
 
 class Approval(Body):

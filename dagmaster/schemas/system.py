@@ -6,7 +6,6 @@ from pydantic import AwareDatetime, Field
 
 from dagmaster.model.access import Role
 from dagmaster.schemas.common import Body, Id, Json, Reply, Time
-from dagmaster.schemas.jobs import SubmitJob
 
 
 class Welcome(Reply):
@@ -180,12 +179,6 @@ class HandlerOutcome(Reply):
     error_message: str | None
     permanent: bool
     duration_ms: int
-
-
-class PlatformSubmit(SubmitJob):
-    """A plain job, unless a platform is named."""
-
-    platform_id: Annotated[str, Field(max_length=64)] | None = None
 
 
 class Explanation(Reply):

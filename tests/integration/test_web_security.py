@@ -23,6 +23,11 @@ ALL, READ, OWN, SUBMIT, OPERATE, REPORT, MEASURE, ADMIN = (
     {"admin", "operator", "viewer", "reviewer", "worker"},
     {"admin"},
 )
+SEE_ASSETS, SUBMIT_ASSETS, REVIEW = (
+    {"admin", "operator", "viewer", "reviewer", "partner"},
+    {"admin", "operator", "reviewer", "partner"},
+    {"admin", "operator", "reviewer"},
+)
 DECIDED: dict[str, Any] = {
     "GET /": ALL,
     "GET /livez": ALL,
@@ -104,6 +109,31 @@ DECIDED: dict[str, Any] = {
     "POST /api/v1/callbacks/task-progress": REPORT,
     "POST /api/v1/callbacks/checkpoint": REPORT,
     "POST /api/v1/tasks/{task_id}/token": REPORT,
+    "GET /api/v1/assets": SEE_ASSETS,
+    "GET /api/v1/assets/{asset_id}": SEE_ASSETS,
+    "PATCH /api/v1/assets/{asset_id}": REVIEW,
+    "DELETE /api/v1/assets/{asset_id}": REVIEW,
+    "GET /api/v1/assets/{asset_id}/history": SEE_ASSETS,
+    "GET /api/v1/assets/{asset_id}/versions": SEE_ASSETS,
+    "GET /api/v1/assets/{asset_id}/versions/latest": SEE_ASSETS,
+    "GET /api/v1/assets/{asset_id}/versions/{ordinal}": SEE_ASSETS,
+    "DELETE /api/v1/assets/{asset_id}/versions/{ordinal}": SUBMIT_ASSETS,
+    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/unpublish": SUBMIT_ASSETS,
+    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/resubmit": SUBMIT_ASSETS,
+    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/reprocess": REVIEW,
+    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/approve": REVIEW,
+    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/reject": REVIEW,
+    "POST /api/v1/assets/{asset_id}/versions/{ordinal}/export": REVIEW,
+    "POST /api/v1/assets/{asset_id}/approve": REVIEW,
+    "POST /api/v1/assets/{asset_id}/reject": REVIEW,
+    "POST /api/v1/assets/{asset_id}/clearance/cleared": REVIEW,
+    "POST /api/v1/assets/{asset_id}/clearance/public": REVIEW,
+    "GET /api/v1/review": REVIEW,
+    "GET /api/v1/requests": SEE_ASSETS,
+    "GET /api/v1/requests/{request_id}": SEE_ASSETS,
+    "GET /api/v1/assets/{asset_id}/service": ALL,  # They look at the key themselves: what is public needs none.
+    "GET /assets/{asset_id}/service": ALL,
+    "GET /tiles/{asset_id}": ALL,
     "GET /api/v1/commands": OPERATE,
     "POST /api/v1/commands/{name}": OPERATE,
     "DELETE /api/v1/cache": OPERATE,
@@ -172,9 +202,10 @@ async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tup
         "check",
         "worker_id",
         "checkpoint_id",
+        "ordinal",
     ):
         path = path.replace(f"{{{parameter}}}", "1")
-    body: dict[str, Any] | None = {} if method == "POST" else None
+    body: dict[str, Any] | None = {} if method in ("POST", "PATCH") else None
     answer = await it.client.request(method, path, headers=headers, json=body)
     is_json = answer.headers.get("content-type", "").startswith("application/json")
     said = answer.json() if is_json else {}

@@ -48,13 +48,13 @@ async def create_job(
 ) -> JobCreated:
     """Submit a job: 201 if it is new, 200 if it was already submitted with the same idempotency key."""
     await services.learn(context.conn)
-    result = await submit(context, services.definitions, _submit_request(body, caller))
+    result = await submit(context, services.definitions, submit_request_of(body, caller))
     response.headers["Location"] = f"/api/v1/jobs/{result.job_id}"
     response.status_code = 201 if result.is_new else 200
     return JobCreated.model_validate({**asdict(result), "job_id": str(result.job_id)})
 
 
-def _submit_request(body: SubmitJob, caller: Caller) -> SubmitRequest:
+def submit_request_of(body: SubmitJob, caller: Caller) -> SubmitRequest:
     return SubmitRequest(
         body.workflow_id,
         body.input_params,

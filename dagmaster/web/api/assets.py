@@ -1,0 +1,215 @@
+"""Assets, their versions and history; reprocessing, exposure and deletion."""
+
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Query
+
+from dagmaster.errors import Invalid, UnknownVersion
+from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus, ref_strings
+from dagmaster.schemas.assets import (
+    AssetEventReply,
+    AssetReply,
+    AssetSummary,
+    Decision,
+    ExposureChange,
+    Reprocessing,
+    Submitted,
+    VersionReply,
+)
+from dagmaster.schemas.common import Page
+from dagmaster.service.asset_contract import AssetSubmitResult, DeleteAsset, DeleteVersion, Expose, Reprocess
+from dagmaster.service.asset_submission import reprocess
+from dagmaster.service.assets import decide
+from dagmaster.service.context import ServiceContext
+from dagmaster.store.asset_events import list_asset_events
+from dagmaster.store.asset_versions import get_version_row, list_versions
+from dagmaster.store.assets import AssetFilter, AssetRow, get_asset
+from dagmaster.store.assets import list_assets as list_asset_rows
+from dagmaster.web.access import ASSET_READERS, ASSET_SUBMITTERS, REVIEWERS, Admitted
+from dagmaster.web.api.submission import submitted_reply
+from dagmaster.web.assets import IncludeDeleted, VisibleAsset, in_name_of, may_see_deleted, platform_of
+from dagmaster.web.errors import documented
+from dagmaster.web.paging import Limit, Offset, cut
+from dagmaster.web.service_context import Context
+from dagmaster.web.services import Conn, Given
+
+router = APIRouter(prefix="/api/v1/assets", tags=["assets"])
+
+MAX_VERSIONS = 1000
+NOT_FOUND: Any = {"responses": documented(404)}
+CHANGED: Any = {"responses": documented(404, 409)}
+CREATED: Any = {"status_code": 201, "responses": documented(404, 409)}
+Ordinal = Annotated[int, Query(ge=0)]
+Reason = Annotated[str | None, Query(max_length=2000)]
+Actor = Annotated[str | None, Query(max_length=128, description="Who decides; for operators and gateways.")]
+
+
+@router.get("", dependencies=[ASSET_READERS])
+async def list_assets(
+    caller: Admitted,
+    conn: Conn,
+    platform_id: str | None = None,
+    refs: Annotated[
+        str | None,
+        Query(max_length=4000, description="JSON object: the references that the asset or a version of it has."),
+    ] = None,
+    data_type: DataType | None = None,
+    clearance_state: ClearanceState | None = None,
+    approval_state: ApprovalState | None = None,
+    processing_status: ProcessingStatus | None = None,
+    include_deleted: IncludeDeleted = False,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> Page[AssetSummary]:
+    """List assets, newest first."""
+    own = platform_of(caller)
+    where = AssetFilter(
+        platform_id=own or platform_id,
+        refs=_parse_refs(refs),
+        data_type=data_type,
+        clearance_state=clearance_state,
+        approval_state=approval_state,
+        processing_status=processing_status,
+        include_deleted=may_see_deleted(caller, include_deleted),
+    )
+    if own is not None and platform_id not in (None, own):
+        return cut([], limit, offset)
+    rows = await list_asset_rows(conn, where, limit=limit + 1, offset=offset)
+    return cut([AssetSummary.model_validate(row) for row in rows], limit, offset)
+
+
+def _parse_refs(text: str | None) -> dict[str, str]:
+    if not text:
+        return {}
+    try:
+        refs = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Invalid(f'refs: must be a JSON object such as {{"dataset_id": "7"}}: {error}') from error
+    if not isinstance(refs, dict):
+        raise Invalid('refs: must be a JSON object such as {"dataset_id": "7"}')
+    return ref_strings(refs)
+
+
+@router.get("/{asset_id}", dependencies=[ASSET_READERS], **NOT_FOUND)
+async def show_asset(
+    asset: VisibleAsset, caller: Admitted, conn: Conn, include_deleted: IncludeDeleted = False
+) -> AssetReply:
+    """Get an asset with its versions, latest first."""
+    with_deleted = may_see_deleted(caller, include_deleted)
+    versions = await list_versions(conn, asset["asset_id"], include_deleted=with_deleted, limit=MAX_VERSIONS)
+    return AssetReply.model_validate({**asset, "versions": versions})
+
+
+@router.get("/{asset_id}/versions", dependencies=[ASSET_READERS], **NOT_FOUND)
+async def list_asset_versions(
+    asset: VisibleAsset,
+    caller: Admitted,
+    conn: Conn,
+    include_deleted: IncludeDeleted = False,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> Page[VersionReply]:
+    """List the versions of an asset, latest first."""
+    with_deleted = may_see_deleted(caller, include_deleted)
+    rows = await list_versions(conn, asset["asset_id"], include_deleted=with_deleted, limit=limit + 1, offset=offset)
+    return cut([VersionReply.model_validate(row) for row in rows], limit, offset)
+
+
+@router.get("/{asset_id}/versions/latest", dependencies=[ASSET_READERS], **NOT_FOUND)
+async def show_latest_version(asset: VisibleAsset, conn: Conn) -> VersionReply:
+    """Get the latest version: the highest approved ordinal."""
+    ordinal = asset["latest_approved_version_ordinal"]
+    if ordinal is None:
+        raise UnknownVersion(f"no version of asset {asset['asset_id']!r} is approved")
+    return VersionReply.model_validate(await get_version_row(conn, asset["asset_id"], ordinal))
+
+
+@router.get("/{asset_id}/versions/{ordinal}", dependencies=[ASSET_READERS], **NOT_FOUND)
+async def show_version(
+    asset: VisibleAsset, ordinal: int, caller: Admitted, conn: Conn, include_deleted: IncludeDeleted = False
+) -> VersionReply:
+    """Get a version of an asset."""
+    version = await get_version_row(conn, asset["asset_id"], ordinal)
+    if version["deleted_at"] is not None and not may_see_deleted(caller, include_deleted):
+        raise UnknownVersion(f"version {ordinal} of asset {asset['asset_id']!r} is deleted")
+    return VersionReply.model_validate(version)
+
+
+@router.get("/{asset_id}/history", dependencies=[ASSET_READERS], **NOT_FOUND)
+async def list_history(
+    asset: VisibleAsset, conn: Conn, version_ordinal: Ordinal | None = None, limit: Limit = 200, offset: Offset = 0
+) -> Page[AssetEventReply]:
+    """List what happened to an asset and who decided it, oldest first."""
+    rows = await list_asset_events(conn, asset["asset_id"], ordinal=version_ordinal, limit=limit + 1, offset=offset)
+    return cut([AssetEventReply.model_validate(row) for row in rows], limit, offset)
+
+
+@router.post("/{asset_id}/versions/{ordinal}/reprocess", dependencies=[REVIEWERS], **CREATED)
+async def reprocess_version(
+    asset: VisibleAsset, ordinal: int, services: Given, context: Context, body: Reprocessing | None = None
+) -> Submitted:
+    """Process a version again: a new revision; ordinal and approval stay."""
+    await services.learn(context.conn)
+    command = _reprocess(ordinal, body, resubmits=False)
+    return submitted_reply(await reprocess(context, services.definitions, asset["asset_id"], command))
+
+
+@router.post("/{asset_id}/versions/{ordinal}/resubmit", dependencies=[ASSET_SUBMITTERS], **CREATED)
+async def resubmit_version(
+    asset: VisibleAsset, ordinal: int, services: Given, context: Context, body: Reprocessing | None = None
+) -> Submitted:
+    """Send a version that was rejected, or whose processing failed, to review again with a new revision."""
+    await services.learn(context.conn)
+    command = _reprocess(ordinal, body, resubmits=True)
+    result: AssetSubmitResult = await reprocess(context, services.definitions, asset["asset_id"], command)
+    return submitted_reply(result)
+
+
+def _reprocess(ordinal: int, body: Reprocessing | None, *, resubmits: bool) -> Reprocess:
+    body = body or Reprocessing()
+    return Reprocess(
+        ordinal,
+        workflow=body.workflow_id,
+        inputs=body.input_params,
+        priority=body.priority,
+        version_label=body.version_label,
+        resubmits=resubmits,
+    )
+
+
+@router.patch("/{asset_id}", dependencies=[REVIEWERS], **CHANGED)
+async def change_exposure(asset: VisibleAsset, body: ExposureChange, context: Context) -> AssetSummary:
+    """Choose which approved versions are served outside: the latest only, or all."""
+    await decide(context, None, asset["asset_id"], Expose(body.exposure_mode))
+    return AssetSummary.model_validate(await get_asset(context.conn, asset["asset_id"]))
+
+
+@router.delete("/{asset_id}", dependencies=[REVIEWERS], **CHANGED)
+async def delete_asset(
+    asset: VisibleAsset, caller: Admitted, context: Context, reason: Reason = None, actor: Actor = None
+) -> AssetSummary:
+    """Delete an asset: it accepts nothing more and is no longer listed. Its history is kept; its jobs are cancelled."""
+    return await _deleted(asset, in_name_of(context, caller, actor), DeleteAsset(reason))
+
+
+@router.delete("/{asset_id}/versions/{ordinal}", dependencies=[ASSET_SUBMITTERS], **CHANGED)
+async def delete_version(
+    asset: VisibleAsset, ordinal: int, caller: Admitted, context: Context, reason: Reason = None, actor: Actor = None
+) -> AssetSummary:
+    """Delete a version: the next submission gets the next ordinal. Its jobs are cancelled."""
+    return await _deleted(asset, in_name_of(context, caller, actor), DeleteVersion(ordinal, reason))
+
+
+@router.post("/{asset_id}/versions/{ordinal}/unpublish", dependencies=[ASSET_SUBMITTERS], **CHANGED)
+async def unpublish_version(
+    asset: VisibleAsset, ordinal: int, caller: Admitted, context: Context, body: Decision | None = None
+) -> AssetSummary:
+    """Withdraw a version: the same as to delete it."""
+    decision = body or Decision()
+    return await _deleted(asset, in_name_of(context, caller, decision.actor), DeleteVersion(ordinal, decision.reason))
+
+
+async def _deleted(asset: AssetRow, context: ServiceContext, command: DeleteAsset | DeleteVersion) -> AssetSummary:
+    await decide(context, None, asset["asset_id"], command)
+    return AssetSummary.model_validate(await get_asset(context.conn, asset["asset_id"]))
