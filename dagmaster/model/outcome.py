@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from dagmaster.model.states import NODE_TERMINAL, EndedBy, NodeStatus
+from dagmaster.model.states import ENDED_WITH_JOB, NODE_TERMINAL, NodeStatus
 
 S = TypeVar("S", bound=str)
 
@@ -65,9 +65,9 @@ NO_CHILDREN: Final = Children()
 def outcome_of(status: str, children: Children = NO_CHILDREN, ended_by: str | None = None) -> Outcome:
     """A fan-out completes as soon as it has expanded; what counts is what becomes of its children.
 
-    What was under way when its job was cancelled did not fail.
+    What was in progress when its job ended did not fail.
     """
-    if ended_by == EndedBy.CANCELLED:
+    if ended_by in ENDED_WITH_JOB:
         return Outcome.CANCELLED
     if status != NodeStatus.COMPLETED:
         return Outcome(status)

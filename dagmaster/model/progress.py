@@ -16,7 +16,7 @@ class FanStanding:
     """The children of a fan-out. `items` is how many there will be: they are made in slices."""
 
     items: int
-    counts: Mapping[str, int]  # what was cancelled with its job is apart from what failed
+    counts: Mapping[str, int]  # what was in progress when its job ended is apart from what failed
     retries: int = 0
     last_ended_at: datetime | None = None
     newest_started_at: datetime | None = None  # of those that run
@@ -46,7 +46,7 @@ class NodeStanding:
     fan: FanStanding | None = None
     added: Mapping[str, int] = field(default_factory=dict)
     may_fail: bool = False
-    is_cancelled: bool = False  # under way when its job was cancelled
+    is_cancelled: bool = False  # in progress when its job ended
 
     @property
     def children(self) -> Children:

@@ -9,8 +9,9 @@ from typing import Any
 from dagmaster.errors import UnknownJob
 from dagmaster.explain.estimate import TIMED, Estimate, Usual, estimate
 from dagmaster.model.graph import Graph, NodeType
+from dagmaster.model.outcome import Outcome
 from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
-from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
+from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.queues import unserved_tasks
@@ -56,7 +57,7 @@ async def standing_of(conn: Connection, job_id: int) -> Standing:
 
 def _node(row: Row) -> NodeStanding:
     return NodeStanding(
-        NodeStatus.FAILED if row["status"] == EndedBy.CANCELLED else NodeStatus(row["status"]),
+        NodeStatus.FAILED if row["status"] == Outcome.CANCELLED else NodeStatus(row["status"]),
         row["dispatched_at"],
         row["started_at"],
         row["completed_at"],
@@ -64,7 +65,7 @@ def _node(row: Row) -> NodeStanding:
         _fan(row) if row["counts"] is not None else None,
         row["added"] or {},
         row["may_fail"],
-        is_cancelled=row["status"] == EndedBy.CANCELLED,
+        is_cancelled=row["status"] == Outcome.CANCELLED,
     )
 
 

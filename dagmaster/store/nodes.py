@@ -11,7 +11,7 @@ from dagmaster.errors import (
 )
 from dagmaster.ids import NodeId
 from dagmaster.model.outcome import ENDED, Outcome
-from dagmaster.model.states import EndedBy, NodeStatus
+from dagmaster.model.states import NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.patterns import literal
@@ -23,8 +23,8 @@ Row = dict[str, Any]
 MAX_SHOWN_BYTES = 1024 * 1024
 # How many jobs are looked into: what is older is found by its job.
 NEWEST_JOBS: Final = 1000
-# Those of nodes; what was cancelled with its job is looked for apart from what failed.
-STATUSES = (*NodeStatus, EndedBy.CANCELLED)
+# Those of nodes; what was in progress when its job ended is looked for apart from what failed.
+STATUSES = (*NodeStatus, Outcome.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from dagmaster.store.hot_connection import HotConnection
 Answer = TypeVar("Answer")
 TypedRow = TypeVar("TypedRow")
 
-_NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
+_NAME = re.compile(r"^-- (\w+|{\w+}) --$", re.MULTILINE)
+_FRAGMENT = re.compile(r"{[a-z]\w*}")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
@@ -34,13 +35,18 @@ class Statement(NamedTuple):
 
 
 def _load(folder: Path) -> dict[str, str]:
+    """The code of each statement. What several of them share is a fragment, named and used as `{name}`."""
     found: dict[str, str] = {}
     for path in sorted(folder.glob("*.sql")):
         _, *parts = _NAME.split(path.read_text(encoding="utf-8"))
         for name, body in zip(parts[::2], parts[1::2], strict=True):
             assert name not in found, f"two statements are named {name}"
             found[name] = _COMMENT.sub("", body).strip().removesuffix(";")
-    return found
+    return {
+        name: _FRAGMENT.sub(lambda match: found[match[0]], body)
+        for name, body in found.items()
+        if not _FRAGMENT.fullmatch(name)
+    }
 
 
 def _number(code: str) -> Statement:

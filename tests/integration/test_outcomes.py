@@ -1,7 +1,7 @@
 """A fan-out is shown by the outcome of the whole, and wherever it is shown it is the same."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from dagmaster.cli import local
 from dagmaster.cli.job_watch import look, with_outcomes
 from dagmaster.handlers.contract import HandlerContext
 from dagmaster.model.graph import Graph
-from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode
+from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode, StartNode
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
 from dagmaster.store.estimates import Histories, standing_of
@@ -23,7 +23,9 @@ from dagmaster.store.nodes import failed_nodes, list_nodes
 from dagmaster.web.ui.gantt import gantt_of
 from dagmaster.web.ui.job_nodes import definition_of
 
-HELD: list[asyncio.Event] = []  # of the test that runs: an event belongs to one loop
+# Of the test that runs: an event belongs to one loop.
+HELD: list[asyncio.Event] = []
+BREAKING: list[asyncio.Event] = []
 
 
 async def pick(ctx: HandlerContext) -> dict[str, Any]:
@@ -34,14 +36,21 @@ async def pick(ctx: HandlerContext) -> dict[str, Any]:
     return {"item": ctx.params["item"]}
 
 
-def spreading(name: str, *items: str, **options: Any) -> Graph:
+async def break_when_told(ctx: HandlerContext) -> dict[str, Any]:
+    await BREAKING[-1].wait()
+    raise RuntimeError("it breaks")
+
+
+def spreading(name: str, *items: str, beside: dict[str, Any] | None = None, **options: Any) -> Graph:
+    """`beside` are nodes that start together with the fan-out."""
     child = ChildTask(handler="pick", queue="q", params={"item": "{{ item }}"}, retry=retry(0))
     nodes: dict[str, Any] = {
         "spread": FanOutNode(source=list(items), task=child, next=("gather",), **options),
         "gather": FanInNode(next=("after",)),
         "after": task("echo", "END"),
     }
-    return graph(nodes, name, start="spread")
+    beside = beside or {}
+    return graph({"START": StartNode(next=("spread", *beside)), **nodes, **beside}, name)
 
 
 GRAPHS = {
@@ -50,14 +59,20 @@ GRAPHS = {
     "completed": spreading("works", "good", "good"),
     "running": spreading("waits", "good", "held"),
 }
+BREAKS_ELSEWHERE = spreading(
+    "breaks_elsewhere", "good", "held", beside={"broken": task("break_when_told", "END")}, allow_failure=True
+)
 
 
 @pytest.fixture
 async def it(dsn: str) -> AsyncIterator[Web]:
     HELD.append(asyncio.Event())
-    async with web(dsn, *GRAPHS.values(), runs=True, functions={"pick": pick}) as one:
+    BREAKING.append(asyncio.Event())
+    functions = {"pick": pick, "break_when_told": break_when_told}
+    async with web(dsn, *GRAPHS.values(), BREAKS_ELSEWHERE, runs=True, functions=functions) as one:
         yield one
         HELD.pop().set()
+        BREAKING.pop().set()
 
 
 async def submitted(it: Web, outcome: str) -> int:
@@ -138,23 +153,46 @@ async def test_a_fan_in_tells_how_many_failed(it: Web) -> None:
     assert result == {"results": [{"item": "good"}, None, {"item": "good"}], "count": 3, "failed": 1}
 
 
-async def test_what_was_under_way_when_its_job_was_cancelled_is_cancelled_everywhere_and_never_failed(it: Web) -> None:
+async def cancelled_job(it: Web) -> int:
+    """A job that was cancelled while a child of its fan-out was running."""
     job_id = await submitted(it, "running")
     await it.post(f"/api/v1/jobs/{job_id}/cancel")
     await it.fleet.until("SELECT status = 'cancelled' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [job_id])
+    return job_id
+
+
+async def broken_job(it: Web) -> int:
+    """A job that another node failed while a child of its tolerant fan-out was running."""
+    job_id = int((await it.post("/api/v1/jobs", {"workflow_id": "breaks_elsewhere"}, 201))["job_id"])
+    held = """SELECT count(*) FILTER (WHERE node_id = 'spread__0' AND status = 'completed') = 1
+        AND count(*) FILTER (WHERE status = 'running') = 2 AS ok FROM dagapp.dag_node_states WHERE job_id = %s"""
+    await it.fleet.until(held, lambda: [job_id])
+    BREAKING[-1].set()
+    await it.fleet.until("SELECT status = 'failed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [job_id])
+    return job_id
+
+
+@pytest.mark.parametrize(
+    ("ended_job", "ended_by", "workflow_id", "failures"),
+    [(cancelled_job, "cancelled", "waits", 0), (broken_job, "revoked", "breaks_elsewhere", 1)],
+)
+async def test_what_was_in_progress_when_its_job_ended_is_cancelled_everywhere_and_never_failed(
+    it: Web, ended_job: Callable[[Web], Awaitable[int]], ended_by: str, workflow_id: str, failures: int
+) -> None:
+    job_id = await ended_job(it)
     shown = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)
     assert shown == dict.fromkeys(shown, "cancelled")
     path = f"/api/v1/jobs/{job_id}"
     whole, told = await it.get(path), await it.get(f"{path}/progress")
     assert whole["summary"] == told["nodes"]
-    assert (whole["summary"]["failed"], whole["summary"]["cancelled"]) == (0, 2)  # The item and its fan-out.
+    assert (whole["summary"]["failed"], whole["summary"]["cancelled"]) == (failures, 2)  # The item and its fan-out.
     child = await it.get(f"{path}/nodes/spread__1")
-    assert (child["status"], child["ended_by"], child["outcome"]) == ("failed", "cancelled", "cancelled")
+    assert (child["status"], child["ended_by"], child["outcome"]) == ("failed", ended_by, "cancelled")
     assert (await it.get(f"{path}/nodes?parent=spread&status=failed"))["items"] == []
     [listed] = (await it.get(f"{path}/nodes?parent=spread&status=cancelled"))["items"]
     assert listed["node_id"] == "spread__1"
-    measured = (await it.get("/api/v1/metrics/workflows/waits/nodes"))["items"]
-    assert sum(node["failed"] for node in measured) == 0
+    measured = (await it.get(f"/api/v1/metrics/workflows/{workflow_id}/nodes"))["items"]
+    assert sum(node["failed"] for node in measured) == failures
     for page in (
         f"/ui/jobs/{job_id}?parent=spread",
         f"/ui/jobs/{job_id}/nodes/spread__1",
@@ -163,7 +201,7 @@ async def test_what_was_under_way_when_its_job_was_cancelled_is_cancelled_everyw
         assert "badge is-cancelled" in await it.get(page)
     assert "spread__1" not in await it.get("/ui/nodes?status=failed")
     line = (await it.get("/ui/jobs")).partition(f'id="job-{job_id}"')[2].partition("</tr>")[0]
-    assert "2 cancelled" in line and " failed" not in line
+    assert "2 cancelled" in line and (" failed" in line) is bool(failures)
 
 
 async def test_a_fan_out_lasts_until_its_last_child_has_ended(it: Web) -> None:

@@ -89,7 +89,10 @@ test("events of a digest change the status and the times of a node", () => {
     status: "running", waits_for: null, completed_at: null, started_at: timestamp,
   });
   assert.equal(changeOf({ event_type: "node_failed", timestamp }).completed_at, timestamp);
-  assert.equal(changeOf({ event_type: "node_failed", timestamp, data: { ended_by: "cancelled" } }).status, "cancelled");
+  for (const ended_by of ["cancelled", "revoked"]) {
+    assert.equal(changeOf({ event_type: "node_failed", timestamp, data: { ended_by } }).status, "cancelled");
+  }
+  assert.equal(changeOf({ event_type: "node_failed", timestamp, data: { ended_by: "timeout" } }).status, "failed");
   assert.equal(changeOf({ event_type: "job_progress", timestamp }), null);
 });
 

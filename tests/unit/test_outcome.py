@@ -28,6 +28,12 @@ def test_a_node_that_has_not_completed_is_shown_as_it_is(status: str) -> None:
     assert outcome_of(status, Children({"failed": 1})) == status
 
 
+@pytest.mark.parametrize("ended_by", ["revoked", "cancelled"])
+def test_a_node_that_ended_with_its_job_is_cancelled(ended_by: str) -> None:
+    assert outcome_of("failed", ended_by=ended_by) is Outcome.CANCELLED
+    assert outcome_of("failed", ended_by="failure") is Outcome.FAILED
+
+
 def test_what_a_task_has_added_fails_it_and_may_be_skipped() -> None:
     assert outcome_of("completed", children_of({}, {"failed": 1})) is Outcome.FAILED
     assert outcome_of("completed", children_of({}, {"skipped": 1})) is Outcome.COMPLETED

@@ -6,11 +6,10 @@ WITH states AS MATERIALIZED (
     SELECT CASE WHEN definition IS NULL OR parent_node_id IS NULL THEN parent_node_id
             ELSE split_part(split_part(node_id, '.', 1), '__', 1) END AS parent_node_id,
         definition IS NOT NULL AS is_added, CASE WHEN parent_node_id IS NULL THEN node_id END AS node_id,
-        CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status,
-        count(*) AS nodes,
+        {shown_status} AS status, count(*) AS nodes,
         sum(retry_count) AS retries, max(dispatched_at) AS dispatched_at, max(started_at) AS started_at,
         max(completed_at) AS completed_at, max(not_before) AS not_before, avg(completed_at - started_at) AS duration
-    FROM dagapp.dag_node_states WHERE job_id = :job_id GROUP BY 1, 2, 3, 4
+    FROM dagapp.dag_node_states n WHERE job_id = :job_id GROUP BY 1, 2, 3, 4
 ), fans AS MATERIALIZED ( -- Not once for each node, as is planned while the table has no statistics.
     SELECT s.parent_node_id, jsonb_object_agg(s.status, s.nodes) AS counts, sum(s.retries)::bigint AS retries,
         max(s.completed_at) AS last_ended_at,

@@ -35,7 +35,7 @@ FROM jobs GROUP BY workflow_id ORDER BY total DESC, workflow_id;
 -- How the nodes of a workflow went; a fan-out stands for its children.
 WITH nodes AS MATERIALIZED (
     SELECT coalesce(n.parent_node_id, n.node_id) AS node_id, n.parent_node_id IS NOT NULL AS is_child,
-        CASE WHEN n.ended_by IN ('revoked', 'cancelled') THEN 'stopped' ELSE n.status::text END AS status,
+        {shown_status} AS status,
         n.retry_count, n.dispatched_at IS NOT NULL OR n.retry_count > 0 AS was_tried,
         extract(epoch FROM n.completed_at - n.started_at)::float AS seconds
     FROM dagapp.dag_jobs j JOIN dagapp.dag_node_states n ON n.job_id = j.job_id

@@ -1,7 +1,7 @@
 -- count_nodes_of_jobs --
 -- How many nodes of each of these jobs are in each state; what has come of a node apart, with how that node stands.
 SELECT c.job_id, c.parent_node_id, c.is_added, c.status, c.nodes, c.last_ended_at,
-    CASE WHEN n.ended_by = 'cancelled' THEN 'cancelled' ELSE n.status::text END AS parent_status,
+    {shown_status} AS parent_status,
     CASE WHEN c.status = 'failed' AND n.status IS NOT NULL AND NOT c.is_added THEN coalesce((
         SELECT (w.definition #> ARRAY['nodes', c.parent_node_id, 'allow_failure'])::boolean
         FROM dagapp.dag_jobs j JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
@@ -11,9 +11,9 @@ FROM (
     SELECT job_id, CASE WHEN definition IS NULL OR parent_node_id IS NULL THEN parent_node_id
             ELSE split_part(split_part(node_id, '.', 1), '__', 1) END AS parent_node_id,
         definition IS NOT NULL AND parent_node_id IS NOT NULL AS is_added,
-        CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status, count(*) AS nodes,
+        {shown_status} AS status, count(*) AS nodes,
         max(completed_at) AS last_ended_at
-    FROM dagapp.dag_node_states WHERE job_id = ANY(:job_ids) GROUP BY 1, 2, 3, 4
+    FROM dagapp.dag_node_states n WHERE job_id = ANY(:job_ids) GROUP BY 1, 2, 3, 4
 ) c
 LEFT JOIN dagapp.dag_node_states n ON n.job_id = c.job_id AND n.node_id = c.parent_node_id;
 
@@ -26,17 +26,17 @@ SELECT EXISTS (SELECT FROM dagapp.dag_node_states WHERE job_id = :job_id OFFSET 
 SELECT CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END
         AS parent_node_id,
     definition IS NOT NULL AS is_added,
-    CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status, count(*) AS nodes, min(started_at) AS began_at,
+    {shown_status} AS status, count(*) AS nodes, min(started_at) AS began_at,
     max(completed_at) AS last_ended_at
-FROM dagapp.dag_node_states
+FROM dagapp.dag_node_states n
 WHERE job_id = :job_id AND (parent_node_id IS NOT NULL OR definition IS NOT NULL)
 GROUP BY 1, 2, 3;
 
 -- page_count_children --
 -- How many of what has come of a node, as `page_nodes` lists it, are in each state.
-SELECT definition IS NOT NULL AS is_added, CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status,
-    count(*) AS nodes, max(completed_at) AS last_ended_at
-FROM dagapp.dag_node_states
+SELECT definition IS NOT NULL AS is_added, {shown_status} AS status, count(*) AS nodes,
+    max(completed_at) AS last_ended_at
+FROM dagapp.dag_node_states n
 WHERE job_id = :job_id AND CASE WHEN definition IS NULL THEN parent_node_id = :node_id
     ELSE node_id ^@ (:node_id || '.') OR node_id ^@ (:node_id || '__') END
 GROUP BY 1, 2;
@@ -44,8 +44,8 @@ GROUP BY 1, 2;
 -- page_count_outside --
 -- What has come of the nodes that no task has added: the first two parts of its id are theirs.
 SELECT split_part(node_id, '.', 1) || '.' || split_part(node_id, '.', 2) AS node_id,
-    CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status, count(*) AS nodes
-FROM dagapp.dag_node_states
+    {shown_status} AS status, count(*) AS nodes
+FROM dagapp.dag_node_states n
 WHERE job_id = :job_id AND parent_node_id IS NOT NULL AND definition IS NOT NULL AND node_id ^@ :prefix
 GROUP BY 1, 2;
 
@@ -59,10 +59,10 @@ GROUP BY parent_node_id;
 -- page_density --
 -- How many children of a fan-out began and ended in each of equal parts of a time, in one pass over them.
 WITH children AS (
-    SELECT CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END AS status,
+    SELECT {shown_status} AS status,
         width_bucket(date_part('epoch', started_at), :since::float, :until::float, :parts::int) AS first,
         width_bucket(date_part('epoch', completed_at), :since::float, :until::float, :parts::int) AS last
-    FROM dagapp.dag_node_states
+    FROM dagapp.dag_node_states n
     WHERE job_id = :job_id AND parent_node_id = :node_id::text AND started_at IS NOT NULL
 ), counted AS (
     SELECT first, last, status = 'failed' AS is_failed, count(*) AS nodes FROM children GROUP BY 1, 2, 3

@@ -1,3 +1,7 @@
+-- {shown_status} --
+-- The status of a node as it is shown and counted: what was in progress when its job ended did not fail.
+CASE WHEN n.ended_by IN ('revoked', 'cancelled') THEN 'cancelled' ELSE n.status::text END
+
 -- list_nodes --
 -- Nodes of the newest jobs that fit; what is open can only be in a job that is live. Bounded: a rare status or text
 -- must not be looked for in all of history.
@@ -12,13 +16,11 @@ SELECT n.job_id, j.workflow_id, j.job_status, j.job_completed_at, n.node_id, n.s
     n.retry_count, n.max_retries, n.parent_node_id, n.error_message, n.not_before, n.created_at, n.dispatched_at, n.started_at, n.completed_at
 FROM jobs j
 CROSS JOIN LATERAL (
-    SELECT * FROM dagapp.dag_node_states
-    WHERE job_id = j.job_id AND (
-            :statuses::text[] IS NULL OR CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END = ANY(:statuses)
-        )
+    SELECT * FROM dagapp.dag_node_states n
+    WHERE n.job_id = j.job_id AND (:statuses::text[] IS NULL OR {shown_status} = ANY(:statuses))
         AND (
-            :text::text IS NULL OR job_id::text = :text OR node_id ILIKE '%' || :pattern || '%'
-            OR error_message ILIKE '%' || :pattern || '%'
+            :text::text IS NULL OR n.job_id::text = :text OR n.node_id ILIKE '%' || :pattern || '%'
+            OR n.error_message ILIKE '%' || :pattern || '%'
         )
     OFFSET 0 -- From the jobs to their nodes, never from all nodes.
 ) n
@@ -36,7 +38,7 @@ FROM (
     SELECT job_id, node_id, status, ended_by, task_id, retry_count, max_retries, parent_node_id, fan_out_index, error_message,
         not_before, created_at, dispatched_at, started_at, completed_at, definition ->> 'handler' AS handler,
         definition ->> 'type' AS type, definition IS NOT NULL AS is_added, place
-    FROM dagapp.dag_node_states
+    FROM dagapp.dag_node_states n
     LEFT JOIN unnest(:order::text[]) WITH ORDINALITY AS given(name, place) ON name = node_id
     WHERE job_id = :job_id AND CASE
             WHEN :is_everywhere::boolean THEN true
@@ -44,7 +46,7 @@ FROM (
             ELSE node_id ^@ (:parent || '.') OR node_id ^@ (:parent || '__') END
         AND (
             :status::text IS NULL OR node_id = ANY(:fitting::text[])
-            OR (CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END = :status AND node_id <> ALL(:other::text[]))
+            OR ({shown_status} = :status AND node_id <> ALL(:other::text[]))
         )
         AND (
             :pattern::text IS NULL OR node_id ILIKE '%' || :pattern || '%'
@@ -63,8 +65,8 @@ ORDER BY n.fan_out_index, coalesce(n.dispatched_at, n.started_at) NULLS LAST, n.
 
 -- page_failed_nodes --
 -- Some that have failed, the first that did so first; those that the definition allows to fail are among them.
-SELECT node_id, parent_node_id, error_message, completed_at FROM dagapp.dag_node_states
-WHERE job_id = :job_id AND status = 'failed' AND (ended_by IS NULL OR ended_by NOT IN ('revoked', 'cancelled'))
+SELECT node_id, parent_node_id, error_message, completed_at FROM dagapp.dag_node_states n
+WHERE job_id = :job_id AND {shown_status} = 'failed'
 ORDER BY CASE WHEN fan_out_index IS NULL THEN completed_at END, parent_node_id, fan_out_index, node_id LIMIT :limit;
 
 -- page_waiting_nodes --
@@ -103,7 +105,7 @@ SELECT n.job_id, j.workflow_id, n.node_id, n.status, n.task_id, n.retry_count, n
 FROM dagapp.dag_node_states n JOIN dagapp.dag_jobs j ON j.job_id = n.job_id
 WHERE (:job_id::bigint IS NULL OR n.job_id = :job_id)
     AND (:workflow_id::text IS NULL OR j.workflow_id = :workflow_id)
-    AND (:status::text IS NULL OR CASE WHEN n.ended_by = 'cancelled' THEN 'cancelled' ELSE n.status::text END = :status)
+    AND (:status::text IS NULL OR {shown_status} = :status)
     AND (coalesce(:status::text, 'completed') IN ('completed', 'failed', 'cancelled', 'skipped') OR j.status IN ('pending', 'running'))
 ORDER BY n.job_id DESC, n.node_id DESC
 LIMIT :limit OFFSET :offset;
@@ -124,7 +126,7 @@ FROM dagapp.dag_node_states n
 LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears the error of its node.
     ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
 WHERE n.job_id = :job_id AND n.parent_node_id IS NOT DISTINCT FROM :parent::text
-    AND (:status::text IS NULL OR CASE WHEN n.ended_by = 'cancelled' THEN 'cancelled' ELSE n.status::text END = :status)
+    AND (:status::text IS NULL OR {shown_status} = :status)
 ORDER BY n.fan_out_index, coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at, n.node_id
 LIMIT :limit OFFSET :offset
 ) page
@@ -158,9 +160,9 @@ FROM dagapp.dag_node_states WHERE job_id = :job_id AND parent_node_id IS NULL AN
 -- Some of what is drawn within another node, in the order of the items or as it was added.
 SELECT node_id, status, ended_by, retry_count, fan_out_index, left(error_message, 300) AS error_message, started_at,
     completed_at
-FROM dagapp.dag_node_states
+FROM dagapp.dag_node_states n
 WHERE job_id = :job_id
-    AND (:status::text IS NULL OR CASE WHEN ended_by = 'cancelled' THEN 'cancelled' ELSE status::text END = :status)
+    AND (:status::text IS NULL OR {shown_status} = :status)
     AND CASE WHEN definition IS NULL THEN parent_node_id ELSE split_part(split_part(node_id, '.', 1), '__', 1) END
         = :parent
 ORDER BY fan_out_index NULLS LAST, created_at, length(node_id), node_id

@@ -13,7 +13,7 @@ from dagmaster.errors import NotFound
 from dagmaster.model.added import OUTSIDE
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact, redact_text
-from dagmaster.model.states import NODE_TERMINAL, EndedBy, NodeStatus
+from dagmaster.model.states import ENDED_WITH_JOB, NODE_TERMINAL, NodeStatus
 from dagmaster.model.workflow import Node
 from dagmaster.store import attempts as attempt_store
 from dagmaster.store import events as event_store
@@ -159,7 +159,7 @@ def _panel(job: Row, row: Row, attempts: Sequence[Row], nodes: Mapping[str, Node
         error=redact(row["error_message"] or (row["last_error"] if row["status"] not in NODE_TERMINAL else None)),
         params=redact(row["input_params"]),
         output=redact(row["output"]),
-        is_failed=row["status"] == NodeStatus.FAILED and row["ended_by"] != EndedBy.CANCELLED,
+        is_failed=row["status"] == NodeStatus.FAILED and row["ended_by"] not in ENDED_WITH_JOB,
         is_decided_by_people=node_type == "approval" and is_waiting,
         signal=getattr(node, "signal", None) if node_type == "wait" and is_waiting else None,
         has_log=node_type in ("task", "fan_out") and row["task_id"] is not None,

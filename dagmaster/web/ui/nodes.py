@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
-from dagmaster.model.states import EndedBy, JobStatus, NodeStatus
+from dagmaster.model.states import ENDED_WITH_JOB, JobStatus, NodeStatus
 from dagmaster.store.nodes import NEWEST_JOBS, STATUSES, NodeSearch, jobs_of, search_nodes
 from dagmaster.web.access import READERS
 from dagmaster.web.services import Conn
@@ -46,7 +46,7 @@ class NodeLine:
 
 
 def node_line(row: Mapping[str, Any], children: Children = NO_CHILDREN) -> NodeLine:
-    is_failed = row["status"] == NodeStatus.FAILED and row["ended_by"] != EndedBy.CANCELLED
+    is_failed = row["status"] == NodeStatus.FAILED and row["ended_by"] not in ENDED_WITH_JOB
     waits = row["status"] == NodeStatus.DISPATCHED
     queued_until = row["started_at"] or (None if waits else row["completed_at"])
     return NodeLine(

@@ -6,9 +6,12 @@ const STATUS_OF = {
   node_failed: "failed", node_retrying: "ready", node_skipped: "skipped", node_reopened: "pending",
 };
 
+// In progress when the job ended: that is no failure of the node.
+const ENDED_WITH_JOB = new Set(["revoked", "cancelled"]);
+
 // null for events that change no node.
 export function changeOf({ event_type: type, timestamp, data }) {
-  const status = data?.ended_by === "cancelled" ? "cancelled" : STATUS_OF[type];
+  const status = ENDED_WITH_JOB.has(data?.ended_by) ? "cancelled" : STATUS_OF[type];
   if (!status) return null;
   const change = { status, waits_for: null, completed_at: OVER.has(status) ? timestamp : null };
   return status === "running" ? { ...change, started_at: timestamp } : change;
