@@ -11,12 +11,12 @@ from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Ou
 from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
-from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding, percent_done, work_percent
+from dagmaster.model.progress import FanStanding, JobStanding, percent_done, work_percent
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import LOST, Connection, opened
 from dagmaster.store.estimates import Histories, Standing, standing_of
 from dagmaster.store.jobs import get_job, job_status, returned_by
-from dagmaster.store.nodes import watch_nodes
+from dagmaster.store.nodes import JobNode, list_job_nodes
 
 FIRST_LOOK_SECONDS = 0.02
 POLL_SECONDS = 0.125
@@ -34,13 +34,13 @@ async def look(conn: Connection, job_id: int, order: Sequence[str], histories: H
     if not rows:
         raise UnknownJob(f"job {job_id} was removed")
     [job] = rows
-    nodes = {row["node_id"]: row for row in await watch_nodes(conn, job_id)}
+    nodes: dict[str, JobNode] = {row["node_id"]: row for row in await list_job_nodes(conn, job_id, inline_bytes=0)}
     standing = await standing_of(conn, job_id)
     return JobView(
         job_id,
         job["workflow_id"],
         JobStatus(job["status"]),
-        [_node(nodes[name], standing.job.nodes.get(name)) for name in order if name in nodes],
+        [_node(nodes[name], standing.job) for name in order if name in nodes],
         job["error_message"],
         job["result_data"],
         between(job["created_at"], job["completed_at"] or standing.job.now) or 0.0,
@@ -75,7 +75,8 @@ def _fan(fan: FanStanding) -> FanView:
     return FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items)
 
 
-def _node(row: Mapping[str, Any], standing: NodeStanding | None) -> NodeView:
+def _node(row: JobNode, job: JobStanding) -> NodeView:
+    standing = job.nodes.get(row["node_id"])
     fan = standing.fan if standing else None
     return NodeView(
         row["node_id"],
@@ -86,7 +87,7 @@ def _node(row: Mapping[str, Any], standing: NodeStanding | None) -> NodeView:
         row["not_before"],
         row["started_at"],
         row["completed_at"],
-        row["now"],
+        job.now,
         _fan(fan) if fan else None,
         standing.outcome if standing else None,
     )

@@ -43,7 +43,7 @@ from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.handlers import view_handlers
 from dagmaster.store.jobs import JobFilter, find_job_ids, get_job, list_jobs, returned_by, statuses_of
 from dagmaster.store.node_counts import NodeCounts
-from dagmaster.store.nodes import list_nodes
+from dagmaster.store.nodes import list_job_nodes
 from dagmaster.store.orchestrators import list_orchestrators
 from dagmaster.store.pinned import PinnedGraphs
 from dagmaster.store.queues import list_queues, unserved_tasks
@@ -114,7 +114,7 @@ class Local:
 
     def job(self, job_id: int, *, children: bool) -> JobDetails:
         async def look(conn: Connection) -> JobDetails:
-            job, nodes = await get_job(conn, job_id), await list_nodes(conn, job_id, with_children=children)
+            job, nodes = await get_job(conn, job_id), await list_job_nodes(conn, job_id, with_children=children)
             standing = await standing_of(conn, job_id)
             outlook = await outlook_of(conn, standing, Histories())
             graph = await PinnedGraphs().find(conn, job["workflow_hash"])

@@ -47,7 +47,9 @@ async def get_whole_job(
     """
     values = {
         "job_id": job_id,
+        "parent": None,
         "with_children": with_children,
+        "status": None,
         "limit": limit,
         "offset": offset,
         "inline_bytes": INLINE_BYTES,

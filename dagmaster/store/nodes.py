@@ -3,28 +3,154 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
 
-from dagmaster.errors import (
-    Invalid,
-    UnknownNode,
-)
-from dagmaster.ids import NodeId
+from dagmaster.errors import Invalid, UnknownNode
+from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
 from dagmaster.model.outcome import ENDED, Outcome
 from dagmaster.model.states import NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.patterns import literal
-from dagmaster.store.statements import fetch, fetch_as, run
+from dagmaster.store.statements import fetch_as
 
-Row = dict[str, Any]
+Found = TypeVar("Found")
 
 # Of the outputs in one answer, together.
 MAX_SHOWN_BYTES = 1024 * 1024
+UNLIMITED: Final = 2**63 - 1
 # How many jobs are looked into: what is older is found by its job.
 NEWEST_JOBS: Final = 1000
 # Those of nodes; what was in progress when its job ended is looked for apart from what failed.
 STATUSES = (*NodeStatus, Outcome.CANCELLED)
+
+
+class NodeSummary(TypedDict):
+    """How a node stands."""
+
+    node_id: NodeId
+    status: str
+    ended_by: str | None
+    retry_count: int
+    error_message: str | None
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+class DrawnNode(NodeSummary):
+    """A node of the definition in a graph. `taken_branch` is of a conditional."""
+
+    max_retries: int
+    not_before: datetime | None
+    taken_branch: str | None
+
+
+class FoldedNode(NodeSummary):
+    """A node that is drawn within another; its error is cut."""
+
+    fan_out_index: int | None
+
+
+class GridNode(NodeSummary):
+    """A node in the grid of a workflow's runs."""
+
+    job_id: JobId
+
+
+class NodeRow(NodeSummary):
+    """A node without the values that it holds."""
+
+    task_id: TaskId | None
+    max_retries: int
+    parent_node_id: NodeId | None
+    fan_out_index: int | None
+    not_before: datetime | None
+    created_at: datetime
+    dispatched_at: datetime | None
+
+
+class ListedNode(NodeRow):
+    """A node in a list over all jobs."""
+
+    last_error: str | None
+    job_id: JobId
+    workflow_id: str
+    job_status: str
+    job_completed_at: datetime | None
+
+
+class JobNode(NodeRow):
+    """A node in a list of its job. `output` is None where it is too large for the list."""
+
+    last_error: str | None
+    output: Any
+    output_bytes: int | None
+
+
+class PagedNode(NodeRow):
+    """A node on a page of its job. `handler` and `type` are of a node that a task has added."""
+
+    job_id: JobId
+    handler: str | None
+    type: str | None
+    is_added: bool
+    last_error: str | None
+    worker_id: WorkerId | None
+    progress_percent: float | None
+    progress_message: str | None
+
+
+class WholeNode(NodeRow):
+    """`held_bytes` is the size of its parameters and its checkpoint."""
+
+    job_id: JobId
+    last_error: str | None
+    queue: str | None
+    definition: dict[str, Any] | None
+    input_params: Any
+    output: Any
+    output_bytes: int | None
+    checkpoint_phase: str | None
+    checkpoint_data: Any
+    checkpoint_saved_at: datetime | None
+    held_bytes: int
+
+
+class NodeHead(TypedDict):
+    node_id: NodeId
+    status: str
+    retry_count: int
+    not_before: datetime | None
+
+
+class NodeProgress(TypedDict):
+    """How far the newest attempt of a node says it is."""
+
+    job_id: JobId
+    node_id: NodeId
+    status: str
+    ended_by: str | None
+    retry_count: int
+    max_retries: int
+    task_id: TaskId | None
+    checkpoint_phase: str | None
+    checkpoint_saved_at: datetime | None
+    progress_current: float | None
+    progress_total: float | None
+    progress_percent: float | None
+    progress_message: str | None
+
+
+class FailedNode(TypedDict):
+    node_id: NodeId
+    parent_node_id: NodeId | None
+    error_message: str | None
+
+
+class WaitingNode(TypedDict):
+    node_id: NodeId
+    input_params: Any
+    started_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +164,6 @@ class NodeSearch:
     def is_open(self) -> bool:
         """Whether only what has not ended is looked for."""
         return bool(self.statuses) and not ENDED.intersection(self.statuses)
-
-
-async def search_nodes(conn: Connection, wanted: NodeSearch, *, limit: int, offset: int = 0) -> list[Row]:
-    """Of the newest jobs that fit, those of the newest first."""
-    values = {
-        "statuses": list(wanted.statuses) or None,
-        "is_open": wanted.is_open,
-        "workflow_id": wanted.workflow_id,
-        "since": wanted.since,
-        "text": wanted.text,
-        "pattern": literal(wanted.text) if wanted.text else None,
-        "jobs": NEWEST_JOBS,
-        "limit": limit,
-        "offset": offset,
-    }
-    return await fetch(conn, "list_nodes", values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +186,74 @@ class NodeFilter:
         return self.parent is None and self.status == Outcome.FAILED
 
 
-async def find_nodes(conn: Connection, job_id: int, wanted: NodeFilter, *, limit: int, offset: int = 0) -> list[Row]:
+async def search_nodes(conn: Connection, wanted: NodeSearch, *, limit: int, offset: int = 0) -> list[ListedNode]:
+    """Of the newest jobs that fit, those of the newest first."""
+    values = {
+        "statuses": list(wanted.statuses) or None,
+        "is_open": wanted.is_open,
+        "workflow_id": wanted.workflow_id,
+        "since": wanted.since,
+        "text": wanted.text,
+        "pattern": literal(wanted.text) if wanted.text else None,
+        "jobs": NEWEST_JOBS,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch_as(conn, ListedNode, "search_nodes", values)
+
+
+async def view_nodes(
+    conn: Connection,
+    *,
+    job_id: int | None = None,
+    status: str | None = None,
+    workflow_id: str | None = None,
+    limit: int,
+    offset: int = 0,
+) -> list[ListedNode]:
+    """Of all jobs, without outputs; raises Invalid for a status that does not exist."""
+    values = {"job_id": job_id, "status": _status(status), "workflow_id": workflow_id}
+    return await fetch_as(conn, ListedNode, "view_nodes", {**values, "limit": limit, "offset": offset})
+
+
+def jobs_of(rows: Sequence[ListedNode]) -> list[dict[str, Any]]:
+    """The jobs of nodes of a list, each once."""
+    jobs = {row["job_id"]: row["job_completed_at"] for row in rows}
+    return [{"job_id": job_id, "completed_at": completed_at} for job_id, completed_at in jobs.items()]
+
+
+async def list_job_nodes(
+    conn: Connection,
+    job_id: int,
+    *,
+    parent: str | None = None,
+    with_children: bool = False,
+    status: str | None = None,
+    inline_bytes: int = INLINE_BYTES,
+    max_bytes: int = UNLIMITED,
+    limit: int | None = None,
+    offset: int = 0,
+) -> list[JobNode]:
+    """The job's own nodes, all of them `with_children`, or the children of the fan-out `parent`.
+
+    Outputs over `inline_bytes` are left out, and those that come after `max_bytes` of outputs.
+    """
+    values = {
+        "job_id": job_id,
+        "parent": parent,
+        "with_children": with_children,
+        "status": _status(status),
+        "inline_bytes": inline_bytes,
+        "max_bytes": max_bytes,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch_as(conn, JobNode, "list_job_nodes", values)
+
+
+async def find_nodes(
+    conn: Connection, job_id: int, wanted: NodeFilter, *, limit: int, offset: int = 0
+) -> list[PagedNode]:
     values = {
         "job_id": job_id,
         "parent": wanted.parent,
@@ -89,78 +266,43 @@ async def find_nodes(conn: Connection, job_id: int, wanted: NodeFilter, *, limit
         "limit": limit,
         "offset": offset,
     }
-    return await fetch(conn, "page_nodes", values)
+    return await fetch_as(conn, PagedNode, "page_nodes", values)
 
 
-async def failed_nodes(conn: Connection, job_id: int, *, limit: int) -> list[Row]:
-    return await fetch(conn, "page_failed_nodes", {"job_id": job_id, "limit": limit})
+async def failed_nodes(conn: Connection, job_id: int, *, limit: int) -> list[FailedNode]:
+    return await fetch_as(conn, FailedNode, "failed_nodes", {"job_id": job_id, "limit": limit})
 
 
-async def waiting_nodes(conn: Connection, job_id: int, node_ids: Sequence[str]) -> list[Row]:
-    return await fetch(conn, "page_waiting_nodes", {"job_id": job_id, "node_ids": list(node_ids)}) if node_ids else []
+async def waiting_nodes(conn: Connection, job_id: int, node_ids: Sequence[str]) -> list[WaitingNode]:
+    if not node_ids:
+        return []
+    return await fetch_as(conn, WaitingNode, "waiting_nodes", {"job_id": job_id, "node_ids": list(node_ids)})
 
 
-async def list_nodes(
-    conn: Connection, job_id: int, *, with_children: bool = False, inline_bytes: int | None = INLINE_BYTES
-) -> list[dict[str, Any]]:
-    """Outputs over `inline_bytes` are left out."""
-    values = {"job_id": job_id, "with_children": with_children, "inline_bytes": inline_bytes}
-    return await fetch(conn, "show_nodes", values)
+async def view_graph(conn: Connection, job_id: int) -> list[DrawnNode]:
+    return await fetch_as(conn, DrawnNode, "view_graph", {"job_id": job_id})
 
 
-async def watch_nodes(conn: Connection, job_id: int) -> list[dict[str, Any]]:
-    """The job's own nodes without their outputs, in no order."""
-    return await fetch(conn, "watch_nodes", {"job_id": job_id})
+async def view_folded(
+    conn: Connection, job_id: int, parent: str, *, status: str | None = None, limit: int, offset: int = 0
+) -> list[FoldedNode]:
+    """The items of a fan-out, or what a node has added."""
+    values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
+    return await fetch_as(conn, FoldedNode, "view_folded", values)
 
 
-async def view_nodes(
-    conn: Connection,
-    *,
-    job_id: int | None = None,
-    status: str | None = None,
-    workflow_id: str | None = None,
-    limit: int,
-    offset: int = 0,
-) -> list[Row]:
-    """Of all jobs, without outputs; raises Invalid for a status that does not exist."""
-    values = {"job_id": job_id, "status": _status(status), "workflow_id": workflow_id}
-    return await fetch(conn, "view_nodes", {**values, "limit": limit, "offset": offset})
+async def grid_nodes(
+    conn: Connection, job_ids: Sequence[int], node_ids: Sequence[str]
+) -> dict[tuple[int, str], GridNode]:
+    """By job and node."""
+    rows = await fetch_as(conn, GridNode, "grid_nodes", {"job_ids": list(job_ids), "node_ids": list(node_ids)})
+    return {(row["job_id"], row["node_id"]): row for row in rows}
 
 
-async def view_job_nodes(
-    conn: Connection,
-    job_id: int,
-    *,
-    parent: str | None = None,
-    status: str | None = None,
-    limit: int,
-    offset: int = 0,
-) -> list[Row]:
-    """The job's own nodes, or the children of the fan-out `parent`."""
-    values = {
-        "job_id": job_id,
-        "parent": parent,
-        "status": _status(status),
-        "limit": limit,
-        "offset": offset,
-        "inline_bytes": INLINE_BYTES,
-        "max_bytes": MAX_SHOWN_BYTES,
-    }
-    return await fetch(conn, "view_job_nodes", values)
-
-
-async def get_node(conn: Connection, job_id: int, node_id: str) -> Row:
-    row = await (await run(conn, "view_node", {"job_id": job_id, "node_id": node_id})).fetchone()
-    if row is None:
-        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
-    return row
-
-
-class NodeHead(TypedDict):
-    node_id: NodeId
-    status: str
-    retry_count: int
-    not_before: datetime | None
+async def get_node(conn: Connection, job_id: int, node_id: str) -> WholeNode:
+    """Raises UnknownNode."""
+    rows = await fetch_as(conn, WholeNode, "get_node", {"job_id": job_id, "node_id": node_id})
+    return _only(rows, job_id, node_id)
 
 
 async def find_node_head(conn: Connection, job_id: int, node_id: str) -> NodeHead | None:
@@ -170,44 +312,23 @@ async def find_node_head(conn: Connection, job_id: int, node_id: str) -> NodeHea
 
 async def get_node_head(conn: Connection, job_id: int, node_id: str) -> NodeHead:
     """Raises UnknownNode."""
-    row = await find_node_head(conn, job_id, node_id)
-    if row is None:
+    rows = await fetch_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
+    return _only(rows, job_id, node_id)
+
+
+async def get_node_progress(conn: Connection, job_id: int, node_id: str) -> NodeProgress:
+    """Raises UnknownNode."""
+    rows = await fetch_as(conn, NodeProgress, "get_node_progress", {"job_id": job_id, "node_id": node_id})
+    return _only(rows, job_id, node_id)
+
+
+def _only(rows: Sequence[Found], job_id: int, node_id: str) -> Found:
+    if not rows:
         raise UnknownNode(f"job {job_id} has no node {node_id!r}")
-    return row
-
-
-async def view_graph(conn: Connection, job_id: int) -> list[Row]:
-    return await fetch(conn, "view_graph", {"job_id": job_id})
-
-
-async def view_folded(
-    conn: Connection, job_id: int, parent: str, *, status: str | None = None, limit: int, offset: int = 0
-) -> list[Row]:
-    """The items of a fan-out, or what a node has added."""
-    values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
-    return await fetch(conn, "view_folded", values)
-
-
-def jobs_of(rows: Sequence[Row]) -> list[Row]:
-    """The jobs of nodes of a list, each once."""
-    jobs = {row["job_id"]: row["job_completed_at"] for row in rows}
-    return [{"job_id": job_id, "completed_at": completed_at} for job_id, completed_at in jobs.items()]
+    return rows[0]
 
 
 def _status(given: str | None) -> str | None:
     if given is not None and given.lower() not in STATUSES:
         raise Invalid(f"{given!r} is not a status of nodes; there are {', '.join(STATUSES)}")
     return given.lower() if given else None
-
-
-async def grid_nodes(conn: Connection, job_ids: Sequence[int], node_ids: Sequence[str]) -> dict[tuple[int, str], Row]:
-    """By job and node."""
-    rows = await fetch(conn, "grid_nodes", {"job_ids": list(job_ids), "node_ids": list(node_ids)})
-    return {(row["job_id"], row["node_id"]): row for row in rows}
-
-
-async def node_progress(conn: Connection, job_id: int, node_id: str) -> Row:
-    row = await (await run(conn, "node_progress", {"job_id": job_id, "node_id": node_id})).fetchone()
-    if row is None:
-        raise UnknownNode(f"job {job_id} has no node {node_id!r}")
-    return row

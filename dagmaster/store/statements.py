@@ -35,18 +35,19 @@ class Statement(NamedTuple):
 
 
 def _load(folder: Path) -> dict[str, str]:
-    """The code of each statement. What several of them share is a fragment, named and used as `{name}`."""
+    """The code of each statement. SQL that several of them share is a fragment, named and used as `{name}`."""
     found: dict[str, str] = {}
     for path in sorted(folder.glob("*.sql")):
         _, *parts = _NAME.split(path.read_text(encoding="utf-8"))
         for name, body in zip(parts[::2], parts[1::2], strict=True):
             assert name not in found, f"two statements are named {name}"
             found[name] = _COMMENT.sub("", body).strip().removesuffix(";")
-    return {
-        name: _FRAGMENT.sub(lambda match: found[match[0]], body)
-        for name, body in found.items()
-        if not _FRAGMENT.fullmatch(name)
-    }
+    return {name: _filled(body, found) for name, body in found.items() if not _FRAGMENT.fullmatch(name)}
+
+
+def _filled(code: str, fragments: Mapping[str, str]) -> str:
+    """A fragment may name others."""
+    return _FRAGMENT.sub(lambda match: _filled(fragments[match[0]], fragments), code)
 
 
 def _number(code: str) -> Statement:

@@ -9,7 +9,7 @@ from dagmaster.model.states import EndedBy
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import list_events
 from dagmaster.store.jobs import get_job
-from dagmaster.store.nodes import list_nodes
+from dagmaster.store.nodes import UNLIMITED, list_job_nodes
 
 PAGE = 1000
 
@@ -65,7 +65,7 @@ class Record:
 
 
 async def read_record(conn: Connection, job_id: int) -> Record:
-    rows = await list_nodes(conn, job_id, with_children=True, inline_bytes=None)
+    rows = await list_job_nodes(conn, job_id, with_children=True, inline_bytes=UNLIMITED)
     timeline: list[Event] = []
     while page := await list_events(conn, job_id, after=timeline[-1]["event_id"] if timeline else 0, limit=PAGE):
         timeline += page

@@ -19,7 +19,7 @@ from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
 from dagmaster.store.estimates import Histories, standing_of
 from dagmaster.store.jobs import get_job
-from dagmaster.store.nodes import failed_nodes, list_nodes
+from dagmaster.store.nodes import failed_nodes, list_job_nodes
 from dagmaster.web.ui.gantt import gantt_of
 from dagmaster.web.ui.job_nodes import definition_of
 
@@ -103,7 +103,7 @@ async def shown_by_api(it: Web, job_id: int) -> dict[str, str]:
 async def shown_by_cli(it: Web, job_id: int) -> dict[str, str]:
     async with opened(it.dsn, application="test") as conn:
         view = await look(conn, job_id, ["spread"], Histories())
-        nodes = await list_nodes(conn, job_id)
+        nodes = await list_job_nodes(conn, job_id)
         listed = with_outcomes(nodes, (await standing_of(conn, job_id)).job)
     return {
         "live": view.nodes[0].shown_status,

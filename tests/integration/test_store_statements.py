@@ -100,9 +100,11 @@ def test_two_statements_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_fragment_is_put_where_it_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.sql").write_text("-- {doubled} --\n-- Of a row `n`.\nn.number * 2\n")
-    (tmp_path / "b.sql").write_text("-- one --\nSELECT {doubled} FROM numbers n WHERE {doubled} > 2;\n")
-    assert statements._load(tmp_path) == {"one": "SELECT n.number * 2 FROM numbers n WHERE n.number * 2 > 2"}
+    (tmp_path / "a.sql").write_text(
+        "-- {doubled} --\n-- Of a row `n`.\nn.number * 2\n\n-- {named} --\n{doubled} AS twice\n"
+    )
+    (tmp_path / "b.sql").write_text("-- one --\nSELECT {named} FROM numbers n WHERE {doubled} > 2;\n")
+    assert statements._load(tmp_path) == {"one": "SELECT n.number * 2 AS twice FROM numbers n WHERE n.number * 2 > 2"}
 
 
 def test_every_fragment_is_used() -> None:

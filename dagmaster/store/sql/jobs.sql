@@ -24,31 +24,7 @@ SELECT j.job_id, j.workflow_id, j.workflow_version, j.workflow_hash, j.status, j
     j.version_ordinal,
     j.failed_node, j.ended_by, j.deadline_at, j.idle_seconds, j.input_params::text AS input_params,
     j.result_data::text AS result_data,
-    (
-        SELECT json_agg(o) FROM (
-            SELECT node_id, status, task_id, retry_count, max_retries, parent_node_id, fan_out_index,
-                CASE WHEN output_bytes <= :inline_bytes AND shown_bytes <= :max_bytes THEN output END AS output,
-                output_bytes, error_message, last_error, not_before, created_at, dispatched_at, started_at,
-                completed_at, ended_by
-            FROM (
-                SELECT *, sum(output_bytes) FILTER (WHERE output_bytes <= :inline_bytes)
-                    OVER (ROWS UNBOUNDED PRECEDING) AS shown_bytes
-                FROM (
-                    SELECT n.node_id, n.status, n.task_id, n.retry_count, n.max_retries, n.parent_node_id,
-                        n.fan_out_index, n.output, coalesce(n.output_bytes, pg_column_size(n.output)) AS output_bytes,
-                        n.error_message, coalesce(n.error_message, r.error_message) AS last_error, n.not_before,
-                        n.created_at, n.dispatched_at, n.started_at, n.completed_at, n.ended_by
-                    FROM dagapp.dag_node_states n
-                    LEFT JOIN dagapp.dag_task_results r -- Of the attempt before: a retry clears its node's error.
-                        ON n.retry_count > 0 AND r.task_id = n.job_id || '_' || n.node_id || '_' || (n.retry_count - 1)
-                    WHERE n.job_id = j.job_id AND (:with_children OR n.parent_node_id IS NULL)
-                    ORDER BY coalesce(n.started_at, n.dispatched_at) NULLS LAST, n.created_at,
-                        n.fan_out_index NULLS FIRST, n.node_id
-                    LIMIT :limit OFFSET :offset
-                ) p
-            ) w
-        ) o
-    ) AS nodes
+    (SELECT json_agg(n) FROM ({job_nodes}) n) AS nodes
 FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
 
 -- returned_by --

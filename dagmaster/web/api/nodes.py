@@ -1,5 +1,6 @@
 """Nodes and tasks, of one job and of all."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -87,8 +88,14 @@ async def list_job_nodes(
     offset: Offset = 0,
 ) -> Page[NodeReply]:
     """List the nodes of a job in the order in which they started."""
-    rows = await node_store.view_job_nodes(
-        conn, job["job_id"], parent=parent, status=status, limit=limit + 1, offset=offset
+    rows = await node_store.list_job_nodes(
+        conn,
+        job["job_id"],
+        parent=parent,
+        status=status,
+        max_bytes=node_store.MAX_SHOWN_BYTES,
+        limit=limit + 1,
+        offset=offset,
     )
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
     shown = [views.node_reply(job["job_id"], redact(row), known.get(row["node_id"])) for row in rows]
@@ -110,7 +117,7 @@ async def get_node(job: Job, node_id: str, services: Given, conn: Conn) -> NodeD
     return await answer(lambda: _detail(row, known.get(node_id), attempts), size)
 
 
-def _detail(row: dict[str, Any], children: Children | None, attempts: list[dict[str, Any]]) -> NodeDetail:
+def _detail(row: node_store.WholeNode, children: Children | None, attempts: list[dict[str, Any]]) -> NodeDetail:
     return NodeDetail(
         **_fields(row, children),
         params=redact(row["input_params"]),
@@ -126,12 +133,12 @@ async def list_checkpoints(
     job: Job, node_id: str, conn: Conn, limit: Limit = 50, offset: Offset = 0
 ) -> Page[CheckpointReply]:
     """List the checkpoints of a node, newest first."""
-    await node_store.get_node(conn, job["job_id"], node_id)
+    await node_store.get_node_head(conn, job["job_id"], node_id)
     rows = await attempt_store.list_checkpoints(conn, job["job_id"], node_id, limit=limit + 1, offset=offset)
     return cut([CheckpointReply(**redact(row)) for row in rows], limit, offset)
 
 
-def _fields(row: dict[str, Any], children: Children | None) -> dict[str, Any]:
+def _fields(row: Mapping[str, Any], children: Children | None) -> dict[str, Any]:
     """Of a node whose row may have more than is shown."""
     shown = views.node_reply(row["job_id"], redact(row), children).model_dump()
     return shown | {"workflow_id": row.get("workflow_id")}

@@ -40,7 +40,7 @@ async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
 @router.get("/nodes/{node_id}/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_node_progress(job: Job, node_id: str, conn: Conn, services: Given) -> NodeProgress:
     """Get the progress of a node: its attempt, last checkpoint and fan-out children."""
-    row = await node_store.node_progress(conn, job["job_id"], node_id)
+    row = await node_store.get_node_progress(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)
     outcome = outcome_of(row["status"], known, row["ended_by"])
     return NodeProgress(**redact(row), outcome=outcome, children=views.counts_reply(known.counts))

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from dagmaster.model.timeline import event_types as types_of
 from dagmaster.schemas.timeline import TimelineReply
-from dagmaster.store.nodes import get_node
+from dagmaster.store.nodes import get_node_head
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.entries import timeline_of
 from dagmaster.web.errors import documented
@@ -32,7 +32,7 @@ async def get_node_timeline(
     job: Job, node_id: str, conn: Conn, event_types: Types = None, after: After = 0, limit: Limit = 100
 ) -> TimelineReply:
     """List the events of a node, oldest first, with a summary of all of them."""
-    await get_node(conn, job["job_id"], node_id)
+    await get_node_head(conn, job["job_id"], node_id)
     return await timeline_of(conn, job["job_id"], node_id, types_of(event_types), after=after, limit=limit)
 
 
