@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, Sample
 from benchmarks.floor_statements import NOTIFY, ONE_ROW, SEED_CHAIN, STEP
 from benchmarks.place import Place
 from benchmarks.scale import Scale
-from dagmaster.ids import new_id
+from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, connect, connect_hot
 from dagmaster.store.hot_connection import HotConnection
 

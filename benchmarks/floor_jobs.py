@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.floor_statements import ADVANCE, ARRIVED, BEGIN, CLAIM, COUNT_EVENTS, END, REPORT, SUBMIT
-from dagmaster.ids import new_id
+from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, connect, connect_hot, encode_rows
 
 INPUTS = {"message": "hello"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import Any
 
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.store import jobs, submission
 from dagmaster.store.connect import Connection, connect_hot
@@ -27,7 +28,7 @@ def look_seconds(expected_seconds: float) -> float:
 class Submitter:
     conn: Connection
 
-    async def submit(self, graph: Graph, inputs: Mapping[str, Any], count: int = 1) -> list[int]:
+    async def submit(self, graph: Graph, inputs: Mapping[str, Any], count: int = 1) -> list[JobId]:
         new = [submission.NewJob(graph, inputs)] * count
         submitted = await submission.submit_many(self.conn, new, threshold_seconds=OWNER_IS_ALIVE_SECONDS)
         return [job.job_id for job in submitted]
@@ -38,7 +39,7 @@ class Submitter:
         job_ids = await self.submit(graph, inputs)
         return await self.wait(job_ids, expected_seconds) - began
 
-    async def wait(self, job_ids: Sequence[int], expected_seconds: float) -> float:
+    async def wait(self, job_ids: Sequence[JobId], expected_seconds: float) -> float:
         """When it was seen that all have ended; raises unless all are completed."""
         deadline = perf_counter() + GIVE_UP_SECONDS
         await asyncio.sleep(expected_seconds * WAIT_SHARE)

@@ -17,6 +17,7 @@ from benchmarks.scale import Scale
 from benchmarks.submitter import GIVE_UP_SECONDS, Submitter, open_submitter
 from benchmarks.w4_throughput import JOBS_PER_SUBMISSION, STEPS
 from benchmarks.workflows import CHAIN_INPUTS, chain
+from dagmaster.ids import JobId
 
 CLIENTS = 50
 POLL_SECONDS = 0.02
@@ -59,7 +60,7 @@ async def _rate(user: Submitter, jobs: int) -> float:
     return int(ended["jobs"]) * STEPS / seconds
 
 
-async def _until_ended(user: Submitter, job_ids: list[int]) -> float:
+async def _until_ended(user: Submitter, job_ids: list[JobId]) -> float:
     deadline = perf_counter() + GIVE_UP_SECONDS
     query = "SELECT count(*) AS jobs FROM dagapp.dag_jobs WHERE job_id = ANY($1) AND status <> 'completed'"
     while True:

@@ -8,11 +8,12 @@ from random import Random
 
 from dagmaster.engine.change_set import Rules
 from dagmaster.errors import DagmasterError
+from dagmaster.ids import JobId
 from simulation.cases import Case
 from simulation.store import Store
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-JOB_ID = 7
+JOB_ID = JobId(7)
 TRACE_LENGTH = 40
 PATIENCE_SECONDS = 3e9
 

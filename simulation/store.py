@@ -28,6 +28,7 @@ from dagmaster.engine.messages import (
 from dagmaster.engine.state import JobState, NodeState, kept_output, new_job, restore
 from dagmaster.engine.values import INPUTS, JobResult, LoadedValues, StoredValue, Value
 from dagmaster.errors import Conflict
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import (
     JOB_TERMINAL,
@@ -50,7 +51,7 @@ class RowsDiffer(Conflict):
 
 
 class JobRow(NamedTuple):
-    job_id: int
+    job_id: JobId
     status: JobStatus
     owner_id: str | None
     owner_epoch: int
@@ -106,7 +107,7 @@ class Store:
 
     def __init__(
         self,
-        job_id: int,
+        job_id: JobId,
         graph: Graph,
         inputs: Mapping[str, Any],
         owner_id: str,
@@ -386,7 +387,7 @@ def _node_state(row: NodeRow, graph: Graph) -> NodeState:
     return node
 
 
-def _late_result(job_id: int, message: TaskCompleted | TaskFailed) -> Result:
+def _late_result(job_id: JobId, message: TaskCompleted | TaskFailed) -> Result:
     completed = isinstance(message, TaskCompleted)
     return Result(
         message.task_id,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import typer
 
 from dagmaster.cli.progress import JobView, Outlook, Show
+from dagmaster.ids import JobId
 
 if TYPE_CHECKING:  # Who asks for help does not wait for them.
     from dagmaster.explain.facts import Explanation
@@ -79,22 +80,22 @@ class Backend(Protocol):
 
     def jobs(self, *, status: str | None, workflow_id: str | None, limit: int) -> Sequence[Row]: ...
 
-    def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
+    def job_ids(self, prefix: str, *, limit: int) -> Sequence[JobId]:
         """The ids of jobs that begin with these digits."""
 
-    def job(self, job_id: int, *, children: bool) -> JobDetails: ...
+    def job(self, job_id: JobId, *, children: bool) -> JobDetails: ...
 
     def events(
-        self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
+        self, job_id: JobId, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
     ) -> None: ...
 
-    def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
+    def logged(self, job_id: JobId, *, limit: int) -> Sequence[Row]:
         """Nodes that may have a log: what failed first, then what runs."""
 
-    def logs(self, job_id: int, node: str, selection: "LogSelection", each: Callable[[str], None]) -> None:
+    def logs(self, job_id: JobId, node: str, selection: "LogSelection", each: Callable[[str], None]) -> None:
         """Piece by piece; raises NotFound when there is none."""
 
-    def explain(self, job_id: int, node: str | None) -> "Explanation": ...
+    def explain(self, job_id: JobId, node: str | None) -> "Explanation": ...
 
     def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
         """Orchestrators and workers."""

@@ -12,6 +12,7 @@ from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
 from dagmaster.cli.output import as_records, between, console, count_of, in_seconds, print_json
 from dagmaster.errors import Invalid
+from dagmaster.ids import WorkerId
 from dagmaster.service.contract import Service, WorkerCommand
 
 app = typer.Typer(add_completion=False)
@@ -143,7 +144,7 @@ def _control(
         named = [worker["worker_id"] for worker in backend.instances()[1] if worker["status"] == "active"]
     requested = {}
     for worker_id in named or ():
-        requested[worker_id] = backend.call(partial(_ask_worker, worker_id, command), actor=actor)
+        requested[worker_id] = backend.call(partial(_ask_worker, WorkerId(worker_id), command), actor=actor)
     if as_json:
         print_json([{"worker_id": worker_id, "wanted": state} for worker_id, state in requested.items()])
         return
@@ -153,7 +154,7 @@ def _control(
         typer.echo(f"Sent {command} to worker {worker_id}")
 
 
-async def _ask_worker(worker_id: str, command: WorkerCommand, service: Service) -> str:
+async def _ask_worker(worker_id: WorkerId, command: WorkerCommand, service: Service) -> str:
     return await service.control_worker(worker_id, command)
 
 

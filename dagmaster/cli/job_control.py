@@ -9,6 +9,7 @@ from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import JobReference, JsonOutput, begin
 from dagmaster.cli.output import print_json
 from dagmaster.errors import JobEnded
+from dagmaster.ids import JobId
 from dagmaster.model.states import JOB_TERMINAL, JobStatus
 from dagmaster.service.contract import Cancel, ControlResult, JobCommand, Pause, Resume, Retry
 
@@ -86,14 +87,14 @@ def retry(
     _tell(job_id, result, "Retrying", "retry", as_json=as_json)
 
 
-def control(ctx: typer.Context, job: str, command: JobCommand, actor: str | None) -> tuple[int, ControlResult]:
+def control(ctx: typer.Context, job: str, command: JobCommand, actor: str | None) -> tuple[JobId, ControlResult]:
     """The job's id and the result of the command."""
     backend = backend_of(ctx, begin(ctx))
     job_id = find_job(backend, job)
     return job_id, backend.call(lambda service: service.control_job(job_id, command), actor=actor)
 
 
-def _tell(job_id: int, result: ControlResult, done: str, verb: str, *, as_json: bool) -> None:
+def _tell(job_id: JobId, result: ControlResult, done: str, verb: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"job_id": str(job_id), "status": result.status, "is_done": result.is_done})
     elif result.is_done:

@@ -2,6 +2,7 @@
 
 from dagmaster.cli.backend import Backend
 from dagmaster.errors import Invalid, NotFound
+from dagmaster.ids import JobId
 
 LAST = "last"
 LONGEST_ID = 19
@@ -9,7 +10,7 @@ SHOWN = 4
 PAGE = 100
 
 
-def find_job(backend: Backend, reference: str) -> int:
+def find_job(backend: Backend, reference: str) -> JobId:
     """Raises NotFound, or Invalid when several jobs are meant."""
     word, colon, workflow_id = reference.partition(":")
     if word.lower() == LAST and bool(colon) is bool(workflow_id):
@@ -17,8 +18,8 @@ def find_job(backend: Backend, reference: str) -> int:
     if not (reference.isdecimal() and reference.isascii() and 1 <= len(reference) <= LONGEST_ID and int(reference)):
         raise Invalid(f"{reference!r} is not a job: use a job id, its first digits, `last` or `last:WORKFLOW`")
     found = backend.job_ids(str(int(reference)), limit=SHOWN + 1)
-    if int(reference) in found:
-        return int(reference)
+    if (job_id := JobId(int(reference))) in found:
+        return job_id
     if not found:
         raise NotFound(f"there is no job {reference}; `dagmaster jobs` lists them")
     if len(found) > 1:
@@ -27,10 +28,10 @@ def find_job(backend: Backend, reference: str) -> int:
     return found[0]
 
 
-def _last(backend: Backend, workflow_id: str | None) -> int:
+def _last(backend: Backend, workflow_id: str | None) -> JobId:
     """The newest; one that another job has called counts only if no other is there, or if its workflow is named."""
     jobs = backend.jobs(status=None, workflow_id=workflow_id, limit=PAGE)
     if not jobs:
         raise NotFound(f"workflow {workflow_id!r} has no jobs yet" if workflow_id else "there are no jobs yet")
     own = jobs if workflow_id else [job for job in jobs if job["parent_job_id"] is None]
-    return int((own or jobs)[0]["job_id"])
+    return JobId(int((own or jobs)[0]["job_id"]))

@@ -9,6 +9,7 @@ from typing import Any
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.errors import DatabaseUnavailable, UnknownJob
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
 from dagmaster.model.progress import FanStanding, JobStanding, percent_done, work_percent
@@ -28,7 +29,7 @@ def steps_of(graph: Graph) -> list[str]:
     return [name for name, node in graph.nodes.items() if node.type not in (NodeType.START, NodeType.END)]
 
 
-async def look(conn: Connection, job_id: int, order: Sequence[str], histories: Histories) -> JobView:
+async def look(conn: Connection, job_id: JobId, order: Sequence[str], histories: Histories) -> JobView:
     """The job with the nodes that `order` names."""
     rows = await job_status(conn, [job_id])
     if not rows:
@@ -93,7 +94,7 @@ def _node(row: JobNode, job: JobStanding) -> NodeView:
     )
 
 
-async def follow(dsn: str, job_id: int, order: Sequence[str], show: Show) -> JobView:
+async def follow(dsn: str, job_id: JobId, order: Sequence[str], show: Show) -> JobView:
     """Show the job each time it was looked at, until it has ended. The database may be away for a while."""
     histories = Histories()
     while True:
@@ -103,7 +104,7 @@ async def follow(dsn: str, job_id: int, order: Sequence[str], show: Show) -> Job
         await asyncio.sleep(RECONNECT_SECONDS)
 
 
-async def _follow(conn: Connection, job_id: int, order: Sequence[str], show: Show, histories: Histories) -> JobView:
+async def _follow(conn: Connection, job_id: JobId, order: Sequence[str], show: Show, histories: Histories) -> JobView:
     pause = FIRST_LOOK_SECONDS
     while True:
         began = perf_counter()

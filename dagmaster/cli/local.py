@@ -26,6 +26,7 @@ from dagmaster.cli.sessions import ask_at, existing_database
 from dagmaster.errors import NotFound
 from dagmaster.explain.facts import Explanation
 from dagmaster.handlers import Registry
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.python.workflows import defined
 from dagmaster.service.context import ServiceContext
@@ -109,10 +110,10 @@ class Local:
 
         return self._ask(look)
 
-    def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
+    def job_ids(self, prefix: str, *, limit: int) -> Sequence[JobId]:
         return self._ask(lambda conn: find_job_ids(conn, prefix, limit=limit))
 
-    def job(self, job_id: int, *, children: bool) -> JobDetails:
+    def job(self, job_id: JobId, *, children: bool) -> JobDetails:
         async def look(conn: Connection) -> JobDetails:
             job, nodes = await get_job(conn, job_id), await list_job_nodes(conn, job_id, with_children=children)
             standing = await standing_of(conn, job_id)
@@ -127,15 +128,17 @@ class Local:
         return self._ask(look)
 
     def events(
-        self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
+        self, job_id: JobId, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
     ) -> None:
+        node_id = NodeId(node) if node is not None else None
+
         async def read(conn: Connection) -> None:
             after = 0
             while True:
                 # Asked before the events are: what the end of the job has added is still read.
                 has_ended = (await get_job(conn, job_id))["status"] in JOB_TERMINAL
                 while events := await list_events(
-                    conn, job_id, node_id=node, event_types=types, after=after, limit=PAGE
+                    conn, job_id, node_id=node_id, event_types=types, after=after, limit=PAGE
                 ):
                     for event in events:
                         each(event)
@@ -146,20 +149,20 @@ class Local:
 
         self._ask(read)
 
-    def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
+    def logged(self, job_id: JobId, *, limit: int) -> Sequence[Row]:
         async def look(conn: Connection) -> Sequence[Row]:
             await get_job(conn, job_id)
             return await attempt_store.list_logged_nodes(conn, job_id, limit=limit)
 
         return self._ask(look)
 
-    def logs(self, job_id: int, node: str, selection: LogSelection, each: Callable[[str], None]) -> None:
-        log = NodeLog(open_task_logs(self.settings), job_id, node)
+    def logs(self, job_id: JobId, node: str, selection: LogSelection, each: Callable[[str], None]) -> None:
+        log = NodeLog(open_task_logs(self.settings), job_id, NodeId(node))
         decode = getincrementaldecoder("utf-8")("replace").decode
 
         async def read(conn: Connection) -> None:
             async def look() -> NodeState:
-                return NodeState.of(await node_store.get_node_head(conn, job_id, node))
+                return NodeState.of(await node_store.get_node_head(conn, job_id, log.node_id))
 
             await get_job(conn, job_id)
             state = await look()
@@ -175,13 +178,13 @@ class Local:
 
         self._ask(read)
 
-    def explain(self, job_id: int, node: str | None) -> Explanation:
+    def explain(self, job_id: JobId, node: str | None) -> Explanation:
         threshold = self.settings.orphan_threshold_seconds
 
         async def look(conn: Connection) -> Explanation:
             if node is None:
                 return await explain_job(conn, job_id, threshold_seconds=threshold)
-            return await explain_node(conn, job_id, node, threshold_seconds=threshold)
+            return await explain_node(conn, job_id, NodeId(node), threshold_seconds=threshold)
 
         return self._ask(look)
 

@@ -10,6 +10,7 @@ from dagmaster.cli.failures import tell
 from dagmaster.cli.job_reference import find_job
 from dagmaster.cli.options import JobReference, begin
 from dagmaster.errors import NotFound
+from dagmaster.ids import JobId
 from dagmaster.model.states import ENDED_WITH_JOB, NodeStatus
 
 SHOWN_NODES = 20
@@ -48,7 +49,7 @@ def logs(
     )
 
 
-def _choose(backend: Backend, job_id: int) -> str:
+def _choose(backend: Backend, job_id: JobId) -> str:
     """The only node that has run, or the only one that failed, or that runs; else people must say which."""
     nodes = backend.logged(job_id, limit=MANY)
     if not nodes:

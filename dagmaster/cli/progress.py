@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from dagmaster.cli.output import between, in_seconds
+from dagmaster.ids import JobId
 from dagmaster.model.outcome import ENDED, Outcome
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 
@@ -111,7 +112,7 @@ def _rounded(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    job_id: int
+    job_id: JobId
     workflow_id: str
     status: JobStatus
     nodes: Sequence[NodeView] = ()

@@ -17,6 +17,7 @@ from dagmaster.client.coroutines import complete
 from dagmaster.client.service import HttpService
 from dagmaster.errors import Invalid, Unavailable
 from dagmaster.explain.facts import Explanation, Kind
+from dagmaster.ids import JobId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import InputType
 from dagmaster.schemas.jobs import JobReply, NodeReply
@@ -68,7 +69,7 @@ class Remote:
         """Only single inputs need them: what is given as JSON says itself what it is."""
         return types_of(self.client.workflow(arguments.workflow)) if arguments.pairs else {}
 
-    def _follow(self, job_id: int, show: Show) -> JobView:
+    def _follow(self, job_id: JobId, show: Show) -> JobView:
         """The server may be away for a while."""
         while True:
             began = perf_counter()
@@ -93,10 +94,10 @@ class Remote:
                 break
         return jobs
 
-    def job_ids(self, prefix: str, *, limit: int) -> Sequence[int]:
-        return [int(job.job_id) for job in self.client.jobs(id_prefix=prefix, limit=limit).items]
+    def job_ids(self, prefix: str, *, limit: int) -> Sequence[JobId]:
+        return [JobId(int(job.job_id)) for job in self.client.jobs(id_prefix=prefix, limit=limit).items]
 
-    def job(self, job_id: int, *, children: bool) -> JobDetails:
+    def job(self, job_id: JobId, *, children: bool) -> JobDetails:
         whole = _row(self.client.job(job_id, children=children))
         job = {name: value for name, value in whole.items() if name not in ("nodes", "value")}
         order = [node.node_id for node in self.client.graph(job_id).nodes]
@@ -104,7 +105,7 @@ class Remote:
         return JobDetails(job, whole["nodes"], outlook, (), order, whole["value"])
 
     def events(
-        self, job_id: int, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
+        self, job_id: JobId, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool
     ) -> None:
         after: str | None = None
         while True:
@@ -116,7 +117,9 @@ class Remote:
                 return
             time.sleep(POLL_SECONDS)
 
-    def _page(self, job_id: int, node: str | None, types: Sequence[str], after: str | None) -> Iterator[TimelineEntry]:
+    def _page(
+        self, job_id: JobId, node: str | None, types: Sequence[str], after: str | None
+    ) -> Iterator[TimelineEntry]:
         """All that there are by now, behind `after`."""
         while True:
             reply = self.client.timeline(job_id, node_id=node, event_types=types, after=after, limit=PAGE)
@@ -125,15 +128,15 @@ class Remote:
                 return
             after = reply.next_after
 
-    def logged(self, job_id: int, *, limit: int) -> Sequence[Row]:
+    def logged(self, job_id: JobId, *, limit: int) -> Sequence[Row]:
         return [_row(node) for node in self.client.logged(job_id, limit=limit).items]
 
-    def logs(self, job_id: int, node: str, selection: LogSelection, each: Callable[[str], None]) -> None:
+    def logs(self, job_id: JobId, node: str, selection: LogSelection, each: Callable[[str], None]) -> None:
         options = {"attempt": selection.attempt, "tail": selection.tail}
         for piece in self.client.logs(job_id, node, follow=selection.follow, **options):
             each(piece)
 
-    def explain(self, job_id: int, node: str | None) -> Explanation:
+    def explain(self, job_id: JobId, node: str | None) -> Explanation:
         reply = self.client.explain(job_id, node)
         return Explanation(Kind(reply.kind), reply.sentence, reply.data)
 
@@ -254,7 +257,7 @@ def view_of(job: JobReply, order: Sequence[GraphNode], progress: JobProgress) ->
     nodes = {node.node_id: node for node in job.nodes}
     now = datetime.now(UTC)
     return JobView(
-        int(job.job_id),
+        JobId(int(job.job_id)),
         job.workflow_id,
         job.status,
         [_node(nodes[step.node_id], step.children, now) for step in order if step.type not in FRAME],

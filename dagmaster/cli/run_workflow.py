@@ -18,6 +18,7 @@ from dagmaster.cli.progress import JobView, Show
 from dagmaster.cli.runtime import stop_on_signals
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Registry
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.python.catalogue import find_function
 from dagmaster.service.context import ServiceContext
@@ -67,7 +68,7 @@ def _new_job(settings: Settings, arguments: RunArguments, registry: Registry) ->
     return job
 
 
-def page_of(settings: Settings, job_id: int) -> str:
+def page_of(settings: Settings, job_id: JobId) -> str:
     """Where the job is in the web UI. A server on any free port says its address when it starts."""
     path = f"/ui/jobs/{job_id}"
     return f"http://{settings.api_host}:{settings.api_port}{path}" if settings.api_port else path
@@ -95,11 +96,11 @@ class Runner:
                 return self._interrupted(job_id, by_user=stop.is_set())
             return conclude(view, as_json=self.as_json, hint=self._hint(job_id))
 
-    def _hint(self, job_id: int) -> str:
+    def _hint(self, job_id: JobId) -> str:
         server = "dagmaster api" if self.settings.database_dsn() else "dagmaster dev"
         return f"in the web UI, while `{server}` is running:\n  {page_of(self.settings, job_id)}"
 
-    async def _submit(self, job: NewJob, running: Fleet) -> int:
+    async def _submit(self, job: NewJob, running: Fleet) -> JobId:
         assert running.orchestrator is not None
         async with opened(self.dsn, application="dagmaster run") as conn:
             owner_id = running.orchestrator.me.instance_id
@@ -107,7 +108,7 @@ class Runner:
             return (await store_job(context, job)).job_id
 
     async def _watch(
-        self, job_id: int, graph: Graph, show: Show, running: Fleet, stop: asyncio.Event
+        self, job_id: JobId, graph: Graph, show: Show, running: Fleet, stop: asyncio.Event
     ) -> JobView | None:
         """None when the job has not ended: somebody wants to stop, or the time is over."""
         watching = asyncio.create_task(follow(self.dsn, job_id, steps_of(graph), show))
@@ -125,7 +126,7 @@ class Runner:
             await running.ended
         return None
 
-    def _interrupted(self, job_id: int, *, by_user: bool) -> int:
+    def _interrupted(self, job_id: JobId, *, by_user: bool) -> int:
         reason = "stopping" if by_user else "timed out"
         heir = "another orchestrator" if self.settings.database_dsn() else "`dagmaster dev` in this folder"
         tell(f"{reason}: job {job_id} has not ended; it continues with {heir}")

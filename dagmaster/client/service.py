@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dagmaster.client import calls
 from dagmaster.client.requests import Requests
+from dagmaster.ids import JobId
 from dagmaster.service.contract import (
     BackfillRequest,
     BackfillResult,
@@ -37,7 +38,7 @@ class HttpService:
             callback_url=request.callback_url,
             metadata=request.metadata,
         )
-        job_id, warnings = int(created.job_id), tuple(created.warnings)
+        job_id, warnings = JobId(int(created.job_id)), tuple(created.warnings)
         version = created.workflow_version
         return SubmitResult(job_id, created.workflow_id, version, created.status, created.is_new, warnings)
 
@@ -58,7 +59,7 @@ class HttpService:
 
     async def trigger_schedule(self, schedule_id: str) -> TriggerResult:
         triggered = await self.requests.trigger_schedule(schedule_id)
-        return TriggerResult(schedule_id, int(triggered.job_id), triggered.scheduled_for)
+        return TriggerResult(schedule_id, JobId(int(triggered.job_id)), triggered.scheduled_for)
 
     async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult:
         reply = await self.requests.ask(calls.backfill(schedule_id, request))

@@ -9,6 +9,7 @@ from typing import Any
 from dagmaster.engine.messages import Message, TimerKind
 from dagmaster.engine.state import FanState, JobState, NodeState, kept_output
 from dagmaster.engine.values import LoadedValues, StoredValue, Value
+from dagmaster.ids import JobId
 from dagmaster.model.added import AddedDependency, AddedGroup
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import EndedBy, EventStatus, TaskStatus
@@ -41,7 +42,7 @@ class Rules:
 class Event:
     """A line of the timeline, named as its columns."""
 
-    job_id: int
+    job_id: JobId
     event_type: str
     event_status: EventStatus
     created_at: datetime
@@ -84,7 +85,7 @@ class Result:
     """What a worker reported, as it is kept."""
 
     task_id: str
-    job_id: int
+    job_id: JobId
     node_id: str
     status: TaskStatus
     worker_id: str | None

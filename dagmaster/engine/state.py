@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from dagmaster.engine.values import JobResult, StoredValue, Value
+from dagmaster.ids import JobId
 from dagmaster.model.finalizers import LAST, Phase
 from dagmaster.model.graph import Graph, GraphNode, NodeType, TaskSpec
 from dagmaster.model.states import (
@@ -101,7 +102,7 @@ class FanState:
 
 @dataclass(slots=True, eq=False)
 class JobState:
-    job_id: int
+    job_id: JobId
     graph: Graph
     inputs: Mapping[str, Any] | StoredValue
     created_at: datetime
@@ -204,7 +205,7 @@ def child_id(fan_out: str, index: int) -> str:
 
 
 def new_job(
-    job_id: int,
+    job_id: JobId,
     graph: Graph,
     inputs: Mapping[str, Any] | StoredValue,
     created_at: datetime,

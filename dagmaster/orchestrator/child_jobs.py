@@ -10,6 +10,7 @@ from dagmaster.engine.change_set import Call, ChangeSet
 from dagmaster.engine.messages import TaskFailed
 from dagmaster.engine.state import JobState
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
+from dagmaster.ids import NodeId, TaskId
 from dagmaster.model.inputs import check_inputs
 from dagmaster.orchestrator.definitions import Definitions
 from dagmaster.orchestrator.envelopes import Envelope
@@ -45,7 +46,7 @@ async def _place(conn: Connection, parent: JobState, call: Call, definitions: De
         raise Invalid(f"the definition of workflow {call.workflow_id!r} was not pinned with the job")
     graph = definitions.get(call.workflow_hash, await definitions.fetch(conn, [call.workflow_hash]))
     inputs = orjson.loads(
-        call.inputs if call.inputs is not None else await written_inputs(conn, parent.job_id, call.node_id)
+        call.inputs if call.inputs is not None else await written_inputs(conn, parent.job_id, NodeId(call.node_id))
     )
     if not isinstance(inputs, dict):
         raise Invalid("the inputs of a workflow must be an object")
@@ -57,7 +58,7 @@ async def _place(conn: Connection, parent: JobState, call: Call, definitions: De
         correlation_id=parent.correlation_id,
         idempotency_key=call.task_id,
         trace_parent=parent.trace_parent,
-        caller=Caller(parent.job_id, call.node_id, call.task_id),
+        caller=Caller(parent.job_id, call.node_id, TaskId(call.task_id)),
     )
     # Nobody waits for it longer than its caller: no other instance needs to be asked whether it lives.
     await submit(conn, job, threshold_seconds=0, owner_id=owner_id, source_app="orchestrator", notifies=False)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagmaster.engine.messages import Cancel, Continue, Expand, Load, Message, TaskCompleted, TaskFailed, TaskLost
+from dagmaster.ids import JobId
 from dagmaster.store.mailbox import Mail
 
 
@@ -16,7 +17,7 @@ class Envelope:
     `job` is the job's row, when it came with the mail. `stored_bytes` are to be written, and not in this memory.
     """
 
-    job_id: int
+    job_id: JobId
     message: Message | None
     mail_id: int | None = None
     job: Mapping[str, Any] | None = None
@@ -37,8 +38,8 @@ def from_mail(mail: Iterable[Mail]) -> list[Envelope]:
     return [Envelope(one.job_id, one.message, one.mail_id, one.job, one.stored_bytes) for one in mail]
 
 
-def by_job(envelopes: Iterable[Envelope]) -> dict[int, list[Envelope]]:
-    grouped: defaultdict[int, list[Envelope]] = defaultdict(list)
+def by_job(envelopes: Iterable[Envelope]) -> dict[JobId, list[Envelope]]:
+    grouped: defaultdict[JobId, list[Envelope]] = defaultdict(list)
     for envelope in envelopes:
         grouped[envelope.job_id].append(envelope)
     return dict(grouped)

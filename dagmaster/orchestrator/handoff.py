@@ -8,11 +8,12 @@ import orjson
 
 from dagmaster.engine.change_set import ChangeSet, Dispatch
 from dagmaster.engine.messages import Message, TaskCompleted, TaskFailed, TaskLost
+from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.states import NodeStatus
 from dagmaster.queues.contract import TaskMessage, TaskReport
 
 
-def message_of(report: TaskReport, worker_id: str, at: datetime) -> Message:
+def message_of(report: TaskReport, worker_id: WorkerId, at: datetime) -> Message:
     """A report as the engine takes it."""
     match report.kind:
         case "completed":
@@ -38,7 +39,7 @@ def message_of(report: TaskReport, worker_id: str, at: datetime) -> Message:
             return TaskLost(report.node_id, report.task_id, worker_id, at, given_back=True)
 
 
-def mail_of(job_id: int, message: Message | None) -> dict[str, Any]:
+def mail_of(job_id: JobId, message: Message | None) -> dict[str, Any]:
     """Such a message as a row of the mailbox, for a job that is somebody else's by now."""
     match message:
         case TaskCompleted(output=bytes() as output):
@@ -65,7 +66,7 @@ def task_of(changes: ChangeSet, dispatch: Dispatch) -> TaskMessage:
     """A dispatch as a worker takes it."""
     spec = dispatch.node.task
     return TaskMessage(
-        dispatch.task_id,
+        TaskId(dispatch.task_id),
         changes.job.job_id,
         dispatch.node.node_id,
         spec.handler,

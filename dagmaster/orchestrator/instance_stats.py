@@ -15,6 +15,7 @@ from typing import Any
 
 from dagmaster.engine.change_set import ChangeSet, Event
 from dagmaster.engine.state import JobState, is_executed
+from dagmaster.ids import JobId
 from dagmaster.model.states import ENDED_WITH_JOB, JobStatus
 from dagmaster.store.connect import storable
 
@@ -125,7 +126,7 @@ class InstanceStats:
         self.phase = Phase.IDLE
         self.phases = {phase: [0, 0.0] for phase in Phase}
         self.cycle_started_at: datetime | None = None
-        self.processing_job_id: int | None = None
+        self.processing_job_id: JobId | None = None
         self.last_node_id: str | None = None
         self._since = self._cycle_since = monotonic()
         self._ended, self._failed = Rate(), Rate()
@@ -228,7 +229,7 @@ class InstanceStats:
             self.counters.jobs_failed += 1
             self.failures.append(entry | {"error": _shown(job.error)})
 
-    def gave_up(self, job_id: int, error: str) -> None:
+    def gave_up(self, job_id: JobId, error: str) -> None:
         """A job that could not be processed at all has failed, without a change set."""
         self.counters.jobs_failed += 1
         self.failures.append({"job_id": str(job_id), "at": datetime.now(UTC), "error": _shown(error)})

@@ -18,6 +18,7 @@ from dagmaster.engine.decide import claim_here, decide
 from dagmaster.engine.messages import Load, QueueOpened, TimerDue
 from dagmaster.engine.needs import values_wanted
 from dagmaster.errors import DagmasterError
+from dagmaster.ids import JobId
 from dagmaster.logs import about
 from dagmaster.orchestrator import tracing
 from dagmaster.orchestrator.child_jobs import start_children
@@ -66,7 +67,7 @@ class _Work:
     """One batch on its way."""
 
     batch: Batch
-    envelopes: dict[int, list[Envelope]]
+    envelopes: dict[JobId, list[Envelope]]
     local: list[TaskMessage] = field(default_factory=list)
     queues: set[str] = field(default_factory=set)
     bytes: int = 0
@@ -94,9 +95,9 @@ class Orchestrator:
         self._inbox: deque[Envelope] = deque()
         self._expansions: deque[Envelope] = deque()
         self._held_timers: list[Envelope] = []
-        self._to_load: set[int] = set()
-        self._strikes: Counter[int] = Counter()
-        self._too_large: dict[int, str] = {}  # jobs that were in a batch which could not be written, and why
+        self._to_load: set[JobId] = set()
+        self._strikes: Counter[JobId] = Counter()
+        self._too_large: dict[JobId, str] = {}  # jobs that were in a batch which could not be written, and why
         self._mail_waits = True
         self._mail_is_cut = False
         self._last_beat: datetime | None = None
@@ -112,7 +113,7 @@ class Orchestrator:
         self._mail_waits = True
         self._wake.set()
 
-    def adopt(self, job_ids: Iterable[int]) -> None:
+    def adopt(self, job_ids: Iterable[JobId]) -> None:
         """These jobs are owned by this instance now."""
         self._to_load.update(job_ids)
         self._wake.set()
@@ -283,8 +284,8 @@ class Orchestrator:
         return [envelope for envelope in rest if envelope not in held] if held else rest
 
     async def _load(
-        self, conn: Connection, job_ids: list[int], known: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
-    ) -> set[int]:
+        self, conn: Connection, job_ids: list[JobId], known: Mapping[JobId, Mapping[str, Any]] = MappingProxyType({})
+    ) -> set[JobId]:
         """Read jobs into memory, as far as their rows are not known; those that cannot be read are failed."""
         if not job_ids:
             return set()
@@ -308,7 +309,7 @@ class Orchestrator:
         self.stats.jobs_claimed += len(loaded)
         return {job.state.job_id for job in loaded}
 
-    async def _advance(self, conn: Connection, envelopes: dict[int, list[Envelope]], fresh: set[int]) -> None:
+    async def _advance(self, conn: Connection, envelopes: dict[JobId, list[Envelope]], fresh: set[JobId]) -> None:
         """Decide, write, and only then act on what was decided. What is done is taken out of `envelopes`."""
         strays = [envelope for job_id, its in envelopes.items() if job_id not in self.jobs for envelope in its]
         await self._forward(conn, [envelope for envelope in strays if envelope.exists_only_here])
@@ -319,7 +320,7 @@ class Orchestrator:
         await self._advance_jobs(conn, [job_id for job_id in envelopes if job_id in slow], envelopes, fresh)
 
     async def _advance_jobs(
-        self, conn: Connection, job_ids: Iterable[int], envelopes: dict[int, list[Envelope]], fresh: set[int]
+        self, conn: Connection, job_ids: Iterable[JobId], envelopes: dict[JobId, list[Envelope]], fresh: set[JobId]
     ) -> None:
         work = self._new_work(envelopes)
         for job_id in job_ids:
@@ -344,11 +345,11 @@ class Orchestrator:
         if work.batch.change_sets:
             await self._write(conn, work)
 
-    def _new_work(self, envelopes: dict[int, list[Envelope]]) -> _Work:
+    def _new_work(self, envelopes: dict[JobId, list[Envelope]]) -> _Work:
         return _Work(Batch(self.me.instance_id, self.local.worker_id if self.local else None), envelopes)
 
     async def _decide(
-        self, conn: Connection, job: OwnedJob, envelopes: dict[int, list[Envelope]], *, is_new: bool
+        self, conn: Connection, job: OwnedJob, envelopes: dict[JobId, list[Envelope]], *, is_new: bool
     ) -> ChangeSet | None:
         """None when the job cannot be processed. The values it needs are read for this change set only. The decision
         bears the time at which it is made: the cycle may have waited for its mail.
@@ -484,12 +485,12 @@ class Orchestrator:
             case _:
                 raise error
 
-    async def _alone(self, conn: Connection, job_id: int, envelopes: list[Envelope]) -> None:
+    async def _alone(self, conn: Connection, job_id: JobId, envelopes: list[Envelope]) -> None:
         with about(job_id=job_id):
             fresh = await self._load(conn, [job_id])
             await self._advance(conn, {job_id: envelopes}, fresh)
 
-    async def _suspect(self, conn: Connection, job_ids: Sequence[int], error: BaseException) -> None:
+    async def _suspect(self, conn: Connection, job_ids: Sequence[JobId], error: BaseException) -> None:
         """The batch is too large: next time each of its jobs is written alone. One that is too large alone has failed.
 
         The connection may be lost by it; what is known of the jobs is kept over that.
@@ -506,7 +507,7 @@ class Orchestrator:
         if conn.closed or conn.broken:
             raise error
 
-    async def _is_given_up(self, conn: Connection, job_id: int) -> bool:
+    async def _is_given_up(self, conn: Connection, job_id: JobId) -> bool:
         """It was too large for the database, each time, alone."""
         if job_id not in self._too_large or self._strikes[job_id] < MAX_STRIKES:
             return False
@@ -519,7 +520,7 @@ class Orchestrator:
         )
         return True
 
-    async def _strike(self, conn: Connection, job_id: int, envelopes: list[Envelope], error: BaseException) -> None:
+    async def _strike(self, conn: Connection, job_id: JobId, envelopes: list[Envelope], error: BaseException) -> None:
         """Read it anew and try again; give the job up when that does not help."""
         self.jobs.drop(job_id)
         self._strikes[job_id] += 1
@@ -531,7 +532,7 @@ class Orchestrator:
         await poisoned_jobs.note_error(conn, job_id, f"{type(error).__name__}: {error}", strike=self._strikes[job_id])
         self._rewind(envelopes)
 
-    async def _poisoned(self, conn: Connection, job_id: int, error: str) -> None:
+    async def _poisoned(self, conn: Connection, job_id: JobId, error: str) -> None:
         log.error("failing job %s: %s", job_id, error, extra={"job_id": job_id})
         self._strikes.pop(job_id, None)
         if await poisoned_jobs.fail_poisoned(conn, self.me.instance_id, job_id, error):

@@ -9,6 +9,7 @@ from typing import Any
 
 from dagmaster.engine.state import JobState
 from dagmaster.explain.reasons import stands_without_reason
+from dagmaster.ids import JobId
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.store.audit import note_orchestrator
 from dagmaster.store.connect import Connection
@@ -50,7 +51,7 @@ class Stall:
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
         self._orchestrator, self._options = orchestrator, options
-        self._told: dict[int, datetime] = {}  # by job, since when it stands still
+        self._told: dict[JobId, datetime] = {}  # by job, since when it stands still
 
     async def run_once(self, conn: Connection) -> None:
         now = self._orchestrator.clock.now()
@@ -69,7 +70,7 @@ class Stall:
         }
         await note_orchestrator(conn, "orchestrator_stall", data)
 
-    def _stalled(self, now: datetime) -> Iterator[tuple[int, datetime]]:
+    def _stalled(self, now: datetime) -> Iterator[tuple[JobId, datetime]]:
         after, it = timedelta(seconds=self._options.stall_after_seconds), self._orchestrator
         for job in self._jobs():
             since = job.last_progress_at or job.created_at

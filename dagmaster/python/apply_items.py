@@ -10,6 +10,7 @@ from dagmaster.authoring.implicit import default_queue
 from dagmaster.errors import Conflict, UnknownHandler
 from dagmaster.handlers import HandlerContext, registry
 from dagmaster.handlers.current import find_current_task
+from dagmaster.ids import JobId
 from dagmaster.python.context import find_context, session
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Item, Task, within
@@ -108,7 +109,7 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
             raise Conflict("apply() needs a job_id here: no task is running whose job it could be")
         queue = default_queue(load_settings())
         made, slices = await _planned(Planner(listed, job_id, None, NoNumbers(), lambda task: task.queue or queue))
-        await _add_from_outside(job_id, slices)
+        await _add_from_outside(JobId(job_id), slices)
     made.settle()
     return items
 
@@ -135,7 +136,7 @@ def _nowhere_else(_: Task) -> None:
     """Where the task came from that adds it, whatever it names."""
 
 
-async def _add_from_outside(job_id: int, slices: Sequence[bytes]) -> None:
+async def _add_from_outside(job_id: JobId, slices: Sequence[bytes]) -> None:
     """They are stored at once. It is waited a little until the job's owner has them: then others can wait for them."""
     async with session() as conn:
         node_ids = await add_to_job(conn, job_id, slices, actor=ACTOR)

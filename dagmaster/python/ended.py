@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dagmaster.ids import JobId
 from dagmaster.model.states import JobStatus
 from dagmaster.python.outcome import JobOutcome
 from dagmaster.settings import Settings
@@ -16,7 +17,7 @@ from dagmaster.tasklogs.reader import NodeLog
 LINES = 40
 
 
-async def outcome_of(conn: Connection, job_id: int, settings: Settings) -> JobOutcome:
+async def outcome_of(conn: Connection, job_id: JobId, settings: Settings) -> JobOutcome:
     row = await get_job(conn, job_id)
     status = JobStatus(row["status"])
     log = await _failed_log(conn, row, settings) if status is JobStatus.FAILED else None

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from dagmaster.errors import Conflict, Invalid
-from dagmaster.ids import new_id
 from dagmaster.model.added import EndKind
 from dagmaster.model.retry import RetryPolicy
+from dagmaster.snowflakes import new_id
 
 Other = TypeVar("Other", bound="Item | Sequence[Item]")
 Several = TypeVar("Several", bound="Sequence[Item]")

@@ -11,7 +11,7 @@ from dagmaster.authoring.implicit import add_ends, resolve_queues
 from dagmaster.authoring.preparation import prepare
 from dagmaster.errors import Invalid, UnknownHandler
 from dagmaster.handlers import registry
-from dagmaster.ids import new_id
+from dagmaster.ids import JobId, WorkerId
 from dagmaster.model.contracts import Contracts
 from dagmaster.model.graph import Graph
 from dagmaster.model.problems import did_you_mean
@@ -27,6 +27,7 @@ from dagmaster.service.contract import Cancel, JobChange, Retry
 from dagmaster.service.job_control import control_job
 from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
+from dagmaster.snowflakes import new_id
 from dagmaster.store import instances, snowflakes
 from dagmaster.store import jobs as job_store
 from dagmaster.store import workers as worker_store
@@ -109,7 +110,7 @@ def job_name(name: str) -> str:
 
 async def get_job(job_id: int) -> JobInfo:
     async with session() as conn:
-        [info] = await _infos(conn, [await job_store.get_job(conn, job_id)])
+        [info] = await _infos(conn, [await job_store.get_job(conn, JobId(job_id))])
         return info
 
 
@@ -125,15 +126,15 @@ async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
 
     The job as it is when its owner has done so, or as it is if that takes some seconds, or if nobody runs jobs.
     """
-    return await _control(job_id, Cancel(reason))
+    return await _control(JobId(job_id), Cancel(reason))
 
 
 async def retry_failed_tasks(job_id: int) -> JobInfo:
     """Let a failed job go on where it failed; what has completed is not run again."""
-    return await _control(job_id, Retry())
+    return await _control(JobId(job_id), Retry())
 
 
-async def _control(job_id: int, command: JobChange) -> JobInfo:
+async def _control(job_id: JobId, command: JobChange) -> JobInfo:
     async with session() as conn:
         await control_job(_context(conn), job_id, command)
         [info] = await _infos(conn, [await job_store.get_job_head(conn, job_id)])
@@ -151,8 +152,9 @@ async def add_task_to_job(job_id: int, entrypoint: Callback, kwargs: Mapping[str
 
 async def get_task(task_id: int, job_id: int | None = None) -> TaskInfo:
     """Raises UnknownTask. Name the job if you know it: then the task need not be looked for among all."""
+    in_job = JobId(job_id) if job_id is not None else None
     async with session() as conn:
-        return TaskInfo.of(task_id, await snowflakes.get_task_state(conn, task_id, job_id))
+        return TaskInfo.of(task_id, await snowflakes.get_task_state(conn, task_id, in_job))
 
 
 async def register_worker(hostname: str | None = None, pid: int | None = None) -> WorkerInfo:
@@ -173,13 +175,13 @@ async def register_worker(hostname: str | None = None, pid: int | None = None) -
 async def worker_heartbeat(worker_id: str) -> None:
     """Raises WorkerGone when it was given up in the meantime."""
     async with session() as conn:
-        await snowflakes.touch_worker(conn, worker_id)
+        await snowflakes.touch_worker(conn, WorkerId(worker_id))
 
 
 async def deregister_worker(worker_id: str) -> None:
     """What it held is given to others."""
     async with session() as conn:
-        await snowflakes.retire_worker(conn, worker_id)
+        await snowflakes.retire_worker(conn, WorkerId(worker_id))
 
 
 async def list_workers(status: str | None = None) -> list[WorkerInfo]:

@@ -18,7 +18,7 @@ from dagmaster.errors import Conflict
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
 from dagmaster.handlers.loader import need_loaded
-from dagmaster.ids import new_id
+from dagmaster.ids import JobId
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.model.workflow import Workflow
@@ -33,6 +33,7 @@ from dagmaster.service.context import ServiceContext
 from dagmaster.service.fleet import read_fleet
 from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
+from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.databases import database
 from dagmaster.store.jobs import get_job, job_status
@@ -123,10 +124,10 @@ class LocalFleet:
 
     def finish(self, job_id: int, *, timeout: float | None = None) -> JobOutcome:
         """Run a job that was submitted by somebody to its end."""
-        return _awaited(self._call(self._finish(job_id, timeout)))
+        return _awaited(self._call(self._finish(JobId(job_id), timeout)))
 
     async def finish_async(self, job_id: int, *, timeout: float | None = None) -> JobOutcome:
-        started = await asyncio.to_thread(self._call, self._finish(job_id, timeout))
+        started = await asyncio.to_thread(self._call, self._finish(JobId(job_id), timeout))
         return await asyncio.wrap_future(started)
 
     def close(self) -> None:
@@ -177,7 +178,7 @@ class LocalFleet:
             submitted = await store_job(context, job)
             return await self._ended(conn, submitted.job_id, running, timeout)
 
-    async def _finish(self, job_id: int, timeout: float | None) -> JobOutcome:
+    async def _finish(self, job_id: JobId, timeout: float | None) -> JobOutcome:
         async with opened(self._dsn, application="dagmaster local") as conn:
             row = await get_job(conn, job_id)
             if row["status"] in JOB_TERMINAL:
@@ -189,7 +190,7 @@ class LocalFleet:
                 running.wake()
                 return await self._ended(conn, job_id, running, timeout)
 
-    async def _ended(self, conn: Connection, job_id: int, running: Fleet, timeout: float | None) -> JobOutcome:
+    async def _ended(self, conn: Connection, job_id: JobId, running: Fleet, timeout: float | None) -> JobOutcome:
         try:
             async with asyncio.timeout(timeout):
                 await _until_ended(conn, job_id, running)
@@ -258,7 +259,7 @@ async def _check_taken(conn: Connection, workflow: Workflow, settings: Settings)
 class _Doubt:
     """Says once why a job stands still: tasks that were added may be for a handler that nobody has."""
 
-    def __init__(self, job_id: int) -> None:
+    def __init__(self, job_id: JobId) -> None:
         self._job_id, self._next, self._was_told = job_id, monotonic() + DOUBT_SECONDS, False
 
     async def look(self, conn: Connection) -> None:
@@ -277,7 +278,7 @@ class _Doubt:
             )
 
 
-async def _until_ended(conn: Connection, job_id: int, running: Fleet) -> None:
+async def _until_ended(conn: Connection, job_id: JobId, running: Fleet) -> None:
     pause = FIRST_LOOK_SECONDS
     doubt = _Doubt(job_id)
     while await _is_open(conn, job_id):
@@ -289,6 +290,6 @@ async def _until_ended(conn: Connection, job_id: int, running: Fleet) -> None:
         pause = min(pause * 1.3, POLL_SECONDS)
 
 
-async def _is_open(conn: Connection, job_id: int) -> bool:
+async def _is_open(conn: Connection, job_id: JobId) -> bool:
     [row] = await job_status(conn, [job_id])
     return row["status"] not in JOB_TERMINAL

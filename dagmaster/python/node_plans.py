@@ -7,7 +7,6 @@ from typing import Any
 import orjson
 
 from dagmaster.errors import Conflict, Invalid
-from dagmaster.ids import repeatable_id
 from dagmaster.model.added import (
     RESULT,
     AddedDependency,
@@ -21,6 +20,7 @@ from dagmaster.python.graphs import Group, Item, Task, within
 from dagmaster.python.plans import Numbers, Plan
 from dagmaster.python.points import Point, in_order, join
 from dagmaster.python.values import encode
+from dagmaster.snowflakes import repeatable_id
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
 # Whatever is not JSON of itself is left to `encode`.

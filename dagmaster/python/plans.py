@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from dagmaster.ids import new_id
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
 from dagmaster.model.dynamic_nodes import encode_slices
 from dagmaster.python.graphs import Group, Task
+from dagmaster.snowflakes import new_id
 
 
 @dataclass(slots=True, eq=False)

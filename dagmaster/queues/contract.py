@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.contracts import Contract
 from dagmaster.store.task_reports import Told
 
@@ -14,8 +15,8 @@ from dagmaster.store.task_reports import Told
 class TaskMessage:
     """One attempt of one node. `params` is JSON as the engine encoded it."""
 
-    task_id: str
-    job_id: int
+    task_id: TaskId
+    job_id: JobId
     node_id: str
     handler: str
     queue: str
@@ -42,8 +43,8 @@ class TaskReport:
     `log_path`, `peak_memory_bytes`, `cpu_seconds` and `metrics`. `timed_out`: the worker stopped it, its time was over.
     """
 
-    task_id: str
-    job_id: int
+    task_id: TaskId
+    job_id: JobId
     node_id: str
     kind: ReportKind
     output: bytes | None = None
@@ -84,7 +85,7 @@ DesiredState = Literal["run", "drain", "stop"]
 class Orders:
     """The requested state of a worker, and those of its tasks that it must stop."""
 
-    withdrawn: frozenset[str] = frozenset()
+    withdrawn: frozenset[TaskId] = frozenset()
     wanted: DesiredState = "run"
 
 
@@ -103,7 +104,7 @@ class Recalled:
     """The cached result of an earlier task with the same parameters. `output` is JSON."""
 
     output: bytes
-    job_id: int
+    job_id: JobId
     stored_at: datetime
 
 
@@ -113,7 +114,7 @@ class Link(Protocol):
     Each call may raise one of the transport's `lost`.
     """
 
-    async def register(self, offer: Registration) -> str:
+    async def register(self, offer: Registration) -> WorkerId:
         """Register the worker; returns its new id."""
 
     async def beat(self, standing: Standing) -> bool:
@@ -122,31 +123,31 @@ class Link(Protocol):
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         """Report finished tasks and claim up to `limit` tasks, in one transaction."""
 
-    async def orders(self, task_ids: Sequence[str]) -> Orders:
+    async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
         """Those of these tasks that this worker must stop, and whether it should continue."""
 
-    async def forgotten(self, known: Collection[str]) -> list[TaskMessage]:
+    async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
         """Tasks that this worker holds without knowing it, because the response to a claim was lost."""
 
-    async def tell(self, task_id: str, progress: Told) -> None:
+    async def tell(self, task_id: TaskId, progress: Told) -> None:
         """Report the progress of a task; ignored if this worker does not hold it."""
 
-    async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
+    async def save(self, task_id: TaskId, checkpoint: SavedCheckpoint) -> None:
         """Returns when it is stored. Raises TaskOver when the attempt is no longer this worker's."""
 
-    async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
+    async def add(self, task_id: TaskId, slices: Sequence[bytes]) -> None:
         """Nodes for the task's own job (`model.dynamic_nodes`). Returns when they are stored; raises TaskOver."""
 
-    async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
+    async def discard(self, task_id: TaskId, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         """Mark this checkpoint as unusable; returns the newest valid one before it, if any."""
 
-    async def recall(self, task_id: str, version: str) -> Recalled | None:
+    async def recall(self, task_id: TaskId, version: str) -> Recalled | None:
         """The valid cached result for this handler, version and parameters, if there is one."""
 
-    async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
+    async def remember(self, task_id: TaskId, version: str, output: bytes, seconds: float | None) -> None:
         """Cache the result of this task for others with the same parameters; `None` seconds means forever."""
 
-    async def open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
+    async def open_secrets(self, task_id: TaskId, references: Collection[str]) -> Mapping[str, str]:
         """The values of the sealed secrets of a task that this worker holds. Raises BrokenSeal."""
 
     async def leave(self, standing: Standing) -> None:
@@ -160,7 +161,7 @@ class Transport(Protocol):
     waits: bool
     handler_pool: Any  # of connections for handlers; None where the worker has no database
 
-    def open(self, worker_id: str | None) -> AbstractAsyncContextManager[Link]:
+    def open(self, worker_id: WorkerId | None) -> AbstractAsyncContextManager[Link]:
         """A connection, for a worker that is known under this name or not known yet."""
 
 
@@ -168,7 +169,7 @@ class LocalWorker(Protocol):
     """A worker in the orchestrator's own process: a task for a free slot goes to it without a queue."""
 
     @property
-    def worker_id(self) -> str: ...
+    def worker_id(self) -> WorkerId: ...
 
     def reserve(self, queue: str, handler: str) -> bool:
         """Whether a slot is free for such a task and nothing that waits is passed over; it is taken then."""

@@ -10,6 +10,7 @@ import httpx
 import orjson
 
 from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, TooLarge, Unavailable
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.queues.contract import Orders, Recalled, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport
 from dagmaster.queues.httpbodies import (
     Limits,
@@ -49,7 +50,7 @@ class HttpTransport:
 
     def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = 30.0) -> None:
         self.url = url.rstrip("/")
-        self.worker_id = ""
+        self.worker_id = WorkerId("")
         self.limits = Limits()
         _check(self.url, key)
         headers = {"Content-Type": "application/json", "User-Agent": "dagmaster-worker"}
@@ -63,8 +64,8 @@ class HttpTransport:
         )
 
     @asynccontextmanager
-    async def open(self, worker_id: str | None) -> AsyncIterator["HttpLink"]:
-        self.worker_id = worker_id or ""
+    async def open(self, worker_id: WorkerId | None) -> AsyncIterator["HttpLink"]:
+        self.worker_id = worker_id or WorkerId("")
         yield HttpLink(self)
 
     async def close(self) -> None:
@@ -148,7 +149,7 @@ class HttpLink:
         self._transport = transport
         self._standing = Standing()
 
-    async def register(self, offer: Registration) -> str:
+    async def register(self, offer: Registration) -> WorkerId:
         body = {
             "hostname": offer.hostname,
             "pid": offer.pid,
@@ -164,7 +165,7 @@ class HttpLink:
                 f"this worker speaks {PROTOCOL}; install the same version on both sides"
             )
         self._transport.limits = Limits.of(said)
-        self._transport.worker_id = str(said["worker_id"])
+        self._transport.worker_id = WorkerId(str(said["worker_id"]))
         return self._transport.worker_id
 
     async def beat(self, standing: Standing) -> bool:
@@ -175,7 +176,7 @@ class HttpLink:
             return False
         return True
 
-    async def orders(self, task_ids: Sequence[str]) -> Orders:
+    async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
         """A heartbeat too."""
         standing = self._standing
         body = {"completed": standing.completed, "failed": standing.failed, "stats": standing.stats}
@@ -192,39 +193,39 @@ class HttpLink:
         said = await self._ask("POST", "/claim", {"limit": limit, "wait_seconds": wait}, wait_seconds=wait)
         return [message_of(task) for task in said["tasks"]]
 
-    async def forgotten(self, known: Collection[str]) -> list[TaskMessage]:
+    async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
         said = await self._ask("GET", "/tasks")
         return [message_of(task) for task in said["tasks"] if task["task_id"] not in set(known)]
 
-    async def tell(self, task_id: str, progress: Told) -> None:
+    async def tell(self, task_id: TaskId, progress: Told) -> None:
         body = {"task_id": task_id, "current": progress.current, "total": progress.total}
         await self._ask("POST", "/progress", [{**body, "message": progress.message or None}])
 
-    async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
+    async def save(self, task_id: TaskId, checkpoint: SavedCheckpoint) -> None:
         artifacts = orjson.Fragment(checkpoint.artifacts) if checkpoint.artifacts is not None else None
         body = {"task_id": task_id, "phase": checkpoint.phase, "data": orjson.Fragment(checkpoint.data)}
         await self._ask("POST", "/checkpoints", {**body, "artifacts": artifacts})
 
-    async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
+    async def add(self, task_id: TaskId, slices: Sequence[bytes]) -> None:
         """As many at once as fit in a body: what is sent twice, or only in part, is added once and goes on later."""
         for part in parts(slices, self._transport.limits):
             body = {"task_id": task_id, "slices": [orjson.Fragment(one) for one in part]}
             await self._ask("POST", "/tasks/added", body)
 
-    async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
+    async def discard(self, task_id: TaskId, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         body = {"task_id": task_id, "reason": reason}
         said = await self._ask("POST", f"/checkpoints/{checkpoint_id}/discard", body)
         return checkpoint_of(said["checkpoint"]) if said["checkpoint"] is not None else None
 
-    async def recall(self, task_id: str, version: str) -> Recalled | None:
+    async def recall(self, task_id: TaskId, version: str) -> Recalled | None:
         said = await self._ask("POST", "/cache/recall", {"task_id": task_id, "version": version})
         return recalled_of(said["result"]) if said["result"] is not None else None
 
-    async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
+    async def remember(self, task_id: TaskId, version: str, output: bytes, seconds: float | None) -> None:
         body = {"task_id": task_id, "version": version, "output": orjson.Fragment(output), "seconds": seconds}
         await self._ask("POST", "/cache", body)
 
-    async def open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
+    async def open_secrets(self, task_id: TaskId, references: Collection[str]) -> Mapping[str, str]:
         said = await self._ask("POST", "/secrets", {"task_id": task_id, "references": sorted(references)})
         opened: dict[str, str] = said["values"]
         return opened

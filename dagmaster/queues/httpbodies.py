@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from dagmaster.ids import JobId
 from dagmaster.model.contracts import Contract
 from dagmaster.queues.contract import Recalled, SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.schemas.workers import MAX_BATCH
@@ -83,7 +84,7 @@ def message_of(task: Mapping[str, Any]) -> TaskMessage:
     checkpoint = checkpoint_of(found) if found is not None else None
     return TaskMessage(
         task_id=task["task_id"],
-        job_id=int(task["job_id"]),
+        job_id=JobId(int(task["job_id"])),
         node_id=task["node_id"],
         handler=task["handler"],
         queue=task["queue"],
@@ -106,7 +107,7 @@ def checkpoint_of(said: Mapping[str, Any]) -> SavedCheckpoint:
 
 
 def recalled_of(said: Mapping[str, Any]) -> Recalled:
-    return Recalled(orjson.dumps(said["output"]), int(said["job_id"]), datetime.fromisoformat(said["stored_at"]))
+    return Recalled(orjson.dumps(said["output"]), JobId(int(said["job_id"])), datetime.fromisoformat(said["stored_at"]))
 
 
 def contract_bodies(contracts: Sequence[Contract]) -> list[dict[str, Any]]:

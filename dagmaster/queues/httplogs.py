@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from urllib.parse import quote
 
 from dagmaster.errors import DagmasterError
+from dagmaster.ids import JobId
 from dagmaster.queues.http import HttpTransport
 from dagmaster.tasklogs.contract import READ_BYTES, LogUnavailable
 
@@ -54,7 +55,7 @@ class HttpLogs:
     async def remove(self, task_ids: Sequence[str]) -> None:
         raise self._elsewhere(*task_ids[:1])
 
-    async def remove_jobs(self, job_ids: Collection[int]) -> None:
+    async def remove_jobs(self, job_ids: Collection[JobId]) -> None:
         raise self._elsewhere()
 
     def _elsewhere(self, task_id: str = "") -> LogUnavailable:

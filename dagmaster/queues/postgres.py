@@ -8,8 +8,9 @@ import orjson
 from psycopg.rows import DictRow
 
 from dagmaster.errors import DatabaseUnavailable
-from dagmaster.ids import new_id
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.queues.contract import Orders, Recalled, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport
+from dagmaster.snowflakes import new_id
 from dagmaster.store import handlers, instances, task_cache, task_reports, tasks
 from dagmaster.store.connect import LOST, connect_hot, keep_json
 from dagmaster.store.handler_pool import HandlerPool
@@ -28,11 +29,11 @@ class PostgresTransport:
         self.handler_pool = HandlerPool(dsn)
 
     @asynccontextmanager
-    async def open(self, worker_id: str | None) -> "AsyncIterator[PostgresLink]":
+    async def open(self, worker_id: WorkerId | None) -> "AsyncIterator[PostgresLink]":
         async with AsyncExitStack() as stack:
             durable = await stack.enter_async_context(await self._connect(durable=True))
             quick = await stack.enter_async_context(await self._connect(durable=False))
-            yield PostgresLink(durable, quick, worker_id or "", self._notifier, self._secret_key)
+            yield PostgresLink(durable, quick, worker_id or WorkerId(""), self._notifier, self._secret_key)
 
     async def aclose(self) -> None:
         """When no handler runs any more."""
@@ -51,7 +52,7 @@ class PostgresLink:
         self,
         durable: HotConnection,
         quick: HotConnection,
-        worker_id: str,
+        worker_id: WorkerId,
         notifier: Notifier,
         secret_key: bytes | None = None,
     ) -> None:
@@ -60,11 +61,11 @@ class PostgresLink:
         self.worker_id = worker_id
         self._notifier = notifier
 
-    async def register(self, offer: Registration) -> str:
+    async def register(self, offer: Registration) -> WorkerId:
         me = instances.Instance(str(new_id()), offer.hostname, offer.pid, instances.host_key())
         await instances.register_worker(self._quick, me, offer.queues, offer.concurrency, offer.handlers)
-        await handlers.register_contracts(self._quick, me.instance_id, offer.contracts)
-        self.worker_id = me.instance_id
+        await handlers.register_contracts(self._quick, me.worker_id, offer.contracts)
+        self.worker_id = me.worker_id
         return self.worker_id
 
     async def beat(self, standing: Standing) -> bool:
@@ -90,17 +91,17 @@ class PostgresLink:
             self._notifier.notify(MAIL)
         return claimed
 
-    async def orders(self, task_ids: Sequence[str]) -> Orders:
+    async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
         wanted, withdrawn = await tasks.orders(self._quick, self.worker_id, task_ids)
         return Orders(frozenset(withdrawn), wanted)
 
-    async def forgotten(self, known: Collection[str]) -> list[TaskMessage]:
+    async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
         return [message_of(row) for row in await tasks.held(self._quick, self.worker_id, known)]
 
-    async def tell(self, task_id: str, progress_of_task: Told) -> None:
+    async def tell(self, task_id: TaskId, progress_of_task: Told) -> None:
         await task_reports.tell_progress(self._quick, self.worker_id, task_id, progress_of_task)
 
-    async def save(self, task_id: str, checkpoint: SavedCheckpoint) -> None:
+    async def save(self, task_id: TaskId, checkpoint: SavedCheckpoint) -> None:
         fields = {
             "phase_name": checkpoint.phase,
             "state_data": orjson.Fragment(checkpoint.data),
@@ -110,22 +111,22 @@ class PostgresLink:
         await task_reports.save_checkpoint(self._durable, task_id, fields, is_claimed=True)
         self._notifier.notify(MAIL)
 
-    async def add(self, task_id: str, slices: Sequence[bytes]) -> None:
+    async def add(self, task_id: TaskId, slices: Sequence[bytes]) -> None:
         await task_reports.add_nodes(self._durable, self.worker_id, task_id, slices)
         self._notifier.notify(MAIL)
 
-    async def discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
+    async def discard(self, task_id: TaskId, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         row = await task_reports.discard_checkpoint(self._quick, self.worker_id, task_id, checkpoint_id, reason)
         return saved_checkpoint(row) if row is not None else None
 
-    async def recall(self, task_id: str, version: str) -> Recalled | None:
+    async def recall(self, task_id: TaskId, version: str) -> Recalled | None:
         row = await task_cache.recall_result(self._quick, self.worker_id, task_id, version)
         return Recalled(row["output"], row["job_id"], row["stored_at"]) if row is not None else None
 
-    async def remember(self, task_id: str, version: str, output: bytes, seconds: float | None) -> None:
+    async def remember(self, task_id: TaskId, version: str, output: bytes, seconds: float | None) -> None:
         await task_cache.remember_result(self._quick, self.worker_id, task_id, version, output, seconds)
 
-    async def open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
+    async def open_secrets(self, task_id: TaskId, references: Collection[str]) -> Mapping[str, str]:
         return (await open_sealer(self._quick, self._secret_key)).open(references)
 
     async def leave(self, standing: Standing) -> None:

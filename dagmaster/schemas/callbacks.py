@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagmaster import ids
 from dagmaster.schemas.common import Body, Id, Json, Reply
 
-TaskId = Annotated[str, Field(min_length=1, max_length=128)]
+TaskId = Annotated[ids.TaskId, Field(min_length=1, max_length=128)]
 Text = Annotated[str, Field(max_length=2000)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Integer = Annotated[int, Field(ge=0, lt=2**31)]

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from dagmaster.schemas.callbacks import TaskId
 from dagmaster.schemas.common import Body, Id, Json, Reply
 
 MAX_TASKS = 1000
@@ -36,7 +37,7 @@ class TasksAccepted(Reply):
 class AddedByWorker(Body):
     """Nodes that a task adds to its own job, in slices (see the documentation of `dagmaster.model.dynamic_nodes`)."""
 
-    task_id: Annotated[str, Field(min_length=1, max_length=128)]
+    task_id: TaskId
     slices: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from dagmaster.ids import JobId, WorkerId
+
 Row = Mapping[str, Any]
 
 
@@ -85,7 +87,7 @@ class SubmitRequest:
 class SubmitResult:
     """`is_new` is false for a job that was submitted before under the same key; `warnings` are for a new one."""
 
-    job_id: int
+    job_id: JobId
     workflow_id: str
     workflow_version: int
     status: str
@@ -96,7 +98,7 @@ class SubmitResult:
 @dataclass(frozen=True, slots=True)
 class TriggerResult:
     schedule_id: str
-    job_id: int
+    job_id: JobId
     scheduled_for: datetime
 
 
@@ -133,7 +135,7 @@ class Service(Protocol):
 
     async def submit(self, request: SubmitRequest) -> SubmitResult: ...
 
-    async def control_job(self, job_id: int, command: JobCommand) -> ControlResult: ...
+    async def control_job(self, job_id: JobId, command: JobCommand) -> ControlResult: ...
 
     async def control_schedule(self, schedule_id: str, command: ScheduleCommand) -> Row:
         """The schedule as it is now."""
@@ -142,7 +144,7 @@ class Service(Protocol):
 
     async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult: ...
 
-    async def control_worker(self, worker_id: str, command: WorkerCommand) -> str:
+    async def control_worker(self, worker_id: WorkerId, command: WorkerCommand) -> str:
         """What is wanted of the worker now."""
 
     async def clear_cache(self, handler: str | None) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dagmaster.errors import Invalid
+from dagmaster.ids import JobId, WorkerId
 from dagmaster.service import job_control, schedules, submission
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import (
@@ -34,7 +35,7 @@ class DatabaseService:
             raise Invalid(f"no workflows are known here, and so not {request.workflow!r}")
         return await submission.submit(self.context, self.definitions, request)
 
-    async def control_job(self, job_id: int, command: JobCommand) -> ControlResult:
+    async def control_job(self, job_id: JobId, command: JobCommand) -> ControlResult:
         return await job_control.control_job(self.context, job_id, command)
 
     async def control_schedule(self, schedule_id: str, command: ScheduleCommand) -> Row:
@@ -46,7 +47,7 @@ class DatabaseService:
     async def backfill_schedule(self, schedule_id: str, request: BackfillRequest) -> BackfillResult:
         return await schedules.backfill_schedule(self.context, schedule_id, request)
 
-    async def control_worker(self, worker_id: str, command: WorkerCommand) -> str:
+    async def control_worker(self, worker_id: WorkerId, command: WorkerCommand) -> str:
         return await steer_worker(self.context.conn, worker_id, command, actor=self.context.actor)
 
     async def clear_cache(self, handler: str | None) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, assert_never
 
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import (
@@ -22,7 +23,7 @@ from dagmaster.store import signals
 Row = Mapping[str, Any]
 
 
-async def control_job(context: ServiceContext, job_id: int, command: JobCommand) -> ControlResult:
+async def control_job(context: ServiceContext, job_id: JobId, command: JobCommand) -> ControlResult:
     """Raises UnknownJob, UnknownNode, JobEnded, and Conflict where the command makes no sense for the job as it is."""
     match command:
         case Signal():
@@ -33,15 +34,15 @@ async def control_job(context: ServiceContext, job_id: int, command: JobCommand)
             return await _change(context, job_id, command)
 
 
-async def _signal(context: ServiceContext, job_id: int, signal: Signal) -> ControlResult:
+async def _signal(context: ServiceContext, job_id: JobId, signal: Signal) -> ControlResult:
     """Whether a node waits for it is for the owner to see: there is nothing to wait for here."""
     job = await signals.send_signal(context.conn, job_id, signal.name, data=signal.data, actor=context.actor)
     context.wake()
     return ControlResult(job["status"], is_done=False)
 
 
-async def _decide(context: ServiceContext, job_id: int, decision: Decide) -> ControlResult:
-    conn, node_id, approved = context.conn, decision.node_id, decision.is_approved
+async def _decide(context: ServiceContext, job_id: JobId, decision: Decide) -> ControlResult:
+    conn, node_id, approved = context.conn, NodeId(decision.node_id), decision.is_approved
     await signals.request_decision(
         conn, job_id, node_id, approved=approved, actor=context.actor, comment=decision.comment
     )
@@ -51,7 +52,7 @@ async def _decide(context: ServiceContext, job_id: int, decision: Decide) -> Con
     return ControlResult(status, is_done=status is not NodeStatus.RUNNING)
 
 
-async def _change(context: ServiceContext, job_id: int, command: JobChange) -> ControlResult:
+async def _change(context: ServiceContext, job_id: JobId, command: JobChange) -> ControlResult:
     before = await _request(context, job_id, command)
     context.wake()
     seconds = await context.patience_seconds()
@@ -59,7 +60,7 @@ async def _change(context: ServiceContext, job_id: int, command: JobChange) -> C
     return ControlResult(now["status"], _is_done(command, before, now), now["paused_at"] is not None)
 
 
-async def _request(context: ServiceContext, job_id: int, command: JobChange) -> Row:
+async def _request(context: ServiceContext, job_id: JobId, command: JobChange) -> Row:
     """The job as it was."""
     conn, actor = context.conn, context.actor
     match command:
@@ -69,7 +70,8 @@ async def _request(context: ServiceContext, job_id: int, command: JobChange) -> 
             return await requests.request_pause(conn, job_id, actor=actor, reason=reason)
         case Resume():
             return await requests.request_resume(conn, job_id, actor=actor)
-        case Retry(node_id):
+        case Retry(named):
+            node_id = NodeId(named) if named is not None else None
             threshold = context.settings.orphan_threshold_seconds
             return await requests.request_retry(conn, job_id, node_id, actor=actor, threshold_seconds=threshold)
         case _:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dagmaster.ids import JobId
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch
 
@@ -20,7 +21,7 @@ async def decided_approvals(conn: Connection, *, limit: int) -> list[Row]:
     return await fetch(conn, "decided_approvals", {"jobs": DECIDED_JOBS, "limit": limit})
 
 
-async def external_waits(conn: Connection, job_ids: Sequence[int]) -> dict[int, Row]:
+async def external_waits(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
     """Of those that wait for somebody's decision or signal, and for nothing else: `waits_for`, `node_id`, `signal`."""
     rows = await fetch(conn, "waiting_of_jobs", {"job_ids": list(job_ids)}) if job_ids else []
     return {row["job_id"]: row for row in rows}

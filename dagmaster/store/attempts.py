@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
 from dagmaster.store.connect import Connection
 from dagmaster.store.nodes import NEWEST_JOBS
 from dagmaster.store.statements import fetch, run
@@ -20,11 +21,11 @@ MAX_CURRENT = 100
 async def list_tasks(
     conn: Connection,
     *,
-    job_id: int | None = None,
+    job_id: JobId | None = None,
     state: str | None = None,
     queue: str | None = None,
     handler: str | None = None,
-    worker_id: str | None = None,
+    worker_id: WorkerId | None = None,
     limit: int,
     offset: int = 0,
 ) -> list[Row]:
@@ -48,7 +49,7 @@ async def list_attempts(conn: Connection, *, state: str | None, queue: str | Non
 
 
 async def list_results(
-    conn: Connection, *, since: datetime, worker_id: str | None = None, handler: str | None = None
+    conn: Connection, *, since: datetime, worker_id: WorkerId | None = None, handler: str | None = None
 ) -> list[Row]:
     """The newest attempts that have ended since."""
     values = {
@@ -61,11 +62,11 @@ async def list_results(
     return await fetch(conn, "list_results", values)
 
 
-async def attempts_of_node(conn: Connection, job_id: int, node_id: str) -> list[Row]:
+async def attempts_of_node(conn: Connection, job_id: JobId, node_id: NodeId) -> list[Row]:
     return await fetch(conn, "view_attempts", {"job_id": job_id, "node_id": node_id})
 
 
-async def results_of_nodes(conn: Connection, job_id: int, node_ids: Sequence[str]) -> list[Row]:
+async def results_of_nodes(conn: Connection, job_id: JobId, node_ids: Sequence[str]) -> list[Row]:
     values = {"job_id": job_id, "node_ids": list(node_ids), "limit": MAX_ATTEMPTS}
     return await fetch(conn, "page_results_of_nodes", values) if node_ids else []
 
@@ -77,29 +78,31 @@ async def attempt_times(conn: Connection, job: Mapping[str, Any], node_ids: Sequ
     return await fetch(conn, "page_attempt_times", values) if node_ids else []
 
 
-async def worker_of(conn: Connection, task_id: str) -> str | None:
+async def worker_of(conn: Connection, task_id: TaskId) -> str | None:
     """None for an attempt that nobody has."""
     row = await (await run(conn, "page_worker_of", {"task_id": task_id})).fetchone()
     return row["worker_id"] if row else None
 
 
-async def current_tasks(conn: Connection, job_id: int) -> list[Row]:
+async def current_tasks(conn: Connection, job_id: JobId) -> list[Row]:
     return await (await run(conn, "current_tasks", {"job_id": job_id, "limit": MAX_CURRENT})).fetchall()
 
 
 async def list_logged_nodes(
-    conn: Connection, job_id: int, *, node_id: str | None = None, limit: int, offset: int = 0
+    conn: Connection, job_id: JobId, *, node_id: NodeId | None = None, limit: int, offset: int = 0
 ) -> list[Row]:
     """Nodes that may have a log."""
     return await fetch(conn, "view_logged", {"job_id": job_id, "node_id": node_id, "limit": limit, "offset": offset})
 
 
-async def find_log_place(conn: Connection, task_id: str) -> Row | None:
+async def find_log_place(conn: Connection, task_id: TaskId) -> Row | None:
     """None while the attempt has not ended, and when it wrote nothing."""
     return await (await run(conn, "log_place", {"task_id": task_id})).fetchone()
 
 
-async def list_checkpoints(conn: Connection, job_id: int, node_id: str, *, limit: int, offset: int = 0) -> list[Row]:
+async def list_checkpoints(
+    conn: Connection, job_id: JobId, node_id: NodeId, *, limit: int, offset: int = 0
+) -> list[Row]:
     """The newest first."""
     values = {"job_id": job_id, "node_id": node_id, "limit": limit, "offset": offset}
     return await fetch(conn, "view_checkpoints", values)

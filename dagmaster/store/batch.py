@@ -11,6 +11,7 @@ from dagmaster.engine.change_set import ChangeSet, Dispatch, Event, Result
 from dagmaster.engine.state import Checkpoint, JobState, NodeState
 from dagmaster.engine.values import StoredValue, Value, size_of
 from dagmaster.errors import Conflict
+from dagmaster.ids import JobId, WorkerId
 from dagmaster.model.added import AddedGroup
 from dagmaster.store.connect import Connection, encode_rows, storable
 from dagmaster.store.statements import Statement, compose, fetch_statement
@@ -22,7 +23,7 @@ ROWS_DIFFER = "DM002"
 class OwnershipLost(Conflict):
     """Another orchestrator owns some of these jobs."""
 
-    def __init__(self, job_ids: frozenset[int]) -> None:
+    def __init__(self, job_ids: frozenset[JobId]) -> None:
         super().__init__()
         self.job_ids = job_ids
 
@@ -36,7 +37,7 @@ class Batch:
     """What is to be committed together. `local` are dispatches that a worker in this process takes at once."""
 
     owner_id: str
-    worker_id: str | None = None
+    worker_id: WorkerId | None = None
     change_sets: list[tuple[ChangeSet, int]] = field(default_factory=list)
     mail: list[int] = field(default_factory=list)
     local: set[str] = field(default_factory=set)
@@ -51,7 +52,7 @@ async def commit(conn: Connection, batch: Batch) -> None:
     except psycopg.Error as error:
         if error.sqlstate == OWNERSHIP_LOST:
             detail = error.diag.message_detail or ""
-            raise OwnershipLost(frozenset(int(job_id) for job_id in detail.split(","))) from error
+            raise OwnershipLost(frozenset(JobId(int(job_id)) for job_id in detail.split(","))) from error
         if error.sqlstate == ROWS_DIFFER:
             raise RowsDiffer(str(error)) from error
         raise

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dagmaster.ids import JobId
 from dagmaster.model.states import JobStatus
 from dagmaster.store.connect import Connection, storable
 from dagmaster.store.statements import run
@@ -12,7 +13,7 @@ class Callback:
     """`attempts` counts this one too; who claims it later has a higher one, and the earlier claim is void."""
 
     callback_id: int
-    job_id: int
+    job_id: JobId
     url: str
     job_status: JobStatus
     attempts: int

@@ -8,7 +8,7 @@ from typing import TypedDict
 import orjson
 
 from dagmaster.errors import Conflict, Invalid, JobEnded
-from dagmaster.ids import NodeId
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.added import awaited, may_add
 from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.model.states import JOB_TERMINAL
@@ -46,7 +46,9 @@ class DependencyRow(TypedDict):
     next_node_id: NodeId | None
 
 
-async def add_to_job(conn: Connection, job_id: int, slices: Sequence[bytes], *, actor: str | None = None) -> list[str]:
+async def add_to_job(
+    conn: Connection, job_id: JobId, slices: Sequence[bytes], *, actor: str | None = None
+) -> list[str]:
     """The ids of the nodes, which the job's owner takes in within a moment. Raises Invalid, UnknownJob, JobEnded."""
     parts = [read_slice(one) for one in slices]
     nodes = [node for part in parts for node in part.nodes]
@@ -68,7 +70,7 @@ async def add_to_job(conn: Connection, job_id: int, slices: Sequence[bytes], *, 
     return ids
 
 
-async def _check_known(conn: Connection, job_id: int, node_ids: set[str]) -> None:
+async def _check_known(conn: Connection, job_id: JobId, node_ids: set[str]) -> None:
     """One that is on its way by mail is not known yet: it is added together with what waits for it, or awaited."""
     if not node_ids:
         return
@@ -78,7 +80,7 @@ async def _check_known(conn: Connection, job_id: int, node_ids: set[str]) -> Non
         raise Invalid(f"job {job_id} has no node {', '.join(unknown[:NAMED])} that could be waited for")
 
 
-async def until_added(conn: Connection, job_id: int, node_ids: Sequence[str], *, seconds: float) -> bool:
+async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], *, seconds: float) -> bool:
     """Whether the owner has taken them in, or had no time for it yet. Raises JobEnded, and Conflict when it refused."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
@@ -96,9 +98,9 @@ async def until_added(conn: Connection, job_id: int, node_ids: Sequence[str], *,
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def list_groups(conn: Connection, job_id: int) -> list[GroupRow]:
+async def list_groups(conn: Connection, job_id: JobId) -> list[GroupRow]:
     return await fetch_as(conn, GroupRow, "list_groups", {"job_id": job_id, "limit": MAX_SHOWN})
 
 
-async def list_dependencies(conn: Connection, job_id: int) -> list[DependencyRow]:
+async def list_dependencies(conn: Connection, job_id: JobId) -> list[DependencyRow]:
     return await fetch_as(conn, DependencyRow, "list_dependencies", {"job_id": job_id, "limit": MAX_SHOWN})

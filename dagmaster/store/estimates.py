@@ -8,6 +8,7 @@ from typing import Any
 
 from dagmaster.errors import UnknownJob
 from dagmaster.explain.estimate import TIMED, Estimate, Usual, estimate
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
@@ -30,7 +31,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    job_id: int
+    job_id: JobId
     job: JobStanding
     workflow_hash: str
 
@@ -43,7 +44,7 @@ class History:
     usual: Mapping[str, Usual]
 
 
-async def standing_of(conn: Connection, job_id: int) -> Standing:
+async def standing_of(conn: Connection, job_id: JobId) -> Standing:
     """All of it is read in one moment."""
     rows = await fetch(conn, "job_standing", {"job_id": job_id})
     if not rows:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import EVENT_ALIASES
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import fetch, run
@@ -27,9 +28,9 @@ class EventFilter:
 
 async def list_events(
     conn: Connection,
-    job_id: int,
+    job_id: JobId,
     *,
-    node_id: str | None = None,
+    node_id: NodeId | None = None,
     event_types: Sequence[str] = (),
     after: int = 0,
     limit: int = 1000,
@@ -70,7 +71,7 @@ async def is_settled(conn: Connection) -> bool:
     return bool(row and row["is_settled"])
 
 
-async def summarise_events(conn: Connection, job_id: int, node_id: str | None = None) -> Row:
+async def summarise_events(conn: Connection, job_id: JobId, node_id: NodeId | None = None) -> Row:
     [row] = await fetch(conn, "summarise_events", {"job_id": job_id, "node_id": node_id})
     return row
 
@@ -85,7 +86,7 @@ async def list_audit(conn: Connection, event_types: Sequence[str], *, limit: int
 class Position:
     """How far somebody has read a job's timeline: all up to `after`, and those of `seen` behind it."""
 
-    job_id: int
+    job_id: JobId
     after: int
     since: datetime
     seen: Sequence[int] = ()

@@ -9,6 +9,7 @@ from dagmaster.engine.state import JobState, NodeState, is_executed, new_job, re
 from dagmaster.errors import NotFound, UnknownJob, UnknownNode
 from dagmaster.explain import explanation
 from dagmaster.explain.facts import Consumer, Explanation, Facts, OwnerFacts, Progress, QueueFacts
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
@@ -43,7 +44,7 @@ class _Moment:
 
 
 async def explain_job(
-    conn: Connection, job_id: int, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
+    conn: Connection, job_id: JobId, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
 ) -> Explanation:
     """Raises UnknownJob. Opens a transaction of its own. Those who ask often have `pinned`."""
     it = await _look(conn, job_id, None, threshold_seconds, pinned)
@@ -51,7 +52,7 @@ async def explain_job(
 
 
 async def explain_node(
-    conn: Connection, job_id: int, node_id: str, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
+    conn: Connection, job_id: JobId, node_id: NodeId, *, threshold_seconds: float, pinned: PinnedGraphs | None = None
 ) -> Explanation:
     """Raises UnknownJob and UnknownNode. Opens a transaction of its own."""
     it = await _look(conn, job_id, node_id, threshold_seconds, pinned)
@@ -59,7 +60,7 @@ async def explain_node(
 
 
 async def _look(
-    conn: Connection, job_id: int, node_id: str | None, threshold_seconds: float, pinned: PinnedGraphs | None
+    conn: Connection, job_id: JobId, node_id: NodeId | None, threshold_seconds: float, pinned: PinnedGraphs | None
 ) -> _Moment:
     """The facts about one node, or about all that are open."""
     async with conn.transaction():
@@ -88,7 +89,7 @@ async def _look(
     return _Moment(job, facts, row["now"])
 
 
-async def _job_row(conn: Connection, job_id: int, threshold_seconds: float) -> Row:
+async def _job_row(conn: Connection, job_id: JobId, threshold_seconds: float) -> Row:
     values = {"job_id": job_id, "threshold_seconds": threshold_seconds}
     row = await (await run(conn, "explain_job", values)).fetchone()
     if row is None:

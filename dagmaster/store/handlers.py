@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 
+from dagmaster.ids import WorkerId
 from dagmaster.model.contracts import Contract, Contracts, by_spelling
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.store.connect import Connection, encode_rows, storable
@@ -18,7 +19,7 @@ MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_SCHEMAS_BYTES: Final = 16 * 1024 * 1024
 
 
-async def register_contracts(conn: Connection, worker_id: str, contracts: Iterable[Contract]) -> None:
+async def register_contracts(conn: Connection, worker_id: WorkerId, contracts: Iterable[Contract]) -> None:
     """What a worker registers last counts."""
     rows = encode_rows([_row(one) for one in contracts])
     if rows is not None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from dagmaster.ids import new_id
+from dagmaster.ids import JobId, WorkerId
+from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, run
 
@@ -21,6 +22,11 @@ class Instance:
     hostname: str
     pid: int
     host_key: str
+
+    @property
+    def worker_id(self) -> WorkerId:
+        """Of an instance that is a worker."""
+        return WorkerId(self.instance_id)
 
 
 def this_instance() -> Instance:
@@ -55,7 +61,7 @@ async def stall_orchestrator(conn: Connection, me: Instance, stats: Mapping[str,
     await run(conn, "stall_orchestrator", {"instance_id": me.instance_id, "stats": orjson.dumps(stats).decode()})
 
 
-async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[int]:
+async def take_over_jobs(conn: Connection, me: Instance, *, threshold_seconds: float, limit: int) -> list[JobId]:
     values = {"instance_id": me.instance_id, "threshold_seconds": threshold_seconds, "limit": limit}
     return [row["job_id"] for row in await fetch(conn, "take_over_jobs", values)]
 
@@ -78,16 +84,16 @@ async def register_worker(
     await run(conn, "register_worker", _identity(me) | values)
 
 
-async def beat_worker(conn: Connection, worker_id: str, standing: Mapping[str, Any]) -> datetime | None:
+async def beat_worker(conn: Connection, worker_id: WorkerId, standing: Mapping[str, Any]) -> datetime | None:
     """None when the worker was given up: its tasks are somebody else's now."""
     return await _now(conn, "beat_worker", _counted(worker_id, standing))
 
 
-async def stop_worker(conn: Connection, worker_id: str, standing: Mapping[str, Any]) -> None:
+async def stop_worker(conn: Connection, worker_id: WorkerId, standing: Mapping[str, Any]) -> None:
     await run(conn, "stop_worker", _counted(worker_id, standing))
 
 
-async def want_worker(conn: Connection, worker_id: str, wanted: str) -> bool:
+async def want_worker(conn: Connection, worker_id: WorkerId, wanted: str) -> bool:
     """Ask a worker to run, drain or stop; it sees so within a second. False when it is not there."""
     cursor = await run(conn, "want_worker", {"worker_id": worker_id, "wanted": wanted})
     return await cursor.fetchone() is not None
@@ -147,7 +153,7 @@ def _identity(me: Instance) -> dict[str, Any]:
     return {"instance_id": me.instance_id, "hostname": me.hostname, "pid": me.pid, "host_key": me.host_key}
 
 
-def _counted(worker_id: str, standing: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(worker_id: WorkerId, standing: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "instance_id": worker_id,
         "tasks_completed": standing.get("completed", 0),

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownWorker
+from dagmaster.ids import JobId, NodeId, WorkerId
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
@@ -25,14 +26,14 @@ WANTED = {"drain": "drain", "stop": "stop", "resume": "run"}
 Row = dict[str, Any]
 
 
-async def request_cancel(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> Row:
+async def request_cancel(conn: Connection, job_id: JobId, *, actor: str | None, reason: str | None) -> Row:
     """The job as it was; raises JobEnded."""
     job = await _live_job(conn, job_id, "cancelled")
     await _tell(conn, job_id, "cancel", actor=actor, reason=reason)
     return job
 
 
-async def request_pause(conn: Connection, job_id: int, *, actor: str | None, reason: str | None) -> Row:
+async def request_pause(conn: Connection, job_id: JobId, *, actor: str | None, reason: str | None) -> Row:
     job = await _live_job(conn, job_id, "paused")
     if job["paused_at"] is not None:
         raise Conflict(f"job {job_id} is paused already, by {job['paused_by'] or 'somebody'}")
@@ -40,7 +41,7 @@ async def request_pause(conn: Connection, job_id: int, *, actor: str | None, rea
     return job
 
 
-async def request_resume(conn: Connection, job_id: int, *, actor: str | None) -> Row:
+async def request_resume(conn: Connection, job_id: JobId, *, actor: str | None) -> Row:
     job = await _live_job(conn, job_id, "resumed")
     if job["paused_at"] is None:
         raise Conflict(f"job {job_id} is not paused")
@@ -49,7 +50,7 @@ async def request_resume(conn: Connection, job_id: int, *, actor: str | None) ->
 
 
 async def request_retry(
-    conn: Connection, job_id: int, node_id: str | None, *, actor: str | None, threshold_seconds: float
+    conn: Connection, job_id: JobId, node_id: NodeId | None, *, actor: str | None, threshold_seconds: float
 ) -> Row:
     """A failed job is reopened; in a running one a node's back-off is cut short. None stands for all that failed."""
     job = await get_job_head(conn, job_id)
@@ -68,7 +69,7 @@ async def request_retry(
     return job
 
 
-async def _check_node(conn: Connection, job: Row, node_id: str) -> None:
+async def _check_node(conn: Connection, job: Row, node_id: NodeId) -> None:
     job_id = job["job_id"]
     node = await get_node_head(conn, job_id, node_id)
     waits = node["status"] == NodeStatus.READY and node["not_before"] is not None
@@ -76,13 +77,13 @@ async def _check_node(conn: Connection, job: Row, node_id: str) -> None:
         raise Conflict(f"node {node_id!r} is {node['status']}: only one that has failed can be tried again")
 
 
-async def _status_of(conn: Connection, job_id: int, node_id: str) -> str | None:
+async def _status_of(conn: Connection, job_id: JobId, node_id: NodeId) -> str | None:
     node = await find_node_head(conn, job_id, node_id)
     return node["status"] if node is not None else None
 
 
 async def _reopen(
-    conn: Connection, job_id: int, node_id: str | None, actor: str | None, threshold_seconds: float
+    conn: Connection, job_id: JobId, node_id: NodeId | None, actor: str | None, threshold_seconds: float
 ) -> None:
     data = orjson.dumps({"actor": actor}).decode()
     values = {"job_id": job_id, "node_id": node_id, "data": data, "threshold_seconds": threshold_seconds}
@@ -99,19 +100,21 @@ async def _reopen(
     )
 
 
-async def _live_job(conn: Connection, job_id: int, wish: str) -> Row:
+async def _live_job(conn: Connection, job_id: JobId, wish: str) -> Row:
     job = await get_job_head(conn, job_id)
     if job["status"] in JOB_TERMINAL:
         raise JobEnded(f"job {job_id} is {job['status']} and cannot be {wish}")
     return job
 
 
-async def _tell(conn: Connection, job_id: int, kind: str, *, node_id: str | None = None, **data: str | None) -> None:
+async def _tell(
+    conn: Connection, job_id: JobId, kind: str, *, node_id: NodeId | None = None, **data: str | None
+) -> None:
     await add_mail(conn, [{"job_id": job_id, "kind": kind, "node_id": node_id, "data": data}])
     await conn.execute(f"NOTIFY {MAIL}")
 
 
-async def until(conn: Connection, job_id: int, holds: Callable[[Row], bool], *, seconds: float) -> Row:
+async def until(conn: Connection, job_id: JobId, holds: Callable[[Row], bool], *, seconds: float) -> Row:
     """The job when it is as asked for, or as it is when that took too long."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
@@ -121,7 +124,7 @@ async def until(conn: Connection, job_id: int, holds: Callable[[Row], bool], *, 
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def steer_worker(conn: Connection, worker_id: str, command: str, *, actor: str | None) -> str:
+async def steer_worker(conn: Connection, worker_id: WorkerId, command: str, *, actor: str | None) -> str:
     """What is wanted of it now; it hears of it within seconds, and the audit has it. Raises UnknownWorker, and
     Conflict for one that is gone.
     """

@@ -10,6 +10,7 @@ import orjson
 from dagmaster.engine.added_node import read_definition
 from dagmaster.engine.state import CHILD_SHARE, JobState, NodeState, is_deciding, new_job, restore
 from dagmaster.engine.values import INPUTS, LoadedValues, StoredValue
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import JobEndedBy, JobStatus, NodeStatus, read_ended_by
 from dagmaster.store.connect import Connection
@@ -33,11 +34,11 @@ class Loaded:
 class Unreadable:
     """A job whose rows make no sense."""
 
-    job_id: int
+    job_id: JobId
     error: Exception
 
 
-async def load(conn: Connection, owner_id: str, job_ids: Sequence[int], graphs: Mapping[str, Graph]) -> list[Loaded]:
+async def load(conn: Connection, owner_id: str, job_ids: Sequence[JobId], graphs: Mapping[str, Graph]) -> list[Loaded]:
     """Those of the jobs that are still live and owned; a pending job needs no look at its nodes."""
     rows = await job_rows(conn, owner_id, job_ids)
     loaded, _ = await restore_rows(conn, rows, graphs)
@@ -45,7 +46,7 @@ async def load(conn: Connection, owner_id: str, job_ids: Sequence[int], graphs: 
 
 
 async def job_rows(
-    conn: Connection, owner_id: str, job_ids: Sequence[int], inline_bytes: int = INLINE_BYTES
+    conn: Connection, owner_id: str, job_ids: Sequence[JobId], inline_bytes: int = INLINE_BYTES
 ) -> list[dict[str, Any]]:
     values = {"job_ids": list(job_ids), "owner_id": owner_id, "inline_bytes": inline_bytes}
     return await fetch(conn, "load_jobs", values)
@@ -74,8 +75,8 @@ async def restore_rows(
     return loaded, unreadable
 
 
-async def _nodes_of(conn: Connection, job_ids: Sequence[int], inline_bytes: int) -> dict[int, list[dict[str, Any]]]:
-    by_job: dict[int, list[dict[str, Any]]] = {}
+async def _nodes_of(conn: Connection, job_ids: Sequence[JobId], inline_bytes: int) -> dict[JobId, list[dict[str, Any]]]:
+    by_job: dict[JobId, list[dict[str, Any]]] = {}
     sizes = {"inline_bytes": inline_bytes, "child_bytes": inline_bytes // CHILD_SHARE}
     if job_ids:
         for row in await fetch(conn, "load_nodes", {"job_ids": list(job_ids), **sizes}):
@@ -112,7 +113,7 @@ def _node(row: Mapping[str, Any], job: JobState) -> NodeState:
     return node
 
 
-async def _fill_in_decisions(conn: Connection, job_id: int, nodes: Sequence[NodeState]) -> None:
+async def _fill_in_decisions(conn: Connection, job_id: JobId, nodes: Sequence[NodeState]) -> None:
     """What the engine itself wrote down it needs at hand, however long it is."""
     large = {node.node_id: node for node in nodes if is_deciding(node) and isinstance(node.output, StoredValue)}
     if large:
@@ -120,13 +121,13 @@ async def _fill_in_decisions(conn: Connection, job_id: int, nodes: Sequence[Node
             large[node_id].output = output
 
 
-async def load_outputs(conn: Connection, job_id: int, node_ids: Sequence[str]) -> dict[str, bytes]:
+async def load_outputs(conn: Connection, job_id: JobId, node_ids: Sequence[str]) -> dict[str, bytes]:
     """Needs a connection that keeps JSON as bytes."""
     rows = await fetch(conn, "load_outputs", {"job_id": job_id, "node_ids": list(node_ids)})
     return {row["node_id"]: row["output"] for row in rows if row["output"] is not None}
 
 
-async def load_values(conn: Connection, job_id: int, names: Collection[str]) -> LoadedValues:
+async def load_values(conn: Connection, job_id: JobId, names: Collection[str]) -> LoadedValues:
     """The outputs of these nodes, and the inputs where INPUTS is among them."""
     node_ids = [name for name in names if name != INPUTS]
     outputs = await load_outputs(conn, job_id, node_ids) if node_ids else {}

@@ -23,14 +23,14 @@ Row = dict[str, Any]
 MAX_ID, ID_DIGITS = 2**63 - 1, 19
 
 
-async def get_job(conn: Connection, job_id: int) -> dict[str, Any]:
+async def get_job(conn: Connection, job_id: JobId) -> dict[str, Any]:
     row = await (await run(conn, "show_job", {"job_id": job_id})).fetchone()
     if row is None:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
     return row
 
 
-async def get_job_head(conn: Connection, job_id: int) -> dict[str, Any]:
+async def get_job_head(conn: Connection, job_id: JobId) -> dict[str, Any]:
     """Without its inputs and its result, which may be large."""
     row = await (await run(conn, "show_job_head", {"job_id": job_id})).fetchone()
     if row is None:
@@ -39,7 +39,7 @@ async def get_job_head(conn: Connection, job_id: int) -> dict[str, Any]:
 
 
 async def get_whole_job(
-    conn: Connection, job_id: int, *, with_children: bool = False, limit: int = 5000, offset: int = 0
+    conn: Connection, job_id: JobId, *, with_children: bool = False, limit: int = 5000, offset: int = 0
 ) -> dict[str, Any]:
     """The job with a page of its `nodes`, in one round trip: this is what clients poll.
 
@@ -162,7 +162,7 @@ async def list_jobs(
     return await fetch_as(conn, JobRow, "list_jobs", values)
 
 
-async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[int]:
+async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[JobId]:
     """The newest jobs whose ids begin with these digits. By ranges of ids, which the primary key finds."""
     first = int(prefix)
     scales = [10**length for length in range(ID_DIGITS - len(prefix) + 1)]
@@ -171,7 +171,7 @@ async def find_job_ids(conn: Connection, prefix: str, *, limit: int) -> list[int
     return [row["job_id"] for row in await fetch(conn, "find_job_ids", {"lows": lows, "highs": highs, "limit": limit})]
 
 
-async def job_status(conn: Connection, job_ids: Sequence[int]) -> list[dict[str, Any]]:
+async def job_status(conn: Connection, job_ids: Sequence[JobId]) -> list[dict[str, Any]]:
     return await fetch(conn, "job_status", {"job_ids": list(job_ids)})
 
 
@@ -180,7 +180,7 @@ async def count_live_jobs(conn: Connection) -> int:
     return int(row["jobs"])
 
 
-async def child_jobs(conn: Connection, job_id: int, *, limit: int) -> list[Row]:
+async def child_jobs(conn: Connection, job_id: JobId, *, limit: int) -> list[Row]:
     return await fetch(conn, "page_children", {"job_id": job_id, "limit": limit})
 
 

@@ -25,6 +25,7 @@ from dagmaster.engine.messages import (
 from dagmaster.engine.results import REFUSED
 from dagmaster.engine.values import StoredValue, Value
 from dagmaster.errors import Invalid
+from dagmaster.ids import JobId
 from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import fetch, run
@@ -49,7 +50,7 @@ class Mail:
     """
 
     mail_id: int
-    job_id: int
+    job_id: JobId
     message: Message | None
     job: Mapping[str, Any] | None = None
     stored_bytes: int = 0
@@ -91,7 +92,7 @@ async def read_mail(
     return arrived
 
 
-async def jobs_with_mail(conn: Connection, job_ids: Collection[int], apart_from: Iterable[Mail]) -> set[int]:
+async def jobs_with_mail(conn: Connection, job_ids: Collection[JobId], apart_from: Iterable[Mail]) -> set[JobId]:
     """Those of the jobs for which there is other mail than this."""
     mail_ids = [mail.mail_id for mail in apart_from]
     rows = await fetch(conn, "jobs_with_mail", {"job_ids": list(job_ids), "mail_ids": mail_ids})

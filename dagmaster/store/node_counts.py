@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.added import OUTSIDE
 from dagmaster.model.outcome import Children, children_of, outcome_of
 from dagmaster.model.states import JobStatus, NodeStatus
@@ -33,10 +34,10 @@ class NodeCounts:
     """
 
     def __init__(self, keep: int = KEEP_COUNTS) -> None:
-        self._ended: OrderedDict[tuple[int, datetime], NodesOfJob] = OrderedDict()
+        self._ended: OrderedDict[tuple[JobId, datetime], NodesOfJob] = OrderedDict()
         self._keep, self._size = keep, 0
 
-    async def of(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[int, NodesOfJob]:
+    async def of(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[JobId, NodesOfJob]:
         """By job; `jobs` are rows with `job_id` and `completed_at`."""
         found = {job["job_id"]: self._ended.get((job["job_id"], job["completed_at"])) for job in jobs}
         unknown = [job_id for job_id, nodes in found.items() if nodes is None]
@@ -46,13 +47,13 @@ class NodeCounts:
                 self._remember((job["job_id"], job["completed_at"]), counted[job["job_id"]])
         return {job_id: counted[job_id] if nodes is None else nodes for job_id, nodes in found.items()}
 
-    async def tolerated(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    async def tolerated(self, conn: Connection, jobs: Sequence[Mapping[str, Any]]) -> dict[JobId, int]:
         """How many nodes have failed in jobs that completed all the same; `jobs` also with `status`."""
         completed = [job for job in jobs if job["status"] == JobStatus.COMPLETED]
         known = await self.of(conn, completed)
         return {job_id: nodes.counts.get(NodeStatus.FAILED, 0) for job_id, nodes in known.items()}
 
-    def _remember(self, ended: tuple[int, datetime], nodes: NodesOfJob) -> None:
+    def _remember(self, ended: tuple[JobId, datetime], nodes: NodesOfJob) -> None:
         if ended in self._ended:
             return
         self._ended[ended] = nodes
@@ -62,14 +63,14 @@ class NodeCounts:
             self._size -= 1 + len(oldest.children)
 
 
-async def nodes_of_jobs(conn: Connection, job_ids: Sequence[int]) -> dict[int, NodesOfJob]:
-    counts: dict[int, dict[str, int]] = {job_id: {} for job_id in job_ids}
-    parents: dict[tuple[int, str], list[Row]] = {}
+async def nodes_of_jobs(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, NodesOfJob]:
+    counts: dict[JobId, dict[str, int]] = {job_id: {} for job_id in job_ids}
+    parents: dict[tuple[JobId, str], list[Row]] = {}
     for row in await fetch(conn, "count_nodes_of_jobs", {"job_ids": list(job_ids)}):
         _add(counts[row["job_id"]], row["status"], row["nodes"])
         if row["parent_status"] is not None:
             parents.setdefault((row["job_id"], row["parent_node_id"]), []).append(row)
-    children: dict[int, dict[str, Children]] = {job_id: {} for job_id in job_ids}
+    children: dict[JobId, dict[str, Children]] = {job_id: {} for job_id in job_ids}
     for (job_id, node_id), rows in parents.items():
         found = children[job_id][node_id] = children_of_rows(rows)
         _add(counts[job_id], rows[0]["parent_status"], -1)
@@ -88,21 +89,21 @@ def _add(counts: dict[str, int], status: str, number: int) -> None:
     counts[status] = counts.get(status, 0) + number
 
 
-async def has_more_nodes(conn: Connection, job_id: int, than: int) -> bool:
+async def has_more_nodes(conn: Connection, job_id: JobId, than: int) -> bool:
     row = await (await run(conn, "has_more_nodes", {"job_id": job_id, "than": than})).fetchone()
     return row is not None and bool(row["has_more"])
 
 
-async def count_folded(conn: Connection, job_id: int) -> list[Row]:
+async def count_folded(conn: Connection, job_id: JobId) -> list[Row]:
     """By the node within which they are drawn, and by status."""
     return await fetch(conn, "count_folded", {"job_id": job_id})
 
 
-async def count_children(conn: Connection, job_id: int, node_id: str) -> list[Row]:
+async def count_children(conn: Connection, job_id: JobId, node_id: NodeId) -> list[Row]:
     return await fetch(conn, "page_count_children", {"job_id": job_id, "node_id": node_id})
 
 
-async def count_outside(conn: Connection, job_id: int) -> dict[str, dict[str, int]]:
+async def count_outside(conn: Connection, job_id: JobId) -> dict[str, dict[str, int]]:
     """Counts by status of what the nodes that were added from outside have added themselves."""
     found: dict[str, dict[str, int]] = {}
     for row in await fetch(conn, "page_count_outside", {"job_id": job_id, "prefix": f"{OUTSIDE}."}):
@@ -110,14 +111,14 @@ async def count_outside(conn: Connection, job_id: int) -> dict[str, dict[str, in
     return found
 
 
-async def fan_out_times(conn: Connection, job_id: int, node_ids: Sequence[str]) -> dict[str, Row]:
+async def fan_out_times(conn: Connection, job_id: JobId, node_ids: Sequence[str]) -> dict[str, Row]:
     values = {"job_id": job_id, "node_ids": list(node_ids)}
     rows = await fetch(conn, "page_fan_outs", values) if node_ids else []
     return {row["parent_node_id"]: row for row in rows}
 
 
 async def fan_out_density(
-    conn: Connection, job_id: int, node_id: str, since: datetime, until: datetime, *, parts: int
+    conn: Connection, job_id: JobId, node_id: NodeId, since: datetime, until: datetime, *, parts: int
 ) -> list[Row]:
     """Part 1 is the first, 0 lies before the time and `parts + 1` behind it."""
     values = {

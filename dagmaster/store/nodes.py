@@ -205,7 +205,7 @@ async def search_nodes(conn: Connection, wanted: NodeSearch, *, limit: int, offs
 async def view_nodes(
     conn: Connection,
     *,
-    job_id: int | None = None,
+    job_id: JobId | None = None,
     status: str | None = None,
     workflow_id: str | None = None,
     limit: int,
@@ -224,7 +224,7 @@ def jobs_of(rows: Sequence[ListedNode]) -> list[dict[str, Any]]:
 
 async def list_job_nodes(
     conn: Connection,
-    job_id: int,
+    job_id: JobId,
     *,
     parent: str | None = None,
     with_children: bool = False,
@@ -252,7 +252,7 @@ async def list_job_nodes(
 
 
 async def find_nodes(
-    conn: Connection, job_id: int, wanted: NodeFilter, *, limit: int, offset: int = 0
+    conn: Connection, job_id: JobId, wanted: NodeFilter, *, limit: int, offset: int = 0
 ) -> list[PagedNode]:
     values = {
         "job_id": job_id,
@@ -269,22 +269,22 @@ async def find_nodes(
     return await fetch_as(conn, PagedNode, "page_nodes", values)
 
 
-async def failed_nodes(conn: Connection, job_id: int, *, limit: int) -> list[FailedNode]:
+async def failed_nodes(conn: Connection, job_id: JobId, *, limit: int) -> list[FailedNode]:
     return await fetch_as(conn, FailedNode, "failed_nodes", {"job_id": job_id, "limit": limit})
 
 
-async def waiting_nodes(conn: Connection, job_id: int, node_ids: Sequence[str]) -> list[WaitingNode]:
+async def waiting_nodes(conn: Connection, job_id: JobId, node_ids: Sequence[str]) -> list[WaitingNode]:
     if not node_ids:
         return []
     return await fetch_as(conn, WaitingNode, "waiting_nodes", {"job_id": job_id, "node_ids": list(node_ids)})
 
 
-async def view_graph(conn: Connection, job_id: int) -> list[DrawnNode]:
+async def view_graph(conn: Connection, job_id: JobId) -> list[DrawnNode]:
     return await fetch_as(conn, DrawnNode, "view_graph", {"job_id": job_id})
 
 
 async def view_folded(
-    conn: Connection, job_id: int, parent: str, *, status: str | None = None, limit: int, offset: int = 0
+    conn: Connection, job_id: JobId, parent: str, *, status: str | None = None, limit: int, offset: int = 0
 ) -> list[FoldedNode]:
     """The items of a fan-out, or what a node has added."""
     values = {"job_id": job_id, "parent": parent, "status": _status(status), "limit": limit, "offset": offset}
@@ -292,37 +292,37 @@ async def view_folded(
 
 
 async def grid_nodes(
-    conn: Connection, job_ids: Sequence[int], node_ids: Sequence[str]
-) -> dict[tuple[int, str], GridNode]:
+    conn: Connection, job_ids: Sequence[JobId], node_ids: Sequence[str]
+) -> dict[tuple[JobId, str], GridNode]:
     """By job and node."""
     rows = await fetch_as(conn, GridNode, "grid_nodes", {"job_ids": list(job_ids), "node_ids": list(node_ids)})
     return {(row["job_id"], row["node_id"]): row for row in rows}
 
 
-async def get_node(conn: Connection, job_id: int, node_id: str) -> WholeNode:
+async def get_node(conn: Connection, job_id: JobId, node_id: NodeId) -> WholeNode:
     """Raises UnknownNode."""
     rows = await fetch_as(conn, WholeNode, "get_node", {"job_id": job_id, "node_id": node_id})
     return _only(rows, job_id, node_id)
 
 
-async def find_node_head(conn: Connection, job_id: int, node_id: str) -> NodeHead | None:
+async def find_node_head(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead | None:
     rows = await fetch_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
     return rows[0] if rows else None
 
 
-async def get_node_head(conn: Connection, job_id: int, node_id: str) -> NodeHead:
+async def get_node_head(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeHead:
     """Raises UnknownNode."""
     rows = await fetch_as(conn, NodeHead, "find_node_head", {"job_id": job_id, "node_id": node_id})
     return _only(rows, job_id, node_id)
 
 
-async def get_node_progress(conn: Connection, job_id: int, node_id: str) -> NodeProgress:
+async def get_node_progress(conn: Connection, job_id: JobId, node_id: NodeId) -> NodeProgress:
     """Raises UnknownNode."""
     rows = await fetch_as(conn, NodeProgress, "get_node_progress", {"job_id": job_id, "node_id": node_id})
     return _only(rows, job_id, node_id)
 
 
-def _only(rows: Sequence[Found], job_id: int, node_id: str) -> Found:
+def _only(rows: Sequence[Found], job_id: JobId, node_id: NodeId) -> Found:
     if not rows:
         raise UnknownNode(f"job {job_id} has no node {node_id!r}")
     return rows[0]

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import TypedDict
 
+from dagmaster.ids import JobId
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch, fetch_as
 
@@ -46,6 +47,6 @@ async def waiting_handlers(conn: Connection) -> list[WaitingHandler]:
     return await fetch_as(conn, WaitingHandler, "waiting_handlers")
 
 
-async def unserved_tasks(conn: Connection, job_id: int) -> list[UnservedTasks]:
+async def unserved_tasks(conn: Connection, job_id: JobId) -> list[UnservedTasks]:
     """A job's tasks that no worker would take."""
     return await fetch_as(conn, UnservedTasks, "unserved_tasks", {"job_id": job_id})

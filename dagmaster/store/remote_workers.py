@@ -6,7 +6,8 @@ from typing import Any
 import orjson
 
 from dagmaster.errors import Forbidden, UnknownWorker, WorkerGone
-from dagmaster.ids import new_id
+from dagmaster.ids import TaskId, WorkerId
+from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
 from dagmaster.store.workers import WorkerHead, find_worker
@@ -25,9 +26,9 @@ async def register_remote(
     handlers: Collection[str],
     concurrency: int,
     key_id: str | None,
-) -> str:
+) -> WorkerId:
     """Its id. No machine has this host key: nobody but the worker itself can tell whether its process lives."""
-    worker_id = str(new_id())
+    worker_id = WorkerId(str(new_id()))
     values = {
         "worker_id": worker_id,
         "hostname": hostname,
@@ -42,7 +43,7 @@ async def register_remote(
     return worker_id
 
 
-async def get_remote(conn: Connection, worker_id: str, key_id: str | None) -> WorkerHead:
+async def get_remote(conn: Connection, worker_id: WorkerId, key_id: str | None) -> WorkerHead:
     """Raises UnknownWorker, Forbidden for a worker that came with another key, WorkerGone for one that is no more."""
     row = await find_worker(conn, worker_id)
     if row is None:
@@ -56,12 +57,12 @@ async def get_remote(conn: Connection, worker_id: str, key_id: str | None) -> Wo
     return row
 
 
-def gone(worker_id: str) -> WorkerGone:
+def gone(worker_id: WorkerId) -> WorkerGone:
     return WorkerGone(f"worker {worker_id} has left or was given up; register anew and go on under the new id")
 
 
 async def beat_remote(
-    conn: Connection, worker_id: str, *, completed: int | None, failed: int | None, stats: Mapping[str, Any] | None
+    conn: Connection, worker_id: WorkerId, *, completed: int | None, failed: int | None, stats: Mapping[str, Any] | None
 ) -> str:
     """What is wanted of it. Raises WorkerGone."""
     encoded = orjson.dumps(stats).decode() if stats is not None else None
@@ -72,17 +73,17 @@ async def beat_remote(
     return str(row["wanted"])
 
 
-async def take_reports(conn: Connection, worker_id: str, key_id: str | None, rows: Sequence[Row]) -> set[str]:
+async def take_reports(conn: Connection, worker_id: WorkerId, key_id: str | None, rows: Sequence[Row]) -> set[str]:
     """Mail them to the owners; the tasks whose attempt was still to be reported."""
     values = {"worker_id": worker_id, "key_id": key_id, "reports": encode_rows(rows)}
     return {row["task_id"] for row in await (await run(conn, "take_reports", values)).fetchall()}
 
 
-async def leave_remote(conn: Connection, worker_id: str) -> int:
+async def leave_remote(conn: Connection, worker_id: WorkerId) -> int:
     """How many tasks it gave back, which costs them no attempt."""
     return len(await (await run(conn, "leave_remote_worker", {"worker_id": worker_id})).fetchall())
 
 
-async def own_tasks(conn: Connection, worker_id: str, task_ids: Sequence[str], *, seconds: float) -> set[str]:
+async def own_tasks(conn: Connection, worker_id: WorkerId, task_ids: Sequence[TaskId], *, seconds: float) -> set[str]:
     values = {"worker_id": worker_id, "task_ids": list(task_ids), "seconds": seconds}
     return {row["task_id"] for row in await (await run(conn, "own_tasks", values)).fetchall()}

@@ -11,6 +11,7 @@ import orjson
 import psycopg
 
 from dagmaster.errors import Conflict
+from dagmaster.ids import JobId
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import run
 
@@ -45,7 +46,7 @@ class Removal:
 
     batch: str
     day: date
-    job_ids: Sequence[int]
+    job_ids: Sequence[JobId]
     size: int | None
     last_created_at: datetime
     is_exported: bool
@@ -64,7 +65,7 @@ class Removed:
 
 
 Export = Callable[[Connection, Removal], Awaitable[None]]
-Forget = Callable[[Sequence[int]], Awaitable[None]]
+Forget = Callable[[Sequence[JobId]], Awaitable[None]]
 
 
 async def read_limits(conn: Connection, days: float | None, workflow_id: str | None = None) -> Limits:

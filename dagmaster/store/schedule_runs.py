@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import orjson
 
 from dagmaster.errors import Conflict, Invalid, NotFound
+from dagmaster.ids import JobId
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 from dagmaster.model.schedule import next_time, times_between
@@ -35,7 +36,7 @@ class Backfilled:
     left: int
     first: datetime | None
     last: datetime | None
-    job_ids: tuple[int, ...] = ()
+    job_ids: tuple[JobId, ...] = ()
 
 
 async def claim_due(conn: Connection, seen: Sequence[str]) -> dict[str, Any] | None:
@@ -112,7 +113,7 @@ async def backfill(
     times = _times_of(graph, start, end, row["now"])
     wanted = await _without_job(conn, schedule_id, times)
     chosen = wanted[:most]
-    new: list[int] = []
+    new: list[JobId] = []
     if chosen and not dry_run:
         new = await _submit_all(conn, graph, chosen, row["now"], actor, threshold_seconds, source_app)
     return Backfilled(
@@ -155,7 +156,7 @@ async def _submit_all(
     actor: str | None,
     threshold_seconds: float,
     source_app: str,
-) -> list[int]:
+) -> list[JobId]:
     jobs = [_new_job(graph, at, actor=actor) for at in times]
     async with conn.transaction():
         submitted = await submit_many(conn, jobs, threshold_seconds=threshold_seconds, source_app=source_app)

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 
 from dagmaster.errors import Conflict, Forbidden, Invalid, JobEnded, UnknownNode
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import JOB_TERMINAL, NodeStatus
 from dagmaster.model.workflow import SIGNAL_PATTERN
 from dagmaster.store.connect import Connection
@@ -22,7 +23,7 @@ Row = dict[str, Any]
 MAX_COMMENT_LENGTH = 2000
 
 
-async def send_signal(conn: Connection, job_id: int, name: str, *, data: Any, actor: str | None) -> Row:
+async def send_signal(conn: Connection, job_id: JobId, name: str, *, data: Any, actor: str | None) -> Row:
     """The job as it was. Whether somebody waits for it is for the job's owner to see."""
     if not re.fullmatch(SIGNAL_PATTERN, name):
         rule = "a letter, then letters, digits, '_', '-' or '.', at most 64 in all"
@@ -33,7 +34,7 @@ async def send_signal(conn: Connection, job_id: int, name: str, *, data: Any, ac
 
 
 async def request_decision(
-    conn: Connection, job_id: int, node_id: str, *, approved: bool, actor: str | None, comment: str | None
+    conn: Connection, job_id: JobId, node_id: NodeId, *, approved: bool, actor: str | None, comment: str | None
 ) -> Row:
     """The job as it was. Raises Forbidden for somebody who is not among the approvers."""
     if comment is not None and len(comment) > MAX_COMMENT_LENGTH:
@@ -61,7 +62,7 @@ async def request_decision(
     return job
 
 
-async def written_inputs(conn: Connection, job_id: int, node_id: str) -> bytes:
+async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
     """What a node calls another workflow with. Needs a connection that keeps JSON as bytes."""
     row = await (await run(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})).fetchone()
     if row is None or row["input_params"] is None:
@@ -70,13 +71,15 @@ async def written_inputs(conn: Connection, job_id: int, node_id: str) -> bytes:
     return inputs
 
 
-async def is_unheard(conn: Connection, job_id: int) -> bool:
+async def is_unheard(conn: Connection, job_id: JobId) -> bool:
     """Whether a signal is still on its way to the job's owner."""
     row = await (await run(conn, "is_unheard", {"job_id": job_id})).fetchone()
     return row is not None and bool(row["is_unheard"])
 
 
-async def until_decided(conn: Connection, job_id: int, node_id: str, *, approved: bool, seconds: float) -> NodeStatus:
+async def until_decided(
+    conn: Connection, job_id: JobId, node_id: NodeId, *, approved: bool, seconds: float
+) -> NodeStatus:
     """How the node stands when its owner has heard of the decision, or when that took too long.
 
     Raises Conflict when it was not this decision that counted.
@@ -96,7 +99,7 @@ def _is_over(deadline: float) -> bool:
     return asyncio.get_running_loop().time() > deadline
 
 
-async def _live_job(conn: Connection, job_id: int, otherwise: str) -> Row:
+async def _live_job(conn: Connection, job_id: JobId, otherwise: str) -> Row:
     job = await get_job(conn, job_id)
     if job["status"] in JOB_TERMINAL:
         raise JobEnded(f"job {job_id} is {job['status']} and {otherwise}")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from dagmaster.errors import UnknownTask, WorkerGone
+from dagmaster.ids import JobId, WorkerId
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import run
 
@@ -11,7 +12,7 @@ SUBMITTED_BY = "dagmaster.python"
 ENTRY = "entry"
 
 
-async def get_task_state(conn: Connection, task_id: int, job_id: int | None = None) -> dict[str, Any]:
+async def get_task_state(conn: Connection, task_id: int, job_id: JobId | None = None) -> dict[str, Any]:
     """Raises UnknownTask. It is found much faster when the job is known."""
     values = {"task_id": str(task_id), "job_id": job_id, "entry": ENTRY, "submitted_by": SUBMITTED_BY}
     row = await (await run(conn, "find_task_state", values)).fetchone()
@@ -20,14 +21,14 @@ async def get_task_state(conn: Connection, task_id: int, job_id: int | None = No
     return row
 
 
-async def touch_worker(conn: Connection, worker_id: str) -> None:
+async def touch_worker(conn: Connection, worker_id: WorkerId) -> None:
     await _alive(conn, "touch_worker", worker_id)
 
 
-async def retire_worker(conn: Connection, worker_id: str) -> None:
+async def retire_worker(conn: Connection, worker_id: WorkerId) -> None:
     await _alive(conn, "retire_worker", worker_id)
 
 
-async def _alive(conn: Connection, statement: str, worker_id: str) -> None:
+async def _alive(conn: Connection, statement: str, worker_id: WorkerId) -> None:
     if await (await run(conn, statement, {"worker_id": worker_id})).fetchone() is None:
         raise WorkerGone(f"worker {worker_id[:40]!r} is not registered, has left, or was given up; register anew")

@@ -10,9 +10,10 @@ import orjson
 import psycopg
 
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
-from dagmaster.ids import new_id
+from dagmaster.ids import JobId, TaskId
 from dagmaster.model.graph import Graph
 from dagmaster.model.redact import redact
+from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.job_states import INLINE_BYTES
 from dagmaster.store.sealer import has_secrets, open_sealer
@@ -27,9 +28,9 @@ MAX_NAME_LENGTH = 128
 class Caller:
     """The attempt of another job's node that a job is submitted for."""
 
-    job_id: int
+    job_id: JobId
     node_id: str
-    task_id: str
+    task_id: TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    job_id: int
+    job_id: JobId
     is_new: bool
     owner_id: str | None = None
 

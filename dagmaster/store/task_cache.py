@@ -5,20 +5,21 @@ from typing import Any
 import psycopg
 
 from dagmaster.errors import Invalid
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.store.connect import Connection, storable
 from dagmaster.store.statements import run
 
 Row = dict[str, Any]
 
 
-async def recall_result(conn: Connection, worker_id: str, task_id: str, version: str) -> Row | None:
+async def recall_result(conn: Connection, worker_id: WorkerId, task_id: TaskId, version: str) -> Row | None:
     """Output, job and time of what counts for this task, which the worker must hold."""
     values = {"worker_id": worker_id, "task_id": task_id, "version": version}
     return await (await run(conn, "recall_result", values)).fetchone()
 
 
 async def remember_result(
-    conn: Connection, worker_id: str, task_id: str, version: str, output: bytes, seconds: float | None
+    conn: Connection, worker_id: WorkerId, task_id: TaskId, version: str, output: bytes, seconds: float | None
 ) -> None:
     """None for ever. Of a task that the worker does not hold nothing is kept."""
     values = {

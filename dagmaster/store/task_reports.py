@@ -7,8 +7,9 @@ import orjson
 import psycopg
 
 from dagmaster.errors import Invalid, TaskOver, UnknownTask
-from dagmaster.ids import new_id
+from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.states import NODE_IN_FLIGHT
+from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.statements import run
 
@@ -31,10 +32,10 @@ CHECKPOINT: Mapping[str, Any] = {
 
 async def take_result(
     conn: Connection,
-    task_id: str,
+    task_id: TaskId,
     *,
     kind: str,
-    worker_id: str,
+    worker_id: WorkerId,
     output: bytes | None,
     error: str | None,
     duration_ms: int | None,
@@ -65,7 +66,7 @@ async def take_result(
     raise TaskOver(message)
 
 
-async def begin_elsewhere(conn: Connection, task_id: str, worker_id: str) -> bool:
+async def begin_elsewhere(conn: Connection, task_id: TaskId, worker_id: WorkerId) -> bool:
     """Somebody is at work on it: its node runs. Whether that was news; raises as `save_progress` does."""
     values = {**_key(task_id), "worker_id": worker_id}
     row = await _apply(conn, "begin_elsewhere", values)
@@ -74,13 +75,13 @@ async def begin_elsewhere(conn: Connection, task_id: str, worker_id: str) -> boo
 
 async def save_progress(
     conn: Connection,
-    task_id: str,
+    task_id: TaskId,
     *,
     current: float | None,
     total: float | None,
     percent: float | None,
     message: str | None,
-    worker_id: str | None,
+    worker_id: WorkerId | None,
 ) -> None:
     """Never changes how an attempt ended. Raises TaskOver when it has, UnknownTask when it never was."""
     values = {
@@ -107,7 +108,7 @@ class Told(Protocol):
     def message(self) -> str: ...
 
 
-async def tell_progress(conn: Connection, worker_id: str, task_id: str, progress: Told) -> None:
+async def tell_progress(conn: Connection, worker_id: WorkerId, task_id: TaskId, progress: Told) -> None:
     """Of a task that this worker holds; of any other it is not kept."""
     values = {
         "task_id": task_id,
@@ -121,7 +122,7 @@ async def tell_progress(conn: Connection, worker_id: str, task_id: str, progress
 
 
 async def save_checkpoint(
-    conn: Connection, task_id: str, fields: Mapping[str, Any], *, is_claimed: bool = False
+    conn: Connection, task_id: TaskId, fields: Mapping[str, Any], *, is_claimed: bool = False
 ) -> int:
     """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `save_progress` does, and TaskOver
     when the task is claimed and not by this worker any more.
@@ -139,7 +140,7 @@ async def save_checkpoint(
     return int(values["checkpoint_id"])
 
 
-async def add_nodes(conn: Connection, worker_id: str, task_id: str, slices: Sequence[bytes]) -> None:
+async def add_nodes(conn: Connection, worker_id: WorkerId, task_id: TaskId, slices: Sequence[bytes]) -> None:
     """Nodes that a task adds to its own job, for its owner to take in. Raises as `save_progress` does."""
     rows = encode_rows([{"place": place, "slice": orjson.Fragment(one)} for place, one in enumerate(slices)])
     if rows is not None:
@@ -150,14 +151,14 @@ async def add_nodes(conn: Connection, worker_id: str, task_id: str, slices: Sequ
 
 
 async def discard_checkpoint(
-    conn: Connection, worker_id: str, task_id: str, checkpoint_id: int, reason: str
+    conn: Connection, worker_id: WorkerId, task_id: TaskId, checkpoint_id: int, reason: str
 ) -> Row | None:
     """By the worker that should have taken it up. The newest valid one before it, if there is one."""
     values = {**_key(task_id), "worker_id": worker_id, "checkpoint_id": checkpoint_id, "reason": reason}
     return await (await run(conn, "discard_checkpoint", values)).fetchone()
 
 
-async def check_task_exists(conn: Connection, task_id: str) -> None:
+async def check_task_exists(conn: Connection, task_id: TaskId) -> None:
     """Raises UnknownTask; an attempt that is over was one."""
     await _find(conn, _key(task_id))
 
@@ -171,7 +172,7 @@ async def _apply(conn: Connection, name: str, values: Mapping[str, Any]) -> Row:
     raise TaskOver(message)
 
 
-def _why_over(node: Row, task_id: str, claimer: str | None = None) -> tuple[str, str]:
+def _why_over(node: Row, task_id: TaskId, claimer: str | None = None) -> tuple[str, str]:
     """For whoever reports, and for the timeline. `claimer` is the worker that had claimed it."""
     if node["task_id"] != task_id:
         return f"task {task_id} is over; the present attempt is {node['task_id']}", "the attempt was superseded"
@@ -190,21 +191,21 @@ async def _find(conn: Connection, values: Mapping[str, Any]) -> Row:
     return row
 
 
-def _key(task_id: str) -> Row:
+def _key(task_id: TaskId) -> Row:
     """`{job_id}_{node_id}_{attempt}`; raises UnknownTask for anything else."""
     job, _, rest = task_id.partition("_")
     node, _, attempt = rest.rpartition("_")
     is_number = job.isascii() and job.isdecimal() and attempt.isascii() and attempt.isdecimal()
     if not is_number or not node or len(attempt) > 9 or int(job) >= 2**63 or "\0" in task_id:
         raise UnknownTask(f"there is no task {task_id[:128]!r}")
-    return {"task_id": task_id, "job_id": int(job), "node_id": node}
+    return {"task_id": task_id, "job_id": JobId(int(job)), "node_id": node}
 
 
 def _json(value: Any) -> str | None:
     return orjson.dumps(value).decode() if value is not None else None
 
 
-def parts_of(task_id: str) -> tuple[int, str]:
+def parts_of(task_id: TaskId) -> tuple[JobId, str]:
     """The job and the node of an attempt; raises UnknownTask for what can be no attempt's id."""
     key = _key(task_id)
     return key["job_id"], key["node_id"]

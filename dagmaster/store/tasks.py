@@ -6,34 +6,37 @@ from typing import Any
 import orjson
 from psycopg.rows import DictRow
 
+from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.hot_connection import HotConnection
 from dagmaster.store.statements import fetch, fetch_atomically, run
 
 
-async def claim(conn: Connection, worker_id: str, limit: int) -> list[DictRow]:
+async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictRow]:
     """Tasks of the queues and handlers that the worker registered with."""
     return await fetch(conn, *_claim(worker_id, limit))
 
 
-async def report(conn: Connection, worker_id: str, rows: Sequence[dict[str, Any]], *, notifies: bool = False) -> None:
+async def report(
+    conn: Connection, worker_id: WorkerId, rows: Sequence[dict[str, Any]], *, notifies: bool = False
+) -> None:
     """`notifies` wakes the owners."""
     await fetch(conn, *_report(worker_id, rows, notifies=notifies))
 
 
 async def report_and_claim(
-    conn: HotConnection, worker_id: str, rows: Sequence[dict[str, Any]], limit: int, *, notifies: bool = False
+    conn: HotConnection, worker_id: WorkerId, rows: Sequence[dict[str, Any]], limit: int, *, notifies: bool = False
 ) -> list[DictRow]:
     """Both in one transaction."""
     [_, claimed] = await fetch_atomically(conn, [_report(worker_id, rows, notifies=notifies), _claim(worker_id, limit)])
     return claimed
 
 
-def _claim(worker_id: str, limit: int) -> tuple[str, dict[str, Any]]:
+def _claim(worker_id: WorkerId, limit: int) -> tuple[str, dict[str, Any]]:
     return "claim_tasks", {"worker_id": worker_id, "limit": limit}
 
 
-def _report(worker_id: str, rows: Sequence[dict[str, Any]], *, notifies: bool) -> tuple[str, dict[str, Any]]:
+def _report(worker_id: WorkerId, rows: Sequence[dict[str, Any]], *, notifies: bool) -> tuple[str, dict[str, Any]]:
     task_ids = [row["task_id"] for row in rows]
     reports = encode_rows(rows)
     return "report_tasks", {"worker_id": worker_id, "task_ids": task_ids, "reports": reports, "notifies": notifies}
@@ -45,8 +48,8 @@ async def close_stale(conn: Connection) -> None:
 
 def report_row(
     *,
-    task_id: str,
-    job_id: int,
+    task_id: TaskId,
+    job_id: JobId,
     node_id: str,
     kind: str,
     output: bytes | None,
@@ -81,17 +84,17 @@ def report_row(
     }
 
 
-async def orders(conn: Connection, worker_id: str, task_ids: Sequence[str]) -> tuple[Any, list[str]]:
+async def orders(conn: Connection, worker_id: WorkerId, task_ids: Sequence[TaskId]) -> tuple[Any, list[TaskId]]:
     """What is wanted of the worker, and which of these tasks it no longer holds."""
     rows = await fetch(conn, "worker_orders", {"worker_id": worker_id, "task_ids": list(task_ids)})
     return (rows[0]["wanted"], rows[0]["withdrawn"]) if rows else ("run", list(task_ids))
 
 
-async def held(conn: Connection, worker_id: str, known: Collection[str]) -> list[DictRow]:
+async def held(conn: Connection, worker_id: WorkerId, known: Collection[TaskId]) -> list[DictRow]:
     return await fetch(conn, "held_tasks", {"worker_id": worker_id, "known": list(known)})
 
 
-async def sealed_texts(conn: Connection, worker_id: str, task_id: str) -> list[bytes]:
+async def sealed_texts(conn: Connection, worker_id: WorkerId, task_id: TaskId) -> list[bytes]:
     """Where the references of a task's secrets can be: its parameters and what its earlier attempts have saved."""
     rows = await fetch(conn, "sealed_texts", {"worker_id": worker_id, "task_id": task_id})
     return [row["content"].encode() for row in rows if row["content"]]

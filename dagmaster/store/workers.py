@@ -73,6 +73,6 @@ async def _list(conn: Connection, values: dict[str, Any]) -> list[WorkerRow]:
     return await fetch_as(conn, WorkerRow, "list_workers", everything | values)
 
 
-async def find_worker(conn: Connection, worker_id: str) -> WorkerHead | None:
+async def find_worker(conn: Connection, worker_id: WorkerId) -> WorkerHead | None:
     rows = await fetch_as(conn, WorkerHead, "find_worker", {"worker_id": worker_id})
     return rows[0] if rows else None

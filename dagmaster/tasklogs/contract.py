@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from dagmaster.errors import Unavailable
+from dagmaster.ids import JobId
 
 READ_BYTES: Final = 1024 * 1024
 
@@ -26,7 +27,7 @@ class TaskLogs(Protocol):
     async def remove(self, task_ids: Sequence[str]) -> None:
         """Those that are there."""
 
-    async def remove_jobs(self, job_ids: Collection[int]) -> None:
+    async def remove_jobs(self, job_ids: Collection[JobId]) -> None:
         """All logs of these jobs that can be seen from here."""
 
     def path_of(self, task_id: str) -> str:

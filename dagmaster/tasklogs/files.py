@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from dagmaster.ids import JobId
 from dagmaster.tasklogs.contract import READ_BYTES, LogUnavailable
 
 FOLDER_MODE: Final = 0o700
@@ -46,7 +47,7 @@ class FileLogs:
     async def remove(self, task_ids: Sequence[str]) -> None:
         await asyncio.to_thread(self._unlink, [self._path(task_id) for task_id in task_ids])
 
-    async def remove_jobs(self, job_ids: Collection[int]) -> None:
+    async def remove_jobs(self, job_ids: Collection[JobId]) -> None:
         await asyncio.to_thread(self._remove_jobs, {str(job_id) for job_id in job_ids})
 
     def path_of(self, task_id: str) -> str:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from dagmaster.errors import Misconfigured
+from dagmaster.ids import JobId
 from dagmaster.tasklogs.contract import READ_BYTES, LogUnavailable
 from dagmaster.tasklogs.files import safe_name
 
@@ -75,7 +76,7 @@ class ObjectLogs:
             self._ends.pop(task_id, None)
             await self._remove_below(_place(task_id))
 
-    async def remove_jobs(self, job_ids: Collection[int]) -> None:
+    async def remove_jobs(self, job_ids: Collection[JobId]) -> None:
         for job_id in job_ids:
             await self._remove_below(str(job_id))
 

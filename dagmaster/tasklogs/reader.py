@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from dagmaster.ids import JobId, NodeId, TaskId
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
 from dagmaster.tasklogs.contract import READ_BYTES, TaskLogs
 
@@ -82,11 +83,11 @@ class NodeLog:
     """The logs of a node's attempts."""
 
     logs: TaskLogs
-    job_id: int
-    node_id: str
+    job_id: JobId
+    node_id: NodeId
 
-    def task_id(self, attempt: int) -> str:
-        return f"{self.job_id}_{self.node_id}_{attempt - 1}"
+    def task_id(self, attempt: int) -> TaskId:
+        return TaskId(f"{self.job_id}_{self.node_id}_{attempt - 1}")
 
     async def find(self, wanted: LogSelection, state: NodeState) -> Found | None:
         """None if there is no log; `why_none` gives the reason."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from dagmaster.engine.state import NodeState
 from dagmaster.errors import Conflict
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.graph import NodeType
 from dagmaster.model.states import NodeStatus
 from dagmaster.orchestrator.orchestrator import Orchestrator
@@ -39,7 +40,7 @@ class Decisions:
             return node.node_id in self.verdicts
         return not self.are_heard and node.spec.wait is not None and node.spec.wait.signal in self.signals
 
-    async def tell(self, dsn: str, job_id: int, orchestrator: Orchestrator) -> None:
+    async def tell(self, dsn: str, job_id: JobId, orchestrator: Orchestrator) -> None:
         """Send the signals now, and decide each approval when it is asked for."""
         self.are_heard = not self.signals
         if not self.signals and not self.verdicts:
@@ -53,7 +54,7 @@ class Decisions:
                 self.are_heard = not await is_unheard(conn, job_id)
             await self._decide(conn, job_id, orchestrator)
 
-    async def _decide(self, conn: Connection, job_id: int, orchestrator: Orchestrator) -> None:
+    async def _decide(self, conn: Connection, job_id: JobId, orchestrator: Orchestrator) -> None:
         decided: set[tuple[str, int]] = set()
         while self.verdicts:
             await asyncio.sleep(POLL_SECONDS)
@@ -67,7 +68,8 @@ class Decisions:
                     decided.add((node_id, node.attempt))
 
 
-async def _announce(conn: Connection, job_id: int, node: NodeState, verdict: Verdict) -> None:
+async def _announce(conn: Connection, job_id: JobId, node: NodeState, verdict: Verdict) -> None:
     approvers = node.spec.approval.approvers if node.spec.approval is not None else ()
     actor = verdict.by or (approvers[0] if approvers else SOMEBODY)
-    await request_decision(conn, job_id, node.node_id, approved=verdict.approved, actor=actor, comment=verdict.comment)
+    node_id, approved = NodeId(node.node_id), verdict.approved
+    await request_decision(conn, job_id, node_id, approved=approved, actor=actor, comment=verdict.comment)

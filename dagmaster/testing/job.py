@@ -10,6 +10,7 @@ from typing import Any, Self
 from dagmaster.authoring.implicit import QueueRules, own_queue
 from dagmaster.errors import Conflict, DagmasterError, UnknownNode
 from dagmaster.fleet import Fleet
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.problems import did_you_mean
 from dagmaster.model.states import JOB_TERMINAL, NODE_TERMINAL, JobStatus, NodeStatus
 from dagmaster.python.outcome import JobOutcome
@@ -66,7 +67,7 @@ class JobUnderTest(Script):
         self._source, self._folders, self._inputs = workflow, folders, dict(inputs or {})
         if isinstance(workflow, WorkflowFunction):
             self._inputs = workflow.inputs(**self._inputs)
-        self._job_id: int | None = None
+        self._job_id: JobId | None = None
         self._fleet: Fleet | None = None
         self._record: Record | None = None
 
@@ -117,7 +118,7 @@ class JobUnderTest(Script):
         wanted = NodeStatus(status)
 
         async def look(conn: Connection) -> bool:
-            now = (await get_node_head(conn, self.job_id, node))["status"]
+            now = (await get_node_head(conn, self.job_id, NodeId(node)))["status"]
             return now == wanted or now in NODE_TERMINAL
 
         await self._wait_until(look, timeout, f"has no {status} node {node!r}")
@@ -140,7 +141,7 @@ class JobUnderTest(Script):
     # What became of it.
 
     @property
-    def job_id(self) -> int:
+    def job_id(self) -> JobId:
         if self._job_id is None:
             raise Conflict("the job has not run yet; call run()")
         return self._job_id

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Self
 
+from dagmaster.ids import JobId
 from dagmaster.model.states import EndedBy
 from dagmaster.store.connect import Connection
 from dagmaster.store.events import list_events
@@ -64,7 +65,7 @@ class Record:
     timeline: list[Event] = field(default_factory=list)
 
 
-async def read_record(conn: Connection, job_id: int) -> Record:
+async def read_record(conn: Connection, job_id: JobId) -> Record:
     rows = await list_job_nodes(conn, job_id, with_children=True, inline_bytes=UNLIMITED)
     timeline: list[Event] = []
     while page := await list_events(conn, job_id, after=timeline[-1]["event_id"] if timeline else 0, limit=PAGE):

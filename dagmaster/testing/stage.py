@@ -12,6 +12,7 @@ from dagmaster.authoring.implicit import own_queue
 from dagmaster.authoring.preparation import Find, prepare, queues_of
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Handler, Registry
+from dagmaster.ids import JobId
 from dagmaster.model.workflow import Workflow
 from dagmaster.queues.contract import TaskMessage
 from dagmaster.service.context import ServiceContext
@@ -59,12 +60,12 @@ class Stage:
     @asynccontextmanager
     async def running(
         self, workflow: Workflow, inputs: Mapping[str, Any], find: Find
-    ) -> AsyncIterator[tuple[Fleet, int]]:
+    ) -> AsyncIterator[tuple[Fleet, JobId]]:
         """The fleet, and the job that was submitted to it. `find` gives the workflows that it calls."""
         registry = self.registry()
         graph = prepare(workflow, self.settings, registry.contracts(), find)
         job = new_job(graph, inputs, self.settings, submitted_by="test")
-        submitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        submitted: asyncio.Future[JobId] = asyncio.get_running_loop().create_future()
         queues = {own_queue(self.settings)}.union(*(queues_of(part.workflow) for part in (graph, *graph.called)))
         async with fleet(
             self.dsn,
@@ -80,7 +81,7 @@ class Stage:
             async with self._accompanied(running, job_id):
                 yield running, job_id
 
-    async def _submit(self, job: NewJob, running: Fleet) -> int:
+    async def _submit(self, job: NewJob, running: Fleet) -> JobId:
         assert running.orchestrator is not None
         owner_id = running.orchestrator.me.instance_id
         async with opened(self.dsn, application=APPLICATION) as conn:
@@ -88,7 +89,7 @@ class Stage:
             return (await store_job(context, job)).job_id
 
     @asynccontextmanager
-    async def _accompanied(self, running: Fleet, job_id: int) -> AsyncIterator[None]:
+    async def _accompanied(self, running: Fleet, job_id: JobId) -> AsyncIterator[None]:
         """By those who move its clock, from whatever thread, and by those who decide."""
         orchestrator, loop = running.orchestrator, asyncio.get_running_loop()
         assert orchestrator is not None

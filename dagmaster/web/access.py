@@ -14,6 +14,7 @@ from fastapi.requests import HTTPConnection
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from dagmaster.errors import Forbidden, Unauthorized, UnknownJob
+from dagmaster.ids import JobId, TaskId
 from dagmaster.model.access import Role
 from dagmaster.store.connect import AWAY, Connection, Pool
 from dagmaster.store.jobs import get_job_head
@@ -257,23 +258,23 @@ def check_visible(job: Mapping[str, Any], caller: Caller) -> None:
         raise UnknownJob(f"there is no job {job['job_id']}; `dagmaster jobs` lists them")
 
 
-def as_job_id(text: str) -> int:
+def as_job_id(text: str) -> JobId:
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and 0 < int(text) < 2**63):
         raise UnknownJob(f"there is no job {text[:40]!r}")
-    return int(text)
+    return JobId(int(text))
 
 
 Job = Annotated[dict[str, Any], Depends(visible_job, scope="function")]
 
 
-async def task_token(conn: Connection, services: Services, task_id: str) -> str:
+async def task_token(conn: Connection, services: Services, task_id: TaskId) -> str:
     """Lets whoever has it report for this attempt, and for nothing else."""
     key = await get_secret(conn, TASK_TOKENS, chosen=services.settings.chosen_secret())
     digest = hmac.digest(key, task_id.encode(), sha256)
     return TOKEN_PREFIX + urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-async def check_task(conn: Connection, services: Services, caller: Caller, task_id: str) -> None:
+async def check_task(conn: Connection, services: Services, caller: Caller, task_id: TaskId) -> None:
     """Raises Forbidden when the caller's token is for another task, or forged."""
     if caller.token is None:
         return

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.redact import redact
 from dagmaster.model.timeline import describe
 from dagmaster.schemas.timeline import AuditEntry, TimelineEntry, TimelineReply, TimelineSummary
@@ -33,7 +34,7 @@ def _fields(event: Row) -> dict[str, Any]:
 
 
 async def timeline_of(
-    conn: Connection, job_id: int, node_id: str | None, types: Sequence[str], *, after: int, limit: int
+    conn: Connection, job_id: JobId, node_id: NodeId | None, types: Sequence[str], *, after: int, limit: int
 ) -> TimelineReply:
     events = await list_events(conn, job_id, node_id=node_id, event_types=types, after=after, limit=limit + 1)
     summary = await summarise_events(conn, job_id, node_id)

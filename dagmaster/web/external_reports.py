@@ -3,6 +3,7 @@
 from dagmaster.errors import Invalid, TaskOver, TooLarge
 from dagmaster.handlers.contract import Permanent, clean_text
 from dagmaster.handlers.invocation import TooLong, encode_output
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.model.redact import redact_text
 from dagmaster.schemas.callbacks import (
     CheckpointCreate,
@@ -20,7 +21,7 @@ from dagmaster.web.services import Services
 async def take_report(conn: Connection, services: Services, caller: Caller, body: TaskResultCreate) -> bool:
     """Whether it was news. The job's owner finds it in its mailbox, like any worker's report."""
     await check_task(conn, services, caller, body.task_id)
-    worker_id = storable(body.worker_id or caller.name or "api")
+    worker_id = _worker_of(body.worker_id, caller)
     is_ended = body.status in ("completed", "failed")
     output = encoded(body.output or {}, services.settings.max_output_bytes) if body.status == "completed" else None
     is_new = await _take_signs_of_life(conn, services, body, worker_id, is_last=is_ended)
@@ -30,8 +31,12 @@ async def take_report(conn: Connection, services: Services, caller: Caller, body
     return is_new
 
 
+def _worker_of(named: str | None, caller: Caller) -> WorkerId:
+    return WorkerId(storable(named or caller.name or "api"))
+
+
 async def _take_signs_of_life(
-    conn: Connection, services: Services, body: TaskResultCreate, worker_id: str, *, is_last: bool
+    conn: Connection, services: Services, body: TaskResultCreate, worker_id: WorkerId, *, is_last: bool
 ) -> bool:
     """With the end of an attempt that is over they are not kept: the report of its end says why."""
     is_new = False
@@ -52,7 +57,7 @@ async def _take_signs_of_life(
     return is_new
 
 
-async def _take_end(conn: Connection, body: TaskResultCreate, worker_id: str, output: bytes | None) -> bool:
+async def _take_end(conn: Connection, body: TaskResultCreate, worker_id: WorkerId, output: bytes | None) -> bool:
     data: dict[str, float] = {"permanent": True} if body.permanent else {}
     if body.retry_after_seconds is not None:
         data["retry_after_seconds"] = body.retry_after_seconds
@@ -71,11 +76,11 @@ async def _take_end(conn: Connection, body: TaskResultCreate, worker_id: str, ou
 
 async def take_progress(conn: Connection, services: Services, caller: Caller, body: TaskProgressCreate) -> None:
     await check_task(conn, services, caller, body.task_id)
-    await _save_progress(conn, body.task_id, body, storable(body.worker_id or caller.name or "api"))
+    await _save_progress(conn, body.task_id, body, _worker_of(body.worker_id, caller))
     services.wake()
 
 
-async def _save_progress(conn: Connection, task_id: str, told: ProgressFields, worker_id: str) -> None:
+async def _save_progress(conn: Connection, task_id: TaskId, told: ProgressFields, worker_id: WorkerId) -> None:
     percent = told.progress_percent
     if percent is None and told.progress_current is not None and (told.progress_total or 0) > 0:
         percent = round(min(max(100 * told.progress_current / (told.progress_total or 1), 0.0), 100.0), 1)
@@ -93,13 +98,13 @@ async def _save_progress(conn: Connection, task_id: str, told: ProgressFields, w
 async def take_checkpoint(conn: Connection, services: Services, caller: Caller, body: CheckpointCreate) -> int:
     """The id of the checkpoint."""
     await check_task(conn, services, caller, body.task_id)
-    checkpoint_id = await _save_checkpoint(conn, services, body.task_id, body, caller.name or "api")
+    checkpoint_id = await _save_checkpoint(conn, services, body.task_id, body, _worker_of(None, caller))
     services.wake()
     return checkpoint_id
 
 
 async def _save_checkpoint(
-    conn: Connection, services: Services, task_id: str, checkpoint: CheckpointFields, worker_id: str
+    conn: Connection, services: Services, task_id: TaskId, checkpoint: CheckpointFields, worker_id: WorkerId
 ) -> int:
     encoded(checkpoint.state_data, services.settings.max_output_bytes)
     return await task_reports.save_checkpoint(conn, task_id, {**checkpoint.model_dump(), "worker_id": worker_id})

@@ -12,6 +12,7 @@ from fastapi import Depends
 
 from dagmaster.errors import Forbidden, Invalid, TaskOver, TooLarge, UnknownTask
 from dagmaster.handlers.contract import Progress, clean_text
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.model.contracts import Contract
 from dagmaster.model.redact import redact_text
 from dagmaster.model.sealed import BrokenSeal, references_in
@@ -62,13 +63,13 @@ LOG_NOTES_BYTES = 1024
 Row = dict[str, Any]
 
 
-async def own_worker(worker_id: str, caller: Admitted, conn: Conn) -> str:
+async def own_worker(worker_id: WorkerId, caller: Admitted, conn: Conn) -> WorkerId:
     """The worker of the path, which the caller speaks for."""
     await remote_workers.get_remote(conn, worker_id, caller.key_id)
     return worker_id
 
 
-Own = Annotated[str, Depends(own_worker, scope="function")]
+Own = Annotated[WorkerId, Depends(own_worker, scope="function")]
 
 
 async def register(conn: Connection, services: Services, caller: Caller, body: RegisterWorker) -> WorkerRegistered:
@@ -103,7 +104,7 @@ def _max_output_bytes(services: Services) -> int:
     return min(settings.max_output_bytes, max(settings.max_body_bytes - SLACK_BYTES, settings.max_body_bytes // 2))
 
 
-async def beat(conn: Connection, worker_id: str, body: WorkerHeartbeat) -> WorkerOrders:
+async def beat(conn: Connection, worker_id: WorkerId, body: WorkerHeartbeat) -> WorkerOrders:
     stats = orjson.loads(encoded(body.stats, SLACK_BYTES)) if body.stats is not None else None
     await remote_workers.beat_remote(conn, worker_id, completed=body.completed, failed=body.failed, stats=stats)
     wanted, withdrawn = await tasks.orders(conn, worker_id, body.running)
@@ -116,7 +117,7 @@ async def beat(conn: Connection, worker_id: str, body: WorkerHeartbeat) -> Worke
 async def claim(
     services: Services,
     caller: Caller,
-    worker_id: str,
+    worker_id: WorkerId,
     body: ClaimTasks,
     *,
     is_given_up: Callable[[], Awaitable[bool]],
@@ -151,7 +152,7 @@ async def _is_rung(rung: asyncio.Event, deadline: float, is_given_up: Callable[[
 
 
 async def _exchange(
-    conn: Connection, services: Services, caller: Caller, worker_id: str, body: ClaimTasks
+    conn: Connection, services: Services, caller: Caller, worker_id: WorkerId, body: ClaimTasks
 ) -> TasksClaimed:
     async with conn.transaction():
         outcomes = await _report(conn, services, caller, worker_id, body.reports)
@@ -163,7 +164,7 @@ async def _exchange(
     return TasksClaimed(tasks=[_claimed(row) for row in rows], outcomes=outcomes)
 
 
-async def held(conn: Connection, worker_id: str) -> list[ClaimedTask]:
+async def held(conn: Connection, worker_id: WorkerId) -> list[ClaimedTask]:
     return [_claimed(row) for row in await tasks.held(conn, worker_id, [])]
 
 
@@ -180,7 +181,7 @@ def _claimed(row: Row) -> ClaimedTask:
 
 
 async def take_reports(
-    conn: Connection, services: Services, caller: Caller, worker_id: str, reports: Sequence[ReportCreate]
+    conn: Connection, services: Services, caller: Caller, worker_id: WorkerId, reports: Sequence[ReportCreate]
 ) -> list[ReportOutcome]:
     outcomes = await _report(conn, services, caller, worker_id, reports)
     services.wake()
@@ -188,7 +189,7 @@ async def take_reports(
 
 
 async def _report(
-    conn: Connection, services: Services, caller: Caller, worker_id: str, reports: Sequence[ReportCreate]
+    conn: Connection, services: Services, caller: Caller, worker_id: WorkerId, reports: Sequence[ReportCreate]
 ) -> list[ReportOutcome]:
     """What is wrong with one report is said of that one; the others are taken."""
     rows: dict[str, Row] = {}
@@ -204,7 +205,7 @@ async def _report(
     return [wrong.get(report.task_id) or _outcome(report.task_id, taken) for report in reports]
 
 
-def _outcome(task_id: str, taken: set[str]) -> ReportOutcome:
+def _outcome(task_id: TaskId, taken: set[str]) -> ReportOutcome:
     if task_id in taken:
         return ReportOutcome(task_id=task_id, outcome="accepted")
     return ReportOutcome(task_id=task_id, outcome="over", reason="it was heard before, or is needed no more")
@@ -245,14 +246,14 @@ def _details(services: Services, report: ReportCreate) -> Row:
 # While a task runs.
 
 
-async def tell(conn: Connection, worker_id: str, told: Sequence[ProgressCreate]) -> None:
+async def tell(conn: Connection, worker_id: WorkerId, told: Sequence[ProgressCreate]) -> None:
     """One by one: a statement for several could wait for an owner that waits for it."""
     for one in told:
         said = Progress(one.current, one.total, clean_text(one.message or ""))
         await task_reports.tell_progress(conn, worker_id, one.task_id, said)
 
 
-async def save(conn: Connection, services: Services, worker_id: str, body: WorkerCheckpoint) -> int:
+async def save(conn: Connection, services: Services, worker_id: WorkerId, body: WorkerCheckpoint) -> int:
     """The id of the checkpoint. Raises TaskOver."""
     await _check_held(conn, worker_id, body.task_id)
     limit = _max_output_bytes(services)
@@ -268,7 +269,7 @@ async def save(conn: Connection, services: Services, worker_id: str, body: Worke
     return checkpoint_id
 
 
-async def add(conn: Connection, services: Services, worker_id: str, body: AddedByWorker) -> None:
+async def add(conn: Connection, services: Services, worker_id: WorkerId, body: AddedByWorker) -> None:
     """Raises TaskOver. What is wrong with a slice is said by the job's owner, who fails the attempt."""
     await _check_held(conn, worker_id, body.task_id)
     await task_reports.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(one) for one in body.slices])
@@ -276,7 +277,7 @@ async def add(conn: Connection, services: Services, worker_id: str, body: AddedB
 
 
 async def discard(
-    conn: Connection, worker_id: str, checkpoint_id: int, body: DiscardCheckpoint
+    conn: Connection, worker_id: WorkerId, checkpoint_id: int, body: DiscardCheckpoint
 ) -> TaskCheckpoint | None:
     await _check_held(conn, worker_id, body.task_id)
     row = await task_reports.discard_checkpoint(conn, worker_id, body.task_id, checkpoint_id, clean_text(body.reason))
@@ -290,14 +291,14 @@ async def discard(
     )
 
 
-async def recall(conn: Connection, worker_id: str, body: RecallResult) -> RecalledResult | None:
+async def recall(conn: Connection, worker_id: WorkerId, body: RecallResult) -> RecalledResult | None:
     """Raises TaskOver."""
     await _check_held(conn, worker_id, body.task_id)
     row = await task_cache.recall_result(conn, worker_id, body.task_id, body.version)
     return RecalledResult(**row) if row is not None else None
 
 
-async def open_secrets(conn: Connection, services: Services, worker_id: str, body: OpenSecrets) -> dict[str, str]:
+async def open_secrets(conn: Connection, services: Services, worker_id: WorkerId, body: OpenSecrets) -> dict[str, str]:
     """Raises TaskOver, and Forbidden for a secret that this task is not given."""
     await _check_held(conn, worker_id, body.task_id)
     given = references_in(*await tasks.sealed_texts(conn, worker_id, body.task_id))
@@ -310,14 +311,16 @@ async def open_secrets(conn: Connection, services: Services, worker_id: str, bod
         raise Invalid(str(error)) from error
 
 
-async def remember(conn: Connection, services: Services, worker_id: str, body: RememberResult) -> None:
+async def remember(conn: Connection, services: Services, worker_id: WorkerId, body: RememberResult) -> None:
     """Raises TaskOver."""
     await _check_held(conn, worker_id, body.task_id)
     output = encoded(body.output, _max_output_bytes(services))
     await task_cache.remember_result(conn, worker_id, body.task_id, body.version, output, body.seconds)
 
 
-async def take_logs(conn: Connection, services: Services, worker_id: str, chunks: Sequence[LogChunk]) -> list[LogTaken]:
+async def take_logs(
+    conn: Connection, services: Services, worker_id: WorkerId, chunks: Sequence[LogChunk]
+) -> list[LogTaken]:
     """What is there already is not appended again: a piece whose answer got lost may be sent anew."""
     own = await remote_workers.own_tasks(
         conn, worker_id, [chunk.task_id for chunk in chunks], seconds=LOG_AFTER_SECONDS
@@ -337,7 +340,7 @@ async def _take_log(services: Services, chunk: LogChunk, *, is_own: bool) -> Log
     return LogTaken(task_id=chunk.task_id, outcome="accepted" if room > len(new) else "over", size=size + len(new))
 
 
-async def _check_held(conn: Connection, worker_id: str, task_id: str) -> None:
+async def _check_held(conn: Connection, worker_id: WorkerId, task_id: TaskId) -> None:
     _, withdrawn = await tasks.orders(conn, worker_id, [task_id])
     if withdrawn:
         raise TaskOver(f"task {task_id} is not this worker's, or no longer; stop it and report nothing")

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 from dagmaster.errors import Unavailable
+from dagmaster.ids import JobId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import AWAY, Pool
 from dagmaster.store.events import News, Position, watched_events
@@ -33,7 +34,7 @@ Row = dict[str, Any]
 class Watcher:
     """One who watches a job. Its queue is bounded; while it is full nothing more is read for it."""
 
-    def __init__(self, job_id: int, after: int, created_at: datetime) -> None:
+    def __init__(self, job_id: JobId, after: int, created_at: datetime) -> None:
         self.queue: asyncio.Queue[Row] = asyncio.Queue(QUEUE_SIZE)
         self.is_over = self.is_slow = False
         self._job_id, self._after, self._since = job_id, after, created_at - SLACK
@@ -95,7 +96,7 @@ class Streams:
         self._reader: asyncio.Task[None] | None = None
 
     async def events(
-        self, job_id: int, after: int, created_at: datetime, *, heartbeat_seconds: float
+        self, job_id: JobId, after: int, created_at: datetime, *, heartbeat_seconds: float
     ) -> AsyncGenerator[Row | None, None]:
         """Every event behind `after` until the job has ended; None as a sign of life. Raises Unavailable when the
         one who watches is too slow, or too many watch."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from dagmaster.ids import JobId
 from dagmaster.model.outcome import NO_CHILDREN, Children, count_outcomes, outcome_of
 from dagmaster.model.progress import JobStanding
 from dagmaster.model.redact import redact
@@ -44,7 +45,7 @@ def _job_fields(row: Row) -> dict[str, Any]:
     }
 
 
-def node_reply(job_id: int, row: Row, children: Children | None = None) -> NodeReply:
+def node_reply(job_id: JobId, row: Row, children: Children | None = None) -> NodeReply:
     return NodeReply(
         **{
             **row,

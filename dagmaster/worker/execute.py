@@ -20,6 +20,7 @@ from dagmaster.handlers.artifacts import missing
 from dagmaster.handlers.contract import clean_text
 from dagmaster.handlers.futures import in_loop
 from dagmaster.handlers.invocation import call, encode_output, is_callers_own
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.logs import about, task_mask
 from dagmaster.model.cache_policy import Caching
 from dagmaster.model.redact import redact_text
@@ -44,11 +45,11 @@ class ExecutionContext:
     logbook: Logbook
     max_output_bytes: int
     stop_within_seconds: float
-    discard: Callable[[str, int, str], Awaitable[SavedCheckpoint | None]]
-    handler_ended: Callable[[str], None]
-    leave_behind: Callable[[str, Future[Any]], None]
+    discard: Callable[[TaskId, int, str], Awaitable[SavedCheckpoint | None]]
+    handler_ended: Callable[[TaskId], None]
+    leave_behind: Callable[[TaskId, Future[Any]], None]
     cache: ResultCache
-    open_secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]]
+    open_secrets: Callable[[TaskId, Collection[str]], Awaitable[Mapping[str, str]]]
     pool: Any = None
     stopping: Event = field(default_factory=Event)
 
@@ -59,7 +60,7 @@ class _Attempt:
 
     message: TaskMessage
     execution: ExecutionContext
-    worker_id: str
+    worker_id: WorkerId
     log: TaskLog
     started: float = field(default_factory=perf_counter)
     details: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class _Attempt:
     is_sealed: bool = False  # what it is given may hold references
 
 
-async def execute(message: TaskMessage, execution: ExecutionContext, worker_id: str) -> TaskReport:
+async def execute(message: TaskMessage, execution: ExecutionContext, worker_id: WorkerId) -> TaskReport:
     ids = about(job_id=message.job_id, node_id=message.node_id, task_id=message.task_id)
     attempt = _Attempt(message, execution, worker_id, execution.logbook.open(message.task_id))
     with ids, _traced(message, worker_id) as span:
@@ -90,7 +91,7 @@ async def execute(message: TaskMessage, execution: ExecutionContext, worker_id: 
     return report
 
 
-def _traced(message: TaskMessage, worker_id: str) -> AbstractContextManager[Any]:
+def _traced(message: TaskMessage, worker_id: WorkerId) -> AbstractContextManager[Any]:
     """Goes on with the trace in which the task was dispatched."""
     return tracing.span(
         f"execute_{message.handler}",

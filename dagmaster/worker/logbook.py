@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 
+from dagmaster.ids import TaskId
 from dagmaster.tasklogs.contract import LogUnavailable, TaskLogs
 from dagmaster.worker.capture import TaskLog
 
@@ -20,18 +21,18 @@ class Logbook:
 
     def __init__(self, logs: TaskLogs, max_bytes: int, *, backlog_bytes: int = BACKLOG_BYTES) -> None:
         self._logs, self._max_bytes = logs, max_bytes
-        self._open: dict[str, TaskLog] = {}
+        self._open: dict[TaskId, TaskLog] = {}
         self._backlog: deque[tuple[str, bytes]] = deque()
         self._room = backlog_bytes
         self._left_out: Counter[str] = Counter()
         self._storing = asyncio.Lock()
         self._complained = False
 
-    def open(self, task_id: str) -> TaskLog:
+    def open(self, task_id: TaskId) -> TaskLog:
         opened = self._open[task_id] = TaskLog(self._max_bytes)
         return opened
 
-    async def close(self, task_id: str) -> str | None:
+    async def close(self, task_id: TaskId) -> str | None:
         """Store the rest. Where the log is; None when nothing was written."""
         closing = self._open.pop(task_id)
         closing.finish()
@@ -54,7 +55,7 @@ class Logbook:
         if self._backlog:
             await self._store()
 
-    def _put(self, task_id: str, opened: TaskLog) -> None:
+    def _put(self, task_id: TaskId, opened: TaskLog) -> None:
         chunk = opened.take()
         if not chunk:
             return

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from dagmaster.ids import TaskId
 from dagmaster.queues.contract import TaskReport
 from dagmaster.worker.spool import Spool
 
@@ -34,7 +35,7 @@ class Outbox:
                 max_bytes -= size
         return chosen or self._reports[:1]
 
-    def task_ids(self) -> Iterable[str]:
+    def task_ids(self) -> Iterable[TaskId]:
         return (report.task_id for report in self._reports)
 
     def recover(self) -> None:

@@ -12,6 +12,7 @@ from dagmaster.errors import TaskOver
 from dagmaster.handlers.contract import Checkpoint, Progress
 from dagmaster.handlers.futures import in_loop
 from dagmaster.handlers.invocation import encode_output
+from dagmaster.ids import TaskId
 from dagmaster.model.sealed import Mask
 from dagmaster.queues.contract import SavedCheckpoint
 
@@ -20,7 +21,7 @@ from dagmaster.queues.contract import SavedCheckpoint
 class Unsaved:
     """A checkpoint, or slices of nodes that the task adds to its job."""
 
-    task_id: str
+    task_id: TaskId
     content: SavedCheckpoint | tuple[bytes, ...]
     stored: Future[None]
 
@@ -35,32 +36,32 @@ class ProgressBuffer:
     def __init__(self, max_bytes: int) -> None:
         self.has_unsaved = asyncio.Event()
         self._max_bytes = max_bytes
-        self._latest: dict[str, Progress] = {}
+        self._latest: dict[TaskId, Progress] = {}
         self._unsaved: deque[Unsaved] = deque()
         # A deque may not grow while somebody looks through it, and handlers add to it from their threads.
         self._looking = threading.Lock()
         self._loop = asyncio.get_running_loop()
-        self._masks: dict[str, Mask] = {}
+        self._masks: dict[TaskId, Mask] = {}
 
-    def mask(self, task_id: str, mask: Mask) -> None:
+    def mask(self, task_id: TaskId, mask: Mask) -> None:
         """Of what this task says its secrets are left out."""
         self._masks[task_id] = mask
 
-    def unmask(self, task_id: str) -> None:
+    def unmask(self, task_id: TaskId) -> None:
         self._masks.pop(task_id, None)
 
-    def progress_sink(self, task_id: str) -> Callable[[Progress], None]:
+    def progress_sink(self, task_id: TaskId) -> Callable[[Progress], None]:
         return partial(self._say, task_id)
 
-    def _say(self, task_id: str, progress: Progress) -> None:
+    def _say(self, task_id: TaskId, progress: Progress) -> None:
         if (mask := self._masks.get(task_id)) is not None and progress.message:
             progress = replace(progress, message=mask.hide(progress.message))
         self._latest[task_id] = progress
 
-    def checkpoint_sink(self, task_id: str) -> Callable[[Checkpoint], Future[None]]:
+    def checkpoint_sink(self, task_id: TaskId) -> Callable[[Checkpoint], Future[None]]:
         return partial(self._keep, task_id)
 
-    def _keep(self, task_id: str, checkpoint: Checkpoint) -> Future[None]:
+    def _keep(self, task_id: TaskId, checkpoint: Checkpoint) -> Future[None]:
         what = f"the data of the checkpoint {checkpoint.phase}"
         data = encode_output(checkpoint.data, self._max_bytes, what)
         artifacts = None
@@ -70,10 +71,10 @@ class ProgressBuffer:
             artifacts = encode_output([dict(one) for one in checkpoint.artifacts], left, what)
         return self._store(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts))
 
-    def add_sink(self, task_id: str) -> Callable[[Sequence[bytes]], Future[None]]:
+    def add_sink(self, task_id: TaskId) -> Callable[[Sequence[bytes]], Future[None]]:
         return lambda slices: self._store(task_id, tuple(slices))
 
-    def _store(self, task_id: str, content: SavedCheckpoint | tuple[bytes, ...]) -> Future[None]:
+    def _store(self, task_id: TaskId, content: SavedCheckpoint | tuple[bytes, ...]) -> Future[None]:
         if (mask := self._masks.get(task_id)) is not None:
             content = _sealed(content, mask)
         unsaved = Unsaved(task_id, content, Future())
@@ -82,13 +83,13 @@ class ProgressBuffer:
         self._loop.call_soon_threadsafe(self.has_unsaved.set)
         return unsaved.stored
 
-    def take_progress(self) -> Iterator[tuple[str, Progress]]:
+    def take_progress(self) -> Iterator[tuple[TaskId, Progress]]:
         """What is new since the last time."""
         for task_id in list(self._latest):
             if (last := self.take_last(task_id)) is not None:
                 yield task_id, last
 
-    def take_last(self, task_id: str) -> Progress | None:
+    def take_last(self, task_id: TaskId) -> Progress | None:
         """What a task said last, if that was not told yet."""
         return self._latest.pop(task_id, None)
 
@@ -111,19 +112,19 @@ class ProgressBuffer:
         else:
             unsaved.stored.set_result(None)
 
-    async def all_saved(self, task_id: str) -> None:
+    async def all_saved(self, task_id: TaskId) -> None:
         """What a task saved must be stored before it is known how the task ended."""
         # Shielded: whoever is cancelled here must not cancel what is still to be stored.
         if waiting := [asyncio.shield(in_loop(one.stored)) for one in self._of(task_id)]:
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    def forget(self, task_id: str) -> None:
+    def forget(self, task_id: TaskId) -> None:
         """Of a task that is no longer this worker's nothing is kept."""
         self._latest.pop(task_id, None)
         for unsaved in self._of(task_id):
             self.settle(unsaved, TaskOver(f"task {task_id} was revoked"))
 
-    def _of(self, task_id: str) -> list[Unsaved]:
+    def _of(self, task_id: TaskId) -> list[Unsaved]:
         with self._looking:
             return [one for one in self._unsaved if one.task_id == task_id]
 

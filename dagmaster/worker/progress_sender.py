@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from dagmaster.errors import TaskOver
+from dagmaster.ids import TaskId
 from dagmaster.queues.contract import Link
 from dagmaster.worker.progress_buffer import ProgressBuffer, Unsaved
 from dagmaster.worker.slots import Slots
@@ -21,7 +22,7 @@ class ProgressSender:
         progress_buffer: ProgressBuffer,
         slots: Slots,
         lost: tuple[type[Exception], ...],
-        withdraw: Callable[[Collection[str]], None],
+        withdraw: Callable[[Collection[TaskId]], None],
         saved: Callable[[], None] | None,
     ) -> None:
         self._progress_buffer, self._slots, self._lost = progress_buffer, slots, lost
@@ -35,7 +36,7 @@ class ProgressSender:
                 if task_id in self._slots.held:
                     await link.tell(task_id, progress)
 
-    async def tell_last(self, link: Link | None, task_id: str) -> None:
+    async def tell_last(self, link: Link | None, task_id: TaskId) -> None:
         """How far it was in the end; when nobody can be told, that is no reason to keep the result."""
         last = self._progress_buffer.take_last(task_id)
         if last is not None and link is not None:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 from dagmaster.engine.results import find_named
+from dagmaster.ids import TaskId
 from dagmaster.model.cache_policy import Caching
 from dagmaster.queues.contract import Link, Recalled
 
@@ -21,7 +22,7 @@ class ResultCache:
         self._link = link
         self._is_told = False
 
-    async def recall(self, task_id: str, caching: Caching) -> Recalled | None:
+    async def recall(self, task_id: TaskId, caching: Caching) -> Recalled | None:
         link = self._link()
         if link is None:
             return None
@@ -34,7 +35,7 @@ class ResultCache:
         self._is_told = False
         return found
 
-    async def remember(self, task_id: str, caching: Caching, output: bytes) -> None:
+    async def remember(self, task_id: TaskId, caching: Caching, output: bytes) -> None:
         """What names another node is no result of its own."""
         link = self._link()
         if link is None or find_named(output) is not None:

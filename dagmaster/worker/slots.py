@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from dagmaster.ids import TaskId
 from dagmaster.queues.contract import TaskMessage
 
 
@@ -24,9 +25,9 @@ class Slots:
     def __init__(self, count: int, freed: Callable[[], None]) -> None:
         self.count = count
         self.reserved = 0
-        self.held: dict[str, Held] = {}
+        self.held: dict[TaskId, Held] = {}
         # Threads and coroutines that do not end although they were told to: nothing can make them.
-        self.stuck: dict[str, asyncio.Future[Any]] = {}
+        self.stuck: dict[TaskId, asyncio.Future[Any]] = {}
         self._freed = freed
         self._loop = asyncio.get_running_loop()
 
@@ -40,12 +41,13 @@ class Slots:
 
     def _release(self, runner: asyncio.Task[None]) -> None:
         """Also of a task that was cancelled before it ran at all."""
-        held = self.held.get(runner.get_name())
+        task_id = TaskId(runner.get_name())
+        held = self.held.get(task_id)
         if held is not None and held.runner is runner:
-            del self.held[runner.get_name()]
+            del self.held[task_id]
             self._freed()
 
-    def tell_to_end(self, task_ids: Collection[str]) -> list[str]:
+    def tell_to_end(self, task_ids: Collection[TaskId]) -> list[TaskId]:
         """Those that were not told before."""
         told = [task_id for task_id in task_ids if task_id in self.held and self.held[task_id].told_at is None]
         for task_id in told:
@@ -54,12 +56,12 @@ class Slots:
             held.runner.cancel()
         return told
 
-    def was_told(self, task_id: str) -> bool:
+    def was_told(self, task_id: TaskId) -> bool:
         """Whether it was told to end, or is nobody's any more."""
         held = self.held.get(task_id)
         return held is None or held.told_at is not None
 
-    def finish(self, task_id: str) -> None:
+    def finish(self, task_id: TaskId) -> None:
         """Its handler has ended; no time limit holds for what is left to do."""
         if (held := self.held.get(task_id)) is not None:
             held.has_ended = True
@@ -69,14 +71,14 @@ class Slots:
         now = self._loop.time()
         return [one for one in self.held.values() if not one.has_ended and now > _end_of(one) + grace_seconds]
 
-    def leave_behind(self, task_id: str, work: Future[Any] | asyncio.Future[Any]) -> None:
+    def leave_behind(self, task_id: TaskId, work: Future[Any] | asyncio.Future[Any]) -> None:
         """The task is over and what ran it goes on: its slot stays taken until it ends."""
         future = asyncio.wrap_future(work) if isinstance(work, Future) else work
         self.held.pop(task_id, None)
         self.stuck[task_id] = future
         future.add_done_callback(lambda ended: self._came_to_rest(task_id, ended))
 
-    def _came_to_rest(self, task_id: str, ended: asyncio.Future[Any]) -> None:
+    def _came_to_rest(self, task_id: TaskId, ended: asyncio.Future[Any]) -> None:
         if not ended.cancelled():
             ended.exception()  # Nobody waits for it any more.
         self.stuck.pop(task_id, None)

@@ -14,8 +14,9 @@ from typing import Any
 import orjson
 
 from dagmaster.errors import Misconfigured
-from dagmaster.ids import new_id
+from dagmaster.ids import TaskId
 from dagmaster.queues.contract import TaskReport
+from dagmaster.snowflakes import new_id
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Spool:
                 log.warning("cannot store results on disk, keeping them in memory: %s", error)
             self._has_complained = True
 
-    def remove(self, task_ids: Sequence[str]) -> None:
+    def remove(self, task_ids: Sequence[TaskId]) -> None:
         for task_id in task_ids:
             self._path(task_id).unlink(missing_ok=True)
 
@@ -73,7 +74,7 @@ class Spool:
         """What is left is for the next process."""
         os.close(self._lock)
 
-    def _path(self, task_id: str) -> Path:
+    def _path(self, task_id: TaskId) -> Path:
         """A task's id may hold anything, at any length."""
         return self._own / (sha256(task_id.encode()).hexdigest()[:32] + KEPT)
 

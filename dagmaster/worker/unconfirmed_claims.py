@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from time import monotonic
 
+from dagmaster.ids import TaskId
 from dagmaster.queues.contract import Link, TaskMessage
 
 log = logging.getLogger(__name__)
@@ -51,14 +52,14 @@ class UnconfirmedClaims:
     def __init__(self, freshness: Freshness) -> None:
         self.raised = asyncio.Event()
         self._freshness = freshness
-        self._tasks: set[str] = set()
+        self._tasks: set[TaskId] = set()
         self._since: float | None = None
         self._was_said = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[TaskId]:
         return iter(sorted(self._tasks))
 
     @property
@@ -66,18 +67,18 @@ class UnconfirmedClaims:
         """Whether the worker holds claims and has begun none of them for a while."""
         return bool(self._tasks) and self._since is not None and monotonic() - self._since > SAY_AFTER_SECONDS
 
-    def about(self, task_ids: Iterable[str]) -> None:
+    def about(self, task_ids: Iterable[TaskId]) -> None:
         self._tasks.update(task_ids)
         if self._since is None:
             self._since = monotonic()
         self.raised.set()
 
-    def dispel(self, task_id: str) -> None:
+    def dispel(self, task_id: TaskId) -> None:
         """It is the worker's, and begins."""
         self._tasks.discard(task_id)
         self._since, self._was_said = (monotonic() if self._tasks else None), False
 
-    async def settle(self, link: Link, known: Collection[str]) -> tuple[list[TaskMessage], float]:
+    async def settle(self, link: Link, known: Collection[TaskId]) -> tuple[list[TaskMessage], float]:
         """Those that are the worker's after all, and when that was asked. Of the others nobody knows, or they are
         over.
         """

@@ -12,6 +12,7 @@ from typing import Any
 
 from dagmaster.handlers import Registry
 from dagmaster.handlers.contract import clean_text
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.model.redact import redact_text
 from dagmaster.model.retry import TIMED_OUT
 from dagmaster.queues.contract import (
@@ -68,7 +69,7 @@ class Worker:
         mailed: Callable[[], None] | None = None,
         spool: Spool | None = None,
     ) -> None:
-        self.worker_id = ""
+        self.worker_id = WorkerId("")
         self.options = options
         self.completed = self.failed = 0
         self.wanted: DesiredState = "run"
@@ -118,7 +119,7 @@ class Worker:
         self._reserved_at = 0.0
         self._freshness = Freshness(options.lease_seconds)
         self.unconfirmed = UnconfirmedClaims(self._freshness)
-        self._given_up: set[str] = set()
+        self._given_up: set[TaskId] = set()
 
     @property
     def is_taking(self) -> bool:
@@ -332,7 +333,7 @@ class Worker:
         # Let short tasks end before the next exchange, so that it carries all of them.
         await asyncio.sleep(0)
 
-    def _known(self) -> list[str]:
+    def _known(self) -> list[TaskId]:
         return [*self.slots.held, *self.slots.stuck, *self._outbox.task_ids()]
 
     def _begin(self, message: TaskMessage, asked: float) -> None:
@@ -392,7 +393,7 @@ class Worker:
             await asyncio.sleep(min(self.options.heartbeat_interval_seconds, TELL_SECONDS))
             await self._make_known(link)
 
-    async def _discard(self, task_id: str, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
+    async def _discard(self, task_id: TaskId, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         if self._link is None:
             return None
         try:
@@ -400,7 +401,7 @@ class Worker:
         except self._transport.lost:  # The next attempt finds it again.
             return None
 
-    async def _open_secrets(self, task_id: str, references: Collection[str]) -> Mapping[str, str]:
+    async def _open_secrets(self, task_id: TaskId, references: Collection[str]) -> Mapping[str, str]:
         """Of a task that has just been claimed: while the connection is lost it is waited for."""
         while (link := self._link) is None:  # noqa: ASYNC110 - the connection comes back by itself, and tells nobody
             await asyncio.sleep(self.options.poll_interval_seconds)
@@ -421,7 +422,7 @@ class Worker:
             for held in self.slots.overdue(self.options.stop_within_seconds + WATCH_SECONDS):
                 self._give_up_on(held)
 
-    def _withdraw(self, task_ids: Collection[str]) -> None:
+    def _withdraw(self, task_ids: Collection[TaskId]) -> None:
         for task_id in self.slots.tell_to_end(task_ids):
             log.info("task %s was revoked", task_id)
             self._progress_buffer.forget(task_id)
@@ -445,7 +446,7 @@ class Worker:
         error = f"timed out after {message.timeout_seconds:g} s, but its handler is still running and occupies a slot"
         self._hand_in(_failed(message, error, TIMED_OUT))
 
-    def _leave_behind(self, task_id: str, work: Future[Any] | asyncio.Future[Any]) -> None:
+    def _leave_behind(self, task_id: TaskId, work: Future[Any] | asyncio.Future[Any]) -> None:
         log.error("task %s is over, but its handler is still running and occupies a slot", task_id)
         self.slots.leave_behind(task_id, work)
 

@@ -13,6 +13,7 @@ from dagmaster.authoring.yaml import QueueRules, load_workflow
 from dagmaster.cli.job_watch import follow
 from dagmaster.cli.live import render
 from dagmaster.cli.progress import JobView
+from dagmaster.ids import JobId
 from dagmaster.model.edges import find_inbound, sort_topologically
 from dagmaster.model.workflow import EndNode, StartNode
 from dagmaster.store.connect import opened
@@ -42,14 +43,14 @@ async def _watch(dsn: str) -> list[JobView]:
     return views
 
 
-async def _first_job(dsn: str) -> int:
+async def _first_job(dsn: str) -> JobId:
     while True:
         await asyncio.sleep(0.05)
         async with opened(dsn, application="picture") as conn:
             is_made = await (await conn.execute("SELECT to_regclass('dagapp.dag_jobs') AS made")).fetchone()
             jobs = await list_jobs(conn) if is_made and is_made["made"] else []
             if jobs:
-                return int(jobs[0]["job_id"])
+                return jobs[0]["job_id"]
 
 
 def _steps() -> list[str]:

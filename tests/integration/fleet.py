@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 import dagmaster.handlers.basic
 from dagmaster.engine.change_set import Rules
 from dagmaster.handlers import Handler, Registry, registry
+from dagmaster.ids import JobId, WorkerId
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 from dagmaster.model.retry import RetryPolicy
@@ -212,7 +213,7 @@ class WorkerRole(Role):
             owner.it.local = self.it
 
     @property
-    def id(self) -> str:
+    def id(self) -> WorkerId:
         return self.it.worker_id
 
     def start(self) -> None:
@@ -288,7 +289,7 @@ class Fleet:
         )
         return role
 
-    async def submit(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> int:
+    async def submit(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> JobId:
         async with self.connected() as conn:
             submitted = await submission.submit(
                 conn, submission.NewJob(what, inputs or {}, **options), threshold_seconds=30
@@ -296,7 +297,7 @@ class Fleet:
             await conn.execute(f"NOTIFY {MAIL}")
         return submitted.job_id
 
-    async def submit_all(self, new: list[submission.NewJob]) -> list[int]:
+    async def submit_all(self, new: list[submission.NewJob]) -> list[JobId]:
         async with self.connected() as conn:
             submitted = await submission.submit_many(conn, new, threshold_seconds=30)
             await conn.execute(f"NOTIFY {MAIL}")

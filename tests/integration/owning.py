@@ -9,6 +9,7 @@ from typing import Any
 from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.decide import decide
 from dagmaster.engine.messages import Message
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.store import job_states, submission
 from dagmaster.store.batch import Batch, commit, settle_versions
@@ -17,6 +18,8 @@ from dagmaster.store.instances import Instance, register_orchestrator, this_inst
 from dagmaster.store.job_states import Loaded
 from dagmaster.store.submission import NewJob, Submitted
 
+NO_JOB = JobId(0)
+
 
 @dataclass
 class Owner:
@@ -24,7 +27,7 @@ class Owner:
     me: Instance = field(default_factory=this_instance)
     graphs: dict[str, Graph] = field(default_factory=dict)
     loaded: Loaded | None = None
-    job_id: int = 0
+    job_id: JobId = NO_JOB
 
     @property
     def id(self) -> str:
@@ -37,7 +40,7 @@ class Owner:
         self.job_id = submitted.job_id
         return submitted
 
-    async def load(self, job_id: int | None = None) -> Loaded:
+    async def load(self, job_id: JobId | None = None) -> Loaded:
         [loaded] = await job_states.load(self.conn, self.id, [job_id or self.job_id], self.graphs)
         return loaded
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow.parquet
 from fleet import fleet, graph, rows, single, task
 
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.store import submission
 from dagmaster.store.connect import Connection
@@ -27,7 +28,7 @@ TABLES = (
 
 async def ended(
     dsn: str, what: Graph | None = None, *, days_ago: float = 40.0, times: int = 1, **inputs: Any
-) -> list[int]:
+) -> list[JobId]:
     """Jobs that ran and ended some days ago."""
     async with fleet(dsn) as running:
         await running.orchestrator()
@@ -58,7 +59,7 @@ async def add_groups(dsn: str, job_id: int, count: int = 1) -> None:
     )
 
 
-async def age(dsn: str, job_ids: list[int], days: float) -> None:
+async def age(dsn: str, job_ids: list[JobId], days: float) -> None:
     for table, columns in (
         ("dag_jobs", ("created_at", "started_at", "completed_at")),
         ("dag_node_states", ("created_at", "dispatched_at", "started_at", "completed_at")),

@@ -16,6 +16,7 @@ from dagmaster.engine.messages import Load
 from dagmaster.errors import UnknownJob, UnknownNode
 from dagmaster.explain.facts import Explanation, Kind
 from dagmaster.handlers import HandlerContext, Permanent
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.workflow import Branch, ConditionalNode, DependsOn, StartNode
 from dagmaster.store.audit import note_orchestrator
 from dagmaster.store.connect import opened
@@ -25,18 +26,18 @@ from dagmaster.store.job_control import request_pause, request_retry, until
 THRESHOLD = 120.0
 
 
-async def why(running: Fleet, job_id: int, node_id: str | None = None, threshold: float = THRESHOLD) -> Explanation:
+async def why(running: Fleet, job_id: JobId, node_id: str | None = None, threshold: float = THRESHOLD) -> Explanation:
     async with opened(running.dsn, application="test") as conn:
         found = (
             await explain_job(conn, job_id, threshold_seconds=threshold)
             if node_id is None
-            else await explain_node(conn, job_id, node_id, threshold_seconds=threshold)
+            else await explain_node(conn, job_id, NodeId(node_id), threshold_seconds=threshold)
         )
     assert orjson.dumps(found.data)
     return found
 
 
-async def settled(running: Fleet, job_id: int, node_id: str, status: str) -> None:
+async def settled(running: Fleet, job_id: JobId, node_id: str, status: str) -> None:
     query = "SELECT status::text = %s AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = %s"
     await running.until(query, lambda: [status, job_id, node_id])
 
@@ -166,12 +167,12 @@ async def test_a_full_queue_is_named_with_its_depth_and_its_limit(dsn: str) -> N
         data = {"queue": "q", "depth": 7, "limit": 5, "instance_id": one.id}
         async with opened(dsn, application="test") as conn:
             await note_orchestrator(conn, "orchestrator_backpressure", {**data, "state": "closed"})
-            found = await explain_node(conn, submitted.job_id, "work", threshold_seconds=THRESHOLD)
+            found = await explain_node(conn, submitted.job_id, NodeId("work"), threshold_seconds=THRESHOLD)
             assert found.sentence == (
                 "Node `work` is held back because queue `q` is full (0 tasks waiting, the limit is 5)."
             )
             await note_orchestrator(conn, "orchestrator_backpressure", {**data, "state": "open"})
-            found = await explain_node(conn, submitted.job_id, "work", threshold_seconds=THRESHOLD)
+            found = await explain_node(conn, submitted.job_id, NodeId("work"), threshold_seconds=THRESHOLD)
             assert found.kind is Kind.ABOUT_TO_RUN
 
 
@@ -242,7 +243,7 @@ async def test_what_is_not_there_cannot_be_explained(dsn: str) -> None:
     async with fleet(dsn) as running:
         job_id = await running.submit(single())
         with pytest.raises(UnknownJob, match="no job 1"):
-            await why(running, 1)
+            await why(running, JobId(1))
         with pytest.raises(UnknownNode, match="no node 'nope'"):
             await why(running, job_id, "nope")
 

@@ -14,6 +14,7 @@ from web import Web, web
 
 from dagmaster.errors import DagmasterError, Misconfigured, TaskOver, TooLarge
 from dagmaster.handlers.contract import Progress
+from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.access import Role
 from dagmaster.queues.contract import Link, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport, Transport
 from dagmaster.queues.http import HttpLink, HttpTransport, ServerUnavailable
@@ -185,7 +186,9 @@ async def test_a_result_that_the_server_refuses_fails_its_task_and_no_other(
 
 
 def test_reports_are_sent_in_bodies_that_fit() -> None:
-    reports = [TaskReport(f"1_n{place}_0", 1, f"n{place}", "completed", b"x" * 30_000) for place in range(10)]
+    reports = [
+        TaskReport(TaskId(f"1_n{place}_0"), JobId(1), f"n{place}", "completed", b"x" * 30_000) for place in range(10)
+    ]
     sent = list(batches(reports, Limits(max_body_bytes=100_000)))
     assert [report for batch in sent for report in batch] == reports
     assert all(sum(len(report.output or b"") for report in batch) < 100_000 for batch in sent)
@@ -218,7 +221,7 @@ async def answered(*answers: httpx.Response, ask: str = "register") -> Any:
     await transport._http.aclose()
     handler = httpx.MockTransport(lambda _: left.pop(0))
     transport._http = httpx.AsyncClient(transport=handler, base_url=transport.url)
-    async with transport._http, transport.open("17") as link:
+    async with transport._http, transport.open(WorkerId("17")) as link:
         return await (link.register(OFFER) if ask == "register" else link.beat(Standing()))
 
 
@@ -344,7 +347,7 @@ async def test_logs_go_to_the_server_in_pieces_and_once(dsn: str, monkeypatch: p
 
 async def test_logs_are_not_read_here(dsn: str) -> None:
     logs = HttpLogs(HttpTransport("https://dagmaster.example.com"))
-    for ask in (logs.read("1_a_0"), logs.size("1_a_0"), logs.remove(["1_a_0"]), logs.remove_jobs([1])):
+    for ask in (logs.read("1_a_0"), logs.size("1_a_0"), logs.remove(["1_a_0"]), logs.remove_jobs([JobId(1)])):
         with pytest.raises(LogUnavailable, match="kept by the server"):
             await ask
     await logs.close()

@@ -12,6 +12,7 @@ from web import Web, web
 
 from dagmaster.errors import Invalid, JobEnded, TaskOver
 from dagmaster.handlers import Handler, HandlerContext, Registry
+from dagmaster.ids import JobId
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode, result_of
 from dagmaster.model.dynamic_nodes import encode_slices
 from dagmaster.model.retry import RetryPolicy
@@ -257,7 +258,7 @@ async def test_what_cannot_be_stored_is_an_error_in_the_handler(dsn: str, bad: b
 # From outside.
 
 
-async def waiting_job(running: Fleet) -> int:
+async def waiting_job(running: Fleet) -> JobId:
     await running.orchestrator()
     await running.worker()
     job_id = await running.submit(single("waits"))

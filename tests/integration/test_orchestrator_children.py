@@ -11,6 +11,7 @@ from fleet import Fleet, fleet, graph, retry, single, task
 from dagmaster.engine.change_set import Rules
 from dagmaster.errors import UnknownJob
 from dagmaster.handlers import HandlerContext, Permanent
+from dagmaster.ids import TaskId
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import WaitNode, WorkflowNode
@@ -167,7 +168,9 @@ async def test_an_attempt_that_is_over_calls_nobody(running: Fleet) -> None:
     one = await until_called(running, job_id)
     await running.cancel(job_id)
     await running.ended(job_id, one["job_id"])
-    new = NewJob(patient(), {}, submitted_by="dagmaster", idempotency_key="late", caller=Caller(job_id, "sub", "late"))
+    new = NewJob(
+        patient(), {}, submitted_by="dagmaster", idempotency_key="late", caller=Caller(job_id, "sub", TaskId("late"))
+    )
     async with opened(running.dsn, application="test") as conn:
         with pytest.raises(UnknownJob):
             await submit(conn, new, threshold_seconds=30)

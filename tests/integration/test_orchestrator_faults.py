@@ -12,6 +12,7 @@ from fleet import NEVER, Fleet, chain, fan, fleet, graph, retry, rows, single, t
 
 from dagmaster.engine.decide import decide
 from dagmaster.handlers import HandlerContext
+from dagmaster.ids import JobId
 from dagmaster.orchestrator import chores, definitions, lease_judge, orchestrator
 from dagmaster.store.batch import commit
 from dagmaster.store.connect import Connection, opened
@@ -35,7 +36,7 @@ async def assert_poisoned(running: Fleet, job_id: int, named: str) -> None:
     assert set((await running.statuses(job_id)).values()) <= {"completed", "failed", "skipped"}
 
 
-async def good_jobs(running: Fleet, count: int = 10) -> list[int]:
+async def good_jobs(running: Fleet, count: int = 10) -> list[JobId]:
     return await running.submit_all([NewJob(chain(2), {}) for _ in range(count)])
 
 

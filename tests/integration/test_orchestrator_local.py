@@ -6,6 +6,7 @@ from typing import Any
 from fleet import NEVER, Fleet, chain, fan, fleet, single, wait_until
 
 from dagmaster.handlers import HandlerContext
+from dagmaster.ids import JobId, TaskId
 from dagmaster.queues.contract import TaskReport
 
 QUIET: dict[str, Any] = {
@@ -165,7 +166,7 @@ async def test_a_report_for_a_job_that_is_not_in_memory_is_refused(dsn: str) -> 
     async with fleet(dsn) as running:
         role = await running.orchestrator()
         await running.worker(owner=role)
-        assert role.it.deliver(TaskReport("1_a_0", 1, "a", "completed")) is False
+        assert role.it.deliver(TaskReport(TaskId("1_a_0"), JobId(1), "a", "completed")) is False
 
 
 async def test_an_orchestrator_that_has_stopped_takes_no_reports(dsn: str) -> None:

@@ -9,6 +9,7 @@ from owning import owner
 
 from dagmaster.engine.messages import Load, ManualRetry, TaskFailed
 from dagmaster.handlers import HandlerContext, Retry
+from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
 from dagmaster.model.compile import compile_graph
 from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
 from dagmaster.queues.contract import TaskReport
@@ -20,7 +21,7 @@ EXHAUSTED = ("MemoryError", "Exception")
 REFUSED = ("ConnectionRefusedError", "ConnectionError", "OSError", "Exception")
 
 
-async def report(running: Fleet, job_id: int, error_types: Sequence[str], attempt: int = 0) -> None:
+async def report(running: Fleet, job_id: JobId, error_types: Sequence[str], attempt: int = 0) -> None:
     """As a worker does, whichever it is."""
     task_id = f"{job_id}_work_{attempt}"
     message = TaskFailed("work", task_id, None, datetime.now(UTC), "no luck", error_types=tuple(error_types))
@@ -29,7 +30,7 @@ async def report(running: Fleet, job_id: int, error_types: Sequence[str], attemp
         await conn.execute("NOTIFY dagmaster_mail")
 
 
-async def waits(running: Fleet, job_id: int, attempt: int) -> str:
+async def waits(running: Fleet, job_id: JobId, attempt: int) -> str:
     """The queue in which this attempt waits."""
     task_id = f"{job_id}_work_{attempt}"
     query = "SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting WHERE task_id = %s"
@@ -68,7 +69,7 @@ async def test_the_explanation_looks_at_the_queue_that_it_waits_in(dsn: str) -> 
         await report(running, job_id, EXHAUSTED)
         assert await waits(running, job_id, 1) == "heavy"
         async with opened(dsn, application="test") as conn:
-            found = await explain_node(conn, job_id, "work", threshold_seconds=30)
+            found = await explain_node(conn, job_id, NodeId("work"), threshold_seconds=30)
         assert found.sentence == "Node `work` is next in queue `heavy`; no worker consumes this queue."
         assert (found.data["queue"], found.data["depth"]) == ("heavy", 1)
 
@@ -111,8 +112,8 @@ async def test_a_worker_in_the_same_process_is_given_the_right_queue(dsn: str) -
         await me.submit(fan(handler="echo", retry=retry(1, on_oom="heavy")), {"items": [1, 2]})
         await me.advance(Load())
         task_id = f"{me.job_id}_spread__1_0"
-        given = TaskReport(task_id, me.job_id, "spread__1", "failed", error="full", error_types=EXHAUSTED)
-        changes = await me.advance(message_of(given, "w", datetime.now(UTC)))
+        given = TaskReport(TaskId(task_id), me.job_id, "spread__1", "failed", error="full", error_types=EXHAUSTED)
+        changes = await me.advance(message_of(given, WorkerId("w"), datetime.now(UTC)))
         [dispatch] = changes.dispatches.values()
         assert (task_of(changes, dispatch).queue, queues_called(changes, ())) == ("heavy", {"heavy"})
         found = await rows(dsn, "SELECT node_id, queue FROM dagapp.dag_node_states WHERE parent_node_id IS NOT NULL")

@@ -9,6 +9,7 @@ from fleet import Fleet, fleet, graph, task
 
 from dagmaster.errors import Conflict, Forbidden, Invalid, JobEnded, UnknownNode
 from dagmaster.handlers import HandlerContext, Permanent
+from dagmaster.ids import NodeId
 from dagmaster.model.graph import Graph
 from dagmaster.model.states import NodeStatus
 from dagmaster.model.workflow import ApprovalNode, WaitNode
@@ -18,6 +19,8 @@ from dagmaster.store.job_control import request_retry
 from dagmaster.store.signals import request_decision, send_signal, until_decided
 
 HEARD: list[Any] = []
+
+ASK = NodeId("ask")
 
 
 async def give_up(ctx: HandlerContext) -> dict[str, Any]:
@@ -114,12 +117,12 @@ async def test_only_approvers_decide(running: Fleet) -> None:
     async with opened(running.dsn, application="test") as conn:
         told = await explain_job(conn, job_id, threshold_seconds=30)
         with pytest.raises(Forbidden, match="is decided by ann or bob, not by eve"):
-            await request_decision(conn, job_id, "ask", approved=True, actor="eve", comment=None)
+            await request_decision(conn, job_id, ASK, approved=True, actor="eve", comment=None)
         with pytest.raises(UnknownNode):
-            await request_decision(conn, job_id, "ax", approved=True, actor="ann", comment=None)
+            await request_decision(conn, job_id, NodeId("ax"), approved=True, actor="ann", comment=None)
         with pytest.raises(Conflict, match="is a task: only an approval"):
-            await request_decision(conn, job_id, "ship", approved=True, actor="ann", comment=None)
-        await request_decision(conn, job_id, "ask", approved=True, actor="bob", comment="fine")
+            await request_decision(conn, job_id, NodeId("ship"), approved=True, actor="ann", comment=None)
+        await request_decision(conn, job_id, ASK, approved=True, actor="bob", comment="fine")
     assert "waits for approval by ann or bob since" in told.sentence
     [job] = await running.completed(job_id)
     decision = job["result_data"]["ask"]
@@ -131,15 +134,15 @@ async def test_a_rejection_ends_the_job(running: Fleet) -> None:
     await until_running(running, job_id, "ask")
     async with opened(running.dsn, application="test") as conn:
         async with conn.transaction():  # Both are on their way, and the first one counts.
-            await request_decision(conn, job_id, "ask", approved=False, actor="ann", comment="not today")
-            await request_decision(conn, job_id, "ask", approved=True, actor="bob", comment=None)
+            await request_decision(conn, job_id, ASK, approved=False, actor="ann", comment="not today")
+            await request_decision(conn, job_id, ASK, approved=True, actor="bob", comment=None)
         [job] = await running.ended(job_id)
-        assert await until_decided(conn, job_id, "ask", approved=False, seconds=0) is NodeStatus.FAILED
+        assert await until_decided(conn, job_id, ASK, approved=False, seconds=0) is NodeStatus.FAILED
         with pytest.raises(Conflict, match="is failed: something else has ended its waiting"):
-            await until_decided(conn, job_id, "ask", approved=True, seconds=0)
+            await until_decided(conn, job_id, ASK, approved=True, seconds=0)
         assert job["error_message"] == "node ask failed: rejected by ann: not today"
         with pytest.raises(JobEnded):
-            await request_decision(conn, job_id, "ask", approved=True, actor="ann", comment=None)
+            await request_decision(conn, job_id, ASK, approved=True, actor="ann", comment=None)
 
 
 async def test_a_failed_job_is_answered_and_cleaned_up_before_it_has_failed(running: Fleet) -> None:
@@ -184,7 +187,7 @@ async def test_a_job_completes_without_what_may_fail(running: Fleet) -> None:
     await until_running(running, job_id, "w")
     async with opened(running.dsn, application="test") as conn:
         with pytest.raises(Conflict, match="goes on without it"):
-            await request_retry(conn, job_id, "a", actor=None, threshold_seconds=30)
+            await request_retry(conn, job_id, NodeId("a"), actor=None, threshold_seconds=30)
         await send_signal(conn, job_id, "x", data=None, actor=None)
     await running.completed(job_id)
     assert (await running.nodes(job_id))["a"]["status"] == "failed"

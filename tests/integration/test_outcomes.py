@@ -13,6 +13,7 @@ from web import Web, web
 from dagmaster.cli import local
 from dagmaster.cli.job_watch import look, with_outcomes
 from dagmaster.handlers.contract import HandlerContext
+from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode, StartNode
 from dagmaster.settings import load_settings
@@ -75,17 +76,17 @@ async def it(dsn: str) -> AsyncIterator[Web]:
         BREAKING.pop().set()
 
 
-async def submitted(it: Web, outcome: str) -> int:
+async def submitted(it: Web, outcome: str) -> JobId:
     """A job whose fan-out has that outcome by now."""
     workflow_id = GRAPHS[outcome].workflow.workflow_id
-    job_id = int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201))["job_id"])
+    job_id = JobId(int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201))["job_id"]))
     ended = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
     expanded = "SELECT count(*) = 1 AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND status = 'running'"
     await it.fleet.until(expanded if outcome == "running" else ended, lambda: [job_id])
     return job_id
 
 
-async def shown_by_api(it: Web, job_id: int) -> dict[str, str]:
+async def shown_by_api(it: Web, job_id: JobId) -> dict[str, str]:
     def of(nodes: list[dict[str, Any]]) -> str:
         return str(next(node["outcome"] for node in nodes if node["node_id"] == "spread"))
 
@@ -100,7 +101,7 @@ async def shown_by_api(it: Web, job_id: int) -> dict[str, str]:
     }
 
 
-async def shown_by_cli(it: Web, job_id: int) -> dict[str, str]:
+async def shown_by_cli(it: Web, job_id: JobId) -> dict[str, str]:
     async with opened(it.dsn, application="test") as conn:
         view = await look(conn, job_id, ["spread"], Histories())
         nodes = await list_job_nodes(conn, job_id)
@@ -153,7 +154,7 @@ async def test_a_fan_in_tells_how_many_failed(it: Web) -> None:
     assert result == {"results": [{"item": "good"}, None, {"item": "good"}], "count": 3, "failed": 1}
 
 
-async def cancelled_job(it: Web) -> int:
+async def cancelled_job(it: Web) -> JobId:
     """A job that was cancelled while a child of its fan-out was running."""
     job_id = await submitted(it, "running")
     await it.post(f"/api/v1/jobs/{job_id}/cancel")
@@ -161,9 +162,9 @@ async def cancelled_job(it: Web) -> int:
     return job_id
 
 
-async def broken_job(it: Web) -> int:
+async def broken_job(it: Web) -> JobId:
     """A job that another node failed while a child of its tolerant fan-out was running."""
-    job_id = int((await it.post("/api/v1/jobs", {"workflow_id": "breaks_elsewhere"}, 201))["job_id"])
+    job_id = JobId(int((await it.post("/api/v1/jobs", {"workflow_id": "breaks_elsewhere"}, 201))["job_id"]))
     held = """SELECT count(*) FILTER (WHERE node_id = 'spread__0' AND status = 'completed') = 1
         AND count(*) FILTER (WHERE status = 'running') = 2 AS ok FROM dagapp.dag_node_states WHERE job_id = %s"""
     await it.fleet.until(held, lambda: [job_id])
@@ -177,7 +178,7 @@ async def broken_job(it: Web) -> int:
     [(cancelled_job, "cancelled", "waits", 0), (broken_job, "revoked", "breaks_elsewhere", 1)],
 )
 async def test_what_was_in_progress_when_its_job_ended_is_cancelled_everywhere_and_never_failed(
-    it: Web, ended_job: Callable[[Web], Awaitable[int]], ended_by: str, workflow_id: str, failures: int
+    it: Web, ended_job: Callable[[Web], Awaitable[JobId]], ended_by: str, workflow_id: str, failures: int
 ) -> None:
     job_id = await ended_job(it)
     shown = await shown_by_api(it, job_id) | await shown_by_cli(it, job_id)

@@ -12,6 +12,7 @@ from psycopg.errors import LockNotAvailable
 
 from dagmaster.engine.messages import Cancel, Load, TaskFailed
 from dagmaster.errors import TaskOver
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.queues.contract import SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.queues.postgres import PostgresLink
@@ -32,7 +33,7 @@ class Claimer:
     """A worker's side of the queue, without the worker."""
 
     queue: PostgresLink
-    worker_id: str
+    worker_id: WorkerId
     durable: Connection
 
     async def claim(self, limit: int) -> list[TaskMessage]:
@@ -55,7 +56,7 @@ async def claimer(dsn: str, *queues: str, is_registered: bool = True) -> AsyncIt
         one = this_instance()
         if is_registered:
             await instances.register_worker(quick, one, queues or ["q"], 4)
-        yield Claimer(PostgresLink(durable, quick, one.instance_id, Notifier(dsn)), one.instance_id, durable)
+        yield Claimer(PostgresLink(durable, quick, one.worker_id, Notifier(dsn)), one.worker_id, durable)
 
 
 async def put(me: Owner, name: str = "work", queue: str = "q", retry: RetryPolicy = NO_RETRY, **options: Any) -> int:
@@ -78,7 +79,7 @@ async def test_a_claimed_task_says_all_that_a_worker_needs(dsn: str, me: Owner) 
     async with claimer(dsn) as worker:
         [message] = await worker.claim(5)
     assert message == TaskMessage(
-        task_id=f"{me.job_id}_work_0",
+        task_id=TaskId(f"{me.job_id}_work_0"),
         job_id=me.job_id,
         node_id="work",
         handler="resize",
@@ -324,7 +325,7 @@ async def test_a_task_is_withdrawn_when_its_job_ends(dsn: str, me: Owner) -> Non
         ids = {message.node_id: message.task_id for message in await worker.claim(2)}
         assert (await worker.queue.orders(list(ids.values()))).withdrawn == set()
         await me.advance(Cancel())
-        assert (await worker.queue.orders([*ids.values(), "no_such_task"])).withdrawn == {
+        assert (await worker.queue.orders([*ids.values(), TaskId("no_such_task")])).withdrawn == {
             ids["cancelled"],
             "no_such_task",
         }

@@ -12,6 +12,7 @@ from web import web
 from dagmaster.client import AsyncClient
 from dagmaster.client.service import HttpService
 from dagmaster.errors import Conflict, Invalid, JobEnded, UnknownJob, UnknownSchedule, UnknownWorkflow
+from dagmaster.ids import JobId
 from dagmaster.model.workflow import ApprovalNode, Workflow
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import (
@@ -135,7 +136,7 @@ async def test_a_decision_ends_the_node_that_asks(dsn: str, way: type, is_approv
         assert (decided.status, decided.is_done) == (status, True)
 
 
-async def _asked(service: Service, job_id: int) -> None:
+async def _asked(service: Service, job_id: JobId) -> None:
     """A pause that is done, and its end, come after the start of the job: by then the node asks."""
     await service.control_job(job_id, Pause())
     await service.control_job(job_id, Resume())

@@ -15,6 +15,7 @@ from dagmaster.engine.messages import Load, Message, Pause
 from dagmaster.engine.state import new_job
 from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownJob, UnknownNode
 from dagmaster.handlers import HandlerContext, Permanent
+from dagmaster.ids import JobId, NodeId, WorkerId
 from dagmaster.model.workflow import FanInNode, FanOutNode, WaitNode
 from dagmaster.orchestrator.orchestrator import Orchestrator, _Work
 from dagmaster.store.batch import Batch
@@ -32,19 +33,19 @@ async def asking(running: Fleet) -> AsyncIterator[Connection]:
         yield conn
 
 
-async def pause(running: Fleet, job_id: int, actor: str = "ada") -> dict[str, Any]:
+async def pause(running: Fleet, job_id: JobId, actor: str = "ada") -> dict[str, Any]:
     async with asking(running) as conn:
         await request_pause(conn, job_id, actor=actor, reason=None)
         return await until(conn, job_id, lambda job: job["paused_at"] is not None, seconds=20)
 
 
-async def resume(running: Fleet, job_id: int) -> dict[str, Any]:
+async def resume(running: Fleet, job_id: JobId) -> dict[str, Any]:
     async with asking(running) as conn:
         await request_resume(conn, job_id, actor="bob")
         return await until(conn, job_id, lambda job: job["paused_at"] is None, seconds=20)
 
 
-async def reopened(running: Fleet, job_id: int, *, times: int = 1) -> None:
+async def reopened(running: Fleet, job_id: JobId, *, times: int = 1) -> None:
     """Until the job was taken up again so often."""
     await running.until(
         "SELECT count(*) = %s AS ok FROM dagapp.dag_job_events WHERE job_id = %s AND event_type = 'job_reopened'",
@@ -52,9 +53,10 @@ async def reopened(running: Fleet, job_id: int, *, times: int = 1) -> None:
     )
 
 
-async def retry_job(running: Fleet, job_id: int, node_id: str | None = None) -> None:
+async def retry_job(running: Fleet, job_id: JobId, node_id: str | None = None) -> None:
     async with asking(running) as conn:
-        await request_retry(conn, job_id, node_id, actor="ada", threshold_seconds=THRESHOLD)
+        named = NodeId(node_id) if node_id is not None else None
+        await request_retry(conn, job_id, named, actor="ada", threshold_seconds=THRESHOLD)
 
 
 class Faulty:
@@ -152,7 +154,7 @@ async def test_pausing_twice_and_resuming_what_runs_are_conflicts(dsn: str) -> N
         with pytest.raises(JobEnded, match="cancelled"):
             await request_pause(conn, job_id, actor=None, reason=None)
         with pytest.raises(UnknownJob):
-            await request_pause(conn, 1, actor=None, reason=None)
+            await request_pause(conn, JobId(1), actor=None, reason=None)
 
 
 async def test_a_failed_node_is_tried_again_and_its_job_goes_on(dsn: str) -> None:
@@ -309,9 +311,9 @@ async def test_what_cannot_be_tried_again_says_why(dsn: str) -> None:
         await running.completed(done)
         for job_id, node_id, error, message in (
             (done, None, JobEnded, "only a failed job"),
-            (done, "work", Conflict, "'work' is completed"),
-            (done, "nope", UnknownNode, "no node 'nope'"),
-            (1, None, UnknownJob, "no job 1"),
+            (done, NodeId("work"), Conflict, "'work' is completed"),
+            (done, NodeId("nope"), UnknownNode, "no node 'nope'"),
+            (JobId(1), None, UnknownJob, "no job 1"),
         ):
             with pytest.raises(error, match=message):
                 await request_retry(conn, job_id, node_id, actor=None, threshold_seconds=THRESHOLD)
@@ -367,8 +369,8 @@ async def test_a_job_that_is_paused_in_the_turn_that_starts_it_runs_nothing_here
     for messages, claimed in turns:
         orchestrator = Orchestrator(Rules(), Notifier(""))
         orchestrator.local = Eager()  # type: ignore[assignment]
-        turn = decide(new_job(1, single(), {}, datetime.now(UTC)), messages, datetime.now(UTC), Rules())
+        turn = decide(new_job(JobId(1), single(), {}, datetime.now(UTC)), messages, datetime.now(UTC), Rules())
         assert len(turn.dispatches) == 1
-        work = _Work(Batch("me", "eager", change_sets=[(turn, 1)]), {})
+        work = _Work(Batch("me", WorkerId("eager"), change_sets=[(turn, 1)]), {})
         orchestrator._assign_local(work)
         assert len(work.local) == claimed

@@ -5,6 +5,7 @@ import psycopg
 import pytest
 from fleet import rows
 
+from dagmaster.ids import JobId, NodeId
 from dagmaster.store.connect import opened
 from dagmaster.store.events import list_events
 from dagmaster.store.schema import ensure_partitions
@@ -99,7 +100,7 @@ async def test_the_timeline_is_read_oldest_first_and_in_pages(dsn: str) -> None:
         await add(dsn, 0, kind)
     await add(dsn, 0, "job_created", job_id=2)
     async with opened(dsn, application="test") as conn:
-        events = await list_events(conn, 1)
+        events = await list_events(conn, JobId(1))
         assert [event["event_type"] for event in events] == [
             "job_created",
             "job_started",
@@ -109,11 +110,11 @@ async def test_the_timeline_is_read_oldest_first_and_in_pages(dsn: str) -> None:
         ]
         ids = [event["event_id"] for event in events]
         assert ids == sorted(ids)
-        page = await list_events(conn, 1, after=ids[1], limit=2)
+        page = await list_events(conn, JobId(1), after=ids[1], limit=2)
         assert [event["event_id"] for event in page] == ids[2:4]
-        named = await list_events(conn, 1, event_types=["node_running", "node_retry"])
+        named = await list_events(conn, JobId(1), event_types=["node_running", "node_retry"])
         assert [event["event_type"] for event in named] == ["node_started", "node_retrying", "node_started"]
-        assert await list_events(conn, 1, node_id="nothing") == []
+        assert await list_events(conn, JobId(1), node_id=NodeId("nothing")) == []
 
 
 async def test_an_event_of_an_unknown_type_is_refused(dsn: str) -> None:

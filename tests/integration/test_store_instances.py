@@ -93,12 +93,12 @@ async def test_a_worker_that_was_given_up_is_told_so_at_its_next_beat(dsn: str) 
     me = this_instance()
     async with opened(dsn, application="test") as conn:
         await instances.register_worker(conn, me, **WORKER)
-        assert await instances.beat_worker(conn, me.instance_id, {"completed": 7, "failed": 2}) is not None
+        assert await instances.beat_worker(conn, me.worker_id, {"completed": 7, "failed": 2}) is not None
         [row] = await workers.list_workers(conn)
         assert (row["tasks_completed"], row["tasks_failed"], row["queues"], row["concurrency"]) == (7, 2, ["q"], 4)
         await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
-        assert await instances.beat_worker(conn, me.instance_id, {"completed": 8, "failed": 2}) is None
-        await instances.stop_worker(conn, me.instance_id, {"completed": 8})
+        assert await instances.beat_worker(conn, me.worker_id, {"completed": 8, "failed": 2}) is None
+        await instances.stop_worker(conn, me.worker_id, {"completed": 8})
     assert await status(dsn, me) == "lost"
 
 
@@ -239,7 +239,7 @@ async def test_tasks_of_workers_that_no_longer_beat_are_rescued(dsn: str) -> Non
     async with opened(dsn, application="test") as conn:
         for one in (alive, stale, stopped):
             await instances.register_worker(conn, one, **WORKER)
-        await instances.stop_worker(conn, stopped.instance_id, {})
+        await instances.stop_worker(conn, stopped.worker_id, {})
         held = {one.instance_id: await held_task(dsn, one) for one in (alive, stale, stopped, unknown)}
         await grow_old(dsn, stale, 31)
         assert await instances.rescue_tasks(conn, lost_after_seconds=30) == 3
@@ -298,7 +298,7 @@ async def test_instances_that_stopped_long_ago_are_forgotten(dsn: str) -> None:
             await instances.register_worker(conn, one, **WORKER)
         for one in (stopped, recent):
             await instances.stop_orchestrator(conn, one, {})
-            await instances.stop_worker(conn, one.instance_id, {})
+            await instances.stop_worker(conn, one.worker_id, {})
         for one in (stopped, running):
             await grow_old(dsn, one, 8 * 86_400)
         await instances.forget_instances(conn, days=7)

@@ -198,9 +198,9 @@ async def test_a_whole_step_reads_no_table_from_end_to_end(dsn: str, is_analysed
             await me.advance(Load())
             worker = this_instance()
             await register_worker(conn, worker, ["q"], 4)
-            claimed = await tasks.claim(conn, worker.instance_id, 10)
+            claimed = await tasks.claim(conn, worker.worker_id, 10)
             assert len(claimed) == 10
-            await tasks.report(conn, worker.instance_id, [completed(row) for row in claimed])
+            await tasks.report(conn, worker.worker_id, [completed(row) for row in claimed])
             assert len(await read_mail(conn, me.id, 1000)) == 1 + 10 + 10
             now = datetime.now(UTC)
             await me.advance(*(TaskCompleted(r["node_id"], r["task_id"], "w", now, b"{}") for r in claimed))

@@ -8,7 +8,8 @@ from fleet import chain, graph, retry, rows, single, task
 from owning import owner
 
 from dagmaster.errors import IdempotencyConflict, Invalid, UnknownJob
-from dagmaster.ids import new_id
+from dagmaster.ids import JobId
+from dagmaster.snowflakes import new_id
 from dagmaster.store import job_states, jobs, submission
 from dagmaster.store.connect import Connection, connect, opened
 from dagmaster.store.instances import register_orchestrator, stop_orchestrator, this_instance
@@ -319,7 +320,7 @@ async def test_jobs_are_listed_newest_first_and_filtered(dsn: str) -> None:
 
 async def test_an_unknown_job_is_called_so(dsn: str) -> None:
     async with opened(dsn, application="test") as conn:
-        missing = new_id()
+        missing = JobId(new_id())
         with pytest.raises(UnknownJob, match=str(missing)):
             await jobs.get_job(conn, missing)
 
@@ -330,7 +331,7 @@ async def test_only_live_jobs_of_this_owner_are_loaded(dsn: str) -> None:
         others = await submit(conn, NewJob(single(), {}), owner_id="somebody")
         ended = await me.submit(single())
         await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'cancelled' WHERE job_id = %s", ended.job_id)
-        loaded = await job_states.load(me.conn, me.id, [mine.job_id, others.job_id, ended.job_id, 1], me.graphs)
+        loaded = await job_states.load(me.conn, me.id, [mine.job_id, others.job_id, ended.job_id, JobId(1)], me.graphs)
     [one] = loaded
     assert one.owner_epoch == 1
     assert (one.state.job_id, one.state.priority, one.state.correlation_id) == (mine.job_id, 3, "c")

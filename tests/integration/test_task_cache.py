@@ -9,6 +9,7 @@ from counting import CACHED, HOUR, Counter, at_work, counting, knowing, output
 from fleet import WorkerRole, fleet, graph, retry, rows, single, task
 
 from dagmaster.handlers import Handler
+from dagmaster.ids import TaskId
 from dagmaster.model.cache_policy import Caching
 from dagmaster.worker.result_cache import ResultCache
 
@@ -140,5 +141,5 @@ async def test_a_link_that_does_not_answer_holds_up_nobody_for_long(monkeypatch:
             await asyncio.Event().wait()
 
     monkeypatch.setattr("dagmaster.worker.result_cache.WAIT_SECONDS", 0.01)
-    assert await ResultCache(cast("Any", Silent)).recall("1_a_0", HOUR) is None
-    assert await ResultCache(lambda: None).recall("1_a_0", HOUR) is None
+    assert await ResultCache(cast("Any", Silent)).recall(TaskId("1_a_0"), HOUR) is None
+    assert await ResultCache(lambda: None).recall(TaskId("1_a_0"), HOUR) is None

@@ -11,6 +11,7 @@ from web import web
 
 from dagmaster.errors import TaskOver
 from dagmaster.handlers import Registry
+from dagmaster.ids import JobId
 from dagmaster.queues.contract import Link, Recalled, Registration, TaskMessage, TaskReport
 from dagmaster.queues.http import HttpLink, HttpTransport
 from dagmaster.queues.httplogs import HttpLogs
@@ -99,7 +100,7 @@ async def test_a_worker_reads_and_writes_results_only_of_tasks_that_it_holds(dsn
             mine = (await claimed(other)).task_id
             assert await other.recall(mine, "") is None
             await other.remember(mine, "", b'{"n":3}', None)
-            await other.exchange([TaskReport(mine, int(mine.partition("_")[0]), "work", "completed", b"{}")], 0)
+            await other.exchange([TaskReport(mine, JobId(int(mine.partition("_")[0])), "work", "completed", b"{}")], 0)
             with pytest.raises(TaskOver):
                 await other.remember(mine, "", b'{"n":4}', None)
     assert [one["output"] for one in await rows(dsn, CACHED)] == [{"n": 1}, {"n": 3}]

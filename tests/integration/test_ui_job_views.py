@@ -8,6 +8,7 @@ import pytest
 from fleet import graph, retry, rows, task
 from web import Web, web
 
+from dagmaster.ids import JobId
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode, ChildTask, FanInNode, FanOutNode, WorkflowNode
 from dagmaster.store.connect import opened
@@ -50,17 +51,17 @@ async def it(dsn: str) -> AsyncIterator[Web]:
         yield one
 
 
-async def run(it: Web, workflow_id: str, headers: dict[str, str] | None = None) -> int:
+async def run(it: Web, workflow_id: str, headers: dict[str, str] | None = None) -> JobId:
     created = await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, headers=headers)
-    return int(created["job_id"])
+    return JobId(int(created["job_id"]))
 
 
-async def until_ended(it: Web, job_id: int) -> None:
+async def until_ended(it: Web, job_id: JobId) -> None:
     query = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
     await it.fleet.until(query, lambda: [job_id])
 
 
-async def chart(it: Web, job_id: int, *, nodes: int = 10) -> Gantt:
+async def chart(it: Web, job_id: JobId, *, nodes: int = 10) -> Gantt:
     async with opened(it.dsn, application="test") as conn:
         job = await get_job(conn, job_id)
         return await gantt_of(conn, job, await definition_of(conn, job), nodes=nodes, offset=0)

@@ -8,6 +8,7 @@ import pytest
 from fleet import fan, graph, rows, single, task
 from web import Web, web
 
+from dagmaster.ids import JobId, WorkerId
 from dagmaster.model.access import Role
 from dagmaster.model.workflow import ApprovalNode
 from dagmaster.service.fleet import KnownFleet
@@ -34,18 +35,18 @@ async def it(dsn: str) -> AsyncIterator[Web]:
         yield one
 
 
-async def submitted(it: Web, workflow_id: str, **options: Any) -> int:
-    return int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, **options))["job_id"])
+async def submitted(it: Web, workflow_id: str, **options: Any) -> JobId:
+    return JobId(int((await it.post("/api/v1/jobs", {"workflow_id": workflow_id}, 201, **options))["job_id"]))
 
 
-async def ended(it: Web, workflow_id: str) -> int:
+async def ended(it: Web, workflow_id: str) -> JobId:
     job_id = await submitted(it, workflow_id)
     query = "SELECT status IN ('completed', 'failed') AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
     await it.fleet.until(query, lambda: [job_id])
     return job_id
 
 
-async def asking(it: Web, **options: Any) -> int:
+async def asking(it: Web, **options: Any) -> JobId:
     job_id = await submitted(it, "asks", **options)
     query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'ask'"
     await it.fleet.until(query, lambda: [job_id])
@@ -143,7 +144,7 @@ async def test_results_know_their_handler_and_worker(it: Web) -> None:
         [worker] = {row["worker_id"] for row in results}
         assert {row["job_id"] for row in await list_results(conn, since=since, handler="fail")} == {bad}
         assert len(await list_results(conn, since=since, worker_id=worker)) == len(results)
-        assert await list_results(conn, since=since, worker_id="nobody") == []
+        assert await list_results(conn, since=since, worker_id=WorkerId("nobody")) == []
     shown = await it.get("/ui/tasks?handler=fail")
     assert "p95" in shown
     assert "As a table" in shown

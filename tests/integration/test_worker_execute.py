@@ -13,6 +13,7 @@ from fleet import handlers, wait_until
 from pydantic import BaseModel
 
 from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, Permanent, Registry, Retry
+from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.queues.contract import TaskMessage, TaskReport
 from dagmaster.settings import load_settings
 from dagmaster.tasklogs.factory import open_task_logs
@@ -21,6 +22,8 @@ from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.processes.children import Children
 from dagmaster.worker.progress_buffer import ProgressBuffer
 from dagmaster.worker.result_cache import ResultCache
+
+WORKER = WorkerId("w")
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def an_execution(known: Registry, pool: Executor, **more: Any) -> ExecutionConte
 
 def message(handler: str, params: bytes = b"{}", **more: Any) -> TaskMessage:
     given = {"timeout_seconds": 10.0, "retry_count": 0, "dispatched_at": datetime.now(UTC), **more}
-    return TaskMessage("7_work_0", 7, "work", handler, "q", params, **given)
+    return TaskMessage(TaskId("7_work_0"), JobId(7), "work", handler, "q", params, **given)
 
 
 async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}", **more: Any) -> TaskReport:
@@ -61,7 +64,7 @@ async def run(pool: Executor, function: Callable[..., Any], params: bytes = b"{}
     execution = an_execution(handlers(it=function), pool, max_output_bytes=limit)
     saver = asyncio.create_task(save_all(execution.progress_buffer))
     try:
-        return await execute(message("it", params, **more), execution, "worker-1")
+        return await execute(message("it", params, **more), execution, WorkerId("worker-1"))
     finally:
         saver.cancel()
 
@@ -92,21 +95,21 @@ async def test_a_handler_is_given_its_task(pool: Executor) -> None:
 
 
 async def test_an_unknown_handler_fails_for_good(pool: Executor) -> None:
-    report = await execute(message("ecko"), an_execution(handlers(), pool), "w")
+    report = await execute(message("ecko"), an_execution(handlers(), pool), WORKER)
     assert (report.kind, report.permanent) == ("failed", True)
     assert report.error is not None and "'ecko'" in report.error and "'echo'" in report.error
 
 
 @pytest.mark.parametrize("params", [b"[1, 2]", b"null", b'"text"', b"{", b"", b"\xff"])
 async def test_malformed_params_fail_for_good(pool: Executor, params: bytes) -> None:
-    report = await execute(message("echo", params), an_execution(handlers(), pool), "w")
+    report = await execute(message("echo", params), an_execution(handlers(), pool), WORKER)
     assert (report.kind, report.permanent) == ("failed", True)
     assert "malformed" in (report.error or "")
 
 
 async def test_a_malformed_checkpoint_is_reported_and_does_not_hang_the_task(pool: Executor) -> None:
     bad = message("echo", checkpoint_phase="x", checkpoint_data=b"{")
-    report = await execute(bad, an_execution(handlers(), pool), "w")
+    report = await execute(bad, an_execution(handlers(), pool), WORKER)
     assert report.kind == "failed"
 
 

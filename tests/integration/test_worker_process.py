@@ -16,6 +16,7 @@ from fleet import NEVER, POLL, Fleet, WorkerRole, chain, fan, fleet, handlers, r
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dagmaster.handlers import HandlerContext
+from dagmaster.ids import JobId, TaskId
 from dagmaster.queues.contract import TaskMessage
 
 # psycopg's pipelines complain, out of reach, when their connection is lost under them.
@@ -273,7 +274,7 @@ async def test_a_withdrawn_task_frees_its_slot(dsn: str) -> None:
 async def test_a_task_that_is_withdrawn_before_it_began_frees_its_slot_too(dsn: str) -> None:
     async with fleet(dsn) as running:
         worker = await running.worker(concurrency=2, shutdown_grace_seconds=60)
-        message = TaskMessage("1_work_0", 1, "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
+        message = TaskMessage(TaskId("1_work_0"), JobId(1), "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
         worker.it._begin(message, monotonic())
         worker.it._withdraw([message.task_id])  # before the loop came to it
         await wait_until(lambda: worker.it.free_slots == 2)

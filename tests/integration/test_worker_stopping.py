@@ -11,6 +11,7 @@ import pytest
 from fleet import NEVER, fleet, retry, rows, single, wait_until
 
 from dagmaster.handlers import HandlerContext
+from dagmaster.ids import WorkerId
 from dagmaster.store.connect import opened
 from dagmaster.store.instances import want_worker
 
@@ -150,7 +151,7 @@ async def test_a_late_answer_is_asked_for_again_and_then_begun(dsn: str, monkeyp
         assert len(seen) == 2
 
 
-async def want(dsn: str, worker_id: str, wanted: str) -> bool:
+async def want(dsn: str, worker_id: WorkerId, wanted: str) -> bool:
     async with opened(dsn, application="test") as conn:
         return await want_worker(conn, worker_id, wanted)
 

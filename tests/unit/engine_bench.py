@@ -23,6 +23,7 @@ from dagmaster.engine.messages import (
     TaskStarted,
     TimerDue,
 )
+from dagmaster.ids import JobId
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.retry import RetryPolicy
 from dagmaster.model.states import JobStatus, NodeStatus
@@ -44,7 +45,7 @@ from dagmaster.model.workflow import (
 from simulation.compare import difference
 from simulation.store import Store, settle_versions
 
-JOB = 42
+JOB = JobId(42)
 OWNER = "owner"
 START = datetime(2030, 1, 1, tzinfo=UTC)
 NO_RETRY = RetryPolicy(max_attempts=0)

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dagmaster.cli.live import live_view, plain_lines, render
 from dagmaster.cli.progress import FanView, JobView, NodeView, Outlook
+from dagmaster.ids import JobId
 from dagmaster.model.outcome import NO_CHILDREN, children_of, outcome_of
 from dagmaster.model.states import JobStatus, NodeStatus
 
@@ -24,7 +25,7 @@ def node(name: str, status: NodeStatus, **more: object) -> NodeView:
 
 
 def job(*nodes: NodeView, status: JobStatus = JobStatus.RUNNING) -> JobView:
-    return JobView(2**60, "demo", status, nodes, seconds=4.2)
+    return JobView(JobId(2**60), "demo", status, nodes, seconds=4.2)
 
 
 def shown(view: JobView, width: int = 100, height: int = 30) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 from engine_bench import AT_ONCE, NO_RETRY, START, Bench, end, fan_out, task
 
 from dagmaster.engine.change_set import ChangeSet
+from dagmaster.ids import JobId
 from dagmaster.orchestrator import instance_stats as memories
 from dagmaster.orchestrator.instance_stats import Histogram, InstanceStats, Phase, Rate, Record
 
@@ -152,7 +153,7 @@ def test_the_time_of_each_phase_is_known() -> None:
     memory = InstanceStats()
     memory.begin_cycle(datetime.now(UTC))
     memory.enter(Phase.EVALUATING_JOBS)
-    memory.processing_job_id = 7
+    memory.processing_job_id = JobId(7)
     memory.enter(Phase.DISPATCHING)
     shown = memory.summary()
     assert (shown["current_phase"], shown["processing_job_id"]) == ("dispatching", "7")
@@ -178,7 +179,7 @@ def test_all_of_it_is_json() -> None:
     memory = InstanceStats()
     run(memory)
     run(memory, succeeds=False)
-    memory.gave_up(5, "half a \ud800 character")
+    memory.gave_up(JobId(5), "half a \ud800 character")
     shown = orjson.loads(orjson.dumps(memory.summary()))
     assert shown["failures"][-1]["job_id"] == "5"
     assert len(orjson.dumps(shown)) < 5000

@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 
 from dagmaster.errors import Misconfigured
+from dagmaster.ids import JobId, TaskId
 from dagmaster.queues.contract import TaskReport
 from dagmaster.worker.spool import Spool, spool_folder
 
 
 def report(task_id: str = "7_work_0", output: bytes = b'{"n": 1}') -> TaskReport:
-    return TaskReport(task_id, 7, "work", "completed", output, duration_ms=3)
+    return TaskReport(TaskId(task_id), JobId(7), "work", "completed", output, duration_ms=3)
 
 
 def failed() -> TaskReport:
     details = {"cpu_seconds": 0.5, "metrics": {"rows": 3}}
     names = ("ValueError", "Exception")
-    return TaskReport("7_a/../b_1", 7, "a/../b", "failed", None, "no", True, 2.5, 9, names, details)
+    return TaskReport(TaskId("7_a/../b_1"), JobId(7), "a/../b", "failed", None, "no", True, 2.5, 9, names, details)
 
 
 def kept(folder: Path) -> list[Path]:
@@ -42,7 +43,7 @@ def test_what_a_dead_process_left_is_adopted_as_it_was(folder: Path) -> None:
     second = Spool(folder)
     assert sorted(second.load(), key=lambda one: one.task_id) == sorted([exact, failed()], key=lambda one: one.task_id)
     assert len([path for path in folder.iterdir() if path.is_dir()]) == 1
-    second.remove([exact.task_id, failed().task_id, "unknown"])
+    second.remove([exact.task_id, failed().task_id, TaskId("unknown")])
     assert (second.load(), kept(folder)) == ([], [])
     second.close()
 
@@ -69,7 +70,7 @@ def test_a_killed_process_leaves_what_it_had_added(folder: Path) -> None:
         heir = Spool(folder)
         assert heir.load() == []
         process.send_signal(signal.SIGKILL)
-    assert heir.load() == [TaskReport("7_work_0", 7, "work", "completed", b"{}")]
+    assert heir.load() == [TaskReport(TaskId("7_work_0"), JobId(7), "work", "completed", b"{}")]
     heir.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from dagmaster.errors import Misconfigured, Unavailable
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import NodeStatus
 from dagmaster.settings import Settings, load_settings
 from dagmaster.tasklogs import LogUnavailable, TaskLogs, logs_dir, open_task_logs
@@ -104,7 +105,7 @@ async def test_logs_are_removed_by_task_and_by_job(logs: TaskLogs) -> None:
         await logs.append(task_id, b"x")
     await logs.remove(["1_a_0", "7_none_0"])
     assert [await logs.size(task_id) for task_id in tasks] == [None, 1, 1, 1, 1]
-    await logs.remove_jobs([1, 99])
+    await logs.remove_jobs([JobId(1), JobId(99)])
     assert [await logs.size(task_id) for task_id in tasks] == [None, None, None, 1, 1]
 
 
@@ -204,7 +205,7 @@ async def test_a_storage_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> NodeLog:
-    return NodeLog(FileLogs(tmp_path), 1, "work")
+    return NodeLog(FileLogs(tmp_path), JobId(1), NodeId("work"))
 
 
 @pytest.mark.parametrize("ending", [b"\n", b""])

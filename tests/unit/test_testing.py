@@ -14,6 +14,7 @@ import pytest
 import dagmaster.testing
 from dagmaster import Checkpoint, Context, HandlerResult, Permanent
 from dagmaster.errors import Conflict, Invalid, UnknownHandler, UnknownNode
+from dagmaster.ids import JobId, TaskId
 from dagmaster.model.problems import InvalidWorkflow
 from dagmaster.queues.contract import TaskMessage
 from dagmaster.testing import JobUnderTest, TravelClock, acall_handler, call_handler, plugin
@@ -35,7 +36,9 @@ def job(text: str = SPREAD, **options: Any) -> JobUnderTest:
 
 
 def task(node_id: str, retry_count: int = 0) -> TaskMessage:
-    return TaskMessage(f"1_{node_id}_{retry_count}", 1, node_id, "echo", "q", b"{}", 60, retry_count, datetime.now(UTC))
+    return TaskMessage(
+        TaskId(f"1_{node_id}_{retry_count}"), JobId(1), node_id, "echo", "q", b"{}", 60, retry_count, datetime.now(UTC)
+    )
 
 
 # The clock

@@ -13,6 +13,7 @@ import pytest
 
 from dagmaster.handlers.contract import Checkpoint, HandlerContext
 from dagmaster.handlers.invocation import TooLong
+from dagmaster.ids import JobId, TaskId
 from dagmaster.queues.contract import TaskMessage, TaskReport
 from dagmaster.tasklogs.contract import LogUnavailable
 from dagmaster.tasklogs.files import FileLogs
@@ -21,6 +22,8 @@ from dagmaster.worker.logbook import Logbook
 from dagmaster.worker.outbox import MAX_BYTES, Outbox
 from dagmaster.worker.progress_buffer import ProgressBuffer
 from dagmaster.worker.slots import Slots
+
+TASK = TaskId("1_a_0")
 
 
 class Away(FileLogs):
@@ -37,14 +40,14 @@ class Away(FileLogs):
 async def test_a_log_that_cannot_be_stored_takes_no_more_memory_than_it_may(tmp_path: Path) -> None:
     logs = Away(tmp_path)
     book = Logbook(logs, 1_000_000, backlog_bytes=100)
-    opened = book.open("1_a_0")
+    opened = book.open(TASK)
     for line in (b"first\n" * 10, b"second\n" * 10):  # There is no room for the second ...
         opened.write(line)
         await book.flush()
     logs.is_back = True
     await book.flush()
     opened.write(b"third\n")
-    await book.close("1_a_0")
+    await book.close(TASK)
     told = await logs.read("1_a_0")
     assert told.startswith(b"first\n") and told.endswith(b"third\n") and b"second" not in told
     assert b"70 bytes left out" in told  # ... and the log says so.
@@ -71,7 +74,7 @@ async def test_handlers_save_from_many_threads_while_their_worker_looks() -> Non
     progress_buffer = ProgressBuffer(1000)
 
     def save_many(task_id: str) -> None:
-        save = progress_buffer.checkpoint_sink(task_id)
+        save = progress_buffer.checkpoint_sink(TaskId(task_id))
         for number in range(500):
             save(Checkpoint("phase", {"n": number}))
 
@@ -82,7 +85,7 @@ async def test_handlers_save_from_many_threads_while_their_worker_looks() -> Non
     while settled < 2000:
         await progress_buffer.has_unsaved.wait()
         while (unsaved := progress_buffer.first_unsaved()) is not None:
-            progress_buffer._of("1_a_0")  # What a task that ends looks for.
+            progress_buffer._of(TASK)  # What a task that ends looks for.
             progress_buffer.settle(unsaved)
             settled += 1
             if settled % 50 == 0:
@@ -95,8 +98,8 @@ async def test_handlers_save_from_many_threads_while_their_worker_looks() -> Non
 async def test_what_a_task_saved_is_stored_though_nobody_waits_for_it_any_more() -> None:
     """A worker that stops cancels its tasks, and then stores what they have saved."""
     progress_buffer = ProgressBuffer(1000)
-    progress_buffer.checkpoint_sink("1_a_0")(Checkpoint("phase", {}))
-    waiting = asyncio.create_task(progress_buffer.all_saved("1_a_0"))
+    progress_buffer.checkpoint_sink(TASK)(Checkpoint("phase", {}))
+    waiting = asyncio.create_task(progress_buffer.all_saved(TASK))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -108,11 +111,11 @@ async def test_what_a_task_saved_is_stored_though_nobody_waits_for_it_any_more()
 
 async def test_a_handler_that_has_ended_is_not_overdue_while_its_checkpoint_is_stored() -> None:
     slots = Slots(2, lambda: None)
-    message = TaskMessage("1_a_0", 1, "a", "h", "q", b"{}", 0.0, 0, datetime.now(UTC))
+    message = TaskMessage(TASK, JobId(1), "a", "h", "q", b"{}", 0.0, 0, datetime.now(UTC))
     runner = asyncio.create_task(asyncio.Event().wait(), name="1_a_0")
     slots.take(message, runner)  # type: ignore[arg-type]
     assert [held.message for held in slots.overdue(-1)] == [message]
-    slots.finish("1_a_0")
+    slots.finish(TASK)
     assert slots.overdue(-1) == []
     runner.cancel()
 
@@ -129,7 +132,7 @@ async def unheard() -> AsyncIterator[list[str]]:
 async def test_a_checkpoint_of_a_withdrawn_task_leaves_no_error_behind(unheard: list[str]) -> None:
     progress_buffer = ProgressBuffer(1000)
     ctx = HandlerContext(
-        task_id="1_a_0", job_id=1, node_id="a", handler="h", checkpoint_sink=progress_buffer.checkpoint_sink("1_a_0")
+        task_id=TASK, job_id=1, node_id="a", handler="h", checkpoint_sink=progress_buffer.checkpoint_sink(TASK)
     )
 
     async def work() -> None:
@@ -138,7 +141,7 @@ async def test_a_checkpoint_of_a_withdrawn_task_leaves_no_error_behind(unheard: 
     working = asyncio.create_task(work())
     await progress_buffer.has_unsaved.wait()
     working.cancel()
-    progress_buffer.forget("1_a_0")  # The handler would be told that the task is over, and is gone.
+    progress_buffer.forget(TASK)  # The handler would be told that the task is over, and is gone.
     await asyncio.wait([working])
     await asyncio.sleep(0.01)
     del working
@@ -162,7 +165,7 @@ async def test_a_thread_that_fails_after_its_task_was_cancelled_leaves_no_error_
 def test_large_reports_go_out_one_after_the_other_and_a_small_one_waits_for_none() -> None:
     outbox = Outbox()
     for number, size in enumerate((3, 3, 9, 5, 1)):
-        outbox.add(TaskReport(f"t{number}", 1, "n", "completed", b"x" * size))
+        outbox.add(TaskReport(TaskId(f"t{number}"), JobId(1), "n", "completed", b"x" * size))
     sent = []
     while reports := outbox.first(max_bytes=7):
         sent.append([report.task_id for report in reports])
@@ -172,9 +175,9 @@ def test_large_reports_go_out_one_after_the_other_and_a_small_one_waits_for_none
 
 def test_an_outbox_is_full_until_its_reports_were_taken() -> None:
     outbox = Outbox()
-    outbox.add(TaskReport("small", 1, "n", "completed", b"{}"))
+    outbox.add(TaskReport(TaskId("small"), JobId(1), "n", "completed", b"{}"))
     assert not outbox.is_full
-    outbox.add(TaskReport("large", 1, "n", "completed", b"x" * MAX_BYTES))
+    outbox.add(TaskReport(TaskId("large"), JobId(1), "n", "completed", b"x" * MAX_BYTES))
     assert outbox.is_full
     while reports := outbox.first():
         outbox.remove(reports)
@@ -182,7 +185,7 @@ def test_an_outbox_is_full_until_its_reports_were_taken() -> None:
 
 
 async def test_a_checkpoint_over_the_limit_is_refused_with_its_artifacts_counted() -> None:
-    keep = ProgressBuffer(100).checkpoint_sink("t")
+    keep = ProgressBuffer(100).checkpoint_sink(TASK)
     keep(Checkpoint("half", {"n": "x" * 50}))
     with pytest.raises(TooLong, match="the data of the checkpoint half has 159 bytes; the limit is 100"):
         keep(Checkpoint("half", {"n": "x" * 151}))

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from dagmaster.ids import TaskId
 from dagmaster.schemas.callbacks import (
     Accepted,
     CheckpointCreate,
@@ -45,7 +46,7 @@ async def report_checkpoint(body: CheckpointCreate, caller: Admitted, services: 
 
 
 @router.post("/tasks/{task_id}/token", dependencies=[WORKERS])
-async def make_token(task_id: str, services: Given, conn: Conn) -> TaskToken:
+async def make_token(task_id: TaskId, services: Given, conn: Conn) -> TaskToken:
     """Create a token that allows reports on this attempt and nothing else."""
     await check_task_exists(conn, task_id)
     return TaskToken(task_id=task_id, token=await task_token(conn, services, task_id))

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from dagmaster.explain.facts import Explanation as Found
+from dagmaster.ids import NodeId
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.schemas.system import Explanation
 from dagmaster.store import explanations
@@ -22,7 +23,7 @@ async def explain_job(job: Job, services: Given, conn: Conn) -> Explanation:
 
 
 @router.get("/nodes/{node_id}/explain", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def explain_node(job: Job, node_id: str, services: Given, conn: Conn) -> Explanation:
+async def explain_node(job: Job, node_id: NodeId, services: Given, conn: Conn) -> Explanation:
     """Explain why a node is not running, or how it ended."""
     threshold = services.settings.orphan_threshold_seconds
     found = await explanations.explain_node(
@@ -31,7 +32,7 @@ async def explain_node(job: Job, node_id: str, services: Given, conn: Conn) -> E
     return _reply(job, node_id, found)
 
 
-def _reply(job: Job, node_id: str | None, found: Found) -> Explanation:
+def _reply(job: Job, node_id: NodeId | None, found: Found) -> Explanation:
     return Explanation(
         job_id=str(job["job_id"]),
         node_id=node_id,

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
+from dagmaster.ids import NodeId
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.jobs import JobCreated, JobReply, JobSteered, JobSummary, Reason, SubmitJob
 from dagmaster.service.context import ServiceContext
@@ -145,7 +146,7 @@ async def retry_job(job: Job, context: Context, response: Response) -> JobSteere
 
 
 @router.post("/{job_id}/nodes/{node_id}/retry", responses=STEERED, dependencies=[OPERATORS])
-async def retry_node(job: Job, node_id: str, context: Context, response: Response) -> JobSteered:
+async def retry_node(job: Job, node_id: NodeId, context: Context, response: Response) -> JobSteered:
     """Retry a failed node and its job; a node that waits for its next attempt is retried immediately."""
     return await _control(context, job, Retry(node_id), response)
 

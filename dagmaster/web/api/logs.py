@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from psycopg_pool import PoolClosed
 
 from dagmaster.errors import Invalid, NotFound
+from dagmaster.ids import NodeId, TaskId
 from dagmaster.model.redact import redact
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.timeline import AttemptOfNode, LoggedNode, LogLine, LogMatches
@@ -46,7 +47,7 @@ async def list_logs(job: Job, conn: Conn, limit: Limit = 50, offset: Offset = 0)
 )
 async def read_log(
     job: Job,
-    node_id: str,
+    node_id: NodeId,
     conn: Conn,
     services: Given,
     request: Request,
@@ -81,7 +82,7 @@ async def read_log(
 @router.get("/nodes/{node_id}/logs/search", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def search_log(
     job: Job,
-    node_id: str,
+    node_id: NodeId,
     conn: Conn,
     services: Given,
     text: Annotated[str, Query(min_length=1, max_length=1000, description="Text to search for; case-insensitive.")],
@@ -137,7 +138,7 @@ class Looking:
 
 @router.get("/nodes/{node_id}/attempts", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def list_attempts(
-    job: Job, node_id: str, conn: Conn, services: Given, limit: Limit = 50, offset: Offset = 0
+    job: Job, node_id: NodeId, conn: Conn, services: Given, limit: Limit = 50, offset: Offset = 0
 ) -> Page[AttemptOfNode]:
     """List the attempts at a node with their reports and log sizes."""
     await node_store.get_node_head(conn, job["job_id"], node_id)
@@ -157,7 +158,7 @@ async def _size(services: Given, row: dict[str, Any]) -> int | None:
         return None
 
 
-def _number(task_id: str) -> int | None:
+def _number(task_id: TaskId) -> int | None:
     """Results that were inserted by hand may have other ids."""
     last = task_id.rpartition("_")[2]
     return int(last) + 1 if last.isascii() and last.isdecimal() else None

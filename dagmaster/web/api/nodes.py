@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 
+from dagmaster.ids import NodeId, WorkerId
 from dagmaster.model.outcome import Children
 from dagmaster.model.redact import redact
 from dagmaster.schemas.common import Page
@@ -56,7 +57,7 @@ async def list_tasks(
     state: Literal["waiting", "held", "running", "completed", "failed"] | None = None,
     queue: str | None = None,
     handler: str | None = None,
-    worker_id: str | None = None,
+    worker_id: WorkerId | None = None,
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Page[TaskReply]:
@@ -108,7 +109,7 @@ async def list_job_nodes(
     responses=documented(404),
     dependencies=[READERS_OF_OWN],
 )
-async def get_node(job: Job, node_id: str, services: Given, conn: Conn) -> NodeDetail | Response:
+async def get_node(job: Job, node_id: NodeId, services: Given, conn: Conn) -> NodeDetail | Response:
     """Get a node with its parameters, result and attempts."""
     row = await node_store.get_node(conn, job["job_id"], node_id)
     attempts = await attempt_store.attempts_of_node(conn, job["job_id"], node_id)
@@ -130,7 +131,7 @@ def _detail(row: node_store.WholeNode, children: Children | None, attempts: list
 
 @router.get("/jobs/{job_id}/nodes/{node_id}/checkpoints", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def list_checkpoints(
-    job: Job, node_id: str, conn: Conn, limit: Limit = 50, offset: Offset = 0
+    job: Job, node_id: NodeId, conn: Conn, limit: Limit = 50, offset: Offset = 0
 ) -> Page[CheckpointReply]:
     """List the checkpoints of a node, newest first."""
     await node_store.get_node_head(conn, job["job_id"], node_id)

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from dagmaster.ids import NodeId
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
 from dagmaster.model.progress import percent_done, work_percent
 from dagmaster.model.redact import redact
@@ -38,7 +39,7 @@ async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
 
 
 @router.get("/nodes/{node_id}/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
-async def get_node_progress(job: Job, node_id: str, conn: Conn, services: Given) -> NodeProgress:
+async def get_node_progress(job: Job, node_id: NodeId, conn: Conn, services: Given) -> NodeProgress:
     """Get the progress of a node: its attempt, last checkpoint and fan-out children."""
     row = await node_store.get_node_progress(conn, job["job_id"], node_id)
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children.get(node_id, NO_CHILDREN)

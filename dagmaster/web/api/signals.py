@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from dagmaster.ids import NodeId
 from dagmaster.schemas.signals import Decide, DecisionReply, SendSignal, SignalReply
 from dagmaster.service import contract
 from dagmaster.service.context import ServiceContext
@@ -27,7 +28,7 @@ async def send_signal(job: Job, name: str, context: Context, body: SendSignal | 
 
 @router.post("/{job_id}/nodes/{node_id}/approve", responses=DECIDED, dependencies=[OPERATORS])
 async def approve_node(
-    job: Job, node_id: str, context: Context, response: Response, body: Decide | None = None
+    job: Job, node_id: NodeId, context: Context, response: Response, body: Decide | None = None
 ) -> DecisionReply:
     """Approve a node, so that the job continues. If the node names approvers, only their keys may decide."""
     return await _decide(context, job, response, contract.Decide(node_id, True, _comment(body)))
@@ -35,7 +36,7 @@ async def approve_node(
 
 @router.post("/{job_id}/nodes/{node_id}/reject", responses=DECIDED, dependencies=[OPERATORS])
 async def reject_node(
-    job: Job, node_id: str, context: Context, response: Response, body: Decide | None = None
+    job: Job, node_id: NodeId, context: Context, response: Response, body: Decide | None = None
 ) -> DecisionReply:
     """Reject a node. It fails, and so does the job unless the node has `allow_failure`."""
     return await _decide(context, job, response, contract.Decide(node_id, False, _comment(body)))

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from dagmaster.ids import NodeId
 from dagmaster.model.timeline import event_types as types_of
 from dagmaster.schemas.timeline import TimelineReply
 from dagmaster.store.nodes import get_node_head
@@ -29,7 +30,7 @@ async def get_timeline(
 
 @router.get("/nodes/{node_id}/timeline", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_node_timeline(
-    job: Job, node_id: str, conn: Conn, event_types: Types = None, after: After = 0, limit: Limit = 100
+    job: Job, node_id: NodeId, conn: Conn, event_types: Types = None, after: After = 0, limit: Limit = 100
 ) -> TimelineReply:
     """List the events of a node, oldest first, with a summary of all of them."""
     await get_node_head(conn, job["job_id"], node_id)

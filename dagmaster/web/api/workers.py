@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Path, Request, Response
 
+from dagmaster.ids import WorkerId
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.dynamic_nodes import AddedByWorker, AddedTaken
 from dagmaster.schemas.fleet import WorkerReply
@@ -73,7 +74,7 @@ async def beat_worker(worker: Own, body: WorkerHeartbeat, conn: Conn) -> WorkerO
 
 @router.post("/{worker_id}/claim", responses=OWN, dependencies=[WORKERS])
 async def claim_tasks(
-    worker_id: str, body: ClaimTasks, caller: Admitted, services: Given, request: Request
+    worker_id: WorkerId, body: ClaimTasks, caller: Admitted, services: Given, request: Request
 ) -> TasksClaimed:
     """Report results and claim tasks in one transaction. Without reports, the request waits for a task."""
 
@@ -173,23 +174,23 @@ async def leave_worker(worker: Own, services: Given, conn: Conn) -> None:
 
 
 @router.post("/{worker_id}/drain", responses=STEERED, dependencies=[OPERATORS])
-async def drain_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
+async def drain_worker(worker_id: WorkerId, caller: Admitted, conn: Conn) -> WorkerWanted:
     """Drain a worker: no new tasks; running tasks may finish."""
     return await _control(conn, caller, worker_id, "drain")
 
 
 @router.post("/{worker_id}/stop", responses=STEERED, dependencies=[OPERATORS])
-async def stop_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
+async def stop_worker(worker_id: WorkerId, caller: Admitted, conn: Conn) -> WorkerWanted:
     """Stop a worker, as SIGTERM does: it finishes the tasks it can in time and gives back the others."""
     return await _control(conn, caller, worker_id, "stop")
 
 
 @router.post("/{worker_id}/resume", responses=STEERED, dependencies=[OPERATORS])
-async def resume_worker(worker_id: str, caller: Admitted, conn: Conn) -> WorkerWanted:
+async def resume_worker(worker_id: WorkerId, caller: Admitted, conn: Conn) -> WorkerWanted:
     """Resume a drained worker."""
     return await _control(conn, caller, worker_id, "resume")
 
 
-async def _control(conn: Conn, caller: Admitted, worker_id: str, command: WorkerCommand) -> WorkerWanted:
+async def _control(conn: Conn, caller: Admitted, worker_id: WorkerId, command: WorkerCommand) -> WorkerWanted:
     wanted = await steer_worker(conn, worker_id, command, actor=caller.name or None)
     return WorkerWanted.model_validate({"worker_id": worker_id, "wanted": wanted})

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
 from dagmaster.errors import NotFound
+from dagmaster.ids import NodeId
 from dagmaster.model.added import OUTSIDE
 from dagmaster.model.outcome import NO_CHILDREN, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact, redact_text
@@ -109,7 +110,7 @@ async def show_graph(services: Given, conn: Conn, job: Job) -> Response:
 
 
 @router.get("/panel", dependencies=[READERS_OF_OWN])
-async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: str) -> HTMLResponse:
+async def show_panel(page: Shown, conn: Conn, job: ShownJob, node_id: NodeId) -> HTMLResponse:
     graph = await page.services.pinned.find(conn, job["workflow_hash"])
     nodes = graph.workflow.nodes if graph is not None else {}
     if node_id == OUTSIDE and node_id not in nodes:
@@ -186,7 +187,7 @@ async def show_items(
     page: Shown,
     conn: Conn,
     job: ShownJob,
-    node_id: str,
+    node_id: NodeId,
     status: str = "",
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> HTMLResponse:
@@ -212,7 +213,7 @@ async def show_items(
     )
 
 
-def _counts_of(counts: Sequence[Row], node_id: str) -> dict[str, int]:
+def _counts_of(counts: Sequence[Row], node_id: NodeId) -> dict[str, int]:
     mine: dict[str, int] = {}
     for count in counts:
         if count["parent_node_id"] == node_id:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
+from dagmaster.ids import NodeId
 from dagmaster.model.outcome import ENDED, Children, Outcome, outcome_of
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL, NodeStatus
@@ -107,7 +108,7 @@ class Checkpoint:
 
 
 @router.get("/jobs/{job_id}/nodes/{node_id}", dependencies=[READERS_OF_OWN])
-async def show_node(job: ShownJob, node_id: str, page: Shown, conn: Conn) -> Response:
+async def show_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> Response:
     mark = await mark_of(conn, job)
     if (answer := unchanged(page, mark)) is not None:
         return answer

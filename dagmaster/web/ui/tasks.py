@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
+from dagmaster.ids import WorkerId
 from dagmaster.model.redact import redact
 from dagmaster.store.attempts import NEWEST_RESULTS, list_results, list_tasks
 from dagmaster.store.workers import list_workers
@@ -70,17 +71,18 @@ async def show_tasks(
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> HTMLResponse:
     period = period if period in PERIODS else DEFAULT_PERIOD
+    worker_id = WorkerId(worker) if worker else None
     tasks = await list_tasks(
         conn,
         state=state if state in STATES else None,
         queue=queue or None,
         handler=handler or None,
-        worker_id=worker or None,
+        worker_id=worker_id,
         limit=SHOWN_TASKS + 1,
         offset=offset,
     )
     since = datetime.now(UTC) - PERIODS[period]
-    rows = await list_results(conn, since=since, worker_id=worker or None, handler=handler or None)
+    rows = await list_results(conn, since=since, worker_id=worker_id, handler=handler or None)
     chosen = {"state": state, "queue": queue, "handler": handler, "worker": worker}
     return page.render(
         "tasks.html",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dagmaster.errors import NotFound
 from dagmaster.explain.facts import Explanation, Kind
+from dagmaster.ids import JobId, NodeId
 from dagmaster.model.redact import redact, redact_text
 from dagmaster.store.connect import Connection
 from dagmaster.store.explanations import explain_job, explain_node
@@ -54,11 +55,11 @@ class Waiting:
     signals: tuple[AwaitedSignal, ...] = ()
 
 
-async def is_quickly_explained(conn: Connection, job_id: int) -> bool:
+async def is_quickly_explained(conn: Connection, job_id: JobId) -> bool:
     return not await has_more_nodes(conn, job_id, QUICKLY_EXPLAINED)
 
 
-async def why_job(conn: Connection, page: Page, job_id: int) -> Why | None:
+async def why_job(conn: Connection, page: Page, job_id: JobId) -> Why | None:
     threshold = page.services.settings.orphan_threshold_seconds
     try:
         return why(await explain_job(conn, job_id, threshold_seconds=threshold, pinned=page.services.pinned))
@@ -66,7 +67,7 @@ async def why_job(conn: Connection, page: Page, job_id: int) -> Why | None:
         return None
 
 
-async def why_node(conn: Connection, page: Page, job_id: int, node_id: str) -> Why | None:
+async def why_node(conn: Connection, page: Page, job_id: JobId, node_id: NodeId) -> Why | None:
     threshold = page.services.settings.orphan_threshold_seconds
     try:
         explanation = await explain_node(
@@ -85,7 +86,7 @@ def why(explanation: Explanation) -> Why:
 
 
 async def waiting_for(
-    conn: Connection, page: Page, job_id: int, nodes: Mapping[str, Row], only: str | None = None
+    conn: Connection, page: Page, job_id: JobId, nodes: Mapping[str, Row], only: str | None = None
 ) -> Waiting:
     """Of the nodes of the definition, or of one of them."""
     names = [name for name, node in nodes.items() if only in (None, name) and _asks(node)]

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from dagmaster.ids import NodeId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.web.access import READERS_OF_OWN
 from dagmaster.web.services import Conn
@@ -20,5 +21,5 @@ async def show_why(job: ShownJob, page: Shown, conn: Conn) -> HTMLResponse:
 
 
 @router.get("/nodes/{node_id}/why", dependencies=[READERS_OF_OWN])
-async def show_why_node(job: ShownJob, node_id: str, page: Shown, conn: Conn) -> HTMLResponse:
+async def show_why_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> HTMLResponse:
     return page.render("why.html", {"why": await why_node(conn, page, job["job_id"], node_id)})

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from dagmaster.authoring.catalog import Catalog
+from dagmaster.ids import JobId
 from dagmaster.model.problems import Problem
 from dagmaster.store.approvals import external_waits
 from dagmaster.store.connect import Connection
@@ -100,12 +101,12 @@ def schedule_state(row: Row) -> ScheduleState:
     return ScheduleState(row["rule"], row["timezone"], is_paused, row["is_late"], None if is_paused else row["next_at"])
 
 
-async def waiting_runs(conn: Connection, runs: Iterable[Sequence[Row]]) -> Mapping[int, Row]:
+async def waiting_runs(conn: Connection, runs: Iterable[Sequence[Row]]) -> Mapping[JobId, Row]:
     """Of the newest runs those that wait for somebody, by job."""
     return await external_waits(conn, [ran[0]["job_id"] for ran in runs if ran and ran[0]["status"] == "running"])
 
 
-def last_run(runs: Sequence[Row], waiting: Mapping[int, Row]) -> LastRun | None:
+def last_run(runs: Sequence[Row], waiting: Mapping[JobId, Row]) -> LastRun | None:
     if not runs:
         return None
     awaited = waiting.get(runs[0]["job_id"])
@@ -126,7 +127,7 @@ def broken_files(catalog: Catalog) -> list[BrokenFile]:
 def _loaded(
     catalog: Catalog,
     runs: Mapping[str, Sequence[Row]],
-    waiting: Mapping[int, Row],
+    waiting: Mapping[JobId, Row],
     schedules: Mapping[str, ScheduleState],
 ) -> Iterable[WorkflowLine]:
     for workflow_id, workflow in catalog.workflows.items():
@@ -147,7 +148,7 @@ def _loaded(
 
 def _gone(
     runs: Mapping[str, Sequence[Row]],
-    waiting: Mapping[int, Row],
+    waiting: Mapping[JobId, Row],
     pinned: Mapping[str, Row],
     schedules: Mapping[str, ScheduleState],
 ) -> Iterable[WorkflowLine]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.ids import (
+from dagmaster.snowflakes import (
     EPOCH_MS,
     MACHINES,
     SEQUENCES,
