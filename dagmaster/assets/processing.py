@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from dagmaster.assets.review import Decision, check_live, move
 from dagmaster.errors import Conflict
+from dagmaster.ids import JobId
 from dagmaster.model.asset import (
     REPROCESS,
     RESUBMIT,
@@ -16,7 +17,7 @@ from dagmaster.model.asset import (
 from dagmaster.store.assets import AssetChange, AssetEvent
 
 
-def begin(asset: Asset, ordinal: int, decision: Decision, job_id: int, *, is_new_asset: bool) -> AssetChange:
+def begin(asset: Asset, ordinal: int, decision: Decision, job_id: JobId, *, is_new_asset: bool) -> AssetChange:
     """Of a version that was just added."""
     created = (AssetEvent("asset_created", None, decision.actor),) if is_new_asset else ()
     return AssetChange(
@@ -43,7 +44,7 @@ def resubmit(
     asset: Asset,
     version: AssetVersion,
     decision: Decision,
-    job_id: int,
+    job_id: JobId,
     *,
     label: str | None,
     refs: Mapping[str, str] | None = None,
@@ -68,7 +69,7 @@ def resubmit(
     )
 
 
-def reprocess(asset: Asset, version: AssetVersion, decision: Decision, job_id: int) -> AssetChange:
+def reprocess(asset: Asset, version: AssetVersion, decision: Decision, job_id: JobId) -> AssetChange:
     """A new revision; ordinal and approval stay, and so do the outputs until there are new ones."""
     check_live(asset, version)
     move(version, version.processing_status, REPROCESS)
@@ -78,7 +79,7 @@ def reprocess(asset: Asset, version: AssetVersion, decision: Decision, job_id: i
     )
 
 
-def _restarted(version: AssetVersion, job_id: int) -> dict[str, object]:
+def _restarted(version: AssetVersion, job_id: JobId) -> dict[str, object]:
     return {
         "processing_status": ProcessingStatus.PROCESSING,
         "processing_started_at": None,
@@ -89,7 +90,7 @@ def _restarted(version: AssetVersion, job_id: int) -> dict[str, object]:
     }
 
 
-def export(version: AssetVersion, decision: Decision, job_id: int) -> AssetChange:
+def export(version: AssetVersion, decision: Decision, job_id: JobId) -> AssetChange:
     """The version is being copied to where the public finds it."""
     return AssetChange(
         version={"export_job_id": job_id, "export_error": None},

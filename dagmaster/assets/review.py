@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from dagmaster.errors import Conflict, Invalid, UnknownAsset, UnknownVersion
+from dagmaster.ids import JobId
 from dagmaster.model.asset import (
     APPROVE,
     MAKE_PUBLIC,
@@ -133,7 +134,7 @@ def delete_version(asset: Asset, version: AssetVersion, decision: Decision) -> A
     )
 
 
-def delete_asset(asset: Asset, decision: Decision, job_ids: list[int]) -> AssetChange:
+def delete_asset(asset: Asset, decision: Decision, job_ids: list[JobId]) -> AssetChange:
     check_live(asset)
     return AssetChange(
         asset={"deleted_at": decision.at, "deleted_by": decision.actor},

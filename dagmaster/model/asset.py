@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
 from dagmaster.errors import Invalid
+from dagmaster.ids import JobId
 from dagmaster.model.states import JobStatus
 
 MAX_REF_LENGTH = 256
@@ -156,11 +157,11 @@ class AssetVersion:
     approval_state: ApprovalState
     processing_status: ProcessingStatus
     revision: int
-    current_job_id: int | None
+    current_job_id: JobId | None
     version: int
     platform_refs: Mapping[str, Any] = field(default_factory=dict)
     blob_path: str | None = None
-    export_job_id: int | None = None
+    export_job_id: JobId | None = None
     deleted_at: datetime | None = None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dagmaster.ids import JobId
 from dagmaster.model.asset import ClearanceState, DataType, ExposureMode
 from dagmaster.service.contract import SubmitRequest
 
@@ -34,7 +35,7 @@ class AssetSubmitResult:
     """`is_new` is false for a request that was made before under the same id or key."""
 
     request_id: str
-    job_id: int
+    job_id: JobId
     workflow_id: str
     workflow_version: int
     status: str
@@ -91,7 +92,7 @@ class AssetResult:
 
     asset_id: str
     ordinal: int | None = None
-    export_job_id: int | None = None
+    export_job_id: JobId | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -12,6 +12,7 @@ import orjson
 from dagmaster.assets import processing, review
 from dagmaster.assets.review import Decision
 from dagmaster.errors import Conflict, Forbidden, Invalid, UnknownJob
+from dagmaster.ids import JobId
 from dagmaster.model.asset import Asset, AssetVersion, Platform, asset_id_of, identifying_refs, ref_strings
 from dagmaster.model.states import JobStatus
 from dagmaster.model.workflow import Workflow
@@ -287,7 +288,7 @@ async def _last_job(conn: Connection, version: AssetVersion, command: Reprocess)
     if command.workflow is not None and command.inputs is not None:
         return {}
     try:
-        return await get_job(conn, version.current_job_id or 0)
+        return await get_job(conn, version.current_job_id or JobId(0))
     except UnknownJob as error:
         raise Conflict(
             f"the last job of version {version.version_ordinal} was removed; give workflow_id and input_params"

@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 
 from dagmaster.assets import review
 from dagmaster.errors import IdempotencyConflict, UnknownVersion
+from dagmaster.ids import JobId
 from dagmaster.model.asset import Asset, AssetVersion
 from dagmaster.service.context import ServiceContext
 from dagmaster.store import submission as job_store
@@ -56,7 +57,7 @@ async def save(conn: Connection, asset: Asset, change: AssetChange, version: Ass
         await save_change(conn, asset, change, ordinal=version.version_ordinal, known_version=version.version)
 
 
-async def store_job(context: ServiceContext, job: NewJob) -> int:
+async def store_job(context: ServiceContext, job: NewJob) -> JobId:
     """The orchestrators are notified when the transaction commits."""
     submitted = await job_store.submit(
         context.conn,

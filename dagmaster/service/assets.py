@@ -7,6 +7,7 @@ from typing import assert_never
 from dagmaster.assets import processing, review
 from dagmaster.assets.review import Decision
 from dagmaster.errors import Conflict, UnknownWorkflow
+from dagmaster.ids import JobId
 from dagmaster.model.asset import ApprovalState, Asset, AssetVersion, ClearanceState
 from dagmaster.service.asset_contract import (
     Approve,
@@ -106,7 +107,7 @@ async def _queue_export(
     version: AssetVersion | None,
     change: AssetChange,
     at: datetime,
-) -> tuple[int | None, tuple[str, ...]]:
+) -> tuple[JobId | None, tuple[str, ...]]:
     """What becomes both approved and public by this change is exported: the job, or why there is none."""
     clearance = change.asset.get("clearance_state", asset.clearance_state)
     if version is None or clearance is not ClearanceState.PUBLIC:
@@ -128,7 +129,7 @@ async def _queue_export(
 
 
 def _with_export(
-    change: AssetChange, version: AssetVersion | None, job_id: int | None, decision: Decision
+    change: AssetChange, version: AssetVersion | None, job_id: JobId | None, decision: Decision
 ) -> AssetChange:
     if version is None or job_id is None:
         return change
@@ -136,7 +137,9 @@ def _with_export(
     return replace(change, version={**change.version, **exported.version}, events=(*change.events, *exported.events))
 
 
-async def _store_export(context: ServiceContext, definitions: Definitions, asset: Asset, version: AssetVersion) -> int:
+async def _store_export(
+    context: ServiceContext, definitions: Definitions, asset: Asset, version: AssetVersion
+) -> JobId:
     workflow = definitions.find(context.settings.export_workflow)
     known = {
         "asset_id": asset.asset_id,

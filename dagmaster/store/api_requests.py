@@ -85,7 +85,7 @@ async def add_request(conn: Connection, request: NewRequest) -> RequestRow | Non
     return first
 
 
-async def answer_request(conn: Connection, request_id: str, *, job_id: int, ordinal: int | None) -> None:
+async def answer_request(conn: Connection, request_id: str, *, job_id: JobId, ordinal: int | None) -> None:
     """The job, and the version, that it led to."""
     await run(conn, "answer_request", {"request_id": request_id, "job_id": job_id, "version_ordinal": ordinal})
 

@@ -102,7 +102,7 @@ async def find_version(conn: Connection, asset_id: str, ordinal: int | None) -> 
     return _version(rows[0]) if rows else None
 
 
-async def job_ids_of_asset(conn: Connection, asset_id: str) -> list[int]:
+async def job_ids_of_asset(conn: Connection, asset_id: str) -> list[JobId]:
     """The jobs that process or export its versions."""
     return [row["job_id"] for row in await fetch(conn, "jobs_of_asset", {"asset_id": asset_id})]
 

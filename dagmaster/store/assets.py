@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 import orjson
 
 from dagmaster.errors import Conflict, UnknownAsset
+from dagmaster.ids import JobId
 from dagmaster.model.asset import Asset, ClearanceState, DataType, ExposureMode
 from dagmaster.store.connect import Connection, storable
 from dagmaster.store.statements import fetch, fetch_as
@@ -58,7 +59,7 @@ class AssetEvent:
     version_ordinal: int | None = None
     actor: str | None = None
     reason: str | None = None
-    job_id: int | None = None
+    job_id: JobId | None = None
     event_data: Mapping[str, Any] | None = None
 
 
@@ -69,7 +70,7 @@ class AssetChange:
     asset: Mapping[str, Any] = field(default_factory=dict)
     version: Mapping[str, Any] = field(default_factory=dict)
     events: Sequence[AssetEvent] = ()
-    cancelled_job_ids: Sequence[int] = ()
+    cancelled_job_ids: Sequence[JobId] = ()
     cancel_reason: str | None = None
 
 
