@@ -78,7 +78,6 @@ async def submit_version(
         else:
             change = processing.begin(asset, version.version_ordinal, decision, job_id, is_new_asset=is_new)
         await save(conn, asset, change, version)
-        warnings += idle_warnings(workflow, await context.fleet(), definitions.contracts)
         return AssetSubmitResult(
             request_id=request.request_id,
             job_id=job_id,
@@ -92,7 +91,7 @@ async def submit_version(
             warnings=tuple(warnings),
         )
 
-    return await transact(context, attempt)
+    return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
 
 async def submit_request(
@@ -112,7 +111,6 @@ async def submit_request(
         new, warnings = await prepare_job(context, definitions, workflow, job)
         job_id = await store_job(context, new)
         await answer_request(conn, request.request_id, job_id=job_id, ordinal=None)
-        warnings += idle_warnings(workflow, await context.fleet(), definitions.contracts)
         return AssetSubmitResult(
             request_id=request.request_id,
             job_id=job_id,
@@ -123,7 +121,17 @@ async def submit_request(
             warnings=tuple(warnings),
         )
 
-    return await transact(context, attempt)
+    return await _with_idle_warnings(context, definitions, await transact(context, attempt))
+
+
+async def _with_idle_warnings(
+    context: ServiceContext, definitions: Definitions, result: AssetSubmitResult
+) -> AssetSubmitResult:
+    """Asked after the transaction, which holds a lock."""
+    if not result.is_new:
+        return result
+    idle = idle_warnings(definitions.find(result.workflow_id), await context.fleet(), definitions.contracts)
+    return replace(result, warnings=(*result.warnings, *idle))
 
 
 async def _platform_for(conn: Connection, platform_id: str, workflow_id: str) -> Platform:
@@ -278,10 +286,9 @@ async def reprocess(
             asset_id=asset_id,
             version_ordinal=version.version_ordinal,
             revision=version.revision + 1,
-            warnings=tuple(idle_warnings(workflow, await context.fleet(), definitions.contracts)),
         )
 
-    return await transact(context, attempt)
+    return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
 
 async def _last_job(conn: Connection, version: AssetVersion, command: Reprocess) -> Mapping[str, Any]:

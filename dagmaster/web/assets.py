@@ -12,7 +12,7 @@ from dagmaster.model.access import Role
 from dagmaster.service.context import ServiceContext
 from dagmaster.store.assets import AssetRow, get_asset
 from dagmaster.web.access import Admitted, Caller, caller_of
-from dagmaster.web.services import Conn, Given
+from dagmaster.web.services import Conn, Services
 
 STAFF = frozenset({Role.ADMIN, Role.OPERATOR})
 INTERNAL = frozenset({Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.VIEWER})
@@ -58,7 +58,7 @@ def in_name_of(context: ServiceContext, caller: Caller, name: str | None) -> Ser
     return replace(context, actor=name) if name and caller.role in STAFF else context
 
 
-async def audience_of(request: HTTPConnection, services: Given, conn: Conn, asset: AssetRow) -> Audience:
+async def audience_of(request: HTTPConnection, services: Services, asset: AssetRow) -> Audience:
     """Who asks for the data of an asset. Partners are outside, and so is whoever shows no key."""
     try:
         caller = await caller_of(request, services)

@@ -32,7 +32,7 @@ async def resolve_service(
     """Find the data of a version. Outside, only approved versions of public assets exist."""
     ordinal = parse_version(version)
     asset = await get_asset(conn, asset_id)
-    audience = await audience_of(request, services, conn, asset)
+    audience = await audience_of(request, services, asset)
     if preview and audience is not Audience.REVIEWERS:
         raise Forbidden("a preview is for reviewers; it takes a key of role reviewer, operator or admin")
     if audience is Audience.REVIEWERS and not preview:
