@@ -62,6 +62,16 @@ class PlatformReply(Reply):
     updated_at: Time
 
 
+class PlatformList(Reply):
+    platforms: list[PlatformReply]
+
+
+class PlatformsSeeded(PlatformList):
+    """`added` is the number of default platforms that were missing."""
+
+    added: int
+
+
 class NewPlatform(Body):
     platform_id: PlatformId
     display_name: Annotated[str, Field(min_length=1, max_length=128)]

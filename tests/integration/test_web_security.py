@@ -143,6 +143,11 @@ DECIDED: dict[str, Any] = {
     "POST /api/v1/bootstrap/deploy": ADMIN,
     "POST /api/v1/bootstrap/migrate": ADMIN,
     "POST /api/v1/bootstrap/rebuild": ADMIN,
+    "POST /api/v1/bootstrap/seed-platforms": ADMIN,
+    "GET /api/v1/platforms": OWN,
+    "POST /api/v1/platforms": ADMIN,
+    "GET /api/v1/platforms/{platform_id}": OWN,
+    "PATCH /api/v1/platforms/{platform_id}": ADMIN,
     "GET /api/v1/doctor": OPERATE,
     "POST /api/v1/doctor/repair": ADMIN,
     "GET /api/v1/audit": ADMIN,
@@ -203,9 +208,12 @@ async def call(it: Web, name: str, headers: dict[str, str] | None = None) -> tup
         "worker_id",
         "checkpoint_id",
         "ordinal",
+        "platform_id",
+        "asset_id",
+        "table_name",
     ):
         path = path.replace(f"{{{parameter}}}", "1")
-    body: dict[str, Any] | None = {} if method in ("POST", "PATCH") else None
+    body: dict[str, Any] | None = {} if method in ("POST", "PUT", "PATCH") else None
     answer = await it.client.request(method, path, headers=headers, json=body)
     is_json = answer.headers.get("content-type", "").startswith("application/json")
     said = answer.json() if is_json else {}

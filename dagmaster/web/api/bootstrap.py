@@ -4,7 +4,9 @@ from fastapi import APIRouter, Request
 
 from dagmaster import store
 from dagmaster.errors import Invalid
+from dagmaster.schemas.assets import PlatformReply, PlatformsSeeded
 from dagmaster.schemas.system import Ddl, Deploy, Deployed, Rebuild, SchemaStatus, TableList, TableReply
+from dagmaster.store.platforms import list_platforms, seed_platforms
 from dagmaster.store.schema import HEAD, current_revision, database_name, list_tables
 from dagmaster.web import bootstrap
 from dagmaster.web.access import ADMINS, Admitted
@@ -50,3 +52,10 @@ async def migrate_schema(caller: Admitted, services: Given, conn: Conn) -> Deplo
 async def rebuild_schema(body: Rebuild, caller: Admitted, request: Request, services: Given, conn: Conn) -> Deployed:
     """Destroy all data and create the schema again. The server must be configured to allow it."""
     return await bootstrap.rebuild(conn, request.app, services, caller, body.confirm)
+
+
+@router.post("/seed-platforms", dependencies=[ADMINS])
+async def seed_default_platforms(caller: Admitted, conn: Conn) -> PlatformsSeeded:
+    """Add the default platforms that are missing. Changed platforms stay as they are."""
+    added = await seed_platforms(conn, actor=caller.name or None, source_app="api")
+    return PlatformsSeeded(added=added, platforms=[PlatformReply(**row) for row in await list_platforms(conn)])
