@@ -76,6 +76,10 @@ class UnknownPlatform(NotFound):
     """No platform has this id."""
 
 
+class UnknownLayer(NotFound):
+    """The asset has no layer metadata, or the layer is not published."""
+
+
 class UnknownCommand(NotFound):
     """No command has this name."""
 

@@ -29,7 +29,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from dagmaster.errors import Misconfigured
 
 PREFIX = "DAGMASTER_"
-SECRETS = {"database_url", "postgres_password", "api_key", "secret_key"}
+SECRETS = {"database_url", "postgres_password", "api_key", "secret_key", "external_b2c_connection_string"}
 
 # Aliases without the prefix; the first one that is set wins.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -52,6 +52,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_level": ("LOG_LEVEL",),
     "log_format": ("LOG_FORMAT",),
     "url": ("ORCHESTRATOR_URL",),
+    "external_b2c_connection_string": ("EXTERNAL_B2C_CONNECTION_STRING",),
     "allow_destructive_bootstrap": ("ALLOW_DESTRUCTIVE_BOOTSTRAP",),
 }
 
@@ -128,6 +129,8 @@ class Settings(BaseSettings):
     enable_handler_test: bool = False
     allow_destructive_bootstrap: bool = False
 
+    external_b2c_connection_string: SecretStr | None = None
+
     callback_allowed_hosts: Names = []
     callback_allow_http: bool = False
     callback_max_attempts: PositiveInt = 12
@@ -172,11 +175,12 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _name_the_database(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        if url is None:
-            return _compose_url(info.data)
-        if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
-            raise ValueError("should look like postgresql://user:password@host:5432/database")
-        return url
+        return _compose_url(info.data) if url is None else _be_a_database_url(url)
+
+    @field_validator("external_b2c_connection_string")
+    @classmethod
+    def _name_the_external_database(cls, url: SecretStr | None) -> SecretStr | None:
+        return None if url is None else _be_a_database_url(url)
 
     @field_validator("worker_queues")
     @classmethod
@@ -215,6 +219,11 @@ class Settings(BaseSettings):
         """The URL of the database with its password; None means the embedded server."""
         return self.database_url.get_secret_value() if self.database_url else None
 
+    def external_dsn(self) -> str | None:
+        """The URL of the database that publishes layers outside; None if there is none."""
+        url = self.external_b2c_connection_string
+        return url.get_secret_value() if url else None
+
     def chosen_secret(self) -> bytes | None:
         """The secret that the fleet's keys are derived from; None if the fleet generates its own."""
         return self.secret_key.get_secret_value().encode() if self.secret_key else None
@@ -223,6 +232,12 @@ class Settings(BaseSettings):
         """The variables that `{{ env.NAME }}` can read: those with the prefix, without the prefix."""
         prefix = self.template_env_prefix
         return {name.removeprefix(prefix): value for name, value in os.environ.items() if name.startswith(prefix)}
+
+
+def _be_a_database_url(url: SecretStr) -> SecretStr:
+    if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
+        raise ValueError("should look like postgresql://user:password@host:5432/database")
+    return url
 
 
 def _compose_url(parts: Mapping[str, Any]) -> SecretStr | None:

@@ -296,7 +296,13 @@ class StacCollection(Base, table=True):
     """The collections of the catalogue, as STAC documents."""
 
     __tablename__ = "stac_collections"
+    __table_args__ = (
+        Index("ix_stac_collections_layer", "layer_asset_id", postgresql_where=text("layer_asset_id IS NOT NULL")),
+    )
     collection_id: str = Field(primary_key=True, max_length=256)
     content: dict[str, Any] = jsonb_column(nullable=False)
+    # The asset whose published layer describes it, and what that has replaced; null where it exists only for the layer.
+    layer_asset_id: str | None = Field(default=None, max_length=64)
+    replaced: dict[str, Any] | None = jsonb_column()
     created_at: datetime = time_column(default_now=True)
     updated_at: datetime = time_column(default_now=True)

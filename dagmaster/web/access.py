@@ -233,6 +233,7 @@ ADMINS = _allow(Role.ADMIN)
 # Of assets: these routes limit a caller that has a platform to the assets of that platform.
 ASSET_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER)
 ASSET_SUBMITTERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.PARTNER)
+LAYER_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
 REVIEWERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER)
 
 

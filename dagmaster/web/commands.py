@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from dagmaster import store
+from dagmaster.assets import layers
 from dagmaster.errors import DagmasterError, Forbidden, Invalid, UnknownCommand
 from dagmaster.model.access import Role
 from dagmaster.model.redact import redact, redact_text
@@ -31,10 +33,31 @@ class CommandContext:
     app: FastAPI
     services: Services
     conn: Connection
+    actor: str | None = None
 
 
 class NoParams(Body):
     """The command takes none."""
+
+
+AssetId = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class OneAsset(Body):
+    asset_id: AssetId
+
+
+class OneOrAllLayers(Body):
+    """Either the layer of one asset, or all."""
+
+    asset_id: AssetId | None = None
+    all: bool = False
+
+    @model_validator(mode="after")
+    def _names_one_or_all(self) -> "OneOrAllLayers":
+        if (self.asset_id is None) is not self.all:
+            raise ValueError("give either asset_id or all: true")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +92,34 @@ async def invalidate_caches(room: CommandContext, _: NoParams) -> Json:
     return {"workflows": len(catalog.workflows), "files_with_problems": len(catalog.problems)}
 
 
+async def publish_layers(room: CommandContext, params: OneOrAllLayers) -> Json:
+    if params.asset_id is None:
+        return asdict(await layers.publish_all(room.conn, actor=room.actor))
+    return _publication(await layers.publish(room.conn, params.asset_id, actor=room.actor))
+
+
+async def unpublish_layer(room: CommandContext, params: OneAsset) -> Json:
+    dsn = room.services.settings.external_dsn()
+    return _publication(await layers.unpublish(room.conn, params.asset_id, actor=room.actor, external_dsn=dsn))
+
+
+async def publish_layer_externally(room: CommandContext, params: OneAsset) -> Json:
+    dsn = room.services.settings.external_dsn()
+    publication = await layers.publish_externally(room.conn, params.asset_id, actor=room.actor, external_dsn=dsn)
+    return _publication(publication)
+
+
+async def reindex_assets(room: CommandContext, _: NoParams) -> Json:
+    dsn = room.services.settings.external_dsn()
+    corrected, report = await layers.reindex(room.conn, actor=room.actor, external_dsn=dsn)
+    return {"assets_corrected": corrected, "layers": asdict(report)}
+
+
+def _publication(publication: layers.Publication) -> Json:
+    return {**asdict(publication), "is_complete": publication.is_complete}
+
+
+OPERATING = frozenset({Role.ADMIN, Role.OPERATOR})
 COMMANDS = {
     command.name: command
     for command in (
@@ -81,10 +132,38 @@ COMMANDS = {
         ),
         Command(
             "cache.invalidate",
-            "Read the workflows anew, and forget which keys were looked up.",
-            frozenset({Role.ADMIN, Role.OPERATOR}),
+            "Reload the workflows and forget which keys were looked up.",
+            OPERATING,
             NoParams,
             invalidate_caches,
+        ),
+        Command(
+            "metadata.publish",
+            "Write the layer of an asset, or those of all, to the catalogue and the STAC collection.",
+            OPERATING,
+            OneOrAllLayers,
+            publish_layers,
+        ),
+        Command(
+            "metadata.unpublish",
+            "Remove the layer of an asset from the catalogues and the STAC collection.",
+            OPERATING,
+            OneAsset,
+            unpublish_layer,
+        ),
+        Command(
+            "metadata.publish_external",
+            "Write the layer of a public asset to the external database.",
+            OPERATING,
+            OneAsset,
+            publish_layer_externally,
+        ),
+        Command(
+            "asset.reindex",
+            "Recompute the latest approved version of every asset, and the projections of published layers.",
+            OPERATING,
+            NoParams,
+            reindex_assets,
         ),
     )
 }
@@ -102,7 +181,7 @@ async def execute(room: CommandContext, caller: Caller, name: str, given: Json) 
     try:
         params = command.params.model_validate(given)
     except ValidationError as error:
-        raise Invalid("; ".join(f"params.{one['loc'][0]}: {one['msg']}" for one in error.errors())) from error
+        raise Invalid("; ".join(_problem(one) for one in error.errors())) from error
     began = perf_counter()
     said = {"command": name, "actor": caller.name or None, "params": redact(given)}
     try:
@@ -115,6 +194,11 @@ async def execute(room: CommandContext, caller: Caller, name: str, given: Json) 
     await note_command(room.conn, {**said, "result": redact(result)}, duration_ms=duration_ms)
     room.services.notifier.notify(RELOAD)
     return CommandReply(command=name, result=result, duration_ms=duration_ms)
+
+
+def _problem(detail: ErrorDetails) -> str:
+    place = ".".join(["params", *(str(part) for part in detail["loc"])])
+    return f"{place}: {detail['msg'].removeprefix('Value error, ')}"
 
 
 def _milliseconds(began: float) -> int:

@@ -22,7 +22,14 @@ async def test_a_command_is_run_at_once_and_leaves_one_trace(dsn: str) -> None:
         traces = await audited(it, headers=me)
         assert traces[:2] == [("schema.migrate", "me"), ("cache.invalidate", "me")]
         listed = (await it.get("/api/v1/commands", headers=me))["commands"]
-        assert [command["name"] for command in listed] == ["schema.migrate", "cache.invalidate"]
+        assert [command["name"] for command in listed] == [
+            "schema.migrate",
+            "cache.invalidate",
+            "metadata.publish",
+            "metadata.unpublish",
+            "metadata.publish_external",
+            "asset.reindex",
+        ]
 
 
 async def test_commands_are_refused_to_those_who_may_not_and_unknown_ones_named(dsn: str) -> None:

@@ -1,5 +1,7 @@
 """Commands."""
 
+from typing import Literal
+
 from fastapi import APIRouter, Request
 
 from dagmaster.schemas.system import CommandCall, CommandList, CommandReply
@@ -17,9 +19,24 @@ async def list_commands() -> CommandList:
     return CommandList(commands=[command.summary() for command in COMMANDS.values()])
 
 
-@router.post("/{name}", responses=documented(404), dependencies=[OPERATORS])
+@router.post("/{name}", responses=documented(404, 409), dependencies=[OPERATORS])
 async def run_command(
     name: str, caller: Admitted, request: Request, services: Given, conn: Conn, body: CommandCall | None = None
 ) -> CommandReply:
     """Run a command and return its result. Repeating a command is safe."""
-    return await execute(CommandContext(request.app, services, conn), caller, name, body.params if body else {})
+    context = CommandContext(request.app, services, conn, caller.name or None)
+    return await execute(context, caller, name, body.params if body else {})
+
+
+@router.post("/metadata/{verb}/{asset_id}", responses=documented(404, 409), dependencies=[OPERATORS])
+async def run_layer_command(
+    verb: Literal["publish", "unpublish"],
+    asset_id: str,
+    caller: Admitted,
+    request: Request,
+    services: Given,
+    conn: Conn,
+) -> CommandReply:
+    """Publish or unpublish the layer of an asset, as the command of that name does."""
+    context = CommandContext(request.app, services, conn, caller.name or None)
+    return await execute(context, caller, f"metadata.{verb}", {"asset_id": asset_id})

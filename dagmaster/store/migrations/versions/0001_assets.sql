@@ -181,13 +181,18 @@ CREATE TABLE dagapp.layer_catalog (
 );
 CREATE INDEX ix_layer_catalog_asset ON dagapp.layer_catalog (source_asset_id);
 
+-- The asset whose published layer describes the collection, and what the description has replaced: null where the
+-- collection exists only for the layer.
 CREATE TABLE dagapp.stac_collections (
     collection_id varchar(256) NOT NULL,
     content jsonb NOT NULL,
+    layer_asset_id varchar(64),
+    replaced jsonb,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (collection_id)
 );
+CREATE INDEX ix_stac_collections_layer ON dagapp.stac_collections (layer_asset_id) WHERE layer_asset_id IS NOT NULL;
 
 -- The identity of an asset is a hash of its platform and references: neither can change.
 CREATE FUNCTION dagapp.keep_asset_identity() RETURNS trigger LANGUAGE plpgsql AS $$

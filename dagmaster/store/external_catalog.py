@@ -1,0 +1,66 @@
+"""The catalogue in the external database, which everybody may read: the same table, without the rest of the schema."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import psycopg
+
+from dagmaster import store
+from dagmaster.errors import Conflict, DatabaseUnavailable, Unavailable
+from dagmaster.model.redact import redact_text
+from dagmaster.store.connect import Connection, connect
+from dagmaster.store.layer_catalog import remove_catalog_entries, save_catalog_entry
+from dagmaster.store.statements import fetch
+
+log = logging.getLogger(__name__)
+
+SECONDS: Final = 20.0
+LOCK_SECONDS: Final = 5.0
+
+
+async def save_externally(dsn: str, entry: Mapping[str, Any]) -> None:
+    """Replace what is there for the asset by this row. Raises Unavailable, and then nothing has changed."""
+    async with _external_transaction(dsn) as conn:
+        await remove_catalog_entries(conn, entry["source_asset_id"], kept_table=entry["table_name"])
+        await save_catalog_entry(conn, entry)
+
+
+async def remove_externally(dsn: str, asset_id: str) -> list[str]:
+    """The tables whose rows were removed. Raises Unavailable, and then nothing has changed."""
+    async with _external_transaction(dsn) as conn:
+        return await remove_catalog_entries(conn, asset_id)
+
+
+@asynccontextmanager
+async def _external_transaction(dsn: str) -> AsyncIterator[Connection]:
+    """What the database says is for the log: it may name hosts and users."""
+    try:
+        async with asyncio.timeout(SECONDS), await _connect(dsn) as conn, conn.transaction():
+            await _prepare(conn)
+            yield conn
+    except (DatabaseUnavailable, TimeoutError, psycopg.OperationalError) as error:
+        log.warning("the external database cannot be reached: %s", redact_text(str(error)))
+        raise Unavailable("the external database cannot be reached; the log of the server says why") from error
+    except psycopg.Error as error:
+        log.warning("the external database refused a layer: %s", redact_text(str(error)))
+        reason = error.diag.message_primary or "the log of the server says why"
+        raise Unavailable(f"the external database refused the change: {reason}") from error
+
+
+async def _connect(dsn: str) -> Connection:
+    return await connect(dsn, application="dagmaster layers", lock_timeout_seconds=LOCK_SECONDS)
+
+
+async def _prepare(conn: Connection) -> None:
+    """Create the catalogue where it is missing. Raises Conflict in a database of dagmaster's own."""
+    [tables] = await fetch(conn, "external_tables")
+    if tables["is_own"]:
+        raise Conflict(
+            "external_b2c_connection_string names a database of dagmaster itself: layers that are not public are there"
+        )
+    if not tables["has_catalog"]:
+        for statement in await asyncio.to_thread(store.ddl.create_table_if_missing, "layer_catalog"):
+            await conn.execute(statement.encode())

@@ -1,0 +1,71 @@
+"""The catalogue of published layers, for map clients. Its rows are copies, in this database or in another one."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, TypedDict
+
+import orjson
+
+from dagmaster.errors import Conflict, Invalid, UnknownLayer
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch, fetch_as
+
+MAX_TABLE_NAME: Final = 256
+
+
+class CatalogRow(TypedDict):
+    table_name: str
+    source_asset_id: str
+    version_ordinal: int | None
+    data_type: str
+    display_name: str
+    description: str | None
+    attribution: str | None
+    keywords: list[str]
+    style: dict[str, Any] | None
+    legend: dict[str, Any] | None
+    field_metadata: dict[str, Any] | None
+    min_zoom: int
+    max_zoom: int
+    default_visible: bool
+    sort_order: int
+    thumbnail_url: str | None
+    bbox: list[float] | None
+    published_at: datetime
+
+
+async def list_catalog(
+    conn: Connection, *, platform_id: str | None = None, asset_id: str | None = None, limit: int, offset: int = 0
+) -> list[CatalogRow]:
+    """In the order in which maps list them."""
+    values = {
+        "table_name": None,
+        "asset_id": asset_id,
+        "platform_id": platform_id,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch_as(conn, CatalogRow, "list_catalog", values)
+
+
+async def get_catalog_entry(conn: Connection, table_name: str, *, platform_id: str | None = None) -> CatalogRow:
+    values = {"table_name": table_name, "asset_id": None, "platform_id": platform_id, "limit": 1, "offset": 0}
+    rows = await fetch_as(conn, CatalogRow, "list_catalog", values)
+    if not rows:
+        raise UnknownLayer(f"no published layer has the table {table_name[:80]!r}")
+    return rows[0]
+
+
+async def save_catalog_entry(conn: Connection, entry: Mapping[str, Any]) -> None:
+    """Raises Conflict where the table is that of another asset, and Invalid for a name that does not fit."""
+    table_name = entry["table_name"]
+    if len(table_name) > MAX_TABLE_NAME:
+        raise Invalid(f"the name of the table has {len(table_name)} characters; {MAX_TABLE_NAME} are allowed")
+    if not await fetch(conn, "save_catalog_entry", {"entry": orjson.dumps(dict(entry)).decode()}):
+        raise Conflict(f"table {table_name!r} is in the catalogue for another asset; unpublish that one first")
+
+
+async def remove_catalog_entries(conn: Connection, asset_id: str, *, kept_table: str | None = None) -> list[str]:
+    """The tables whose rows were removed."""
+    rows = await fetch(conn, "remove_catalog_entries", {"asset_id": asset_id, "kept_table": kept_table})
+    return [row["table_name"] for row in rows]

@@ -1,0 +1,109 @@
+"""The metadata of layers: how maps show the data of an asset."""
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any, Final, TypedDict
+
+import orjson
+
+from dagmaster.errors import UnknownLayer
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch, fetch_as
+
+BATCH: Final = 500
+
+
+class LayerRow(TypedDict):
+    asset_id: str
+    data_type: str
+    display_name: str
+    description: str | None
+    attribution: str | None
+    keywords: list[str]
+    style: dict[str, Any] | None
+    legend: dict[str, Any] | None
+    field_metadata: dict[str, Any] | None
+    min_zoom: int
+    max_zoom: int
+    default_visible: bool
+    sort_order: int
+    thumbnail_url: str | None
+    published_at: datetime | None
+    published_externally_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    version: int
+    platform_id: str
+
+
+async def list_layers(
+    conn: Connection,
+    *,
+    platform_id: str | None = None,
+    is_published: bool | None = None,
+    limit: int,
+    offset: int = 0,
+) -> list[LayerRow]:
+    """In the order in which maps list them."""
+    where = {"platform_id": platform_id, "is_published": is_published, "limit": limit, "offset": offset}
+    return await fetch_as(conn, LayerRow, "list_layers", {"asset_id": None, "include_deleted": False, **where})
+
+
+async def find_layer(conn: Connection, asset_id: str) -> LayerRow | None:
+    """Also of an asset that is deleted."""
+    where = {"asset_id": asset_id, "include_deleted": True, "limit": 1}
+    rows = await fetch_as(
+        conn, LayerRow, "list_layers", {"platform_id": None, "is_published": None, "offset": 0, **where}
+    )
+    return rows[0] if rows else None
+
+
+async def get_layer(conn: Connection, asset_id: str) -> LayerRow:
+    """Raises UnknownLayer."""
+    layer = await find_layer(conn, asset_id)
+    if layer is None:
+        raise UnknownLayer(f"asset {asset_id[:80]!r} has no layer metadata")
+    return layer
+
+
+async def add_layer(conn: Connection, asset_id: str, data_type: str, fields: Mapping[str, Any]) -> bool:
+    """False where the asset has metadata already."""
+    values = {"asset_id": asset_id, "data_type": data_type, "fields": _json(fields)}
+    return bool(await fetch(conn, "add_layer", values))
+
+
+async def replace_layer(conn: Connection, asset_id: str, version: int, fields: Mapping[str, Any]) -> bool:
+    """False where the metadata is not of this version any more."""
+    values = {"asset_id": asset_id, "version": version, "fields": _json(fields)}
+    return bool(await fetch(conn, "replace_layer", values))
+
+
+async def remove_layer(conn: Connection, asset_id: str) -> None:
+    await fetch(conn, "remove_layer", {"asset_id": asset_id})
+
+
+async def mark_layer(conn: Connection, asset_id: str, *, is_published: bool) -> datetime | None:
+    """When it was published."""
+    [row] = await fetch(conn, "mark_layer", {"asset_id": asset_id, "is_published": is_published})
+    published_at: datetime | None = row["published_at"]
+    return published_at
+
+
+async def mark_external_layer(conn: Connection, asset_id: str, *, is_published: bool) -> datetime | None:
+    """When it was published outside."""
+    [row] = await fetch(conn, "mark_external_layer", {"asset_id": asset_id, "is_published": is_published})
+    published_at: datetime | None = row["published_externally_at"]
+    return published_at
+
+
+async def layer_ids(conn: Connection, *, is_published: bool = False) -> AsyncIterator[str]:
+    """The ids of all assets that have metadata; `is_published`: whose layer is published, deleted assets included."""
+    after = ""
+    while rows := await fetch(conn, "layer_ids", {"after": after, "is_published": is_published, "limit": BATCH}):
+        for row in rows:
+            yield row["asset_id"]
+        after = rows[-1]["asset_id"]
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    return orjson.dumps(dict(fields)).decode()

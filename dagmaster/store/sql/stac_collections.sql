@@ -1,0 +1,25 @@
+-- lock_collection --
+-- Until the end of the transaction nobody else describes this collection.
+SELECT collection_id, content, layer_asset_id, replaced
+FROM dagapp.stac_collections WHERE collection_id = :collection_id FOR UPDATE;
+
+-- lock_collections_of_layer --
+-- Those that the layer of this asset describes.
+SELECT collection_id, content, layer_asset_id, replaced
+FROM dagapp.stac_collections WHERE layer_asset_id = :asset_id ORDER BY collection_id FOR UPDATE;
+
+-- add_collection --
+-- No row if there is a collection of this id.
+INSERT INTO dagapp.stac_collections (collection_id, content, layer_asset_id, replaced)
+VALUES (:collection_id, :content::jsonb, :layer_asset_id, :replaced::jsonb)
+ON CONFLICT (collection_id) DO NOTHING
+RETURNING collection_id;
+
+-- change_collection --
+UPDATE dagapp.stac_collections
+SET content = :content::jsonb, layer_asset_id = :layer_asset_id, replaced = :replaced::jsonb,
+    updated_at = clock_timestamp()
+WHERE collection_id = :collection_id;
+
+-- remove_collection --
+DELETE FROM dagapp.stac_collections WHERE collection_id = :collection_id;

@@ -1,0 +1,63 @@
+"""STAC collections, and which of them a published layer describes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from dagmaster.errors import Conflict, Invalid
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch, run
+
+MAX_COLLECTION_ID: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """`layer_asset_id` is the asset whose layer describes it, `replaced` what it said before.
+
+    `replaced` is None where the collection exists only for the layer, or where no layer describes it.
+    """
+
+    collection_id: str
+    content: Mapping[str, Any]
+    layer_asset_id: str | None = None
+    replaced: Mapping[str, Any] | None = None
+
+
+async def lock_collection(conn: Connection, collection_id: str) -> Collection | None:
+    """Until the end of the caller's transaction."""
+    rows = await fetch(conn, "lock_collection", {"collection_id": collection_id})
+    return Collection(**rows[0]) if rows else None
+
+
+async def lock_collections_of_layer(conn: Connection, asset_id: str) -> list[Collection]:
+    """Those that the layer of this asset describes: one, or none."""
+    return [Collection(**row) for row in await fetch(conn, "lock_collections_of_layer", {"asset_id": asset_id})]
+
+
+async def add_collection(conn: Connection, collection: Collection) -> None:
+    """Raises Conflict where somebody else has just added it, and Invalid for an id that does not fit."""
+    if (length := len(collection.collection_id)) > MAX_COLLECTION_ID:
+        raise Invalid(f"the id of the collection has {length} characters; {MAX_COLLECTION_ID} are allowed")
+    if not await fetch(conn, "add_collection", _values(collection)):
+        raise Conflict(f"collection {collection.collection_id!r} was created a moment ago; try again")
+
+
+async def change_collection(conn: Connection, collection: Collection) -> None:
+    """Of a collection that is locked."""
+    await run(conn, "change_collection", _values(collection))
+
+
+async def remove_collection(conn: Connection, collection_id: str) -> None:
+    await run(conn, "remove_collection", {"collection_id": collection_id})
+
+
+def _values(collection: Collection) -> dict[str, Any]:
+    return {
+        "collection_id": collection.collection_id,
+        "content": orjson.dumps(dict(collection.content)).decode(),
+        "layer_asset_id": collection.layer_asset_id,
+        "replaced": None if collection.replaced is None else orjson.dumps(dict(collection.replaced)).decode(),
+    }

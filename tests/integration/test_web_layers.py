@@ -1,0 +1,166 @@
+"""Layer metadata, the catalogue and the commands that publish layers, over HTTP."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from asset_rows import add_asset
+from fleet import rows
+from web import Web, web
+
+from dagmaster.model.access import Role
+
+PATH = "/api/v1/domain/metadata/"
+COMMANDS = "/api/v1/commands"
+
+
+@pytest.fixture
+async def it(dsn: str) -> AsyncIterator[Web]:
+    await add_asset(dsn, "roads")
+    async with web(dsn) as one:
+        yield one
+
+
+async def describe(it: Web, asset_id: str = "roads", **changes: Any) -> Any:
+    return await it.post(PATH, {"asset_id": asset_id, "display_name": "Roads", **changes}, 201)
+
+
+async def test_metadata_is_created_read_replaced_and_removed(it: Web) -> None:
+    made = await describe(it, keywords=["a"], style={"color": "red"}, min_zoom=3)
+    assert (made["version"], made["data_type"], made["max_zoom"], made["default_visible"]) == (1, "vector", 24, True)
+    assert await it.get(PATH + "roads") == made
+    assert (await it.get(PATH))["items"] == [made]
+    body = {"version": 1, "display_name": "Streets", "data_type": "vector"}
+    replaced = await it.ask("PUT", PATH + "roads", 200, json=body)
+    assert (replaced["version"], replaced["display_name"], replaced["keywords"], replaced["style"]) == (
+        2,
+        "Streets",
+        [],
+        None,
+    )
+    assert await it.ask("DELETE", PATH + "roads", 204) == ""
+    assert (await it.get(PATH + "roads", 404))["code"] == "unknown_layer"
+    await it.ask("DELETE", PATH + "roads", 404)
+
+
+async def test_the_path_works_without_its_slash(it: Web) -> None:
+    answer = await it.client.get(PATH.removesuffix("/"), follow_redirects=True)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"min_zoom": 9, "max_zoom": 8}, "min_zoom (9) must not be greater than max_zoom (8)"),
+        ({"max_zoom": 25}, "max_zoom"),
+        ({"display_name": ""}, "display_name"),
+        ({"thumbnail_url": "javascript:alert(1)"}, "thumbnail_url"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+async def test_wrong_metadata_is_refused_and_the_field_named(it: Web, changes: dict[str, Any], named: str) -> None:
+    refused = await it.post(PATH, {"asset_id": "roads", "display_name": "Roads", **changes}, 422)
+    assert named in refused["error"]["message"]
+
+
+async def test_metadata_needs_an_asset_of_that_data_type_and_the_current_version(it: Web) -> None:
+    assert (await it.post(PATH, {"asset_id": "nothing", "display_name": "x"}, 404))["code"] == "unknown_asset"
+    await it.post(PATH, {"asset_id": "roads", "display_name": "x", "data_type": "raster"}, 409)
+    body = {"version": 1, "display_name": "Streets"}
+    await it.ask("PUT", PATH + "roads", 404, json=body)
+    await describe(it)
+    await it.post(PATH, {"asset_id": "roads", "display_name": "x"}, 409)
+    await it.ask("PUT", PATH + "roads", 422, json={"display_name": "Streets"})
+    await it.ask("PUT", PATH + "roads", 200, json=body)
+    stale = await it.ask("PUT", PATH + "roads", 409, json=body)
+    assert "at version 2, not 1" in stale["error"]["message"]
+
+
+async def test_a_layer_is_published_by_its_path_and_by_its_command(it: Web) -> None:
+    await describe(it)
+    done = await it.post(f"{COMMANDS}/metadata/publish/roads")
+    assert done["command"] == "metadata.publish"
+    assert done["result"]["is_complete"] and done["result"]["published_at"]
+    assert [(one["name"], one["outcome"], one["target"]) for one in done["result"]["projections"]] == [
+        ("stac_collection", "written", "roads"),
+        ("layer_catalog", "written", "geo.roads"),
+    ]
+    again = await it.post(f"{COMMANDS}/metadata.publish", {"params": {"asset_id": "roads"}})
+    assert {one["outcome"] for one in again["result"]["projections"]} == {"unchanged"}
+    [entry] = (await it.get("/api/v1/domain/catalog/"))["items"]
+    assert await it.get("/api/v1/domain/catalog/geo.roads") == entry
+    assert (entry["source_asset_id"], entry["display_name"]) == ("roads", "Roads")
+    await it.ask("DELETE", PATH + "roads", 409)
+    await it.ask("PUT", PATH + "roads", 200, json={"version": 1, "display_name": "Streets"})
+    assert (await it.get(PATH + "roads"))["has_unpublished_changes"]
+    everything = await it.post(f"{COMMANDS}/metadata.publish", {"params": {"all": True}})
+    assert everything["result"] == {"changed": 1, "unchanged": 0, "skipped": 0, "failed": 0, "failures": []}
+    assert not (await it.get(PATH + "roads"))["has_unpublished_changes"]
+    await it.post(f"{COMMANDS}/metadata/unpublish/roads")
+    await it.get("/api/v1/domain/catalog/geo.roads", 404)
+    assert (await it.get(PATH + "?is_published=true"))["items"] == []
+
+
+async def test_each_command_leaves_one_trace_whether_it_succeeds_or_not(it: Web, dsn: str) -> None:
+    await describe(it)
+    me = await it.key("me")
+    await it.post(f"{COMMANDS}/metadata/publish/roads", headers=me)
+    await it.post(f"{COMMANDS}/asset.reindex", headers=me)
+    await it.post(f"{COMMANDS}/metadata.publish_external", {"params": {"asset_id": "roads"}}, 409, headers=me)
+    await it.post(f"{COMMANDS}/metadata/publish/nothing", status=404, headers=me)
+    audit = (await it.get("/api/v1/audit?limit=4", headers=me))["items"]
+    assert [(entry["command"], entry["actor"], entry["error_message"] is None) for entry in audit] == [
+        ("metadata.publish", "me", False),
+        ("metadata.publish_external", "me", False),
+        ("asset.reindex", "me", True),
+        ("metadata.publish", "me", True),
+    ]
+    [event] = await rows(dsn, "SELECT event_type, actor FROM dagapp.asset_events WHERE asset_id = 'roads'")
+    assert event == {"event_type": "metadata_published", "actor": "me"}
+
+
+async def test_commands_say_which_parameters_are_wrong(it: Web) -> None:
+    both = await it.post(f"{COMMANDS}/metadata.publish", {"params": {"asset_id": "x", "all": True}}, 422)
+    assert both["error"]["message"] == "params: give either asset_id or all: true"
+    neither = await it.post(f"{COMMANDS}/metadata.publish", status=422)
+    assert "give either asset_id or all: true" in neither["error"]["message"]
+    missing = await it.post(f"{COMMANDS}/metadata.unpublish", status=422)
+    assert missing["error"]["message"] == "params.asset_id: Field required"
+    await it.post(f"{COMMANDS}/metadata/republish/roads", status=422)
+
+
+async def test_publishing_externally_needs_public_clearance_and_the_setting(it: Web, dsn: str) -> None:
+    await describe(it)
+    body = {"params": {"asset_id": "roads"}}
+    refused = await it.post(f"{COMMANDS}/metadata.publish_external", body, 409)
+    assert "only a public asset" in refused["error"]["message"]
+    await rows(dsn, "UPDATE dagapp.geospatial_assets SET clearance_state = 'public'")
+    refused = await it.post(f"{COMMANDS}/metadata.publish_external", body, 409)
+    assert "EXTERNAL_B2C_CONNECTION_STRING" in refused["error"]["message"]
+
+
+async def test_an_external_database_that_is_away_is_reported_without_its_address(dsn: str) -> None:
+    await add_asset(dsn, "roads", clearance="public")
+    away = "postgresql://writer:hunter2@127.0.0.1:1/outside"
+    async with web(dsn, external_b2c_connection_string=away) as it:
+        await describe(it)
+        failed = await it.post(f"{COMMANDS}/metadata.publish_external", {"params": {"asset_id": "roads"}}, 503)
+        assert failed["error"]["message"].startswith("the external database cannot be reached")
+        everything = str(failed) + str(await it.get("/api/v1/audit"))
+        assert "hunter2" not in everything and "127.0.0.1" not in everything
+
+
+async def test_a_reviewer_of_one_platform_sees_the_layers_of_no_other(it: Web, dsn: str) -> None:
+    await add_asset(dsn, "lakes", platform_id="arcgis")
+    for asset_id in ("roads", "lakes"):
+        await describe(it, asset_id)
+        await it.post(f"{COMMANDS}/metadata/publish/{asset_id}")
+    await it.key("me")
+    ddh = await it.key("ddh", Role.REVIEWER, platform_id="ddh")
+    assert [layer["asset_id"] for layer in (await it.get(PATH, headers=ddh))["items"]] == ["roads"]
+    assert [one["table_name"] for one in (await it.get("/api/v1/domain/catalog/", headers=ddh))["items"]] == [
+        "geo.roads"
+    ]
+    await it.get(PATH + "roads", headers=ddh)
+    await it.get(PATH + "lakes", 404, headers=ddh)
+    await it.get("/api/v1/domain/catalog/geo.lakes", 404, headers=ddh)
