@@ -14,7 +14,7 @@ from dagmaster.assets.projections import (
 from dagmaster.errors import Conflict, Invalid
 from dagmaster.store.asset_versions import VersionRow
 from dagmaster.store.connect import Connection
-from dagmaster.store.layer_catalog import list_catalog, remove_catalog_entries, save_catalog_entry
+from dagmaster.store.layer_catalog import put_catalog_entry, remove_catalog_entries
 from dagmaster.store.layers import LayerRow
 from dagmaster.store.stac_collections import (
     Collection,
@@ -74,15 +74,11 @@ async def _write_collection(conn: Connection, layer: LayerRow, version: VersionR
 
 async def _write_catalog(conn: Connection, layer: LayerRow, version: VersionRow) -> Written:
     entry = catalog_entry(layer, version)
-    target = entry["table_name"] if entry else None
-    removed = await remove_catalog_entries(conn, layer["asset_id"], kept_table=target)
-    if entry is None:
-        return (ProjectionOutcome.REMOVED, removed[0]) if removed else (ProjectionOutcome.NOT_APPLICABLE, None)
-    before = await list_catalog(conn, asset_id=layer["asset_id"], limit=1)
-    if before and entry == {name: value for name, value in before[0].items() if name != "published_at"}:
-        return (ProjectionOutcome.WRITTEN if removed else ProjectionOutcome.UNCHANGED), target
-    await save_catalog_entry(conn, entry)
-    return ProjectionOutcome.WRITTEN, target
+    if entry is not None:
+        is_changed = await put_catalog_entry(conn, entry)
+        return (ProjectionOutcome.WRITTEN if is_changed else ProjectionOutcome.UNCHANGED), entry["table_name"]
+    removed = await remove_catalog_entries(conn, layer["asset_id"])
+    return (ProjectionOutcome.REMOVED, removed[0]) if removed else (ProjectionOutcome.NOT_APPLICABLE, None)
 
 
 async def _undescribe(conn: Connection, collection: Collection) -> None:

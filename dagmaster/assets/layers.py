@@ -14,7 +14,7 @@ from dagmaster.store.asset_index import correct_latest_versions
 from dagmaster.store.asset_versions import VersionRow, get_version_row
 from dagmaster.store.assets import AssetChange, AssetEvent, lock_asset, save_change
 from dagmaster.store.connect import Connection
-from dagmaster.store.external_catalog import remove_externally, save_externally
+from dagmaster.store.external_catalog import put_externally, remove_externally
 from dagmaster.store.layers import LayerRow, find_layer, get_layer, layer_ids, mark_external_layer, mark_layer
 
 MAX_REPORTED: Final = 100
@@ -80,7 +80,8 @@ async def publish(conn: Connection, asset_id: str, *, actor: str | None) -> Publ
         check_live(asset)
         layer = await get_layer(conn, asset_id)
         version = await _approved_version(conn, asset)
-        return await _publish(conn, asset, layer, version, actor)
+        projections = await write_projections(conn, layer, version)
+        return await _save(conn, asset, layer, version, projections, actor)
 
 
 async def unpublish(
@@ -128,31 +129,25 @@ async def publish_externally(
         if external_dsn is None:
             raise Conflict(MISSING_SETTING)
         published_at = await mark_external_layer(conn, asset_id, is_published=True)
-        written = Projection(ProjectionName.EXTERNAL_CATALOG, ProjectionOutcome.WRITTEN, entry["table_name"])
-        publication = Publication(asset_id, version["version_ordinal"], layer["published_at"], published_at, [written])
-        await _record(conn, asset, "metadata_published", publication, actor)
-        # Last: when it is done there, nothing here can fail but the commit, and then it is repeated.
-        await save_externally(external_dsn, entry)
+        # When it is done there, nothing here can fail but the database, and then the command is repeated.
+        is_changed = await put_externally(external_dsn, entry)
+        outcome = ProjectionOutcome.WRITTEN if is_changed else ProjectionOutcome.UNCHANGED
+        projection = Projection(ProjectionName.EXTERNAL_CATALOG, outcome, entry["table_name"])
+        publication = Publication(
+            asset_id, version["version_ordinal"], layer["published_at"], published_at, [projection]
+        )
+        if is_changed:
+            await _record(conn, asset, "metadata_published", publication, actor)
     return publication
 
 
-async def reindex(conn: Connection, *, actor: str | None, external_dsn: str | None = None) -> tuple[int, BulkReport]:
-    """Recompute what is derived from versions: the latest approved ordinals, and the projections of published layers.
+async def refresh(
+    conn: Connection, asset_id: str, *, actor: str | None, external_dsn: str | None = None
+) -> Publication | None:
+    """Bring a published layer up to date with the versions of its asset; None for a layer that is not published.
 
-    Layers of assets that are deleted, or that have no approved version any more, are unpublished. Returns the number of
-    assets whose ordinal was wrong, and the report on the layers.
+    The layer of an asset that is deleted, or that has no approved version any more, is unpublished.
     """
-    async with conn.transaction():
-        corrected = await correct_latest_versions(conn)
-    report = BulkReport()
-    async for asset_id in layer_ids(conn, is_published=True):
-        if (publication := await _refresh(conn, asset_id, actor, external_dsn)) is not None:
-            report.add(publication)
-    return corrected, report
-
-
-async def _refresh(conn: Connection, asset_id: str, actor: str | None, external_dsn: str | None) -> Publication | None:
-    """None for a layer that somebody else has unpublished or removed in the meantime."""
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
         layer = await find_layer(conn, asset_id)
@@ -160,9 +155,26 @@ async def _refresh(conn: Connection, asset_id: str, actor: str | None, external_
             return None
         if asset.deleted_at is not None or asset.latest_approved is None:
             return await _unpublish(conn, asset, layer, actor, external_dsn)
-        if layer["published_at"] is None:
-            return None
-        return await _publish(conn, asset, layer, await _approved_version(conn, asset), actor)
+        version = await _approved_version(conn, asset)
+        projections = await write_projections(conn, layer, version) if layer["published_at"] is not None else []
+        if layer["published_externally_at"] is not None:
+            projections.append(await _write_externally(layer, version, external_dsn))
+        return await _save(conn, asset, layer, version, projections, actor)
+
+
+async def reindex(conn: Connection, *, actor: str | None, external_dsn: str | None = None) -> tuple[int, BulkReport]:
+    """Recompute what is derived from versions: the latest approved ordinals, and the projections of published layers.
+
+    Returns the number of assets whose ordinal was wrong, and the report on the layers.
+    """
+    async with conn.transaction():
+        corrected = await correct_latest_versions(conn)
+    report = BulkReport()
+    async for asset_id in layer_ids(conn, is_published=True):
+        publication = await refresh(conn, asset_id, actor=actor, external_dsn=external_dsn)
+        if publication is not None:
+            report.add(publication)
+    return corrected, report
 
 
 async def _approved_version(conn: Connection, asset: Asset) -> VersionRow:
@@ -174,10 +186,15 @@ async def _approved_version(conn: Connection, asset: Asset) -> VersionRow:
     return await get_version_row(conn, asset.asset_id, asset.latest_approved)
 
 
-async def _publish(
-    conn: Connection, asset: Asset, layer: LayerRow, version: VersionRow, actor: str | None
+async def _save(
+    conn: Connection,
+    asset: Asset,
+    layer: LayerRow,
+    version: VersionRow,
+    projections: Sequence[Projection],
+    actor: str | None,
 ) -> Publication:
-    projections = await write_projections(conn, layer, version)
+    """The times, if all projections are there, and the event, if something has changed."""
     publication = Publication(
         asset.asset_id,
         version["version_ordinal"],
@@ -186,12 +203,13 @@ async def _publish(
         projections,
     )
     is_current = layer["published_at"] is not None and layer["published_at"] >= layer["updated_at"]
-    if publication.is_complete and (publication.is_changed or not is_current):
+    is_here = any(one.name is not ProjectionName.EXTERNAL_CATALOG for one in projections)
+    is_published = is_here and publication.is_complete and (publication.is_changed or not is_current)
+    if is_published:
         published_at = await mark_layer(conn, asset.asset_id, is_published=True)
         publication = replace(publication, published_at=published_at)
-    elif not publication.is_changed:
-        return publication
-    await _record(conn, asset, "metadata_published", publication, actor)
+    if is_published or publication.is_changed:
+        await _record(conn, asset, "metadata_published", publication, actor)
     return publication
 
 
@@ -221,6 +239,24 @@ async def _remove_externally(conn: Connection, layer: LayerRow, external_dsn: st
         return Projection(name, ProjectionOutcome.FAILED, error=str(error))
     await mark_external_layer(conn, layer["asset_id"], is_published=False)
     return Projection(name, ProjectionOutcome.REMOVED, next(iter(removed), None))
+
+
+async def _write_externally(layer: LayerRow, version: VersionRow, external_dsn: str | None) -> Projection:
+    """Again, for another version. One that has no table takes the place of that which had one."""
+    name = ProjectionName.EXTERNAL_CATALOG
+    entry = catalog_entry(layer, version)
+    if external_dsn is None:
+        return Projection(name, ProjectionOutcome.FAILED, error=MISSING_SETTING)
+    try:
+        if entry is None:
+            is_changed = bool(await remove_externally(external_dsn, layer["asset_id"]))
+        else:
+            is_changed = await put_externally(external_dsn, entry)
+    except (Conflict, Unavailable) as error:
+        return Projection(name, ProjectionOutcome.FAILED, error=str(error))
+    changed = ProjectionOutcome.REMOVED if entry is None else ProjectionOutcome.WRITTEN
+    outcome = changed if is_changed else ProjectionOutcome.UNCHANGED
+    return Projection(name, outcome, entry["table_name"] if entry else None)
 
 
 async def _record(conn: Connection, asset: Asset, event_type: str, publication: Publication, actor: str | None) -> None:

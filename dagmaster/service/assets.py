@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import assert_never
 
-from dagmaster.assets import processing, review
+from dagmaster.assets import layers, processing, review
 from dagmaster.assets.review import Decision
 from dagmaster.errors import Conflict, UnknownWorkflow
 from dagmaster.ids import JobId
@@ -43,7 +43,22 @@ async def decide(
         await save(context.conn, asset, _with_export(change, version, queued, Decision(context.actor, at)), version)
         return AssetResult(asset_id, ordinal, queued, warnings)
 
-    return await transact(context, attempt)
+    result = await transact(context, attempt)
+    match command:
+        case Approve() | DeleteVersion() | DeleteAsset():
+            return await _refresh_layer(context, result)
+        case _:
+            return result
+
+
+async def _refresh_layer(context: ServiceContext, result: AssetResult) -> AssetResult:
+    """Maps show the latest approved version: a published layer follows. What fails is for `asset.reindex` to repair."""
+    dsn = context.settings.external_dsn()
+    publication = await layers.refresh(context.conn, result.asset_id, actor=context.actor, external_dsn=dsn)
+    if publication is None:
+        return result
+    warnings = [f"the published layer is not up to date: {error}" for error in publication.errors]
+    return replace(result, warnings=(*result.warnings, *warnings))
 
 
 async def export_version(context: ServiceContext, definitions: Definitions, asset_id: str, ordinal: int) -> AssetResult:

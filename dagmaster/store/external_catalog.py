@@ -12,7 +12,7 @@ from dagmaster import store
 from dagmaster.errors import Conflict, DatabaseUnavailable, Unavailable
 from dagmaster.model.redact import redact_text
 from dagmaster.store.connect import Connection, connect
-from dagmaster.store.layer_catalog import remove_catalog_entries, save_catalog_entry
+from dagmaster.store.layer_catalog import put_catalog_entry, remove_catalog_entries
 from dagmaster.store.statements import fetch
 
 log = logging.getLogger(__name__)
@@ -21,11 +21,13 @@ SECONDS: Final = 20.0
 LOCK_SECONDS: Final = 5.0
 
 
-async def save_externally(dsn: str, entry: Mapping[str, Any]) -> None:
-    """Replace what is there for the asset by this row. Raises Unavailable, and then nothing has changed."""
+async def put_externally(dsn: str, entry: Mapping[str, Any]) -> bool:
+    """Make this the only row of its asset; false where it is that already.
+
+    Raises Unavailable, and then nothing has changed.
+    """
     async with _external_transaction(dsn) as conn:
-        await remove_catalog_entries(conn, entry["source_asset_id"], kept_table=entry["table_name"])
-        await save_catalog_entry(conn, entry)
+        return await put_catalog_entry(conn, entry)
 
 
 async def remove_externally(dsn: str, asset_id: str) -> list[str]:

@@ -35,34 +35,35 @@ class CatalogRow(TypedDict):
 
 
 async def list_catalog(
-    conn: Connection, *, platform_id: str | None = None, asset_id: str | None = None, limit: int, offset: int = 0
+    conn: Connection, *, platform_id: str | None = None, limit: int, offset: int = 0
 ) -> list[CatalogRow]:
     """In the order in which maps list them."""
-    values = {
-        "table_name": None,
-        "asset_id": asset_id,
-        "platform_id": platform_id,
-        "limit": limit,
-        "offset": offset,
-    }
+    values = {"table_name": None, "platform_id": platform_id, "limit": limit, "offset": offset}
     return await fetch_as(conn, CatalogRow, "list_catalog", values)
 
 
 async def get_catalog_entry(conn: Connection, table_name: str, *, platform_id: str | None = None) -> CatalogRow:
-    values = {"table_name": table_name, "asset_id": None, "platform_id": platform_id, "limit": 1, "offset": 0}
+    values = {"table_name": table_name, "platform_id": platform_id, "limit": 1, "offset": 0}
     rows = await fetch_as(conn, CatalogRow, "list_catalog", values)
     if not rows:
         raise UnknownLayer(f"no published layer has the table {table_name[:80]!r}")
     return rows[0]
 
 
-async def save_catalog_entry(conn: Connection, entry: Mapping[str, Any]) -> None:
-    """Raises Conflict where the table is that of another asset, and Invalid for a name that does not fit."""
-    table_name = entry["table_name"]
+async def put_catalog_entry(conn: Connection, entry: Mapping[str, Any]) -> bool:
+    """Make this the only row of its asset. False where it is that already.
+
+    Raises Conflict where the table is that of another asset, and Invalid for a name that does not fit.
+    """
+    asset_id, table_name = entry["source_asset_id"], entry["table_name"]
     if len(table_name) > MAX_TABLE_NAME:
         raise Invalid(f"the name of the table has {len(table_name)} characters; {MAX_TABLE_NAME} are allowed")
+    if await fetch(conn, "catalog_of_asset", {"asset_id": asset_id}) == [entry]:
+        return False
+    await remove_catalog_entries(conn, asset_id, kept_table=table_name)
     if not await fetch(conn, "save_catalog_entry", {"entry": orjson.dumps(dict(entry)).decode()}):
         raise Conflict(f"table {table_name!r} is in the catalogue for another asset; unpublish that one first")
+    return True
 
 
 async def remove_catalog_entries(conn: Connection, asset_id: str, *, kept_table: str | None = None) -> list[str]:

@@ -12,6 +12,10 @@ from dagmaster.assets import layer_metadata, layers
 from dagmaster.assets.projections import ProjectionOutcome
 from dagmaster.errors import Conflict, Unavailable, UnknownAsset, UnknownLayer
 from dagmaster.model.asset import DataType
+from dagmaster.service.asset_contract import Approve, DeleteAsset, DeleteVersion
+from dagmaster.service.assets import decide
+from dagmaster.service.context import ServiceContext
+from dagmaster.settings import load_settings
 from dagmaster.store.connect import Connection
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.layer_catalog import list_catalog
@@ -270,6 +274,39 @@ async def test_reindexing_withdraws_the_layers_of_what_is_gone(
     assert await history(dsn) == ["metadata_published", "metadata_unpublished"]
 
 
+# Decisions
+
+
+def decided_by(conn: Connection) -> ServiceContext:
+    return ServiceContext(conn, load_settings(), actor="ada")
+
+
+async def test_a_published_layer_follows_what_is_decided_about_versions(conn: Connection, roads: str, dsn: str) -> None:
+    await layers.publish(conn, roads, actor="ada")
+    await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
+    shown = []
+    for command in (Approve(1), DeleteVersion(1), DeleteAsset()):
+        assert (await decide(decided_by(conn), None, roads, command)).warnings == ()
+        shown.append([entry["table_name"] for entry in await list_catalog(conn, limit=10)])
+    assert shown == [["geo.roads_1"], ["geo.roads"], []]
+    assert await collection(dsn, roads) is None
+
+
+async def test_a_layer_that_is_not_published_stays_so_whatever_is_decided(
+    conn: Connection, roads: str, dsn: str
+) -> None:
+    await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
+    await decide(decided_by(conn), None, roads, Approve(1))
+    assert (await list_catalog(conn, limit=10), (await get_layer(conn, roads))["published_at"]) == ([], None)
+
+
+async def test_a_layer_that_cannot_follow_is_a_warning_of_the_decision(conn: Connection, roads: str, dsn: str) -> None:
+    await layers.publish(conn, roads, actor="ada")
+    await add_version(dsn, roads, 1, is_approved=False, table_name="x" * 257)
+    [warning] = (await decide(decided_by(conn), None, roads, Approve(1))).warnings
+    assert warning.startswith("the published layer is not up to date: layer_catalog: the name of the table has 257")
+
+
 # Outside
 
 
@@ -309,9 +346,9 @@ async def test_a_public_layer_is_published_externally_and_withdrawn(
     conn: Connection, roads: str, dsn: str, external: str
 ) -> None:
     await make_public(dsn)
-    for _ in range(2):
+    for is_first in (True, False):
         publication = await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
-        assert outcomes(publication) == [WRITTEN]
+        assert outcomes(publication) == [WRITTEN if is_first else UNCHANGED]
     [entry] = await rows(external, "SELECT * FROM dagapp.layer_catalog")
     assert (entry["table_name"], entry["display_name"]) == ("geo.roads", "Roads")
     assert (await get_layer(conn, roads))["published_externally_at"] is not None
@@ -371,3 +408,19 @@ async def test_a_layer_that_cannot_be_withdrawn_outside_is_reported_as_still_the
     with pytest.raises(Conflict, match="unpublish it first"):
         await layer_metadata.remove_layer(conn, roads, actor="ada")
     assert outcomes(await layers.unpublish(conn, roads, actor="ada", external_dsn=external))[-1] is REMOVED
+
+
+async def test_an_external_layer_follows_the_next_version_and_is_withdrawn_with_its_asset(
+    conn: Connection, roads: str, dsn: str, external: str
+) -> None:
+    await make_public(dsn)
+    await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
+    await add_version(dsn, roads, 1, table_name="geo.roads_1")
+    await layers.refresh(conn, roads, actor="ada", external_dsn=external)
+    assert await rows(external, "SELECT table_name FROM dagapp.layer_catalog") == [{"table_name": "geo.roads_1"}]
+    await rows(dsn, "UPDATE dagapp.geospatial_assets SET deleted_at = now()")
+    await layers.refresh(conn, roads, actor="ada", external_dsn=external)
+    assert await rows(external, "SELECT table_name FROM dagapp.layer_catalog") == []
+    assert await list_catalog(conn, limit=10) == []
+    layer = await get_layer(conn, roads)
+    assert (layer["published_at"], layer["published_externally_at"]) == (None, None)

@@ -5,12 +5,17 @@ SELECT c.table_name, c.source_asset_id, c.version_ordinal, c.data_type, c.displa
     c.thumbnail_url, c.bbox, c.published_at
 FROM dagapp.layer_catalog c
 WHERE (:table_name::text IS NULL OR c.table_name = :table_name)
-    AND (:asset_id::text IS NULL OR c.source_asset_id = :asset_id)
     AND (:platform_id::text IS NULL OR EXISTS (
         SELECT FROM dagapp.geospatial_assets a WHERE a.asset_id = c.source_asset_id AND a.platform_id = :platform_id
     ))
 ORDER BY c.sort_order, c.display_name, c.table_name
 LIMIT :limit OFFSET :offset;
+
+-- catalog_of_asset --
+-- The rows of an asset, without the time.
+SELECT table_name, source_asset_id, version_ordinal, data_type, display_name, description, attribution, keywords, style,
+    legend, field_metadata, min_zoom, max_zoom, default_visible, sort_order, thumbnail_url, bbox
+FROM dagapp.layer_catalog WHERE source_asset_id = :asset_id;
 
 -- save_catalog_entry --
 -- No row if the table is that of another asset.
