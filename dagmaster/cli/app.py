@@ -85,6 +85,7 @@ COMMANDS: Mapping[str, Outline] = {
     "psql": Outline("psql", OPERATE, "Open psql on the database, embedded or not."),
     "migrate": Outline("migrate", OPERATE, "Upgrade or downgrade the database schema."),
     "keys": Outline("keys", OPERATE, "Create, list and revoke API keys."),
+    "db": Outline("db", OPERATE, "Manage database roles."),
     "cache": Outline("cache", OPERATE, "Clear cached task results."),
     "prune": Outline("prune", OPERATE, "Remove finished jobs after their retention period."),
     "version": Outline("version", OPERATE, "Show the version."),

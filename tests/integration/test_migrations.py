@@ -78,8 +78,9 @@ def objects(dsn: str) -> dict[str, list[tuple[Any, ...]]]:
         "functions": ask(
             dsn,
             f"""SELECT p.proname, pg_get_functiondef(p.oid) FROM pg_proc p
-                WHERE p.pronamespace = '{SCHEMA}'::regnamespace ORDER BY 1""",
+                WHERE p.pronamespace::regnamespace::text IN ('{SCHEMA}', 'gateway') ORDER BY 1""",
         ),
+        "views": ask(dsn, "SELECT viewname, definition FROM pg_views WHERE schemaname = 'gateway' ORDER BY 1"),
         "triggers": ask(
             dsn,
             """SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger

@@ -20,7 +20,7 @@ GROUP BY c.relname ORDER BY c.relname;
 
 -- drop_schema --
 -- Everything is gone.
-DROP SCHEMA IF EXISTS dagapp CASCADE;
+DROP SCHEMA IF EXISTS dagapp, gateway CASCADE;
 
 -- ensure_event_partitions --
 SELECT dagapp.ensure_event_partitions(:days_ahead) AS made;

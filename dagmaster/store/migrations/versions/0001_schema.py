@@ -7,7 +7,7 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-PARTS = ("0001_tables.sql", "0001_functions.sql", "0001_assets.sql")
+PARTS = ("0001_tables.sql", "0001_functions.sql", "0001_assets.sql", "0001_gateway.sql")
 
 TABLES = (
     "asset_events",
@@ -79,6 +79,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.execute("DROP SCHEMA gateway CASCADE")
     # Triggers, indexes and partitions go with their tables.
     for table in TABLES:
         op.execute(f"DROP TABLE dagapp.{table}")

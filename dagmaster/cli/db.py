@@ -1,0 +1,67 @@
+"""Roles of the database."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dagmaster.cli.failures import tell
+from dagmaster.cli.options import JsonOutput, begin
+from dagmaster.cli.output import print_json
+from dagmaster.errors import Invalid
+
+app = typer.Typer(name="db", add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def root() -> None:
+    """Manage database roles.
+
+    \b
+    Examples:
+      dagmaster db create-reader gateway
+    """
+
+
+@app.command("create-reader")
+def create_reader(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the role.")],
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="Read the password from the first line of stdin.")
+    ] = False,
+    as_json: JsonOutput = False,
+) -> None:
+    """Create the database role of a gateway, which can only read.
+
+    The role reads the views of the schema gateway. It has no right on any
+    table. Without --password-stdin, a password is generated and printed once.
+    Run the command again to change the password or to repair the rights.
+
+    \b
+    Examples:
+      dagmaster db create-reader gateway
+      dagmaster db create-reader gateway --password-stdin < password.txt
+    """
+    from secrets import token_urlsafe
+
+    from dagmaster.cli.sessions import ask
+    from dagmaster.store import reader
+
+    if password_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+        if not password:
+            raise Invalid("stdin has no password: write it as one line")
+    else:
+        password = token_urlsafe(24)
+    is_new = ask(begin(ctx), lambda conn: reader.create_reader(conn, name, password))
+    generated = None if password_stdin else password
+    if as_json:
+        print_json({"role": name, "is_new": is_new, "password": generated})
+        return
+    done = f"Created role {name}" if is_new else f"Changed the password of role {name} and repaired its rights"
+    if generated is None:
+        tell(f"{done}.")
+        return
+    tell(f"{done}. Store its password safely, it is not shown again:")
+    typer.echo(generated)

@@ -1,0 +1,48 @@
+"""A role of the gateway on the test's own server."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from dagmaster.store.connect import opened
+from dagmaster.store.reader import create_reader
+
+PASSWORD = "correct horse battery staple"
+numbers = itertools.count(1)
+
+
+def new_role() -> str:
+    """Roles belong to the server, not to the database of a test."""
+    return f"gateway_reader_{next(numbers)}"
+
+
+def as_role(dsn: str, role: str) -> str:
+    """The same database for this role, as a URL."""
+    parts = conninfo_to_dict(dsn)
+    query = {name: str(parts[name]) for name in ("host", "port") if name in parts}
+    return f"postgresql://{role}:{quote(PASSWORD)}@/{parts['dbname']}?{urlencode(query)}"
+
+
+def drop_role(dsn: str, role: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        if conn.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchone():
+            conn.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@contextmanager
+def dropped_after(dsn: str, role: str) -> Iterator[str]:
+    try:
+        yield role
+    finally:
+        drop_role(dsn, role)
+
+
+async def make_reader(dsn: str, role: str) -> str:
+    """Its address."""
+    async with opened(dsn, application="test") as conn:
+        await create_reader(conn, role, PASSWORD)
+    return as_role(dsn, role)

@@ -1,0 +1,227 @@
+"""The role of the gateway can read its views, and nothing else: the database itself refuses."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from command_line import call
+from psycopg import errors
+from reading import PASSWORD, as_role, dropped_after, make_reader, new_role
+
+from dagmaster.errors import Conflict, Invalid
+from dagmaster.store.connect import Connection
+from dagmaster.store.reader import create_reader
+
+REFUSED = (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction)
+# A view of several tables cannot be written by anybody.
+UNWRITABLE = (*REFUSED, errors.ObjectNotInPrerequisiteState, errors.WrongObjectType)
+
+
+class Reader(NamedTuple):
+    owner_dsn: str
+    dsn: str
+    role: str
+
+
+@pytest.fixture(scope="module")
+def reader(shared_dsn: str) -> Iterator[Reader]:
+    with dropped_after(shared_dsn, new_role()) as role:
+        yield Reader(shared_dsn, asyncio.run(make_reader(shared_dsn, role)), role)
+
+
+@pytest.fixture
+def role(dsn: str) -> Iterator[str]:
+    with dropped_after(dsn, new_role()) as name:
+        yield name
+
+
+def relations(dsn: str, schema: str) -> list[str]:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        found = conn.execute(
+            "SELECT format('%%I.%%I', nspname, relname) FROM pg_class c JOIN pg_namespace s ON s.oid = relnamespace "
+            "WHERE nspname = %s AND relkind IN ('r', 'p', 'v') ORDER BY 1",
+            [schema],
+        ).fetchall()
+    assert found
+    return [name for (name,) in found]
+
+
+def sessions(reader: Reader) -> Iterator[psycopg.Connection[Any]]:
+    """As the role begins, and after it has lifted what it can lift by itself."""
+    for lifted in (False, True):
+        with psycopg.connect(reader.dsn, autocommit=True) as conn:
+            if lifted:
+                conn.execute("SET default_transaction_read_only = off")
+            yield conn
+
+
+def assert_refused(conn: psycopg.Connection[Any], statement: str, kinds: tuple[type[Exception], ...] = REFUSED) -> None:
+    with pytest.raises(kinds):
+        conn.execute(statement.encode())
+        pytest.fail(f"not refused: {statement}")
+
+
+def first_column(owner_dsn: str, relation: str) -> str:
+    with psycopg.connect(owner_dsn) as conn:
+        columns = conn.execute(f"SELECT * FROM {relation} LIMIT 0".encode()).description
+    assert columns
+    return columns[0].name
+
+
+def test_every_view_can_be_read(reader: Reader) -> None:
+    with psycopg.connect(reader.dsn) as conn:
+        for view in relations(reader.owner_dsn, "gateway"):
+            conn.execute(f"SELECT * FROM {view}".encode())
+
+
+def test_no_table_can_be_read(reader: Reader) -> None:
+    for conn in sessions(reader):
+        for table in relations(reader.owner_dsn, "dagapp"):
+            assert_refused(conn, f"SELECT FROM {table}", (errors.InsufficientPrivilege,))
+
+
+def test_nothing_can_be_written(reader: Reader) -> None:
+    everything = relations(reader.owner_dsn, "dagapp") + relations(reader.owner_dsn, "gateway")
+    columns = {name: first_column(reader.owner_dsn, name) for name in everything}
+    for conn in sessions(reader):
+        for relation, column in columns.items():
+            assert_refused(conn, f"INSERT INTO {relation} DEFAULT VALUES", UNWRITABLE)
+            assert_refused(conn, f"UPDATE {relation} SET {column} = {column}", UNWRITABLE)
+            assert_refused(conn, f"DELETE FROM {relation}", UNWRITABLE)
+            assert_refused(conn, f"TRUNCATE {relation}", UNWRITABLE)
+
+
+def test_nothing_can_be_created_called_or_become(reader: Reader) -> None:
+    for conn in sessions(reader):
+        for statement in (
+            "CREATE TEMPORARY TABLE t (x int)",
+            "CREATE TABLE t (x int)",
+            "CREATE TABLE public.t (x int)",
+            "CREATE TABLE gateway.t (x int)",
+            "CREATE VIEW gateway.v AS SELECT 1",
+            "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql RETURN 1",
+            "CREATE SCHEMA mine",
+            "CREATE DATABASE mine",
+            "CREATE ROLE another",
+            "SELECT dagapp.seed_platforms()",
+            "SELECT pg_read_file('/etc/hostname')",
+            "COPY (SELECT 1) TO PROGRAM 'true'",
+            "SET ROLE postgres",
+        ):
+            assert_refused(conn, statement, (*REFUSED, errors.InvalidParameterValue))
+
+
+def test_writing_is_refused_by_rights_and_not_only_by_the_mode_of_the_session(reader: Reader) -> None:
+    with psycopg.connect(reader.dsn, autocommit=True) as conn:
+        assert conn.execute("SHOW default_transaction_read_only").fetchone() == ("on",)
+        assert conn.execute("SHOW statement_timeout").fetchone() == ("30s",)
+        conn.execute("SET default_transaction_read_only = off")
+        assert_refused(conn, "UPDATE gateway.platforms SET is_active = false", (errors.InsufficientPrivilege,))
+        assert_refused(conn, "INSERT INTO dagapp.dag_jobs DEFAULT VALUES", (errors.InsufficientPrivilege,))
+
+
+def test_others_than_the_reader_cannot_look_up_keys(reader: Reader) -> None:
+    with psycopg.connect(reader.owner_dsn) as conn:
+        granted = conn.execute(
+            "SELECT has_function_privilege(%s, f, 'EXECUTE'), "
+            "(SELECT count(*) FROM pg_proc p, aclexplode(p.proacl) WHERE p.oid = f::regprocedure AND grantee = 0) "
+            "FROM (VALUES ('gateway.find_key(text, text)')) AS functions (f)",
+            [reader.role],
+        ).fetchone()
+    assert granted == (True, 0)
+
+
+def test_views_have_no_internal_columns(reader: Reader) -> None:
+    hidden = (
+        "owner_id",
+        "owner_epoch",
+        "hostname",
+        "host_key",
+        "pid",
+        "hash",
+        "callback",
+        "secret",
+        "worker_id",
+        "task_id",
+    )
+    partners = ("requests", "assets", "versions", "platforms", "layer_metadata", "layer_catalog")
+    with psycopg.connect(reader.owner_dsn) as conn:
+        columns = conn.execute(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'gateway'"
+        ).fetchall()
+    odd = [
+        f"{view}.{column}"
+        for view, column in columns
+        if (any(word in column for word in hidden) and column != "content_hash")
+        or (view in partners and any(word in column for word in ("job", "node", "correlation", "_by")))
+    ]
+    assert odd == ["requests.submitted_by"]  # which is the partner's own name
+
+
+async def test_a_later_view_can_be_read_too(conn: Connection, dsn: str, role: str) -> None:
+    address = await make_reader(dsn, role)
+    await conn.execute("CREATE VIEW gateway.later AS SELECT 1 AS x")
+    with psycopg.connect(address) as reading:
+        assert reading.execute("SELECT x FROM gateway.later").fetchone() == (1,)
+
+
+async def test_creating_it_again_changes_the_password_and_repairs_the_rights(
+    conn: Connection, dsn: str, role: str
+) -> None:
+    assert await create_reader(conn, role, PASSWORD)
+    await conn.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA gateway FROM {role}")
+    await conn.execute(f"GRANT USAGE ON SCHEMA dagapp TO {role}; GRANT ALL ON dagapp.dag_jobs TO {role}")
+    [before] = await (await conn.execute("SELECT rolpassword FROM pg_authid WHERE rolname = $1", [role])).fetchall()
+    assert not await create_reader(conn, role, "another good password")
+    [after] = await (await conn.execute("SELECT rolpassword FROM pg_authid WHERE rolname = $1", [role])).fetchall()
+    assert before["rolpassword"].startswith("SCRAM-SHA-256$")
+    assert before != after
+    with psycopg.connect(as_role(dsn, role), autocommit=True) as reading:
+        reading.execute("SELECT FROM gateway.requests")
+        assert_refused(reading, "SELECT FROM dagapp.dag_jobs", (errors.InsufficientPrivilege,))
+
+
+async def test_a_role_of_somebody_else_is_left_alone(conn: Connection, role: str) -> None:
+    await conn.execute(f"CREATE ROLE {role} LOGIN")
+    with pytest.raises(Conflict, match="is not a reader of the gateway"):
+        await create_reader(conn, role, PASSWORD)
+
+
+async def test_a_role_that_could_do_more_is_not_created(conn: Connection, role: str) -> None:
+    await conn.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
+    with pytest.raises(Conflict, match="CREATE on the schema public"):
+        await create_reader(conn, role, PASSWORD)
+    assert await (await conn.execute("SELECT FROM pg_roles WHERE rolname = $1", [role])).fetchall() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "message"),
+    [
+        ("pg_reader", PASSWORD, "not a usable name"),
+        ("Reader", PASSWORD, "not a usable name"),
+        ('r"; DROP ROLE postgres; --', PASSWORD, "not a usable name"),
+        ("reader", "short", "at least 12 characters"),
+    ],
+)
+async def test_bad_names_and_passwords_are_refused(conn: Connection, name: str, password: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        await create_reader(conn, name, password)
+
+
+def test_the_command_prints_a_generated_password_once(dsn: str, role: str) -> None:
+    made = call("db", "create-reader", role, "--database-url", dsn)
+    assert made.code == 0, made.err
+    password = made.out.strip()
+    assert len(password) == 32
+    assert password not in made.err
+    again = call(
+        "db", "create-reader", role, "--password-stdin", "--json", "--database-url", dsn, input=f"{PASSWORD}\n"
+    )
+    assert again.json == {"role": role, "is_new": False, "password": None}
+    with psycopg.connect(as_role(dsn, role)) as reading:
+        assert reading.execute("SELECT count(*) FROM gateway.requests").fetchone() == (0,)
+    empty = call("db", "create-reader", role, "--password-stdin", "--database-url", dsn, input="")
+    assert empty.code == 2
+    assert "stdin has no password" in empty.err
