@@ -92,6 +92,22 @@ class Forbidden(DagmasterError):
     """The role of this API key does not allow that."""
 
 
+class RateLimited(DagmasterError):
+    """Too many requests; try again later."""
+
+    def __init__(self, message: str = "", *, retry_after_seconds: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class BadGateway(DagmasterError):
+    """The server behind this gateway failed or cannot be reached; try again later."""
+
+
+class GatewayTimeout(DagmasterError):
+    """The server behind this gateway did not answer in time; try again later."""
+
+
 class TooLarge(DagmasterError):
     """The request is too large."""
 

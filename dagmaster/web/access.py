@@ -9,11 +9,11 @@ from hashlib import sha256
 from time import monotonic
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from fastapi.requests import HTTPConnection
-from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from dagmaster.errors import Forbidden, Unauthorized, UnknownJob
+from dagmaster.http.access import find_decision, presented_key
 from dagmaster.ids import JobId, TaskId
 from dagmaster.model.access import Role
 from dagmaster.store.connect import AWAY, Connection, Pool
@@ -115,7 +115,7 @@ class Keyring:
 
 async def caller_of(request: HTTPConnection, services: Given) -> Caller:
     """Raises Unauthorized."""
-    presented = _presented(request)
+    presented = presented_key(request)
     if presented.startswith(TOKEN_PREFIX):
         return Caller("task", Role.WORKER, token=presented)
     keyring: Keyring = request.app.state.keyring
@@ -152,13 +152,6 @@ async def _signed_in(request: HTTPConnection, services: Services) -> Caller | No
     if not is_ours:
         raise Forbidden("this did not come from a page of this server; reload the page and try again")
     return replace(caller, csrf=token)
-
-
-def _presented(request: HTTPConnection) -> str:
-    scheme, _, value = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip()
-    return request.headers.get("x-api-key", "").strip()
 
 
 def _is_near(request: HTTPConnection, services: Services) -> bool:
@@ -285,14 +278,11 @@ async def check_task(conn: Connection, services: Services, caller: Caller, task_
 
 def decision(route: Any) -> Allow | None:
     """Whom a route allows; None when nobody has decided."""
-    for dependency in getattr(route, "dependencies", ()):
-        if isinstance(dependency.dependency, Allow):
-            return dependency.dependency
-    return None
+    return find_decision(route, Allow)
 
 
-def check_decisions(routers: Iterable[APIRouter]) -> None:
-    """Of the routers themselves: what an application makes of them differs from version to version of FastAPI."""
-    for route in (route for router in routers for route in router.routes):
-        assert isinstance(route, APIRoute | APIWebSocketRoute), f"{route} cannot say whom it allows"
-        assert decision(route) is not None, f"nobody decided who may use {route.path}; see web/access.py"
+async def admit(request: HTTPConnection) -> None:
+    """Before the body is read. Raises Unauthorized or Forbidden."""
+    allow = decision(request.scope.get("route"))
+    if allow is not None:
+        await allow(request, request.app.state.services)

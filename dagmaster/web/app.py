@@ -10,9 +10,11 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from dagmaster.web import errors
-from dagmaster.web.access import Keyring, check_decisions
-from dagmaster.web.admission import Admission
+from dagmaster.http.access import check_decisions
+from dagmaster.http.admission import Admission
+from dagmaster.http.limits import BodyLimit
+from dagmaster.http.request_log import Requests
+from dagmaster.web.access import Allow, Keyring, admit
 from dagmaster.web.api import (
     aliases,
     asset_review,
@@ -51,9 +53,7 @@ from dagmaster.web.api import (
 )
 from dagmaster.web.compression import Compressed
 from dagmaster.web.document import describe_access
-from dagmaster.web.errors import documented
-from dagmaster.web.limits import BodyLimit
-from dagmaster.web.request_log import Requests
+from dagmaster.web.errors import ERRORS, documented
 from dagmaster.web.services import Services
 from dagmaster.web.streams import Streams
 from dagmaster.web.ui import app as pages
@@ -121,12 +121,12 @@ def create_app(services: Services) -> FastAPI:
     app.state.keyring = Keyring(services.pool)
     app.state.is_stopping = False
     app.state.streams = Streams(services.pool, lambda: app.state.is_stopping)
-    errors.install(app)
+    ERRORS.install(app)
     app.router.routes.extend(_routes())
     describe_access(app, ROUTERS)
     pages.install(app, services)
     app.add_middleware(Compressed)
-    app.add_middleware(Admission)
+    app.add_middleware(Admission, admit=admit, errors=ERRORS)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
         _allow_origins(app, services.settings.cors_origins)
@@ -137,7 +137,7 @@ def create_app(services: Services) -> FastAPI:
 @cache
 def _routes() -> Sequence[BaseRoute]:
     """The same for all applications of a process: what FastAPI prepares for them takes half a second."""
-    check_decisions(ROUTERS)
+    check_decisions(ROUTERS, Allow)
     api = APIRouter(generate_unique_id_function=_operation_id, responses=documented(401, 403, 422, 503))
     for router in ROUTERS:
         api.include_router(router)

@@ -23,7 +23,7 @@ def new_role() -> str:
 def as_role(dsn: str, role: str) -> str:
     """The same database for this role, as a URL."""
     parts = conninfo_to_dict(dsn)
-    query = {name: str(parts[name]) for name in ("host", "port") if name in parts}
+    query: dict[str, str] = {name: str(value) for name, value in parts.items() if name in ("host", "port")}
     return f"postgresql://{role}:{quote(PASSWORD)}@/{parts['dbname']}?{urlencode(query)}"
 
 

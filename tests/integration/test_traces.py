@@ -139,7 +139,7 @@ def test_a_request_has_an_id_a_trace_and_a_line_in_the_log(
     dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_workflow(tmp_path, GREETING)
-    caplog.set_level(logging.DEBUG, "dagmaster.web.request_log")
+    caplog.set_level(logging.DEBUG, "dagmaster.http.request_log")
     with server(dsn, tmp_path, works=False, own_span=own_span) as one, httpx.Client(base_url=one.url) as client:
         given = client.get("/api/v1/jobs?status=failed", headers={"X-Request-ID": "mine-1"})
         made = client.get("/api/v1/jobs/77", headers={"X-Request-ID": "not\tmine"})
@@ -150,7 +150,7 @@ def test_a_request_has_an_id_a_trace_and_a_line_in_the_log(
     assert made.status_code == 404
     assert len(made.headers["X-Request-ID"]) == 16
     assert stored == PARENT
-    lines = [record.getMessage() for record in caplog.records if record.name == "dagmaster.web.request_log"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "dagmaster.http.request_log"]
     assert lines[0].startswith("GET /api/v1/jobs 200 ")
     assert lines[1].startswith("GET /api/v1/jobs/77 404 ")
 

@@ -9,8 +9,9 @@ import pytest
 from fleet import single
 from web import web
 
+from dagmaster.http import admission
 from dagmaster.model.access import Role
-from dagmaster.web import admission, protocol
+from dagmaster.web import protocol
 
 SHORT = 0.2
 HEAD = "POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"

@@ -7,7 +7,8 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import RedirectResponse
 from starlette.routing import BaseRoute
 
-from dagmaster.web.access import EVERYBODY, check_decisions
+from dagmaster.http.access import check_decisions
+from dagmaster.web.access import EVERYBODY, Allow
 from dagmaster.web.services import Services
 from dagmaster.web.ui import (
     approvals,
@@ -81,7 +82,7 @@ def install(app: FastAPI, services: Services) -> None:
 
 @cache
 def _routes() -> Sequence[BaseRoute]:
-    check_decisions([*ROUTERS, failures.router])
+    check_decisions([*ROUTERS, failures.router], Allow)
     pages = APIRouter()
     for router in ROUTERS:
         pages.include_router(router)

@@ -3,7 +3,7 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dagmaster.errors import TooLarge
-from dagmaster.web.errors import reply
+from dagmaster.http.errors import reply
 
 
 class BodyLimit:

@@ -1,0 +1,33 @@
+"""What a caller presents, and what each route has decided about callers."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+from fastapi.requests import HTTPConnection
+from fastapi.routing import APIRoute, APIWebSocketRoute
+
+Decision = TypeVar("Decision")
+
+
+def presented_key(request: HTTPConnection) -> str:
+    """The API key of `Authorization: Bearer` or `X-API-Key`; empty if there is none."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    return request.headers.get("x-api-key", "").strip()
+
+
+def find_decision(route: Any, kind: type[Decision]) -> Decision | None:
+    """Whom a route allows; None when nobody has decided."""
+    for dependency in getattr(route, "dependencies", ()):
+        if isinstance(dependency.dependency, kind):
+            return dependency.dependency
+    return None
+
+
+def check_decisions(routers: Iterable[APIRouter], kind: type[Any]) -> None:
+    """Of the routers themselves: what an application makes of them differs from version to version of FastAPI."""
+    for route in (route for router in routers for route in router.routes):
+        assert isinstance(route, APIRoute | APIWebSocketRoute), f"{route} cannot say whom it allows"
+        assert find_decision(route, kind) is not None, f"nobody decided who may use {route.path}; see {kind.__module__}"
