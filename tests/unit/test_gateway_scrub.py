@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagmaster.gateway.scrub import MAX_DEPTH, Scrubber, is_internal
-from dagmaster.ids import new_id
+from dagmaster.snowflakes import new_id
 
 scrubber = Scrubber(["vm-worker-07", "db.example.org"])
 
