@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from dagmaster.engine.values import Value
 from dagmaster.model.added import AddedDependency, AddedGroup, AddedNode
@@ -174,6 +174,9 @@ class QueueOpened:
 
     queue: str
 
+
+# The error of a task that gives none.
+NO_MESSAGE: Final = "failed without a message"
 
 Report = TaskCompleted | TaskFailed | TaskLost
 Message = (

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagmaster.engine.messages import Cancel, Continue, Expand, Load, Message, TaskCompleted, TaskFailed, TaskLost
+from dagmaster.engine.messages import Cancel, Continue, Expand, Load, Message, Report
 from dagmaster.ids import JobId
 from dagmaster.store.mailbox import Mail
 
@@ -24,9 +24,9 @@ class Envelope:
     stored_bytes: int = 0
 
     @property
-    def exists_only_here(self) -> bool:
+    def unmailed_report(self) -> Report | None:
         """It would be lost with this memory; everything else is found again in the database."""
-        return self.mail_id is None and isinstance(self.message, TaskCompleted | TaskFailed | TaskLost)
+        return self.message if self.mail_id is None and isinstance(self.message, Report) else None
 
     @property
     def is_slow(self) -> bool:

@@ -25,11 +25,11 @@ from dagmaster.orchestrator.child_jobs import start_children
 from dagmaster.orchestrator.clock import DatabaseClock
 from dagmaster.orchestrator.definitions import Definitions
 from dagmaster.orchestrator.envelopes import Envelope, by_job, from_mail, messages
-from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
+from dagmaster.orchestrator.handoff import queues_called, task_of
 from dagmaster.orchestrator.instance_stats import InstanceStats, Phase
 from dagmaster.orchestrator.owned_jobs import OwnedJob, OwnedJobs
 from dagmaster.queues.contract import LocalWorker, TaskMessage, TaskReport
-from dagmaster.store import job_states, poisoned_jobs
+from dagmaster.store import job_states, mail_codec, poisoned_jobs
 from dagmaster.store.batch import Batch, OwnershipLost, commit, settle_versions
 from dagmaster.store.connect import LOST, Connection, is_too_large, may_pass, storable
 from dagmaster.store.instances import Instance, this_instance
@@ -122,7 +122,7 @@ class Orchestrator:
         """Take a local worker's report, if the job is in this memory. What is large goes by mail, and stays there."""
         if self.local is None or report.job_id not in self.jobs or len(report.output or b"") > self.rules.inline_bytes:
             return False
-        self._inbox.append(Envelope(report.job_id, message_of(report, self.local.worker_id, self.clock.now())))
+        self._inbox.append(Envelope(report.job_id, report.message(self.local.worker_id, self.clock.now())))
         self._wake.set()
         return True
 
@@ -185,7 +185,7 @@ class Orchestrator:
 
     async def give_away(self, conn: Connection) -> None:
         """At the end: what was not taken in any more is found in the mailbox by whoever owns the jobs next."""
-        await self._forward(conn, [envelope for envelope in self._inbox if envelope.exists_only_here])
+        await self._forward(conn, self._inbox)
         self._inbox.clear()
 
     # The loop.
@@ -312,7 +312,7 @@ class Orchestrator:
     async def _advance(self, conn: Connection, envelopes: dict[JobId, list[Envelope]], fresh: set[JobId]) -> None:
         """Decide, write, and only then act on what was decided. What is done is taken out of `envelopes`."""
         strays = [envelope for job_id, its in envelopes.items() if job_id not in self.jobs for envelope in its]
-        await self._forward(conn, [envelope for envelope in strays if envelope.exists_only_here])
+        await self._forward(conn, strays)
         for envelope in strays:
             envelopes.pop(envelope.job_id, None)
         slow = {job_id for job_id, its in envelopes.items() if any(envelope.is_slow for envelope in its)}
@@ -373,7 +373,8 @@ class Orchestrator:
 
     async def _forward(self, conn: Connection, strays: Iterable[Envelope]) -> None:
         """Reports of a local worker for jobs that another orchestrator has taken over: it is told by mail."""
-        mail = [mail_of(envelope.job_id, envelope.message) for envelope in strays]
+        reports = ((envelope.job_id, envelope.unmailed_report) for envelope in strays)
+        mail = [mail_codec.encode(job_id, report) for job_id, report in reports if report is not None]
         if mail:
             await add_mail(conn, mail)
             self._notifier.notify(MAIL)
@@ -543,6 +544,6 @@ class Orchestrator:
         for envelope in envelopes:
             self.jobs.drop(envelope.job_id)
             self._to_load.add(envelope.job_id)
-            if envelope.exists_only_here:
+            if envelope.unmailed_report is not None:
                 self._inbox.append(envelope)
         self._mail_waits = True

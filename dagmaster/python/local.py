@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from dagmaster.authoring.implicit import QueueRules
 from dagmaster.authoring.preparation import queues_of, tasks_of
+from dagmaster.engine.messages import Cancel
 from dagmaster.errors import Conflict
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import load_handlers, registry
@@ -37,6 +38,7 @@ from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.databases import database
 from dagmaster.store.jobs import get_job, job_status
+from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.queues import unserved_tasks
 from dagmaster.store.workflows import load_definitions
@@ -196,7 +198,7 @@ class LocalFleet:
                 await _until_ended(conn, job_id, running)
         except (TimeoutError, asyncio.CancelledError):
             # Nobody waits for it any more, and nobody else takes its tasks.
-            await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": "local run"}}])
+            await add_mail(conn, [encode(job_id, Cancel("local run"))])
             running.wake()
             raise
         return await outcome_of(conn, job_id, self.settings)

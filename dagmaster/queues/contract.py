@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from dagmaster.engine.messages import NO_MESSAGE, Report, TaskCompleted, TaskFailed, TaskLost
 from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.contracts import Contract
 from dagmaster.store.task_reports import Told
@@ -55,6 +56,29 @@ class TaskReport:
     error_types: tuple[str, ...] = ()
     details: Mapping[str, Any] | None = None
     timed_out: bool = False
+
+    def message(self, worker_id: WorkerId, at: datetime) -> Report:
+        """As the engine takes it, of the worker that executed it."""
+        match self.kind:
+            case "completed":
+                output = self.output or b"{}"
+                return TaskCompleted(self.node_id, self.task_id, worker_id, at, output, self.duration_ms, self.details)
+            case "failed":
+                return TaskFailed(
+                    self.node_id,
+                    self.task_id,
+                    worker_id,
+                    at,
+                    self.error or NO_MESSAGE,
+                    self.permanent,
+                    self.retry_after_seconds,
+                    self.duration_ms,
+                    self.error_types,
+                    self.details,
+                    self.timed_out,
+                )
+            case "given_back":
+                return TaskLost(self.node_id, self.task_id, worker_id, at, given_back=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from dagmaster.errors import DatabaseUnavailable
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.queues.contract import Orders, Recalled, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport
 from dagmaster.snowflakes import new_id
-from dagmaster.store import handlers, instances, task_cache, task_reports, tasks
+from dagmaster.store import handlers, instances, mail_codec, task_cache, task_reports, tasks
 from dagmaster.store.connect import LOST, connect_hot, keep_json
 from dagmaster.store.handler_pool import HandlerPool
 from dagmaster.store.hot_connection import HotConnection
@@ -81,7 +82,8 @@ class PostgresLink:
         return [message_of(row) for row in rows]
 
     async def _report(self, reports: Sequence[TaskReport], limit: int) -> list[DictRow]:
-        notifies, rows = self._notifier.can_piggyback(), [report_row(report) for report in reports]
+        notifies, now = self._notifier.can_piggyback(), datetime.now(UTC)
+        rows = [mail_codec.encode(report.job_id, report.message(self.worker_id, now)) for report in reports]
         claimed: list[DictRow] = []
         if limit:
             claimed = await tasks.report_and_claim(self._durable, self.worker_id, rows, limit, notifies=notifies)
@@ -156,23 +158,6 @@ def message_of(row: DictRow) -> TaskMessage:
 def saved_checkpoint(row: DictRow) -> SavedCheckpoint:
     return SavedCheckpoint(
         row["phase_name"], row["state_data"] or b"{}", row["artifacts_completed"], row["checkpoint_id"]
-    )
-
-
-def report_row(report: TaskReport) -> dict[str, Any]:
-    return tasks.report_row(
-        task_id=report.task_id,
-        job_id=report.job_id,
-        node_id=report.node_id,
-        kind=report.kind,
-        output=report.output,
-        error=report.error,
-        duration_ms=report.duration_ms,
-        permanent=report.permanent,
-        retry_after_seconds=report.retry_after_seconds,
-        error_types=report.error_types,
-        details=report.details,
-        timed_out=report.timed_out,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.store.approvals import waiting_approvals
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch
@@ -20,7 +21,6 @@ LATE_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 10.0
 # What differs from job to job of the same cause.
 VARIABLE: Final = re.compile(r"\b[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b|\d+(?:\.\d+)?", re.IGNORECASE)
-NO_MESSAGE: Final = "failed without a message"
 
 
 @dataclass(frozen=True, slots=True)

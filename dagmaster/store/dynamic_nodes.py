@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypedDict
 
-import orjson
-
 from dagmaster.errors import Conflict, Invalid, JobEnded
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.added import awaited, may_add
@@ -14,6 +12,7 @@ from dagmaster.model.dynamic_nodes import read_slice
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.store.connect import Connection
 from dagmaster.store.jobs import get_job
+from dagmaster.store.mail_codec import encode_slice
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.statements import fetch_as, run
@@ -62,10 +61,7 @@ async def add_to_job(
     if job["status"] in JOB_TERMINAL:
         raise JobEnded(f"job {job_id} is {job['status']}: nothing can be added to it")
     await _check_known(conn, job_id, {one for node in nodes for one in awaited(node)} - set(ids))
-    rows = [
-        {"job_id": job_id, "kind": "added", "output": orjson.Fragment(one), "data": {"actor": actor}} for one in slices
-    ]
-    await add_mail(conn, rows)
+    await add_mail(conn, [encode_slice(job_id, one, actor) for one in slices])
     await conn.execute(f"NOTIFY {MAIL}")
     return ids
 

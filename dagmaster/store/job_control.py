@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
+from dagmaster.engine.messages import Cancel, ManualRetry, Pause, Resume
 from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownWorker
 from dagmaster.ids import JobId, NodeId, WorkerId
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
@@ -13,6 +12,7 @@ from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
 from dagmaster.store.instances import want_worker
 from dagmaster.store.jobs import get_job_head
+from dagmaster.store.mail_codec import encode, mail_values
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.nodes import find_node_head, get_node_head
 from dagmaster.store.notifications import MAIL
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 async def request_cancel(conn: Connection, job_id: JobId, *, actor: str | None, reason: str | None) -> Row:
     """The job as it was; raises JobEnded."""
     job = await _live_job(conn, job_id, "cancelled")
-    await _tell(conn, job_id, "cancel", actor=actor, reason=reason)
+    await _tell(conn, job_id, Cancel(actor, reason))
     return job
 
 
@@ -37,7 +37,7 @@ async def request_pause(conn: Connection, job_id: JobId, *, actor: str | None, r
     job = await _live_job(conn, job_id, "paused")
     if job["paused_at"] is not None:
         raise Conflict(f"job {job_id} is paused already, by {job['paused_by'] or 'somebody'}")
-    await _tell(conn, job_id, "pause", actor=actor, reason=reason)
+    await _tell(conn, job_id, Pause(actor, reason))
     return job
 
 
@@ -45,7 +45,7 @@ async def request_resume(conn: Connection, job_id: JobId, *, actor: str | None) 
     job = await _live_job(conn, job_id, "resumed")
     if job["paused_at"] is None:
         raise Conflict(f"job {job_id} is not paused")
-    await _tell(conn, job_id, "resume", actor=actor)
+    await _tell(conn, job_id, Resume(actor))
     return job
 
 
@@ -65,7 +65,7 @@ async def request_retry(
     elif await _status_of(conn, job_id, node_id) == NodeStatus.FAILED:
         raise Conflict(f"node {node_id!r} has failed for good, and job {job_id} goes on without it")
     else:
-        await _tell(conn, job_id, "retry", node_id=node_id, actor=actor)
+        await _tell(conn, job_id, ManualRetry(node_id, actor))
     return job
 
 
@@ -85,8 +85,8 @@ async def _status_of(conn: Connection, job_id: JobId, node_id: NodeId) -> str | 
 async def _reopen(
     conn: Connection, job_id: JobId, node_id: NodeId | None, actor: str | None, threshold_seconds: float
 ) -> None:
-    data = orjson.dumps({"actor": actor}).decode()
-    values = {"job_id": job_id, "node_id": node_id, "data": data, "threshold_seconds": threshold_seconds}
+    mail = mail_values(encode(job_id, ManualRetry(node_id, actor)))
+    values = {**mail, "threshold_seconds": threshold_seconds}
     if await (await run(conn, "reopen_job", values)).fetchone() is not None:
         return
     job = await get_job_head(conn, job_id)
@@ -107,10 +107,8 @@ async def _live_job(conn: Connection, job_id: JobId, wish: str) -> Row:
     return job
 
 
-async def _tell(
-    conn: Connection, job_id: JobId, kind: str, *, node_id: NodeId | None = None, **data: str | None
-) -> None:
-    await add_mail(conn, [{"job_id": job_id, "kind": kind, "node_id": node_id, "data": data}])
+async def _tell(conn: Connection, job_id: JobId, message: Cancel | Pause | Resume | ManualRetry) -> None:
+    await add_mail(conn, [encode(job_id, message)])
     await conn.execute(f"NOTIFY {MAIL}")
 
 

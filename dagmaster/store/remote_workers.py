@@ -9,6 +9,7 @@ from dagmaster.errors import Forbidden, UnknownWorker, WorkerGone
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.mail_codec import MailRow
 from dagmaster.store.statements import run
 from dagmaster.store.workers import WorkerHead, find_worker
 
@@ -73,9 +74,9 @@ async def beat_remote(
     return str(row["wanted"])
 
 
-async def take_reports(conn: Connection, worker_id: WorkerId, key_id: str | None, rows: Sequence[Row]) -> set[str]:
+async def take_reports(conn: Connection, key_id: str | None, reports: Sequence[MailRow]) -> set[str]:
     """Mail them to the owners; the tasks whose attempt was still to be reported."""
-    values = {"worker_id": worker_id, "key_id": key_id, "reports": encode_rows(rows)}
+    values = {"key_id": key_id, "reports": encode_rows(reports)}
     return {row["task_id"] for row in await (await run(conn, "take_reports", values)).fetchall()}
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 
+from dagmaster.engine.messages import ApprovalDecision, SignalSent
 from dagmaster.errors import Conflict, Forbidden, Invalid, JobEnded, UnknownNode
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import JOB_TERMINAL, NodeStatus
@@ -13,6 +15,7 @@ from dagmaster.model.workflow import SIGNAL_PATTERN
 from dagmaster.store.connect import Connection
 from dagmaster.store.job_control import POLL_SECONDS
 from dagmaster.store.jobs import get_job
+from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.nodes import get_node_head
 from dagmaster.store.notifications import MAIL
@@ -29,7 +32,7 @@ async def send_signal(conn: Connection, job_id: JobId, name: str, *, data: Any, 
         rule = "a letter, then letters, digits, '_', '-' or '.', at most 64 in all"
         raise Invalid(f"{name[:80]!r} is no name of a signal: it must be {rule}")
     job = await _live_job(conn, job_id, "takes no signals")
-    await _tell(conn, {"job_id": job_id, "kind": "signal", "data": {"name": name, "data": data, "actor": actor}})
+    await _tell(conn, job_id, SignalSent(name, data, datetime.now(UTC), actor))
     return job
 
 
@@ -56,9 +59,7 @@ async def request_decision(
                 "the database itself with --by"
             )
         raise Forbidden(f"node {node_id!r} is decided by {names}, not by {actor}")
-    data = {"approved": approved, "actor": actor, "comment": comment}
-    mail = {"job_id": job_id, "kind": "decision", "node_id": node_id, "task_id": node["task_id"], "data": data}
-    await _tell(conn, mail)
+    await _tell(conn, job_id, ApprovalDecision(node_id, node["task_id"], approved, datetime.now(UTC), actor, comment))
     return job
 
 
@@ -106,9 +107,9 @@ async def _live_job(conn: Connection, job_id: JobId, otherwise: str) -> Row:
     return job
 
 
-async def _tell(conn: Connection, mail: Row) -> None:
+async def _tell(conn: Connection, job_id: JobId, message: SignalSent | ApprovalDecision) -> None:
     try:
-        await add_mail(conn, [mail])
+        await add_mail(conn, [encode(job_id, message)])
     except (TypeError, psycopg.DataError) as error:
         raise Invalid("what is told cannot be stored as JSON; a NUL character (\\u0000) cannot") from error
     await conn.execute(f"NOTIFY {MAIL}")

@@ -1,16 +1,19 @@
 """Accept what is reported of attempts by those who execute them elsewhere."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import orjson
 import psycopg
 
+from dagmaster.engine.messages import TaskCheckpoint, TaskCompleted, TaskFailed
 from dagmaster.errors import Invalid, TaskOver, UnknownTask
 from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.states import NODE_IN_FLIGHT
 from dagmaster.snowflakes import new_id
 from dagmaster.store.connect import Connection, encode_rows
+from dagmaster.store.mail_codec import encode, mail_values
 from dagmaster.store.statements import run
 
 Row = dict[str, Any]
@@ -30,38 +33,20 @@ CHECKPOINT: Mapping[str, Any] = {
 }
 
 
-async def take_result(
-    conn: Connection,
-    task_id: TaskId,
-    *,
-    kind: str,
-    worker_id: WorkerId,
-    output: bytes | None,
-    error: str | None,
-    duration_ms: int | None,
-    data: Mapping[str, Any] | None,
-) -> bool:
+async def take_result(conn: Connection, job_id: JobId, report: TaskCompleted | TaskFailed) -> bool:
     """Mail it to the job's owner; False when the same was reported before.
 
     Raises TaskOver when the attempt has ended otherwise: the report is kept and noted, and changes nothing. Raises
     UnknownTask when it never was. Not to be called in a transaction, which would lose what is kept.
     """
-    values = {
-        **_key(task_id),
-        "kind": kind,
-        "worker_id": worker_id,
-        "output": output.decode() if output is not None else None,
-        "error": error,
-        "duration_ms": duration_ms,
-        "data": orjson.dumps(data).decode() if data else None,
-    }
+    values = mail_values(encode(job_id, report))
     if await (await run(conn, "take_result", values)).fetchone() is not None:
         return True
     node = await _find(conn, values)
     before = await (await run(conn, "find_report", values)).fetchone()
     if before is not None and before["is_same"] and not before["is_ignored"]:
         return False
-    message, reason = _why_over(node, task_id)
+    message, reason = _why_over(node, report.task_id)
     await run(conn, "keep_late_result", {**values, "reason": reason})
     raise TaskOver(message)
 
@@ -127,17 +112,23 @@ async def save_checkpoint(
     """The id of the checkpoint; `fields` are columns of dag_checkpoints. Raises as `save_progress` does, and TaskOver
     when the task is claimed and not by this worker any more.
     """
+    job_id, node_id = parts_of(task_id)
+    given = {**CHECKPOINT, **fields}
+    state = orjson.dumps(given["state_data"]) if given["state_data"] is not None else None
+    details = {name: given[name] for name in ("phase_index", "phase_total", "is_final")}
+    message = TaskCheckpoint(
+        node_id, task_id, given["worker_id"], datetime.now(UTC), given["phase_name"], state, details
+    )
+    artifacts, checkpoint_id = given["artifacts_completed"], new_id()
     values = {
-        **CHECKPOINT,
-        **fields,
-        **_key(task_id),
-        "checkpoint_id": new_id(),
+        **given,
+        **mail_values(encode(job_id, message)),
+        "checkpoint_id": checkpoint_id,
         "is_claimed": is_claimed,
-        "state_data": _json(fields["state_data"]),
-        "artifacts_completed": _json(fields["artifacts_completed"]),
+        "artifacts_completed": orjson.dumps(artifacts).decode() if artifacts is not None else None,
     }
     await _apply(conn, "save_checkpoint", values)
-    return int(values["checkpoint_id"])
+    return checkpoint_id
 
 
 async def add_nodes(conn: Connection, worker_id: WorkerId, task_id: TaskId, slices: Sequence[bytes]) -> None:
@@ -172,7 +163,7 @@ async def _apply(conn: Connection, name: str, values: Mapping[str, Any]) -> Row:
     raise TaskOver(message)
 
 
-def _why_over(node: Row, task_id: TaskId, claimer: str | None = None) -> tuple[str, str]:
+def _why_over(node: Row, task_id: str, claimer: str | None = None) -> tuple[str, str]:
     """For whoever reports, and for the timeline. `claimer` is the worker that had claimed it."""
     if node["task_id"] != task_id:
         return f"task {task_id} is over; the present attempt is {node['task_id']}", "the attempt was superseded"
@@ -199,10 +190,6 @@ def _key(task_id: TaskId) -> Row:
     if not is_number or not node or len(attempt) > 9 or int(job) >= 2**63 or "\0" in task_id:
         raise UnknownTask(f"there is no task {task_id[:128]!r}")
     return {"task_id": task_id, "job_id": JobId(int(job)), "node_id": node}
-
-
-def _json(value: Any) -> str | None:
-    return orjson.dumps(value).decode() if value is not None else None
 
 
 def parts_of(task_id: TaskId) -> tuple[JobId, str]:

@@ -1,14 +1,14 @@
 """Tasks that wait in a queue, and tasks that a worker holds."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-import orjson
 from psycopg.rows import DictRow
 
-from dagmaster.ids import JobId, TaskId, WorkerId
+from dagmaster.ids import TaskId, WorkerId
 from dagmaster.store.connect import Connection, encode_rows
 from dagmaster.store.hot_connection import HotConnection
+from dagmaster.store.mail_codec import MailRow
 from dagmaster.store.statements import fetch, fetch_atomically, run
 
 
@@ -17,18 +17,18 @@ async def claim(conn: Connection, worker_id: WorkerId, limit: int) -> list[DictR
     return await fetch(conn, *_claim(worker_id, limit))
 
 
-async def report(
-    conn: Connection, worker_id: WorkerId, rows: Sequence[dict[str, Any]], *, notifies: bool = False
-) -> None:
+async def report(conn: Connection, worker_id: WorkerId, reports: Sequence[MailRow], *, notifies: bool = False) -> None:
     """`notifies` wakes the owners."""
-    await fetch(conn, *_report(worker_id, rows, notifies=notifies))
+    await fetch(conn, *_report(worker_id, reports, notifies=notifies))
 
 
 async def report_and_claim(
-    conn: HotConnection, worker_id: WorkerId, rows: Sequence[dict[str, Any]], limit: int, *, notifies: bool = False
+    conn: HotConnection, worker_id: WorkerId, reports: Sequence[MailRow], limit: int, *, notifies: bool = False
 ) -> list[DictRow]:
     """Both in one transaction."""
-    [_, claimed] = await fetch_atomically(conn, [_report(worker_id, rows, notifies=notifies), _claim(worker_id, limit)])
+    [_, claimed] = await fetch_atomically(
+        conn, [_report(worker_id, reports, notifies=notifies), _claim(worker_id, limit)]
+    )
     return claimed
 
 
@@ -36,52 +36,14 @@ def _claim(worker_id: WorkerId, limit: int) -> tuple[str, dict[str, Any]]:
     return "claim_tasks", {"worker_id": worker_id, "limit": limit}
 
 
-def _report(worker_id: WorkerId, rows: Sequence[dict[str, Any]], *, notifies: bool) -> tuple[str, dict[str, Any]]:
-    task_ids = [row["task_id"] for row in rows]
-    reports = encode_rows(rows)
-    return "report_tasks", {"worker_id": worker_id, "task_ids": task_ids, "reports": reports, "notifies": notifies}
+def _report(worker_id: WorkerId, reports: Sequence[MailRow], *, notifies: bool) -> tuple[str, dict[str, Any]]:
+    task_ids = [row["task_id"] for row in reports]
+    values = {"worker_id": worker_id, "task_ids": task_ids, "reports": encode_rows(reports), "notifies": notifies}
+    return "report_tasks", values
 
 
 async def close_stale(conn: Connection) -> None:
     await run(conn, "close_stale_tasks")
-
-
-def report_row(
-    *,
-    task_id: TaskId,
-    job_id: JobId,
-    node_id: str,
-    kind: str,
-    output: bytes | None,
-    error: str | None,
-    duration_ms: int | None,
-    permanent: bool = False,
-    retry_after_seconds: float | None = None,
-    error_types: Sequence[str] = (),
-    details: Mapping[str, Any] | None = None,
-    timed_out: bool = False,
-) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    if permanent:
-        data["permanent"] = True
-    if retry_after_seconds is not None:
-        data["retry_after_seconds"] = retry_after_seconds
-    if error_types:
-        data["error_types"] = error_types
-    if details:
-        data["details"] = details
-    if timed_out:
-        data["timed_out"] = True
-    return {
-        "task_id": task_id,
-        "job_id": job_id,
-        "node_id": node_id,
-        "kind": kind,
-        "output": orjson.Fragment(output) if output is not None else None,
-        "error": error,
-        "duration_ms": duration_ms,
-        "data": data or None,
-    }
 
 
 async def orders(conn: Connection, worker_id: WorkerId, task_ids: Sequence[TaskId]) -> tuple[Any, list[TaskId]]:

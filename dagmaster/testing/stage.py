@@ -10,6 +10,7 @@ from typing import Any
 
 from dagmaster.authoring.implicit import own_queue
 from dagmaster.authoring.preparation import Find, prepare, queues_of
+from dagmaster.engine.messages import TaskLost
 from dagmaster.fleet import Fleet, fleet, worker_options
 from dagmaster.handlers import Handler, Registry
 from dagmaster.ids import JobId
@@ -19,6 +20,7 @@ from dagmaster.service.context import ServiceContext
 from dagmaster.service.submission import new_job, store_job
 from dagmaster.settings import Settings, load_settings
 from dagmaster.store.connect import opened
+from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.submission import NewJob
 from dagmaster.testing.clock import TravelClock
@@ -110,9 +112,9 @@ class Stage:
 
     async def _lose(self, message: TaskMessage, worker_id: str) -> None:
         """Say of this attempt what is said of all attempts of a worker that is dead."""
-        ids = {"job_id": message.job_id, "node_id": message.node_id, "task_id": message.task_id}
+        lost = TaskLost(message.node_id, message.task_id, worker_id, self.clock.now())
         async with opened(self.dsn, application=APPLICATION) as conn:
-            await add_mail(conn, [{**ids, "kind": "lost", "worker_id": worker_id}])
+            await add_mail(conn, [encode(message.job_id, lost)])
             await conn.execute("NOTIFY dagmaster_mail")
 
 

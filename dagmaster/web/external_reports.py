@@ -1,5 +1,8 @@
 """Take in what is reported of attempts that are executed elsewhere."""
 
+from datetime import UTC, datetime
+
+from dagmaster.engine.messages import NO_MESSAGE, TaskCompleted, TaskFailed
 from dagmaster.errors import Invalid, TaskOver, TooLarge
 from dagmaster.handlers.contract import Permanent, clean_text
 from dagmaster.handlers.invocation import TooLong, encode_output
@@ -58,20 +61,16 @@ async def _take_signs_of_life(
 
 
 async def _take_end(conn: Connection, body: TaskResultCreate, worker_id: WorkerId, output: bytes | None) -> bool:
-    data: dict[str, float] = {"permanent": True} if body.permanent else {}
-    if body.retry_after_seconds is not None:
-        data["retry_after_seconds"] = body.retry_after_seconds
-    is_failed = body.status == "failed"
-    return await task_reports.take_result(
-        conn,
-        body.task_id,
-        kind=body.status,
-        worker_id=worker_id,
-        output=output,
-        error=redact_text(clean_text(body.error_message or "failed without a message")) if is_failed else None,
-        duration_ms=body.execution_duration_ms,
-        data=data,
-    )
+    job_id, node_id = task_reports.parts_of(body.task_id)
+    now, duration_ms = datetime.now(UTC), body.execution_duration_ms
+    report: TaskCompleted | TaskFailed
+    if output is not None:
+        report = TaskCompleted(node_id, body.task_id, worker_id, now, output, duration_ms)
+    else:
+        error = redact_text(clean_text(body.error_message or NO_MESSAGE))
+        permanent, retry_after = body.permanent, body.retry_after_seconds
+        report = TaskFailed(node_id, body.task_id, worker_id, now, error, permanent, retry_after, duration_ms)
+    return await task_reports.take_result(conn, job_id, report)
 
 
 async def take_progress(conn: Connection, services: Services, caller: Caller, body: TaskProgressCreate) -> None:

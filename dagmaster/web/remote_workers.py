@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from time import monotonic
 from typing import Annotated, Any
@@ -10,12 +11,14 @@ from typing import Annotated, Any
 import orjson
 from fastapi import Depends
 
+from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.errors import Forbidden, Invalid, TaskOver, TooLarge, UnknownTask
 from dagmaster.handlers.contract import Progress, clean_text
 from dagmaster.ids import TaskId, WorkerId
 from dagmaster.model.contracts import Contract
 from dagmaster.model.redact import redact_text
 from dagmaster.model.sealed import BrokenSeal, references_in
+from dagmaster.queues.contract import TaskReport
 from dagmaster.schemas.dynamic_nodes import AddedByWorker
 from dagmaster.schemas.task_cache import RecalledResult, RecallResult, RememberResult
 from dagmaster.schemas.workers import (
@@ -37,8 +40,9 @@ from dagmaster.schemas.workers import (
     WorkerOrders,
     WorkerRegistered,
 )
-from dagmaster.store import handlers, remote_workers, task_cache, task_reports, tasks
+from dagmaster.store import handlers, mail_codec, remote_workers, task_cache, task_reports, tasks
 from dagmaster.store.connect import Connection
+from dagmaster.store.mail_codec import MailRow
 from dagmaster.store.notifications import MAIL
 from dagmaster.store.sealer import open_sealer
 from dagmaster.web.access import Admitted, Caller
@@ -192,16 +196,18 @@ async def _report(
     conn: Connection, services: Services, caller: Caller, worker_id: WorkerId, reports: Sequence[ReportCreate]
 ) -> list[ReportOutcome]:
     """What is wrong with one report is said of that one; the others are taken."""
-    rows: dict[str, Row] = {}
+    mail: dict[str, MailRow] = {}
     wrong: dict[str, ReportOutcome] = {}
+    now = datetime.now(UTC)
     for report in reports:
         try:
-            rows[report.task_id] = _row(services, report)
+            accepted = _accepted(services, report)
+            mail[report.task_id] = mail_codec.encode(accepted.job_id, accepted.message(worker_id, now))
         except UnknownTask as error:
             wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="over", reason=str(error))
         except (TooLarge, Invalid) as error:
             wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="refused", reason=str(error))
-    taken = await remote_workers.take_reports(conn, worker_id, caller.key_id, list(rows.values())) if rows else set()
+    taken = await remote_workers.take_reports(conn, caller.key_id, list(mail.values())) if mail else set()
     return [wrong.get(report.task_id) or _outcome(report.task_id, taken) for report in reports]
 
 
@@ -211,21 +217,21 @@ def _outcome(task_id: TaskId, taken: set[str]) -> ReportOutcome:
     return ReportOutcome(task_id=task_id, outcome="over", reason="it was heard before, or is needed no more")
 
 
-def _row(services: Services, report: ReportCreate) -> Row:
+def _accepted(services: Services, report: ReportCreate) -> TaskReport:
     """Raises UnknownTask, TooLarge or Invalid."""
     job_id, node_id = task_reports.parts_of(report.task_id)
     is_failed = report.kind == "failed"
-    return tasks.report_row(
+    return TaskReport(
         task_id=report.task_id,
         job_id=job_id,
         node_id=node_id,
         kind=report.kind,
         output=encoded(report.output or {}, _max_output_bytes(services)) if report.kind == "completed" else None,
-        error=redact_text(clean_text(report.error or "failed without a message")) if is_failed else None,
+        error=redact_text(clean_text(report.error or NO_MESSAGE)) if is_failed else None,
         duration_ms=report.duration_ms,
         permanent=report.permanent,
         retry_after_seconds=report.retry_after_seconds,
-        error_types=[clean_text(name) for name in report.error_types],
+        error_types=tuple(clean_text(name) for name in report.error_types),
         details=_details(services, report),
         timed_out=report.timed_out,
     )

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from dagmaster import tracing
+from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.errors import DagmasterError
 from dagmaster.handlers import Checkpoint, Handler, HandlerContext, HandlerResult, Interrupted, Registry
 from dagmaster.handlers.artifacts import missing
@@ -312,7 +313,7 @@ def _failed(attempt: _Attempt, result: HandlerResult, *, timed_out: bool = False
     return _ended(
         attempt,
         "failed",
-        error=redact_text(clean_text(result.error_message or "failed without a message")),
+        error=redact_text(clean_text(result.error_message or NO_MESSAGE)),
         permanent=result.permanent,
         retry_after_seconds=result.retry_after_seconds,
         error_types=result.error_types,

@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 
 import dagmaster.handlers.basic
 from dagmaster.engine.change_set import Rules
+from dagmaster.engine.messages import Cancel
 from dagmaster.handlers import Handler, Registry, registry
 from dagmaster.ids import JobId, WorkerId
 from dagmaster.model.compile import compile_graph
@@ -37,6 +38,7 @@ from dagmaster.queues.postgres import PostgresTransport
 from dagmaster.settings import load_settings
 from dagmaster.store import submission
 from dagmaster.store.connect import Connection, connect, opened
+from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
 from dagmaster.store.notifications import MAIL, TASKS, Notifier
 from dagmaster.tasklogs.factory import open_task_logs
@@ -303,9 +305,9 @@ class Fleet:
             await conn.execute(f"NOTIFY {MAIL}")
         return [one.job_id for one in submitted]
 
-    async def cancel(self, job_id: int, actor: str = "somebody") -> None:
+    async def cancel(self, job_id: JobId, actor: str = "somebody") -> None:
         async with self.connected() as conn:
-            await add_mail(conn, [{"job_id": job_id, "kind": "cancel", "data": {"actor": actor}}])
+            await add_mail(conn, [encode(job_id, Cancel(actor))])
             await conn.execute(f"NOTIFY {MAIL}")
 
     # What the database says.

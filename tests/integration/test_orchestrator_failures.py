@@ -8,9 +8,11 @@ from typing import Any
 from fleet import Fleet, child, fan, fleet, graph, retry, rows, single, task
 
 from dagmaster.engine.change_set import Rules
+from dagmaster.engine.messages import Cancel
 from dagmaster.handlers import HandlerContext, Permanent, Retry
 from dagmaster.model.workflow import FanInNode, FanOutNode
 from dagmaster.store.connect import opened
+from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
 
 
@@ -308,7 +310,7 @@ async def test_a_job_can_be_cancelled_before_it_begins_and_when_it_has_ended_not
         done = await running.run(single())
         before = await running.trace(done["job_id"])
         async with opened(dsn, application="test") as conn:
-            await add_mail(conn, [{"job_id": done["job_id"], "kind": "cancel"}])
+            await add_mail(conn, [encode(done["job_id"], Cancel())])
         await running.is_clean()
         assert await running.trace(done["job_id"]) == before
         assert (await running.ended(done["job_id"]))[0]["status"] == "completed"

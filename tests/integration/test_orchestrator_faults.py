@@ -86,7 +86,7 @@ async def test_a_job_whose_rows_make_no_sense_is_failed_and_the_others_go_on(dsn
 async def test_a_job_that_the_engine_stumbles_over_is_failed_and_the_others_go_on(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad: set[int] = set()
+    bad: set[JobId] = set()
 
     def stumble(job: Any, *rest: Any) -> Any:
         if job.job_id in bad:

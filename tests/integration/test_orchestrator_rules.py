@@ -11,10 +11,11 @@ from dagmaster.engine.messages import Load, ManualRetry, TaskFailed
 from dagmaster.handlers import HandlerContext, Retry
 from dagmaster.ids import JobId, NodeId, TaskId, WorkerId
 from dagmaster.model.compile import compile_graph
-from dagmaster.orchestrator.handoff import mail_of, message_of, queues_called, task_of
+from dagmaster.orchestrator.handoff import queues_called, task_of
 from dagmaster.queues.contract import TaskReport
 from dagmaster.store.connect import opened
 from dagmaster.store.explanations import explain_node
+from dagmaster.store.mail_codec import encode
 from dagmaster.store.mailbox import add_mail
 
 EXHAUSTED = ("MemoryError", "Exception")
@@ -26,7 +27,7 @@ async def report(running: Fleet, job_id: JobId, error_types: Sequence[str], atte
     task_id = f"{job_id}_work_{attempt}"
     message = TaskFailed("work", task_id, None, datetime.now(UTC), "no luck", error_types=tuple(error_types))
     async with opened(running.dsn, application="test") as conn:
-        await add_mail(conn, [mail_of(job_id, message)])
+        await add_mail(conn, [encode(job_id, message)])
         await conn.execute("NOTIFY dagmaster_mail")
 
 
@@ -113,7 +114,7 @@ async def test_a_worker_in_the_same_process_is_given_the_right_queue(dsn: str) -
         await me.advance(Load())
         task_id = f"{me.job_id}_spread__1_0"
         given = TaskReport(TaskId(task_id), me.job_id, "spread__1", "failed", error="full", error_types=EXHAUSTED)
-        changes = await me.advance(message_of(given, WorkerId("w"), datetime.now(UTC)))
+        changes = await me.advance(given.message(WorkerId("w"), datetime.now(UTC)))
         [dispatch] = changes.dispatches.values()
         assert (task_of(changes, dispatch).queue, queues_called(changes, ())) == ("heavy", {"heavy"})
         found = await rows(dsn, "SELECT node_id, queue FROM dagapp.dag_node_states WHERE parent_node_id IS NOT NULL")

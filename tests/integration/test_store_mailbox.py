@@ -1,17 +1,37 @@
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast, get_args
 
 import pytest
 from fleet import chain, fleet, rows, single
 from owning import Owner, owner
 
-from dagmaster.engine.messages import Cancel, Load, TaskCompleted, TaskFailed, TaskLost, TaskStarted
-from dagmaster.store.connect import opened
+from dagmaster.engine.messages import (
+    ApprovalDecision,
+    Cancel,
+    Load,
+    ManualRetry,
+    Pause,
+    Resume,
+    SignalSent,
+    TaskCheckpoint,
+    TaskCompleted,
+    TaskFailed,
+    TaskLost,
+    TaskStarted,
+)
+from dagmaster.model.added import AddedNode
+from dagmaster.model.dynamic_nodes import encode_slices
+from dagmaster.store import mailbox
+from dagmaster.store.connect import Connection, opened
 from dagmaster.store.job_control import request_cancel
-from dagmaster.store.mailbox import add_mail, close_late_mail, jobs_with_mail, read_mail
+from dagmaster.store.mail_codec import Mailed, MailKind, MailRow, encode, encode_slice
+from dagmaster.store.mailbox import close_late_mail, jobs_with_mail, read_mail
 
 
 @pytest.fixture
@@ -25,9 +45,61 @@ async def read(me: Owner, limit: int = 1000) -> list[Any]:
     return [mail.message for mail in await read_mail(me.conn, me.id, limit) if not isinstance(mail.message, Load)]
 
 
+async def add_mail(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Whatever is in them: other programs may insert here too."""
+    await mailbox.add_mail(conn, cast("Sequence[MailRow]", rows))
+
+
 def report(me: Owner, kind: str, **more: Any) -> dict[str, Any]:
     node = {"node_id": "work", "task_id": f"{me.job_id}_work_0", "worker_id": "w"}
     return {"job_id": me.job_id, "kind": kind, **node, **more}
+
+
+async def test_a_message_is_read_as_it_was_sent(me: Owner) -> None:
+    await me.submit(single())
+    task, now = f"{me.job_id}_work_0", datetime.now(UTC)
+    attempt = ("work", task, "w", now)
+    details = {"log_path": "/logs/1", "peak_memory_bytes": 7, "cpu_seconds": 0.5, "metrics": {"rows": 3}}
+    checkpoint = {"phase_index": 1, "phase_total": None, "is_final": True}
+    sent: list[Mailed] = [
+        TaskCompleted(*attempt, b'{"a":[1,null]}', 5, details),
+        TaskCompleted(*attempt, b"{}"),
+        TaskFailed(*attempt, "why", True, 0.0, 6, ("KeyError", "LookupError"), details, timed_out=True),
+        TaskFailed(*attempt, "why"),
+        TaskLost(*attempt),
+        TaskLost(*attempt, given_back=True),
+        TaskCheckpoint(*attempt, "half", b'{"n":1}', checkpoint),
+        TaskCheckpoint(*attempt, "half"),
+        ApprovalDecision("work", task, True, now, "ada", "fine"),
+        ApprovalDecision("work", task, False, now),
+        SignalSent("go", 0, now, "ada"),
+        SignalSent("go", None, now),
+        Cancel("ada", "enough"),
+        Cancel(),
+        Pause("ada", "for lunch"),
+        Resume("ada"),
+        ManualRetry("work", "ada"),
+        ManualRetry(),
+    ]
+    await mailbox.add_mail(me.conn, [encode(me.job_id, message) for message in sent])
+    assert [replace(one, at=now) if hasattr(one, "at") else one for one in await read(me)] == sent
+
+
+async def test_what_is_added_is_read_as_it_was_sent(me: Owner) -> None:
+    await me.submit(single())
+    [content] = encode_slices([AddedNode("added.1", "echo", queue="q")])
+    await mailbox.add_mail(me.conn, [encode_slice(me.job_id, content, "ada")])
+    [added] = await read(me)
+    assert (added.node_id, added.actor, [node.node_id for node in added.nodes]) == (None, "ada", ["added.1"])
+
+
+def test_statements_store_only_kinds_that_are_read() -> None:
+    folder = Path(mailbox.__file__).parent
+    paths = [*folder.glob("sql/*.sql"), *folder.glob("migrations/versions/*.sql")]
+    insert = re.compile(r"INSERT INTO dagapp\.dag_mailbox \([^)]*\)\s+SELECT [\w.]+, '(\w+)'")
+    kinds = {kind for path in paths for kind in insert.findall(path.read_text())}
+    assert "started" in kinds
+    assert kinds <= set(get_args(MailKind))
 
 
 async def test_each_kind_of_mail_becomes_its_message(me: Owner) -> None:

@@ -17,6 +17,7 @@ from dagmaster.store import batch, statements, tasks
 from dagmaster.store.batch import commit
 from dagmaster.store.connect import connect, connect_hot, keep_json
 from dagmaster.store.instances import register_worker, this_instance
+from dagmaster.store.mail_codec import MailRow, encode
 from dagmaster.store.mailbox import read_mail
 from dagmaster.store.statements import SQL
 from dagmaster.store.tables import Base
@@ -221,16 +222,8 @@ async def test_what_is_looked_for_all_the_time_is_not_looked_for_among_all_jobs(
     assert scans and all(index == "ix_dag_jobs_live" or condition for index, condition in scans), plan
 
 
-def completed(row: dict[str, Any]) -> dict[str, Any]:
-    return tasks.report_row(
-        task_id=row["task_id"],
-        job_id=row["job_id"],
-        node_id=row["node_id"],
-        kind="completed",
-        output=b"{}",
-        error=None,
-        duration_ms=1,
-    )
+def completed(row: dict[str, Any]) -> MailRow:
+    return encode(row["job_id"], TaskCompleted(row["node_id"], row["task_id"], "w", datetime.now(UTC), b"{}", 1))
 
 
 async def test_a_hot_connection_is_set_up_for_keyed_statements(dsn: str) -> None:

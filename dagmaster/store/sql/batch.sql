@@ -190,33 +190,22 @@ WHERE task_id = ANY(ARRAY(SELECT json_array_elements_text(:closed_waiting::json)
 DELETE FROM dagapp.dag_tasks_running
 WHERE task_id = ANY(ARRAY(SELECT json_array_elements_text(:closed_running::json)));
 
--- waiting --
--- Tasks for the queues.
-INSERT INTO dagapp.dag_tasks_waiting (
-    task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
-    correlation_id, trace_parent, dispatched_at, held
-)
-SELECT task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
-    correlation_id, trace_parent, dispatched_at, held
-FROM json_to_recordset(:waiting::json) AS r(
+-- {task_record} --
+r(
     task_id text, job_id bigint, node_id text, retry_count int, queue text, priority int,
     job_started_at timestamptz, handler text, timeout_seconds float, correlation_id text, trace_parent text,
     dispatched_at timestamptz, held boolean
-);
+)
+
+-- waiting --
+-- Tasks for the queues.
+INSERT INTO dagapp.dag_tasks_waiting ({task_columns}, held)
+SELECT {task_columns}, held FROM json_to_recordset(:waiting::json) AS {task_record};
 
 -- running --
 -- Tasks that a worker of this very process has taken already.
-INSERT INTO dagapp.dag_tasks_running (
-    task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
-    correlation_id, trace_parent, dispatched_at, worker_id, claimed_at
-)
-SELECT task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
-    correlation_id, trace_parent, dispatched_at, :worker_id, dispatched_at
-FROM json_to_recordset(:running::json) AS r(
-    task_id text, job_id bigint, node_id text, retry_count int, queue text, priority int,
-    job_started_at timestamptz, handler text, timeout_seconds float, correlation_id text, trace_parent text,
-    dispatched_at timestamptz
-);
+INSERT INTO dagapp.dag_tasks_running ({task_columns}, worker_id, claimed_at)
+SELECT {task_columns}, :worker_id, dispatched_at FROM json_to_recordset(:running::json) AS {task_record};
 
 -- cancelled_children --
 -- Jobs that were called by attempts that are over.

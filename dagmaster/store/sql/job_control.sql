@@ -13,7 +13,7 @@ WITH alive AS MATERIALIZED (
     RETURNING j.job_id
 ), mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, data)
-    SELECT job_id, 'retry', :node_id::text, :data::jsonb FROM job
+    SELECT job_id, :kind::text, :node_id::text, :data::jsonb FROM job
 )
 SELECT job_id, pg_notify('dagmaster_mail', '') FROM job;
 

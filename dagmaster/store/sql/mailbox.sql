@@ -1,3 +1,13 @@
+-- {mail_columns} --
+job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data
+
+-- {mail_record} --
+-- A row of `encode`, in `json_to_recordset`.
+r(
+        job_id bigint, kind text, node_id text, task_id text, worker_id text, output json, error text,
+        duration_ms bigint, data jsonb
+    )
+
 -- read_mail --
 -- What has arrived for the jobs of this owner, up to so many bytes: of each job in the order of its arrival, the jobs with
 -- little before those with much, and always the oldest. A new job comes with its mail. Large values stay where they are,
@@ -52,12 +62,8 @@ SELECT mail_id, output FROM dagapp.dag_mailbox WHERE mail_id = ANY(:mail_ids);
 
 -- add_mail --
 -- Tell a job's owner something.
-INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
-SELECT job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data
-FROM json_to_recordset(:mail::json) AS r(
-    job_id bigint, kind text, node_id text, task_id text, worker_id text, output json, error text, duration_ms bigint,
-    data jsonb
-);
+INSERT INTO dagapp.dag_mailbox ({mail_columns})
+SELECT {mail_columns} FROM json_to_recordset(:mail::json) AS {mail_record};
 
 -- close_late_mail --
 -- Reports for jobs that have ended, or that never were: kept, noted in the timeline, out of the way.

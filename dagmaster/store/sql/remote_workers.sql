@@ -15,9 +15,7 @@ RETURNING wanted;
 -- The worker, or one before it that came with the same key, is done with these. Of the others those are mailed too
 -- that were taken away from their worker: the owner keeps them and notes it. What was heard before is not.
 WITH reports AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(:reports::json) AS r(
-        task_id text, job_id bigint, node_id text, kind text, output json, error text, duration_ms bigint, data jsonb
-    )
+    SELECT * FROM json_to_recordset(:reports::json) AS {mail_record}
 ), ended AS (
     DELETE FROM dagapp.dag_tasks_running t
     WHERE t.task_id = ANY(ARRAY(SELECT task_id FROM reports)) AND EXISTS (
@@ -40,8 +38,8 @@ WITH reports AS MATERIALIZED (
             SELECT FROM dagapp.dag_mailbox m WHERE m.task_id = r.task_id AND m.kind IN ('completed', 'failed')
         )
 ), mail AS (
-    INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
-    SELECT job_id, kind, node_id, task_id, :worker_id, output, error, duration_ms, data FROM reports
+    INSERT INTO dagapp.dag_mailbox ({mail_columns})
+    SELECT {mail_columns} FROM reports
     WHERE task_id IN (SELECT task_id FROM ended UNION ALL SELECT task_id FROM late)
 )
 SELECT task_id FROM ended;

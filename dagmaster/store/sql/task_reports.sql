@@ -14,7 +14,7 @@ WITH node AS MATERIALIZED (
 ), untaken AS (
     DELETE FROM dagapp.dag_tasks_waiting WHERE task_id = (SELECT task_id FROM node) RETURNING task_id
 )
-INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
+INSERT INTO dagapp.dag_mailbox ({mail_columns})
 SELECT job_id, :kind, node_id, task_id, :worker_id, :output::json, :error, :duration_ms, :data::jsonb
 FROM node WHERE EXISTS (SELECT FROM taken UNION ALL SELECT FROM untaken)
 RETURNING mail_id, pg_notify('dagmaster_mail', '');
@@ -130,16 +130,12 @@ WITH claimed AS MATERIALIZED (
         error_count, is_final
     )
     SELECT :checkpoint_id, job_id, node_id, task_id, :phase_name, :phase_index, :phase_total, :progress_current,
-        :progress_total, :progress_message, :state_data::jsonb, :artifacts_completed::jsonb, :artifacts_total,
+        :progress_total, :progress_message, :output::jsonb, :artifacts_completed::jsonb, :artifacts_total,
         :memory_bytes, :disk_bytes, :error_count, :is_final
     FROM node
 )
 INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, data)
-SELECT job_id, 'checkpoint', node_id, task_id, :worker_id::text, :state_data::json, jsonb_build_object(
-    'phase', :phase_name::text, 'details', jsonb_build_object(
-        'phase_index', :phase_index::int, 'phase_total', :phase_total::int, 'is_final', :is_final::boolean
-    )
-)
+SELECT job_id, :kind::text, node_id, task_id, :worker_id::text, :output::json, :data::jsonb
 FROM node
 RETURNING mail_id;
 

@@ -1,3 +1,23 @@
+-- {task_columns} --
+-- What a task keeps on its way from the waiting to the running ones.
+task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds, correlation_id,
+        trace_parent, dispatched_at
+
+-- {claimed_columns} --
+-- A task as a worker takes it.
+t.task_id, t.job_id, t.node_id, t.retry_count, t.queue, t.handler, t.timeout_seconds, t.correlation_id,
+    t.trace_parent, t.dispatched_at, n.input_params AS params, c.checkpoint_id,
+    c.phase_name AS checkpoint_phase, c.state_data AS checkpoint_data, c.artifacts_completed AS checkpoint_artifacts
+
+-- {params_and_checkpoint} --
+-- Of the task `t`. The first attempt has no checkpoint; a later one goes on after what is saved and still valid.
+JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
+LEFT JOIN LATERAL (
+    SELECT checkpoint_id, phase_name, state_data, artifacts_completed FROM dagapp.dag_checkpoints
+    WHERE job_id = t.job_id AND node_id = t.node_id AND is_valid
+    ORDER BY created_at DESC, checkpoint_id DESC LIMIT 1
+) c ON t.retry_count > 0
+
 -- claim_tasks --
 -- Take up to :limit waiting tasks of the worker's queues: highest priority first, then the oldest started job, then in order
 -- of creation. Only for handlers that the worker has, and nothing for one that was given up. Mail tells the owners
@@ -20,26 +40,15 @@ WITH me AS MATERIALIZED (
 ), taken AS (
     DELETE FROM dagapp.dag_tasks_waiting WHERE task_id = ANY(ARRAY(SELECT task_id FROM picked)) RETURNING *
 ), held AS (
-    INSERT INTO dagapp.dag_tasks_running (
-        task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
-        correlation_id, trace_parent, dispatched_at, worker_id, claimed_at
-    )
-    SELECT task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds,
-        correlation_id, trace_parent, dispatched_at, :worker_id, clock_timestamp()
-    FROM taken
+    INSERT INTO dagapp.dag_tasks_running ({task_columns}, worker_id, claimed_at)
+    SELECT {task_columns}, :worker_id, clock_timestamp() FROM taken
 ), mail AS (
     INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id)
     SELECT job_id, 'started', node_id, task_id, :worker_id FROM taken
 )
-SELECT t.task_id, t.job_id, t.node_id, t.retry_count, t.queue, t.handler, t.timeout_seconds, t.correlation_id,
-    t.trace_parent, t.dispatched_at, n.input_params AS params, c.checkpoint_id,
-    c.phase_name AS checkpoint_phase, c.state_data AS checkpoint_data, c.artifacts_completed AS checkpoint_artifacts
-FROM taken t JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
-LEFT JOIN LATERAL ( -- The first attempt has none; a later one goes on behind what is saved and still valid.
-    SELECT checkpoint_id, phase_name, state_data, artifacts_completed FROM dagapp.dag_checkpoints
-    WHERE job_id = t.job_id AND node_id = t.node_id AND is_valid
-    ORDER BY created_at DESC, checkpoint_id DESC LIMIT 1
-) c ON t.retry_count > 0
+SELECT {claimed_columns}
+FROM taken t
+{params_and_checkpoint}
 ORDER BY t.priority DESC, t.job_started_at, t.seq;
 
 -- report_tasks --
@@ -48,26 +57,16 @@ ORDER BY t.priority DESC, t.job_started_at, t.seq;
 WITH ended AS (
     DELETE FROM dagapp.dag_tasks_running WHERE task_id = ANY(:task_ids::text[]) AND worker_id || '' = :worker_id
 ), mail AS (
-    INSERT INTO dagapp.dag_mailbox (job_id, kind, node_id, task_id, worker_id, output, error, duration_ms, data)
-    SELECT job_id, kind, node_id, task_id, :worker_id, output, error, duration_ms, data
-    FROM json_to_recordset(:reports::json) AS r(
-        task_id text, job_id bigint, node_id text, kind text, output json, error text, duration_ms bigint, data jsonb
-    )
+    INSERT INTO dagapp.dag_mailbox ({mail_columns})
+    SELECT {mail_columns} FROM json_to_recordset(:reports::json) AS {mail_record}
 )
 SELECT pg_notify('dagmaster_mail', '') WHERE :notifies::boolean;
 
 -- held_tasks --
 -- What this worker holds, as the database knows it.
-SELECT t.task_id, t.job_id, t.node_id, t.retry_count, t.queue, t.handler, t.timeout_seconds, t.correlation_id,
-    t.trace_parent, t.dispatched_at, n.input_params AS params, c.checkpoint_id,
-    c.phase_name AS checkpoint_phase, c.state_data AS checkpoint_data, c.artifacts_completed AS checkpoint_artifacts
+SELECT {claimed_columns}
 FROM dagapp.dag_tasks_running t
-JOIN dagapp.dag_node_states n ON n.job_id = t.job_id AND n.node_id = t.node_id
-LEFT JOIN LATERAL ( -- The first attempt has none; a later one goes on behind what is saved and still valid.
-    SELECT checkpoint_id, phase_name, state_data, artifacts_completed FROM dagapp.dag_checkpoints
-    WHERE job_id = t.job_id AND node_id = t.node_id AND is_valid
-    ORDER BY created_at DESC, checkpoint_id DESC LIMIT 1
-) c ON t.retry_count > 0
+{params_and_checkpoint}
 WHERE t.worker_id = :worker_id AND NOT t.task_id = ANY(:known);
 
 -- worker_orders --

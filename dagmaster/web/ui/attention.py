@@ -8,9 +8,10 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from dagmaster.authoring.catalog import Catalog
+from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.model.problems import Problem
 from dagmaster.model.redact import redact_text
-from dagmaster.store.dashboard import HOURS, MOST, NO_MESSAGE, VARIABLE, Trouble
+from dagmaster.store.dashboard import HOURS, MOST, VARIABLE, Trouble
 from dagmaster.web.ui.filters import first_line
 from dagmaster.web.ui.list_filters import ENDED
 
