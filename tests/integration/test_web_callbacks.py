@@ -34,6 +34,18 @@ def result(task_id: str, **fields: Any) -> dict[str, Any]:
 RESULT, PROGRESS, CHECKPOINT = (f"/api/v1/callbacks/{name}" for name in ("task-result", "task-progress", "checkpoint"))
 
 
+async def test_the_first_report_counts_also_while_its_owner_has_not_read_it(dsn: str) -> None:
+    async with web(dsn, single()) as it:
+        role = await it.fleet.orchestrator()
+        task_id = await waiting(it)
+        await role.kill()
+        assert not (await it.post(RESULT, result(task_id), 202))["duplicate"]
+        await it.post(RESULT, result(task_id, output={"n": 8}), 409)
+        assert (await it.post(RESULT, result(task_id), 202))["duplicate"]
+        [noted] = await ignored(it, task_id)
+        assert not noted["data"]["kept"]
+
+
 async def test_a_result_from_outside_ends_the_task_once(dsn: str) -> None:
     async with web(dsn, single()) as it:
         await it.fleet.orchestrator()

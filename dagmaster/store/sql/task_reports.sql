@@ -49,13 +49,17 @@ FROM (
 ORDER BY r.place LIMIT 1;
 
 -- keep_late_result --
--- A report that came too late: kept where none is, and noted once in the timeline.
+-- A report that came too late: kept where none is, also not on its way to the owner, and noted once in the timeline.
 WITH kept AS (
     INSERT INTO dagapp.dag_task_results AS t (
         task_id, job_id, node_id, status, output, error_message, worker_id, execution_duration_ms, reported_at, processed
     )
-    VALUES (:task_id, :job_id, :node_id, :kind::dagapp.task_status, dagapp.as_jsonb(:output::json),
-        left(:error::text, 2000), :worker_id, :duration_ms, clock_timestamp(), true)
+    SELECT :task_id::text, :job_id::bigint, :node_id::text, :kind::dagapp.task_status, dagapp.as_jsonb(:output::json),
+        left(:error::text, 2000), :worker_id::text, :duration_ms::bigint, clock_timestamp(), true
+    WHERE NOT EXISTS (
+        SELECT FROM dagapp.dag_mailbox
+        WHERE task_id = :task_id AND job_id = :job_id AND kind IN ('completed', 'failed')
+    )
     ON CONFLICT (task_id) DO UPDATE
     SET status = excluded.status, output = excluded.output, error_message = excluded.error_message,
         worker_id = coalesce(excluded.worker_id, t.worker_id), execution_duration_ms = excluded.execution_duration_ms,
