@@ -45,6 +45,38 @@ class DependencyRow(TypedDict):
     next_node_id: NodeId | None
 
 
+# Reads.
+
+
+async def list_groups(conn: Connection, job_id: JobId) -> list[GroupRow]:
+    return await fetch_as(conn, GroupRow, "list_groups", {"job_id": job_id, "limit": MAX_SHOWN})
+
+
+async def list_dependencies(conn: Connection, job_id: JobId) -> list[DependencyRow]:
+    return await fetch_as(conn, DependencyRow, "list_dependencies", {"job_id": job_id, "limit": MAX_SHOWN})
+
+
+async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], *, seconds: float) -> bool:
+    """Whether the owner has taken them in, or had no time for it yet. Raises JobEnded, and Conflict when it refused."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        values = {"job_id": job_id, "node_ids": list(node_ids)}
+        standing = await (await run(conn, "added_standing", values)).fetchone()
+        if standing is None or standing["known"] == len(node_ids):
+            return standing is not None
+        if standing["status"] in JOB_TERMINAL:
+            raise JobEnded(f"job {job_id} is {standing['status']}: what was added came too late")
+        if not standing["is_unread"]:
+            refusal = await (await run(conn, "last_refusal", {"job_id": job_id})).fetchone()
+            raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'what was added is refused'}")
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(POLL_SECONDS)
+
+
+# Writes.
+
+
 async def add_to_job(
     conn: Connection, job_id: JobId, slices: Sequence[bytes], *, actor: str | None = None
 ) -> list[str]:
@@ -74,29 +106,3 @@ async def _check_known(conn: Connection, job_id: JobId, node_ids: set[str]) -> N
     unknown = sorted(node_ids - {row["node_id"] for row in await cursor.fetchall()})
     if unknown:
         raise Invalid(f"job {job_id} has no node {', '.join(unknown[:NAMED])} that could be waited for")
-
-
-async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], *, seconds: float) -> bool:
-    """Whether the owner has taken them in, or had no time for it yet. Raises JobEnded, and Conflict when it refused."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        values = {"job_id": job_id, "node_ids": list(node_ids)}
-        standing = await (await run(conn, "added_standing", values)).fetchone()
-        if standing is None or standing["known"] == len(node_ids):
-            return standing is not None
-        if standing["status"] in JOB_TERMINAL:
-            raise JobEnded(f"job {job_id} is {standing['status']}: what was added came too late")
-        if not standing["is_unread"]:
-            refusal = await (await run(conn, "last_refusal", {"job_id": job_id})).fetchone()
-            raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'what was added is refused'}")
-        if asyncio.get_running_loop().time() > deadline:
-            return False
-        await asyncio.sleep(POLL_SECONDS)
-
-
-async def list_groups(conn: Connection, job_id: JobId) -> list[GroupRow]:
-    return await fetch_as(conn, GroupRow, "list_groups", {"job_id": job_id, "limit": MAX_SHOWN})
-
-
-async def list_dependencies(conn: Connection, job_id: JobId) -> list[DependencyRow]:
-    return await fetch_as(conn, DependencyRow, "list_dependencies", {"job_id": job_id, "limit": MAX_SHOWN})

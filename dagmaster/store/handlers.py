@@ -19,23 +19,7 @@ MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_SCHEMAS_BYTES: Final = 16 * 1024 * 1024
 
 
-async def register_contracts(conn: Connection, worker_id: WorkerId, contracts: Iterable[Contract]) -> None:
-    """What a worker registers last counts."""
-    rows = encode_rows([_row(one) for one in contracts])
-    if rows is not None:
-        await run(conn, "register_handlers", {"worker_id": worker_id, "contracts": rows})
-
-
-def _row(one: Contract) -> Row:
-    schema = orjson.dumps(one.params) if one.params is not None else None
-    return {
-        "name": one.name,
-        "queue": one.queue,
-        "timeout_seconds": one.timeout_seconds,
-        "retry": one.retry.model_dump(mode="json") if one.retry is not None else None,
-        "params": orjson.Fragment(schema) if schema and len(schema) <= MAX_SCHEMA_BYTES else None,
-        "documentation": storable(one.documentation)[:MAX_DOCUMENTATION],
-    }
+# Reads.
 
 
 async def stamp_of(conn: Connection) -> tuple[Any, ...]:
@@ -49,12 +33,6 @@ async def list_contracts(conn: Connection) -> Contracts:
     return by_spelling(map(contract_of, rows))
 
 
-async def uniform_handlers(conn: Connection, names: Iterable[str], *, lost_after_seconds: float) -> set[str]:
-    """Of these, the ones whose registered contract every worker has that runs them now."""
-    values = {"names": sorted(set(names)), "lost_after_seconds": lost_after_seconds}
-    return {row["name"] for row in await fetch(conn, "uniform_handlers", values)}
-
-
 def contract_of(row: Mapping[str, Any]) -> Contract:
     policy = RetryPolicy.model_validate(retry) if (retry := _loaded(row["retry"])) is not None else None
     params = _loaded(row["params"])
@@ -65,6 +43,12 @@ def contract_of(row: Mapping[str, Any]) -> Contract:
 
 def _loaded(document: Any) -> Any:
     return orjson.loads(document) if isinstance(document, bytes) else document
+
+
+async def uniform_handlers(conn: Connection, names: Iterable[str], *, lost_after_seconds: float) -> set[str]:
+    """Of these, the ones whose registered contract every worker has that runs them now."""
+    values = {"names": sorted(set(names)), "lost_after_seconds": lost_after_seconds}
+    return {row["name"] for row in await fetch(conn, "uniform_handlers", values)}
 
 
 async def known_handlers(conn: Connection, names: Iterable[str]) -> set[str]:
@@ -90,3 +74,25 @@ async def view_handlers(
         "offset": offset,
     }
     return await fetch(conn, "view_handlers", values)
+
+
+# Writes.
+
+
+async def register_contracts(conn: Connection, worker_id: WorkerId, contracts: Iterable[Contract]) -> None:
+    """What a worker registers last counts."""
+    rows = encode_rows([_row(one) for one in contracts])
+    if rows is not None:
+        await run(conn, "register_handlers", {"worker_id": worker_id, "contracts": rows})
+
+
+def _row(one: Contract) -> Row:
+    schema = orjson.dumps(one.params) if one.params is not None else None
+    return {
+        "name": one.name,
+        "queue": one.queue,
+        "timeout_seconds": one.timeout_seconds,
+        "retry": one.retry.model_dump(mode="json") if one.retry is not None else None,
+        "params": orjson.Fragment(schema) if schema and len(schema) <= MAX_SCHEMA_BYTES else None,
+        "documentation": storable(one.documentation)[:MAX_DOCUMENTATION],
+    }

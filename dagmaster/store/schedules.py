@@ -35,6 +35,74 @@ class Synced:
         return not (self.added or self.changed or self.removed)
 
 
+# Reads.
+
+
+async def list_schedules(conn: Connection) -> list[dict[str, Any]]:
+    """By their ids; `next_times` are the next at which each starts a job."""
+    rows = await fetch(conn, "list_schedules", {"schedule_id": None})
+    return [_viewed(row) for row in rows]
+
+
+async def get_schedule(conn: Connection, schedule_id: str) -> dict[str, Any]:
+    row = await (await run(conn, "list_schedules", {"schedule_id": schedule_id})).fetchone()
+    if row is None:
+        raise UnknownSchedule(
+            f"there is no schedule {schedule_id!r}; `dagmaster schedules` lists them, `dagmaster schedules sync` reads "
+            "them from the workflows"
+        )
+    return _viewed(row)
+
+
+def _viewed(row: dict[str, Any]) -> dict[str, Any]:
+    now, is_paused = row["now"], row["paused_at"] is not None
+    next_at = row["next_at"] or now
+    is_late = not is_paused and next_at < now - timedelta(seconds=LATE_SECONDS)
+    try:
+        schedule = rule_of(row)
+    except Conflict:  # The others must be seen.
+        return {**row, "rule": row["cron"] or "unknown", "next_times": [], "is_late": is_late}
+    upcoming = islice(times_after(schedule, max(now, next_at - timedelta(microseconds=1))), SHOWN_TIMES)
+    return {**row, "rule": schedule.rule, "next_times": [] if is_paused else list(upcoming), "is_late": is_late}
+
+
+def rule_of(row: Mapping[str, Any]) -> Schedule:
+    """When it is due, as its row has it. Raise Conflict for what this version, or this machine, cannot read."""
+    seconds = row["interval_seconds"]
+    try:
+        return Schedule(
+            cron=row["cron"], every_seconds=None if seconds is None else round(seconds), timezone=row["timezone"]
+        )
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise Conflict(
+            f"the schedule {row['schedule_id']!r} cannot be read: {why}; mend its workflow and run "
+            "`dagmaster schedules sync`"
+        ) from error
+
+
+async def schedule_counts(conn: Connection) -> dict[str, Any]:
+    row = await (await run(conn, "schedule_counts", {"late_seconds": LATE_SECONDS})).fetchone()
+    assert row is not None
+    return row
+
+
+async def missed_schedules(conn: Connection) -> dict[str, dict[str, Any]]:
+    """By schedule, what went wrong last when it was due."""
+    rows = await fetch(conn, "missed_schedules", {"days": MISSED_DAYS})
+    return {row["schedule_id"]: row for row in rows}
+
+
+async def database_now(conn: Connection) -> datetime:
+    row = await (await run(conn, "database_now")).fetchone()
+    assert row is not None
+    now: datetime = row["now"]
+    return now
+
+
+# Writes.
+
+
 async def sync_schedules(
     conn: Connection,
     graphs: Sequence[Graph],
@@ -86,49 +154,6 @@ def _row(graph: Graph, now: datetime) -> dict[str, Any]:
     }
 
 
-def rule_of(row: Mapping[str, Any]) -> Schedule:
-    """When it is due, as its row has it. Raise Conflict for what this version, or this machine, cannot read."""
-    seconds = row["interval_seconds"]
-    try:
-        return Schedule(
-            cron=row["cron"], every_seconds=None if seconds is None else round(seconds), timezone=row["timezone"]
-        )
-    except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise Conflict(
-            f"the schedule {row['schedule_id']!r} cannot be read: {why}; mend its workflow and run "
-            "`dagmaster schedules sync`"
-        ) from error
-
-
-async def list_schedules(conn: Connection) -> list[dict[str, Any]]:
-    """By their ids; `next_times` are the next at which each starts a job."""
-    rows = await fetch(conn, "list_schedules", {"schedule_id": None})
-    return [_viewed(row) for row in rows]
-
-
-async def get_schedule(conn: Connection, schedule_id: str) -> dict[str, Any]:
-    row = await (await run(conn, "list_schedules", {"schedule_id": schedule_id})).fetchone()
-    if row is None:
-        raise UnknownSchedule(
-            f"there is no schedule {schedule_id!r}; `dagmaster schedules` lists them, `dagmaster schedules sync` reads "
-            "them from the workflows"
-        )
-    return _viewed(row)
-
-
-def _viewed(row: dict[str, Any]) -> dict[str, Any]:
-    now, is_paused = row["now"], row["paused_at"] is not None
-    next_at = row["next_at"] or now
-    is_late = not is_paused and next_at < now - timedelta(seconds=LATE_SECONDS)
-    try:
-        schedule = rule_of(row)
-    except Conflict:  # The others must be seen.
-        return {**row, "rule": row["cron"] or "unknown", "next_times": [], "is_late": is_late}
-    upcoming = islice(times_after(schedule, max(now, next_at - timedelta(microseconds=1))), SHOWN_TIMES)
-    return {**row, "rule": schedule.rule, "next_times": [] if is_paused else list(upcoming), "is_late": is_late}
-
-
 async def pause_schedule(
     conn: Connection, schedule_id: str, *, actor: str | None, source_app: str = "cli"
 ) -> dict[str, Any]:
@@ -152,25 +177,6 @@ async def resume_schedule(
     return await get_schedule(conn, schedule_id)
 
 
-async def schedule_counts(conn: Connection) -> dict[str, Any]:
-    row = await (await run(conn, "schedule_counts", {"late_seconds": LATE_SECONDS})).fetchone()
-    assert row is not None
-    return row
-
-
-async def database_now(conn: Connection) -> datetime:
-    row = await (await run(conn, "database_now")).fetchone()
-    assert row is not None
-    now: datetime = row["now"]
-    return now
-
-
 async def _note(conn: Connection, command: str, actor: str | None, source_app: str, **data: Any) -> None:
     said = orjson.dumps({"command": command, "actor": actor, **data}).decode()
     await run(conn, "note_schedules", {"data": storable(said), "source_app": source_app})
-
-
-async def missed_schedules(conn: Connection) -> dict[str, dict[str, Any]]:
-    """By schedule, what went wrong last when it was due."""
-    rows = await fetch(conn, "missed_schedules", {"days": MISSED_DAYS})
-    return {row["schedule_id"]: row for row in rows}

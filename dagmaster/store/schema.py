@@ -14,6 +14,9 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 HEAD = max(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py"))
 
 
+# Reads.
+
+
 async def current_revision(conn: Connection) -> str | None:
     """None when the schema was never made."""
     row = await (await run(conn, "schema_revision")).fetchone()
@@ -37,17 +40,13 @@ async def database_name(conn: Connection) -> str:
     return str(row["name"])
 
 
+async def is_read_only(conn: Connection) -> bool:
+    [row] = await fetch(conn, "is_read_only")
+    return bool(row["is_read_only"])
+
+
 async def list_tables(conn: Connection) -> list[Row]:
     return await fetch(conn, "view_tables", {})
-
-
-async def drop_schema(conn: Connection) -> None:
-    """Destroys every job, key and event."""
-    await run(conn, "drop_schema")
-
-
-async def ensure_partitions(conn: Connection, days_ahead: int = 7) -> None:
-    await run(conn, "ensure_event_partitions", {"days_ahead": days_ahead})
 
 
 async def missing_partitions(conn: Connection) -> int:
@@ -55,6 +54,13 @@ async def missing_partitions(conn: Connection) -> int:
     return int(row["missing"])
 
 
-async def is_read_only(conn: Connection) -> bool:
-    [row] = await fetch(conn, "is_read_only")
-    return bool(row["is_read_only"])
+# Writes.
+
+
+async def ensure_partitions(conn: Connection, days_ahead: int = 7) -> None:
+    await run(conn, "ensure_event_partitions", {"days_ahead": days_ahead})
+
+
+async def drop_schema(conn: Connection) -> None:
+    """Destroys every job, key and event."""
+    await run(conn, "drop_schema")

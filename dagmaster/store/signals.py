@@ -26,6 +26,49 @@ Row = dict[str, Any]
 MAX_COMMENT_LENGTH = 2000
 
 
+# Reads.
+
+
+async def is_unheard(conn: Connection, job_id: JobId) -> bool:
+    """Whether a signal is still on its way to the job's owner."""
+    row = await (await run(conn, "is_unheard", {"job_id": job_id})).fetchone()
+    return row is not None and bool(row["is_unheard"])
+
+
+async def until_decided(
+    conn: Connection, job_id: JobId, node_id: NodeId, *, approved: bool, seconds: float
+) -> NodeStatus:
+    """How the node stands when its owner has heard of the decision, or when that took too long.
+
+    Raises Conflict when it was not this decision that counted.
+    """
+    wanted = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        row = await get_node_head(conn, job_id, node_id)
+        if row["status"] == wanted or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
+            return NodeStatus(row["status"])
+        if row["status"] != NodeStatus.RUNNING:
+            raise Conflict(f"node {node_id!r} is {row['status']}: something else has ended its waiting before")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _is_over(deadline: float) -> bool:
+    return asyncio.get_running_loop().time() > deadline
+
+
+async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
+    """What a node calls another workflow with. Needs a connection that keeps JSON as bytes."""
+    row = await (await run(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})).fetchone()
+    if row is None or row["input_params"] is None:
+        raise Invalid(f"the inputs with which node {node_id!r} of job {job_id} calls are not there any more")
+    inputs: bytes = row["input_params"]
+    return inputs
+
+
+# Writes.
+
+
 async def send_signal(conn: Connection, job_id: JobId, name: str, *, data: Any, actor: str | None) -> Row:
     """The job as it was. Whether somebody waits for it is for the job's owner to see."""
     if not re.fullmatch(SIGNAL_PATTERN, name):
@@ -61,43 +104,6 @@ async def request_decision(
         raise Forbidden(f"node {node_id!r} is decided by {names}, not by {actor}")
     await _tell(conn, job_id, ApprovalDecision(node_id, node["task_id"], approved, datetime.now(UTC), actor, comment))
     return job
-
-
-async def written_inputs(conn: Connection, job_id: JobId, node_id: NodeId) -> bytes:
-    """What a node calls another workflow with. Needs a connection that keeps JSON as bytes."""
-    row = await (await run(conn, "inputs_of_call", {"job_id": job_id, "node_id": node_id})).fetchone()
-    if row is None or row["input_params"] is None:
-        raise Invalid(f"the inputs with which node {node_id!r} of job {job_id} calls are not there any more")
-    inputs: bytes = row["input_params"]
-    return inputs
-
-
-async def is_unheard(conn: Connection, job_id: JobId) -> bool:
-    """Whether a signal is still on its way to the job's owner."""
-    row = await (await run(conn, "is_unheard", {"job_id": job_id})).fetchone()
-    return row is not None and bool(row["is_unheard"])
-
-
-async def until_decided(
-    conn: Connection, job_id: JobId, node_id: NodeId, *, approved: bool, seconds: float
-) -> NodeStatus:
-    """How the node stands when its owner has heard of the decision, or when that took too long.
-
-    Raises Conflict when it was not this decision that counted.
-    """
-    wanted = NodeStatus.COMPLETED if approved else NodeStatus.FAILED
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        row = await get_node_head(conn, job_id, node_id)
-        if row["status"] == wanted or (row["status"] == NodeStatus.RUNNING and _is_over(deadline)):
-            return NodeStatus(row["status"])
-        if row["status"] != NodeStatus.RUNNING:
-            raise Conflict(f"node {node_id!r} is {row['status']}: something else has ended its waiting before")
-        await asyncio.sleep(POLL_SECONDS)
-
-
-def _is_over(deadline: float) -> bool:
-    return asyncio.get_running_loop().time() > deadline
 
 
 async def _live_job(conn: Connection, job_id: JobId, otherwise: str) -> Row:

@@ -12,10 +12,16 @@ from dagmaster.store.statements import run
 Row = dict[str, Any]
 
 
+# Reads.
+
+
 async def recall_result(conn: Connection, worker_id: WorkerId, task_id: TaskId, version: str) -> Row | None:
     """Output, job and time of what counts for this task, which the worker must hold."""
     values = {"worker_id": worker_id, "task_id": task_id, "version": version}
     return await (await run(conn, "recall_result", values)).fetchone()
+
+
+# Writes.
 
 
 async def remember_result(

@@ -1,20 +1,3 @@
--- known_nodes --
--- Which of these nodes a job has.
-SELECT node_id FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = ANY(:node_ids);
-
--- added_standing --
--- How many of these nodes a job has, and whether its owner has still to look at some.
-SELECT j.status,
-    (SELECT count(*) FROM dagapp.dag_node_states n WHERE n.job_id = j.job_id AND n.node_id = ANY(:node_ids)) AS known,
-    EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = j.job_id AND m.kind = 'added') AS is_unread
-FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
-
--- last_refusal --
--- Why the owner did not take what was added last from outside.
-SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events
-WHERE job_id = :job_id AND event_type = 'job_warning' AND event_data ->> 'refused' = 'added'
-ORDER BY event_id DESC LIMIT 1;
-
 -- list_groups --
 -- The groups of nodes that were added to a job, and how many nodes each holds itself.
 SELECT g.group_id, g.parent_group_id, g.name, g.created_at, coalesce(n.nodes, 0)::int AS nodes
@@ -40,3 +23,20 @@ FROM (
 LEFT JOIN added p ON d.previous_type = 'task' AND p.task_id = d.previous_id::text
 LEFT JOIN added n ON d.next_type = 'task' AND n.task_id = d.next_id::text
 ORDER BY d.previous_id, d.previous_type, d.next_id, d.next_type;
+
+-- added_standing --
+-- How many of these nodes a job has, and whether its owner has still to look at some.
+SELECT j.status,
+    (SELECT count(*) FROM dagapp.dag_node_states n WHERE n.job_id = j.job_id AND n.node_id = ANY(:node_ids)) AS known,
+    EXISTS (SELECT FROM dagapp.dag_mailbox m WHERE m.job_id = j.job_id AND m.kind = 'added') AS is_unread
+FROM dagapp.dag_jobs j WHERE j.job_id = :job_id;
+
+-- last_refusal --
+-- Why the owner did not take what was added last from outside.
+SELECT event_data ->> 'warning' AS warning FROM dagapp.dag_job_events
+WHERE job_id = :job_id AND event_type = 'job_warning' AND event_data ->> 'refused' = 'added'
+ORDER BY event_id DESC LIMIT 1;
+
+-- known_nodes --
+-- Which of these nodes a job has.
+SELECT node_id FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = ANY(:node_ids);

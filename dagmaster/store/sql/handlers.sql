@@ -1,19 +1,3 @@
--- register_handlers --
--- The contracts of a worker's handlers. What has not changed is not written: the time of the last change tells others
--- whether to look.
-INSERT INTO dagapp.dag_handlers AS h (name, queue, timeout_seconds, retry, params, documentation, registered_by)
-SELECT DISTINCT ON (name) name, queue, timeout_seconds, retry, params, documentation, :worker_id
-FROM json_to_recordset(:contracts::json) AS r(
-    name text, queue text, timeout_seconds float, retry jsonb, params json, documentation text
-)
-ORDER BY name -- Always in one order: workers that come together must not wait for each other.
-ON CONFLICT (name) DO UPDATE
-SET queue = excluded.queue, timeout_seconds = excluded.timeout_seconds, retry = excluded.retry,
-    params = excluded.params, documentation = excluded.documentation, registered_by = excluded.registered_by,
-    registered_at = clock_timestamp()
-WHERE (h.queue, h.timeout_seconds, h.retry, h.params::text, h.documentation) IS DISTINCT FROM
-    (excluded.queue, excluded.timeout_seconds, excluded.retry, excluded.params::text, excluded.documentation);
-
 -- handlers_stamp --
 -- Changes whenever a contract does.
 SELECT count(*) AS handlers, max(registered_at) AS changed_at FROM dagapp.dag_handlers;
@@ -56,3 +40,19 @@ CROSS JOIN LATERAL (
 ) r
 WHERE (:name::text IS NULL OR h.name = :name) AND (:pattern::text IS NULL OR h.name ILIKE '%' || :pattern || '%')
 ORDER BY h.name LIMIT :limit OFFSET :offset;
+
+-- register_handlers --
+-- The contracts of a worker's handlers. What has not changed is not written: the time of the last change tells others
+-- whether to look.
+INSERT INTO dagapp.dag_handlers AS h (name, queue, timeout_seconds, retry, params, documentation, registered_by)
+SELECT DISTINCT ON (name) name, queue, timeout_seconds, retry, params, documentation, :worker_id
+FROM json_to_recordset(:contracts::json) AS r(
+    name text, queue text, timeout_seconds float, retry jsonb, params json, documentation text
+)
+ORDER BY name -- Always in one order: workers that come together must not wait for each other.
+ON CONFLICT (name) DO UPDATE
+SET queue = excluded.queue, timeout_seconds = excluded.timeout_seconds, retry = excluded.retry,
+    params = excluded.params, documentation = excluded.documentation, registered_by = excluded.registered_by,
+    registered_at = clock_timestamp()
+WHERE (h.queue, h.timeout_seconds, h.retry, h.params::text, h.documentation) IS DISTINCT FROM
+    (excluded.queue, excluded.timeout_seconds, excluded.retry, excluded.params::text, excluded.documentation);

@@ -1,3 +1,38 @@
+-- list_schedules --
+-- Schedules with the newest job that each has started.
+SELECT s.schedule_id, s.workflow_id, s.workflow_hash, s.cron, s.interval_seconds, s.timezone, s.catchup,
+    s.input_params, s.paused_at, s.paused_by, s.next_at, s.last_at, s.created_at, s.updated_at,
+    j.job_id AS last_job_id, j.status AS last_job_status, clock_timestamp() AS now
+FROM dagapp.dag_schedules s
+LEFT JOIN LATERAL (
+    SELECT job_id, status FROM dagapp.dag_jobs
+    WHERE schedule_id = s.schedule_id ORDER BY scheduled_for DESC, job_id DESC LIMIT 1
+) j ON true
+WHERE :schedule_id::text IS NULL OR s.schedule_id = :schedule_id
+ORDER BY s.schedule_id;
+
+-- schedule_counts --
+-- How many schedules there are, and how many of them should have started a job a while ago.
+SELECT count(*) FILTER (WHERE paused_at IS NULL)::int AS active,
+    count(*) FILTER (WHERE paused_at IS NOT NULL)::int AS paused,
+    count(*) FILTER (WHERE paused_at IS NULL AND next_at <= clock_timestamp())::int AS due,
+    count(*) FILTER (
+        WHERE paused_at IS NULL AND next_at < clock_timestamp() - make_interval(secs => :late_seconds)
+    )::int AS late
+FROM dagapp.dag_schedules;
+
+-- missed_schedules --
+-- Times of the last days for which a schedule has started no job, the newest of each schedule.
+SELECT DISTINCT ON (event_data ->> 'schedule_id') event_data ->> 'schedule_id' AS schedule_id, created_at,
+    event_data ->> 'first' AS first, (event_data ->> 'count')::int AS count, error_message
+FROM dagapp.dag_job_events
+WHERE job_id = 0 AND event_type = 'schedule_missed'
+    AND created_at >= clock_timestamp() - make_interval(days => :days::int)
+ORDER BY event_data ->> 'schedule_id', event_id DESC;
+
+-- database_now --
+SELECT clock_timestamp() AS now;
+
 -- sync_schedules --
 -- Store schedules with their definitions. What is paused stays so; the next time stays unless the rule has changed.
 WITH incoming AS MATERIALIZED (
@@ -35,27 +70,6 @@ DELETE FROM dagapp.dag_schedules
 WHERE schedule_id = ANY(:ended::text[]) OR (:prune::boolean AND schedule_id <> ALL(:kept::text[]))
 RETURNING schedule_id;
 
--- note_schedules --
--- Somebody changed schedules, in the system's own timeline.
-INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
-VALUES (0, 'command', 'info', :data::jsonb, clock_timestamp(), :source_app);
-
--- database_now --
-SELECT clock_timestamp() AS now;
-
--- list_schedules --
--- Schedules with the newest job that each has started.
-SELECT s.schedule_id, s.workflow_id, s.workflow_hash, s.cron, s.interval_seconds, s.timezone, s.catchup,
-    s.input_params, s.paused_at, s.paused_by, s.next_at, s.last_at, s.created_at, s.updated_at,
-    j.job_id AS last_job_id, j.status AS last_job_status, clock_timestamp() AS now
-FROM dagapp.dag_schedules s
-LEFT JOIN LATERAL (
-    SELECT job_id, status FROM dagapp.dag_jobs
-    WHERE schedule_id = s.schedule_id ORDER BY scheduled_for DESC, job_id DESC LIMIT 1
-) j ON true
-WHERE :schedule_id::text IS NULL OR s.schedule_id = :schedule_id
-ORDER BY s.schedule_id;
-
 -- pause_schedule --
 -- It starts nothing more. Who paused it first is kept.
 UPDATE dagapp.dag_schedules
@@ -69,21 +83,7 @@ UPDATE dagapp.dag_schedules
 SET paused_at = NULL, paused_by = NULL, next_at = :next_at, updated_at = clock_timestamp()
 WHERE schedule_id = :schedule_id AND paused_at IS NOT NULL;
 
--- schedule_counts --
--- How many schedules there are, and how many of them should have started a job a while ago.
-SELECT count(*) FILTER (WHERE paused_at IS NULL)::int AS active,
-    count(*) FILTER (WHERE paused_at IS NOT NULL)::int AS paused,
-    count(*) FILTER (WHERE paused_at IS NULL AND next_at <= clock_timestamp())::int AS due,
-    count(*) FILTER (
-        WHERE paused_at IS NULL AND next_at < clock_timestamp() - make_interval(secs => :late_seconds)
-    )::int AS late
-FROM dagapp.dag_schedules;
-
--- missed_schedules --
--- Times of the last days for which a schedule has started no job, the newest of each schedule.
-SELECT DISTINCT ON (event_data ->> 'schedule_id') event_data ->> 'schedule_id' AS schedule_id, created_at,
-    event_data ->> 'first' AS first, (event_data ->> 'count')::int AS count, error_message
-FROM dagapp.dag_job_events
-WHERE job_id = 0 AND event_type = 'schedule_missed'
-    AND created_at >= clock_timestamp() - make_interval(days => :days::int)
-ORDER BY event_data ->> 'schedule_id', event_id DESC;
+-- note_schedules --
+-- Somebody changed schedules, in the system's own timeline.
+INSERT INTO dagapp.dag_job_events (job_id, event_type, event_status, event_data, created_at, source_app)
+VALUES (0, 'command', 'info', :data::jsonb, clock_timestamp(), :source_app);

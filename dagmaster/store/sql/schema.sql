@@ -8,6 +8,10 @@ SELECT version_num FROM dagapp.alembic_version;
 -- database_name --
 SELECT current_database()::text AS name;
 
+-- is_read_only --
+-- Whether nothing can be written: a standby, or a server that somebody has made so.
+SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS is_read_only;
+
 -- view_tables --
 -- What the schema holds, by estimate; the partitions of a table count for it.
 SELECT c.relname AS name, greatest(sum(p.reltuples), 0)::bigint AS estimated_rows,
@@ -18,18 +22,14 @@ JOIN pg_class p ON p.oid = c.oid OR p.oid IN (SELECT inhrelid FROM pg_inherits W
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
 GROUP BY c.relname ORDER BY c.relname;
 
--- drop_schema --
--- Everything is gone.
-DROP SCHEMA IF EXISTS dagapp, gateway CASCADE;
-
--- ensure_event_partitions --
-SELECT dagapp.ensure_event_partitions(:days_ahead) AS made;
-
 -- view_missing_partitions --
 -- Of today and tomorrow.
 SELECT count(*)::int AS missing FROM generate_series(0, 1) AS n
 WHERE to_regclass('dagapp.dag_job_events_' || to_char((now() AT TIME ZONE 'UTC')::date + n::int, 'YYYYMMDD')) IS NULL;
 
--- is_read_only --
--- Whether nothing can be written: a standby, or a server that somebody has made so.
-SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS is_read_only;
+-- ensure_event_partitions --
+SELECT dagapp.ensure_event_partitions(:days_ahead) AS made;
+
+-- drop_schema --
+-- Everything is gone.
+DROP SCHEMA IF EXISTS dagapp, gateway CASCADE;

@@ -1,3 +1,11 @@
+-- is_unheard --
+-- Whether a signal is still on its way to the job's owner.
+SELECT EXISTS (SELECT FROM dagapp.dag_mailbox WHERE job_id = :job_id AND kind = 'signal') AS is_unheard;
+
+-- inputs_of_call --
+-- With what a node calls another workflow.
+SELECT input_params FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = :node_id;
+
 -- approval_of_node --
 -- A node, of which type it is, and what it asks.
 SELECT n.status, n.task_id, n.input_params, w.definition #>> ARRAY['nodes', n.node_id, 'type'] AS type
@@ -5,11 +13,3 @@ FROM dagapp.dag_node_states n
 JOIN dagapp.dag_jobs j ON j.job_id = n.job_id
 LEFT JOIN dagapp.dag_workflows w ON w.workflow_hash = j.workflow_hash
 WHERE n.job_id = :job_id AND n.node_id = :node_id;
-
--- inputs_of_call --
--- With what a node calls another workflow.
-SELECT input_params FROM dagapp.dag_node_states WHERE job_id = :job_id AND node_id = :node_id;
-
--- is_unheard --
--- Whether a signal is still on its way to the job's owner.
-SELECT EXISTS (SELECT FROM dagapp.dag_mailbox WHERE job_id = :job_id AND kind = 'signal') AS is_unheard;
