@@ -41,7 +41,7 @@ class TaskReport:
     """How an attempt ended.
 
     `error_types` are the names of the exception's class and of its bases, the nearest first. `details` may hold
-    `log_path`, `peak_memory_bytes`, `cpu_seconds` and `metrics`. `timed_out`: the worker stopped it, its time was over.
+    `log_path`, `peak_memory_bytes`, `cpu_seconds` and `metrics`. `timed_out`: the worker stopped it at its timeout.
     """
 
     task_id: TaskId
@@ -94,8 +94,8 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The state of a worker, from its heartbeat. `stats` is for display: running, stuck, memory."""
+class Heartbeat:
+    """A worker's counters since it started. `stats` is for display: running, stuck, memory."""
 
     completed: int = 0
     failed: int = 0
@@ -110,7 +110,7 @@ class Orders:
     """The requested state of a worker, and those of its tasks that it must stop."""
 
     withdrawn: frozenset[TaskId] = frozenset()
-    wanted: DesiredState = "run"
+    desired_state: DesiredState = "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +133,22 @@ class Recalled:
 
 
 class Link(Protocol):
-    """A worker's side of a transport, as long as the connection lasts: at least once, under its heartbeat's lease.
+    """A worker's connection to a transport. Delivers tasks at least once, under the lease of the worker's heartbeat.
 
-    Each call may raise one of the transport's `lost`.
+    Each method may raise one of the transport's `lost` errors.
     """
 
     async def register(self, offer: Registration) -> WorkerId:
         """Register the worker; returns its new id."""
 
-    async def beat(self, standing: Standing) -> bool:
+    async def beat(self, heartbeat: Heartbeat) -> bool:
         """Renew the lease of all tasks of the worker. False if it was declared lost: others have its tasks now."""
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         """Report finished tasks and claim up to `limit` tasks, in one transaction."""
 
     async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
-        """Those of these tasks that this worker must stop, and whether it should continue."""
+        """The desired state of this worker, and which of these tasks it must stop."""
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
         """Tasks that this worker holds without knowing it, because the response to a claim was lost."""
@@ -157,10 +157,10 @@ class Link(Protocol):
         """Report the progress of a task; ignored if this worker does not hold it."""
 
     async def save(self, task_id: TaskId, checkpoint: SavedCheckpoint) -> None:
-        """Returns when it is stored. Raises TaskOver when the attempt is no longer this worker's."""
+        """Store a checkpoint. Raises TaskOver when the attempt is no longer this worker's."""
 
     async def add(self, task_id: TaskId, slices: Sequence[bytes]) -> None:
-        """Nodes for the task's own job (`model.dynamic_nodes`). Returns when they are stored; raises TaskOver."""
+        """Add nodes to the task's own job (`model.dynamic_nodes`). Raises TaskOver like `save`."""
 
     async def discard(self, task_id: TaskId, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         """Mark this checkpoint as unusable; returns the newest valid one before it, if any."""
@@ -174,7 +174,7 @@ class Link(Protocol):
     async def open_secrets(self, task_id: TaskId, references: Collection[str]) -> Mapping[str, str]:
         """The values of the sealed secrets of a task that this worker holds. Raises BrokenSeal."""
 
-    async def leave(self, standing: Standing) -> None:
+    async def leave(self, heartbeat: Heartbeat) -> None:
         """Deregister; the worker holds no tasks afterwards."""
 
 
@@ -183,26 +183,26 @@ class Transport(Protocol):
 
     lost: tuple[type[Exception], ...]
     waits: bool
-    handler_pool: Any  # of connections for handlers; None where the worker has no database
+    handler_pool: Any  # connections for handlers; None where the worker has no database
 
     def open(self, worker_id: WorkerId | None) -> AbstractAsyncContextManager[Link]:
-        """A connection, for a worker that is known under this name or not known yet."""
+        """Connect, as the worker of this id or as one that is not registered yet."""
 
 
 class LocalWorker(Protocol):
-    """A worker in the orchestrator's own process: a task for a free slot goes to it without a queue."""
+    """A worker in the orchestrator's own process: tasks for its free slots bypass the queue."""
 
     @property
     def worker_id(self) -> WorkerId: ...
 
     def reserve(self, queue: str, handler: str) -> bool:
-        """Whether a slot is free for such a task and nothing that waits is passed over; it is taken then."""
+        """Reserve a slot for such a task; False when none is free or older tasks wait in the queue."""
 
     def release(self, messages: Sequence[TaskMessage]) -> None:
-        """Slots were reserved for these, but whether they were claimed is not known."""
+        """Free the slots reserved for these tasks; whether they were claimed is unknown."""
 
     def start(self, message: TaskMessage) -> None:
-        """Run it in a reserved slot."""
+        """Run a task in a reserved slot."""
 
     def expect_more(self, queues: Collection[str]) -> None:
-        """Tasks have been put on these queues."""
+        """Claim soon: tasks were put on these queues."""

@@ -11,7 +11,15 @@ import orjson
 
 from dagmaster.errors import DagmasterError, Invalid, Misconfigured, TaskOver, TooLarge, Unavailable
 from dagmaster.ids import TaskId, WorkerId
-from dagmaster.queues.contract import Orders, Recalled, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport
+from dagmaster.queues.contract import (
+    Heartbeat,
+    Orders,
+    Recalled,
+    Registration,
+    SavedCheckpoint,
+    TaskMessage,
+    TaskReport,
+)
 from dagmaster.queues.httpbodies import (
     Limits,
     batches,
@@ -42,7 +50,7 @@ class GivenUp(ServerUnavailable):
 
 
 class HttpTransport:
-    """To a dagmaster server. Closed by whoever made it."""
+    """The connection pool to a dagmaster server. Its creator closes it."""
 
     lost: tuple[type[Exception], ...] = (ServerUnavailable,)
     waits = True
@@ -72,7 +80,7 @@ class HttpTransport:
         await self._http.aclose()
 
     async def ask(self, method: str, path: str, body: Any = None, *, wait_seconds: float = 0) -> Any:
-        """The answer's JSON. Raises ServerUnavailable, or what the server has against it."""
+        """Send a request; returns the JSON of the response. Raises ServerUnavailable or the server's error."""
         content = orjson.dumps(body) if body is not None else None
         timeout = httpx.Timeout(self._timeout_seconds + wait_seconds, connect=self._http.timeout.connect)
         try:
@@ -89,7 +97,7 @@ class HttpTransport:
             return None
         try:
             return orjson.loads(answer.content)
-        except ValueError as error:  # some proxy's page
+        except ValueError as error:  # e.g. a proxy's error page
             shown = answer.text[:SHOWN].strip()
             raise ServerUnavailable(f"{self.url} does not look like a dagmaster server: {shown}") from error
 
@@ -134,7 +142,7 @@ def _is_near(host: str) -> bool:
 
 
 def _said(answer: httpx.Response) -> tuple[str, str]:
-    """Code and message of dagmaster's own errors; else what is there."""
+    """Code and message of dagmaster's own errors; of others, the beginning of the body."""
     try:
         error = orjson.loads(answer.content)["error"]
         return str(error["code"]), str(error["message"])
@@ -143,11 +151,11 @@ def _said(answer: httpx.Response) -> tuple[str, str]:
 
 
 class HttpLink:
-    """One worker at the server."""
+    """A registered worker."""
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
-        self._standing = Standing()
+        self._heartbeat = Heartbeat()
 
     async def register(self, offer: Registration) -> WorkerId:
         body = {
@@ -168,8 +176,8 @@ class HttpLink:
         self._transport.worker_id = WorkerId(str(said["worker_id"]))
         return self._transport.worker_id
 
-    async def beat(self, standing: Standing) -> bool:
-        self._standing = standing
+    async def beat(self, heartbeat: Heartbeat) -> bool:
+        self._heartbeat = heartbeat
         try:
             await self.orders([])
         except GivenUp:
@@ -177,14 +185,14 @@ class HttpLink:
         return True
 
     async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
-        """A heartbeat too."""
-        standing = self._standing
-        body = {"completed": standing.completed, "failed": standing.failed, "stats": standing.stats}
+        """The request is a heartbeat, too."""
+        heartbeat = self._heartbeat
+        body = {"completed": heartbeat.completed, "failed": heartbeat.failed, "stats": heartbeat.stats}
         said = await self._ask("POST", "/heartbeat", {**body, "running": list(task_ids)})
         return Orders(frozenset(said["withdrawn"]), said["wanted"])
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
-        """What was taken stays so if the claim fails: sending it again does no harm."""
+        """Reports that the server has accepted stay accepted if the claim fails: sending them again does no harm."""
         for batch in batches(reports, self._transport.limits):
             await self._report(batch)
         if not limit:
@@ -207,9 +215,9 @@ class HttpLink:
         await self._ask("POST", "/checkpoints", {**body, "artifacts": artifacts})
 
     async def add(self, task_id: TaskId, slices: Sequence[bytes]) -> None:
-        """As many at once as fit in a body: what is sent twice, or only in part, is added once and goes on later."""
+        """Send as many slices at once as fit in a body. A slice that is sent twice is added once."""
         for part in parts(slices, self._transport.limits):
-            body = {"task_id": task_id, "slices": [orjson.Fragment(one) for one in part]}
+            body = {"task_id": task_id, "slices": [orjson.Fragment(encoded) for encoded in part]}
             await self._ask("POST", "/tasks/added", body)
 
     async def discard(self, task_id: TaskId, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
@@ -230,15 +238,15 @@ class HttpLink:
         opened: dict[str, str] = said["values"]
         return opened
 
-    async def leave(self, standing: Standing) -> None:
-        if await self.beat(standing):
+    async def leave(self, heartbeat: Heartbeat) -> None:
+        if await self.beat(heartbeat):
             await self._ask("DELETE", "")
 
     async def _ask(self, method: str, path: str, body: Any = None, *, wait_seconds: float = 0) -> Any:
         return await self._transport.ask(method, f"/{self._transport.worker_id}{path}", body, wait_seconds=wait_seconds)
 
     async def _report(self, reports: Sequence[TaskReport]) -> None:
-        """One that the server does not take as it is must not stand in the way of the others."""
+        """Send a rejected batch report by report: one bad report must not block the others."""
         try:
             said = await self._ask("POST", "/results", [report_body(report) for report in reports])
         except (Invalid, TooLarge) as error:
@@ -257,5 +265,5 @@ class HttpLink:
         failed = TaskReport(report.task_id, report.job_id, report.node_id, "failed", error=error, permanent=True)
         try:
             await self._ask("POST", "/results", [report_body(failed)])
-        except (Invalid, TooLarge) as refused:  # Nothing that it could say of this task would be taken.
+        except (Invalid, TooLarge) as refused:  # No report of this task would be accepted.
             log.error("the failure of task %s could not be reported either: %s", report.task_id, refused)

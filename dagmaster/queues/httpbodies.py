@@ -12,7 +12,7 @@ from dagmaster.model.contracts import Contract
 from dagmaster.queues.contract import Recalled, SavedCheckpoint, TaskMessage, TaskReport
 from dagmaster.schemas.workers import MAX_BATCH
 
-# Of a report without its output.
+# The size of a report without its output, at most.
 REPORT_BYTES = 8 * 1024
 MAX_SCHEMAS_BYTES = 1024 * 1024
 MAX_DOCUMENTATION = 10_000
@@ -21,7 +21,7 @@ DETAILS = ("peak_memory_bytes", "cpu_seconds", "metrics")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server has told; until then what any server takes."""
+    """The limits of the server; until registration, those that any server accepts."""
 
     claim_wait_seconds: float = 10.0
     max_body_bytes: int = 1024 * 1024
@@ -32,21 +32,21 @@ class Limits:
 
 
 def parts(slices: Sequence[bytes], limits: Limits) -> Iterator[list[bytes]]:
-    """As many slices of added nodes as fit in a body."""
+    """Group slices of added nodes into bodies."""
     part: list[bytes] = []
     room = limits.max_body_bytes - REPORT_BYTES
-    for one in slices:
-        if part and len(one) + 1 > room:
+    for encoded in slices:
+        if part and len(encoded) + 1 > room:
             yield part
             part, room = [], limits.max_body_bytes - REPORT_BYTES
-        part.append(one)
-        room -= len(one) + 1
+        part.append(encoded)
+        room -= len(encoded) + 1
     if part:
         yield part
 
 
 def batches(reports: Sequence[TaskReport], limits: Limits) -> Iterator[list[TaskReport]]:
-    """As many at once as fit in a body."""
+    """Group reports into bodies."""
     batch: list[TaskReport] = []
     room = limits.max_body_bytes
     for report in reports:
@@ -61,9 +61,9 @@ def batches(reports: Sequence[TaskReport], limits: Limits) -> Iterator[list[Task
 
 
 def report_body(report: TaskReport) -> dict[str, Any]:
-    given = report.details or {}
-    details = {name: given[name] for name in DETAILS if given.get(name) is not None}
-    if given.get("log_path"):  # Where it is, the server knows better.
+    reported = report.details or {}
+    details = {name: reported[name] for name in DETAILS if reported.get(name) is not None}
+    if reported.get("log_path"):  # The server itself knows where.
         details["has_log"] = True
     timed_out = {"timed_out": True} if report.timed_out else {}
     return timed_out | {
@@ -80,8 +80,8 @@ def report_body(report: TaskReport) -> dict[str, Any]:
 
 
 def message_of(task: Mapping[str, Any]) -> TaskMessage:
-    found = task["checkpoint"]
-    checkpoint = checkpoint_of(found) if found is not None else None
+    saved = task["checkpoint"]
+    checkpoint = checkpoint_of(saved) if saved is not None else None
     return TaskMessage(
         task_id=task["task_id"],
         job_id=JobId(int(task["job_id"])),
@@ -111,17 +111,17 @@ def recalled_of(said: Mapping[str, Any]) -> Recalled:
 
 
 def contract_bodies(contracts: Sequence[Contract]) -> list[dict[str, Any]]:
-    """Without the schemas where they are too long altogether: they are for people, the rest decides."""
-    schemas = sum(len(orjson.dumps(one.params)) for one in contracts if one.params is not None)
+    """Omit the schemas and documentation if they are too long altogether: they are only for display."""
+    schemas = sum(len(orjson.dumps(contract.params)) for contract in contracts if contract.params is not None)
     is_short = schemas <= MAX_SCHEMAS_BYTES
     return [
         {
-            "name": one.name,
-            "queue": one.queue,
-            "timeout_seconds": one.timeout_seconds,
-            "retry": one.retry.model_dump(mode="json") if one.retry is not None else None,
-            "params": one.params if is_short else None,
-            "documentation": one.documentation[:MAX_DOCUMENTATION] if is_short else "",
+            "name": contract.name,
+            "queue": contract.queue,
+            "timeout_seconds": contract.timeout_seconds,
+            "retry": contract.retry.model_dump(mode="json") if contract.retry is not None else None,
+            "params": contract.params if is_short else None,
+            "documentation": contract.documentation[:MAX_DOCUMENTATION] if is_short else "",
         }
-        for one in contracts
+        for contract in contracts
     ]

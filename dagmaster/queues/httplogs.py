@@ -15,14 +15,14 @@ KEEP_OFFSETS = 10_000
 
 
 class HttpLogs:
-    """Written only; they are read from the server. Each piece says where it belongs, so that it may be sent again."""
+    """Write-only; logs are read from the server. Each piece carries its offset, so that it may be sent again."""
 
     def __init__(self, transport: HttpTransport) -> None:
         self._transport = transport
         self._offsets: OrderedDict[str, int] = OrderedDict()
 
     async def append(self, task_id: str, chunk: bytes) -> None:
-        """What the server has no more use for is dropped."""
+        """Drop the rest when the server no longer accepts the log of this task."""
         size = max(min(PIECE_BYTES, self._transport.limits.max_body_bytes // 2), 1)
         began = self._offsets.setdefault(task_id, 0)
         self._offsets.move_to_end(task_id)
@@ -37,7 +37,7 @@ class HttpLogs:
         body = [{"task_id": task_id, "offset": offset, "data": b64encode(piece).decode()}]
         try:
             said = await self._transport.ask("POST", f"/{self._transport.worker_id}/logs", body)
-        except DagmasterError as error:  # Whatever it is, no task fails because of it.
+        except DagmasterError as error:  # No task fails because of its log.
             raise LogUnavailable(f"the server does not accept logs: {error}") from error
         return bool(said["logs"][0]["outcome"] == "accepted")
 

@@ -10,7 +10,15 @@ from psycopg.rows import DictRow
 
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.ids import TaskId, WorkerId
-from dagmaster.queues.contract import Orders, Recalled, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport
+from dagmaster.queues.contract import (
+    Heartbeat,
+    Orders,
+    Recalled,
+    Registration,
+    SavedCheckpoint,
+    TaskMessage,
+    TaskReport,
+)
 from dagmaster.snowflakes import new_id
 from dagmaster.store import handlers, instances, mail_codec, task_cache, task_reports, tasks
 from dagmaster.store.connect import LOST, connect_hot, keep_json
@@ -37,7 +45,7 @@ class PostgresTransport:
             yield PostgresLink(durable, quick, worker_id or WorkerId(""), self._notifier, self._secret_key)
 
     async def aclose(self) -> None:
-        """When no handler runs any more."""
+        """Call when no handler is running any more."""
         await self.handler_pool.close()
 
     async def _connect(self, *, durable: bool) -> HotConnection:
@@ -47,7 +55,7 @@ class PostgresTransport:
 
 
 class PostgresLink:
-    """`durable` carries reports and checkpoints; `quick` what may be lost and repeated."""
+    """`durable` carries reports and checkpoints, `quick` everything that may be lost and repeated."""
 
     def __init__(
         self,
@@ -69,8 +77,8 @@ class PostgresLink:
         self.worker_id = me.worker_id
         return self.worker_id
 
-    async def beat(self, standing: Standing) -> bool:
-        return await instances.beat_worker(self._quick, self.worker_id, _standing(standing)) is not None
+    async def beat(self, heartbeat: Heartbeat) -> bool:
+        return await instances.beat_worker(self._quick, self.worker_id, _heartbeat(heartbeat)) is not None
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         if reports:
@@ -78,7 +86,7 @@ class PostgresLink:
         else:
             rows = await tasks.claim(self._quick, self.worker_id, limit) if limit else []
         if rows:
-            self._notifier.notify(MAIL, urgent=False)  # That they have started can wait for that they have ended.
+            self._notifier.notify(MAIL, urgent=False)  # Only the start of tasks: it can wait for their end.
         return [message_of(row) for row in rows]
 
     async def _report(self, reports: Sequence[TaskReport], limit: int) -> list[DictRow]:
@@ -94,8 +102,8 @@ class PostgresLink:
         return claimed
 
     async def orders(self, task_ids: Sequence[TaskId]) -> Orders:
-        wanted, withdrawn = await tasks.orders(self._quick, self.worker_id, task_ids)
-        return Orders(frozenset(withdrawn), wanted)
+        state, withdrawn = await tasks.orders(self._quick, self.worker_id, task_ids)
+        return Orders(frozenset(withdrawn), state)
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
         return [message_of(row) for row in await tasks.held(self._quick, self.worker_id, known)]
@@ -131,8 +139,8 @@ class PostgresLink:
     async def open_secrets(self, task_id: TaskId, references: Collection[str]) -> Mapping[str, str]:
         return (await open_sealer(self._quick, self._secret_key)).open(references)
 
-    async def leave(self, standing: Standing) -> None:
-        await instances.stop_worker(self._quick, self.worker_id, _standing(standing))
+    async def leave(self, heartbeat: Heartbeat) -> None:
+        await instances.stop_worker(self._quick, self.worker_id, _heartbeat(heartbeat))
 
 
 def message_of(row: DictRow) -> TaskMessage:
@@ -161,5 +169,5 @@ def saved_checkpoint(row: DictRow) -> SavedCheckpoint:
     )
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
-    return {"completed": standing.completed, "failed": standing.failed, "stats": standing.stats}
+def _heartbeat(heartbeat: Heartbeat) -> dict[str, Any]:
+    return {"completed": heartbeat.completed, "failed": heartbeat.failed, "stats": heartbeat.stats}

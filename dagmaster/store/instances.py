@@ -84,13 +84,13 @@ async def register_worker(
     await run(conn, "register_worker", _identity(me) | values)
 
 
-async def beat_worker(conn: Connection, worker_id: WorkerId, standing: Mapping[str, Any]) -> datetime | None:
+async def beat_worker(conn: Connection, worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> datetime | None:
     """None when the worker was given up: its tasks are somebody else's now."""
-    return await _now(conn, "beat_worker", _counted(worker_id, standing))
+    return await _now(conn, "beat_worker", _counted(worker_id, heartbeat))
 
 
-async def stop_worker(conn: Connection, worker_id: WorkerId, standing: Mapping[str, Any]) -> None:
-    await run(conn, "stop_worker", _counted(worker_id, standing))
+async def stop_worker(conn: Connection, worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> None:
+    await run(conn, "stop_worker", _counted(worker_id, heartbeat))
 
 
 async def want_worker(conn: Connection, worker_id: WorkerId, wanted: str) -> bool:
@@ -153,12 +153,12 @@ def _identity(me: Instance) -> dict[str, Any]:
     return {"instance_id": me.instance_id, "hostname": me.hostname, "pid": me.pid, "host_key": me.host_key}
 
 
-def _counted(worker_id: WorkerId, standing: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(worker_id: WorkerId, heartbeat: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "instance_id": worker_id,
-        "tasks_completed": standing.get("completed", 0),
-        "tasks_failed": standing.get("failed", 0),
-        "stats": orjson.dumps(standing.get("stats") or {}).decode(),
+        "tasks_completed": heartbeat.get("completed", 0),
+        "tasks_failed": heartbeat.get("failed", 0),
+        "stats": orjson.dumps(heartbeat.get("stats") or {}).decode(),
     }
 
 

@@ -74,15 +74,15 @@ class FaultyWorker(Worker):
         trouble = self._faults.of(message)
         if trouble is None or message.handler not in self.handlers or message.job_id != await self._job_id:
             return await super()._execute(message)
-        handler = self._execution.registry.get(message.handler)
+        handler = self.task_runner.execution.registry.get(message.handler)
         if handler.isolation == "process" and trouble.is_mere_delay:
             # Nothing can stand in for a process: it begins late.
             await asyncio.sleep(min(trouble.delay_seconds, message.timeout_seconds))
             return await super()._execute(message)
         known = Registry()
         lose = partial(self._lose, message, self.worker_id)
-        known.register(_stand_in(handler, trouble, lose, self._execution.threads))
-        return await execute(message, replace(self._execution, registry=known), self.worker_id)
+        known.register(_stand_in(handler, trouble, lose, self.task_runner.execution.threads))
+        return await execute(message, replace(self.task_runner.execution, registry=known), self.worker_id)
 
 
 def _stand_in(handler: Handler, trouble: Trouble, lose: Lose, threads: Executor) -> Handler:

@@ -1,8 +1,7 @@
-"""What a task prints and logs goes to its own log, whatever runs beside it.
+"""Capture of what a task prints and logs, in a log of its own.
 
-Printed text is kept as it is; only records of `logging` are cleared of secrets. A thread that a handler starts itself
-does not know its task in Python 3.11, and a child process writes to the worker's own descriptors: what they print is
-on the worker's stdout.
+Printed text is kept as it is; only records of `logging` are redacted. Threads that a handler starts itself do not know
+their task in Python 3.11, and subprocesses write to the worker's own descriptors: both print to the worker's stdout.
 """
 
 import logging
@@ -20,7 +19,7 @@ LINE: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class TaskLog:
-    """Keeps what is written until it is taken: the beginning, and of what is too much the end. Any thread may write."""
+    """Buffers output until it is stored: the beginning and, beyond the limit, the end. Any thread may write."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -29,20 +28,20 @@ class TaskLog:
         self._pending = bytearray()
         self._ends_line = True
         self._tail = bytearray()
-        self._beyond = 0  # bytes that came when there was no more room
+        self._beyond = 0  # bytes that came after the limit
         self._is_told = False
         self._lock = Lock()
         self._hidden: tuple[bytes, ...] = ()
-        self._held_back = b""  # what may be the beginning of a secret
+        self._held_back = b""  # may be the beginning of a secret
         self.is_finished = False
-        self.total_bytes = 0  # with what is left out
+        self.total_bytes = 0  # including what was left out
 
     def hide(self, secrets: Sequence[bytes]) -> None:
-        """From now on these are not written, also where they come in pieces."""
+        """Mask these secrets from now on, even where they arrive in pieces."""
         self._hidden = tuple(secrets)
 
     def write(self, data: bytes | bytearray | memoryview | str) -> None:
-        """Does nothing once it is finished."""
+        """Ignored after `finish`."""
         chunk = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else bytes(data)
         with self._lock:
             if self.is_finished:
@@ -67,13 +66,13 @@ class TaskLog:
         return whole[:cut]
 
     def take(self) -> bytes:
-        """What has come since the last time, to be stored."""
+        """The output since the last call, to be stored."""
         with self._lock:
             taken, self._pending = self._pending, bytearray()
         return bytes(taken)
 
     def finish(self) -> None:
-        """Nothing more is written; the end can be taken."""
+        """End the log; the last output can be taken."""
         with self._lock:
             if self.is_finished:
                 return
@@ -84,7 +83,7 @@ class TaskLog:
             left_out = self._beyond - len(tail)
             if left_out:
                 cut = tail.find(b"\n") + 1
-                if cut < len(tail):  # It begins with a whole line.
+                if cut < len(tail):  # Begin with a whole line.
                     left_out, tail = left_out + cut, tail[cut:]
                 self._note(f"{left_out:,} bytes left out; the log is limited to {self._max_bytes:,} bytes")
             self._add(tail)
@@ -109,7 +108,7 @@ class TaskLog:
 
 
 def _overlap(text: bytes, secret: bytes) -> int:
-    """How many bytes at the end of the text may begin the secret."""
+    """How many bytes at the end of the text may be the beginning of the secret."""
     for length in range(min(len(secret) - 1, len(text)), 0, -1):
         if text.endswith(secret[:length]):
             return length
@@ -117,7 +116,7 @@ def _overlap(text: bytes, secret: bytes) -> int:
 
 
 class capturing:  # noqa: N801 - it reads as a statement: `with capturing(log):`
-    """What is printed and logged inside, also by a handler's thread, goes to this log."""
+    """Capture everything printed and logged inside, including by the handler's thread."""
 
     __slots__ = ("_log", "_token")
 
@@ -125,7 +124,7 @@ class capturing:  # noqa: N801 - it reads as a statement: `with capturing(log):`
         self._log = log
 
     def __enter__(self) -> None:
-        install()  # A live view may have put its own streams in the place of ours.
+        install()  # A live view may have replaced our streams.
         self._token: Token[Any] = task_output.set(self._log)
 
     def __exit__(self, *_: object) -> None:
@@ -133,7 +132,7 @@ class capturing:  # noqa: N801 - it reads as a statement: `with capturing(log):`
 
 
 def install() -> None:
-    """For the whole process. Called again, it puts back what was replaced since."""
+    """Install the streams for the whole process. A second call restores what was replaced since."""
     if not isinstance(sys.stdout, _Text):
         sys.stdout = _Text(sys.stdout)
     if not isinstance(sys.stderr, _Text):
@@ -151,13 +150,13 @@ def uninstall() -> None:
 
 
 def _current() -> TaskLog | None:
-    """Of the task that this is called in. A thread that nobody waits for any more has none."""
+    """The log of the current task; None in an abandoned thread."""
     log: TaskLog | None = task_output.get()
     return None if log is None or log.is_finished else log
 
 
 class _Stream:
-    """Stands for the stream `inner`: inside a task it writes to the task's log, elsewhere it is the same."""
+    """Replaces the stream `inner`: writes to the task's log inside a task, and to `inner` elsewhere."""
 
     kinds: Any = ()
 
@@ -202,14 +201,14 @@ class _Text(_Stream):
 
 
 class _Lines(TextFormat):
-    """Without the ids: in the log of a task each line is about that task."""
+    """Formats without ids: every line in the log of a task is about that task."""
 
     def format(self, record: logging.LogRecord) -> str:
         return clean(logging.Formatter.format(self, record))
 
 
 class _Records(logging.Handler):
-    """Of what reaches the root logger, the records of tasks. They are on the worker's stderr besides."""
+    """Writes the records of tasks to their logs. They also go to the worker's stderr."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +220,7 @@ class _Records(logging.Handler):
             return
         try:
             log.write(f"{self.format(record)}\n")
-        except Exception:  # noqa: BLE001 - a record that cannot be formatted fails no task, as with every handler
+        except Exception:  # noqa: BLE001 - as in every logging handler, a record that cannot be formatted fails no task
             self.handleError(record)
 
 

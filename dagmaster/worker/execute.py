@@ -1,4 +1,4 @@
-"""Run one task: find its handler, give it its time, and make a report of whatever happens."""
+"""Execute one task: find its handler, run it within its timeout, and report the outcome."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ from dagmaster.worker.result_cache import ResultCache
 
 @dataclass(frozen=True, slots=True)
 class ExecutionContext:
-    """What every task of a worker is executed with."""
+    """The resources that the tasks of a worker share."""
 
     registry: Registry
     threads: Executor
@@ -57,7 +57,7 @@ class ExecutionContext:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One task on the bench."""
+    """A task being executed."""
 
     message: TaskMessage
     execution: ExecutionContext
@@ -66,10 +66,10 @@ class _Attempt:
     started: float = field(default_factory=perf_counter)
     details: dict[str, Any] = field(default_factory=dict)
     has_added: bool = False
-    caching: Caching | None = None  # of a result that may be kept
-    opened: Mapping[str, str] = field(default_factory=dict, repr=False)  # its secrets, by reference
+    caching: Caching | None = None  # set if the result may be cached
+    opened: Mapping[str, str] = field(default_factory=dict, repr=False)  # secrets by reference
     mask: Mask | None = field(default=None, repr=False)
-    is_sealed: bool = False  # what it is given may hold references
+    is_sealed: bool = False  # whether its input may hold references to secrets
 
 
 async def execute(message: TaskMessage, execution: ExecutionContext, worker_id: WorkerId) -> TaskReport:
@@ -80,7 +80,7 @@ async def execute(message: TaskMessage, execution: ExecutionContext, worker_id: 
             with capturing(attempt.log):
                 report = _masked(attempt, await _report_of(attempt))
             execution.handler_ended(message.task_id)
-            # Whatever the task said is stored before it is known how it ended.
+            # Checkpoints and added nodes are stored before the result.
             await execution.progress_buffer.all_saved(message.task_id)
             await _remember(attempt, report)
         finally:
@@ -93,7 +93,7 @@ async def execute(message: TaskMessage, execution: ExecutionContext, worker_id: 
 
 
 def _traced(message: TaskMessage, worker_id: WorkerId) -> AbstractContextManager[Any]:
-    """Goes on with the trace in which the task was dispatched."""
+    """Continue the trace in which the task was dispatched."""
     return tracing.span(
         f"execute_{message.handler}",
         message.trace_parent,
@@ -122,7 +122,7 @@ async def _report_of(attempt: _Attempt) -> TaskReport:
         return _ended(attempt, "given_back")
     except (DagmasterError, BrokenSeal) as error:
         return _failed(attempt, HandlerResult.failed(str(error), permanent=True))
-    except BaseException as error:  # What is not reported stands still until its time is over.
+    except BaseException as error:  # A task without a report would hang until its timeout.
         if is_callers_own(error, me):
             raise
         return _failed(attempt, HandlerResult.failed(f"cannot be executed: {type(error).__name__}: {error}"))
@@ -133,7 +133,7 @@ def _open(value: Any, attempt: _Attempt) -> Any:
 
 
 async def _open_secrets(attempt: _Attempt) -> None:
-    """Right before the call, and from then on nothing that the task says has them."""
+    """Open the secrets right before the call; from then on, they are masked in everything that the task says."""
     message, execution = attempt.message, attempt.execution
     attempt.is_sealed = may_hold_sealed(message.params, message.checkpoint_data)
     references = references_in(message.params, message.checkpoint_data) if attempt.is_sealed else ()
@@ -147,7 +147,7 @@ async def _open_secrets(attempt: _Attempt) -> None:
 
 
 def _masked(attempt: _Attempt, report: TaskReport) -> TaskReport:
-    """The report with references instead of secrets: who is given its output can have them opened again."""
+    """The report with references in place of secrets: a task that receives its output can open them again."""
     mask = attempt.mask
     if mask is None:
         return report
@@ -161,21 +161,21 @@ def _masked(attempt: _Attempt, report: TaskReport) -> TaskReport:
 
 
 async def _recalled(attempt: _Attempt, handler: Handler) -> TaskReport | None:
-    """What an earlier task has given, if that counts for this one."""
+    """The cached result of an earlier task, if it is valid for this one."""
     if handler.caching is None:
         return None
-    found = await attempt.execution.cache.recall(attempt.message.task_id, handler.caching)
-    if found is None:
+    cached = await attempt.execution.cache.recall(attempt.message.task_id, handler.caching)
+    if cached is None:
         attempt.caching = handler.caching
         return None
-    at = found.stored_at.astimezone(UTC).isoformat(timespec="seconds")
-    attempt.log.write(f"[dagmaster: result taken from the cache; stored by job {found.job_id} at {at}]\n")
+    at = cached.stored_at.astimezone(UTC).isoformat(timespec="seconds")
+    attempt.log.write(f"[dagmaster: result taken from the cache; stored by job {cached.job_id} at {at}]\n")
     attempt.details["metrics"] = {"cached": True}
-    return _ended(attempt, "completed", output=found.output)
+    return _ended(attempt, "completed", output=cached.output)
 
 
 async def _remember(attempt: _Attempt, report: TaskReport) -> None:
-    """Not of a task that has added nodes to its job: they would be missing in others."""
+    """Cache the result, except of a task that has added nodes to its job: they would be missing in other jobs."""
     if attempt.caching is None or attempt.has_added:
         return
     if report.kind == "completed" and report.output is not None:
@@ -183,7 +183,7 @@ async def _remember(attempt: _Attempt, report: TaskReport) -> None:
 
 
 async def _run(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -> TaskReport:
-    """In the loop, in a thread, or in a process of its own."""
+    """Run the handler in the loop, in a thread or in a process of its own."""
     execution = attempt.execution
     if handler.isolation == "process":
         outcome = await execution.children.run(handler, ctx, attempt.log.write)
@@ -202,7 +202,7 @@ async def _run(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -> Task
 
 
 class _Watched:
-    """An executor for one call, of which it can be asked whether it has ended."""
+    """An executor for a single call that exposes its future."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -223,7 +223,7 @@ async def _in_thread(attempt: _Attempt, handler: Handler, ctx: HandlerContext) -
 
 
 async def _wait_for_thread(attempt: _Attempt, thread: Future[Any] | None) -> None:
-    """A thread is asked to end (`ctx.cancelled`) and cannot be made to."""
+    """Wait for a thread that was asked to end (`ctx.cancelled`); nothing can force it."""
     if thread is None or thread.cancelled() or thread.done():
         return
     with contextlib.suppress(asyncio.CancelledError):
@@ -282,7 +282,11 @@ async def _resumed_from(attempt: _Attempt) -> Checkpoint | None:
     )
     while saved is not None:
         artifacts = _decoded(saved.artifacts, "checkpoint's artifacts") if saved.artifacts else None
-        described = tuple(one for one in artifacts if isinstance(one, dict)) if isinstance(artifacts, list) else ()
+        described = (
+            tuple(artifact for artifact in artifacts if isinstance(artifact, dict))
+            if isinstance(artifacts, list)
+            else ()
+        )
         reason = await asyncio.to_thread(missing, described) if described else None
         if reason is None:
             data = _open(_decoded(saved.data, "checkpoint") or {}, attempt)

@@ -1,4 +1,4 @@
-"""What a worker answers when it is asked for its health: for probes, and for whoever looks after it at night."""
+"""The health endpoints of a worker, for probes and operators."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ def health_of(worker: Worker) -> dict[str, Any]:
         "status": _status(worker),
         "worker_id": worker.worker_id or None,
         "is_connected": worker.is_connected,
-        "wanted": "stop" if worker.is_stopping else worker.wanted,
+        "wanted": "stop" if worker.is_stopping else worker.desired_state,
         "queues": list(worker.options.queues),
         "handlers": sorted(worker.handlers),
         "concurrency": slots.count,
         "free_slots": worker.free_slots,
-        "running": sorted(slots.held),
+        "running": sorted(slots.running),
         "stuck": sorted(slots.stuck),
         "unconfirmed": list(worker.unconfirmed),
         "completed": worker.completed,
@@ -32,7 +32,7 @@ def health_of(worker: Worker) -> dict[str, Any]:
 
 
 def _status(worker: Worker) -> str:
-    """One that has no slot left that will ever be free is of no use until it is started anew."""
+    """Unhealthy when all slots are stuck: only a restart helps."""
     if len(worker.slots.stuck) >= worker.slots.count:
         return UNHEALTHY
     is_well = worker.is_connected and not worker.slots.stuck and not worker.unconfirmed.last_long
@@ -40,11 +40,11 @@ def _status(worker: Worker) -> str:
 
 
 def health_app(worker: Worker) -> Starlette:
-    """`/livez` fails when the process should be started anew, `/readyz` when it takes no tasks."""
+    """`/livez` fails when the process should be restarted, `/readyz` when it takes no tasks."""
 
     async def health(request: Request) -> JSONResponse:
-        found = health_of(worker)
-        return JSONResponse(found, 503 if found["status"] == UNHEALTHY else 200)
+        report = health_of(worker)
+        return JSONResponse(report, 503 if report["status"] == UNHEALTHY else 200)
 
     async def livez(request: Request) -> JSONResponse:
         is_alive = _status(worker) != UNHEALTHY

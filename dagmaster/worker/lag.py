@@ -1,4 +1,4 @@
-"""A handler that blocks the loop stops everything in its process, the heartbeat too: it is found and named."""
+"""Detection of handlers that block the event loop, and with it everything in the process including the heartbeat."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ FRAMES_SHOWN = 6
 
 
 class LoopWatch:
-    """Looks from a thread of its own whether the loop still turns."""
+    """Checks from a thread of its own whether the loop is running."""
 
     def __init__(self, blocked_seconds: float = BLOCKED_SECONDS) -> None:
         self._blocked_seconds = blocked_seconds

@@ -1,4 +1,4 @@
-"""The logs of the tasks at work: kept in memory for a moment, stored about twice a second and when a task ends."""
+"""The logs of running tasks: buffered in memory, stored about twice a second and when a task ends."""
 
 import asyncio
 import logging
@@ -15,8 +15,8 @@ BACKLOG_BYTES = 64 * 1024 * 1024
 
 
 class Logbook:
-    """What cannot be stored now is tried again. It never fails a task, and never takes more memory than it may: what
-    there is no room for is left out, and the log says so.
+    """Failed writes are retried and never fail a task. Memory is bounded: output beyond the limit is left out, and the
+    log says so.
     """
 
     def __init__(self, logs: TaskLogs, max_bytes: int, *, backlog_bytes: int = BACKLOG_BYTES) -> None:
@@ -33,7 +33,7 @@ class Logbook:
         return opened
 
     async def close(self, task_id: TaskId) -> str | None:
-        """Store the rest. Where the log is; None when nothing was written."""
+        """Store the rest; returns the path of the log, or None when nothing was written."""
         closing = self._open.pop(task_id)
         closing.finish()
         if not closing.total_bytes:
@@ -44,7 +44,7 @@ class Logbook:
         return self._logs.path_of(task_id)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Store logs until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             await self.flush()
@@ -69,7 +69,7 @@ class Logbook:
         self._room -= len(chunk)
 
     async def _store(self) -> None:
-        async with self._storing:  # In order, and each piece once.
+        async with self._storing:  # Keeps pieces in order, and stores each once.
             while self._backlog:
                 task_id, chunk = self._backlog[0]
                 try:

@@ -1,4 +1,4 @@
-"""A task that a handler starts in the worker's loop must not end the worker."""
+"""Protection of the worker's loop against asyncio tasks that handlers start in it."""
 
 import asyncio
 from collections.abc import Coroutine, Generator, Iterator
@@ -10,7 +10,7 @@ from dagmaster.handlers.current import find_current_task
 
 @contextmanager
 def surviving_handlers() -> Iterator[None]:
-    """SystemExit and KeyboardInterrupt would pass through the loop; in what a handler starts they are failures."""
+    """Turn SystemExit and KeyboardInterrupt in tasks of handlers into failures: they would end the loop."""
     loop = asyncio.get_running_loop()
     before = loop.get_task_factory()
     loop.set_task_factory(_make_task)
@@ -29,7 +29,7 @@ def _make_task(
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """An object, not a coroutine around it: one that is cancelled before its first step would leave the inner one
+    """An awaitable object: a wrapping coroutine that is cancelled before its first step would leave the inner one
     unawaited.
     """
 
@@ -51,7 +51,7 @@ class _Contained(Coroutine[Any, Any, Any]):
         return self._work.__await__()
 
 
-class _contained:  # noqa: N801 - a context manager; contextlib's own would trip over StopIteration
+class _contained:  # noqa: N801 - a context manager; contextlib's would fail on StopIteration
     def __enter__(self) -> None:
         pass
 

@@ -1,4 +1,4 @@
-"""What a worker is to be like."""
+"""The options of a worker."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Reports that nobody has taken yet."""
+"""Reports that were not accepted yet."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,12 +6,12 @@ from dagmaster.ids import TaskId
 from dagmaster.queues.contract import TaskReport
 from dagmaster.worker.spool import Spool
 
-# A transaction of more would hold up the reports that come after it, and cost as much memory again and again.
+# A larger transaction would delay later reports, and cost as much memory at each retry.
 MAX_BYTES = 16 * 1024 * 1024
 
 
 class Outbox:
-    """In the order of their coming, as far as they fit into one transaction. With a spool they outlive the process."""
+    """Reports in order of arrival. With a spool they survive the process."""
 
     def __init__(self, spool: Spool | None = None) -> None:
         self._spool = spool
@@ -23,11 +23,11 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """More work would only pile up here."""
+        """Whether more tasks would only add to the backlog."""
         return self._bytes >= MAX_BYTES
 
     def first(self, max_bytes: int = MAX_BYTES) -> list[TaskReport]:
-        """As many as may go at once: at least one, if there is any. A small one does not wait for a large one."""
+        """As many reports as fit into one transaction, at least one if there is any. Small ones overtake large ones."""
         chosen: list[TaskReport] = []
         for report in self._reports:
             if (size := _size(report)) <= max_bytes:
@@ -39,7 +39,7 @@ class Outbox:
         return (report.task_id for report in self._reports)
 
     def recover(self) -> None:
-        """What former processes left."""
+        """Add the reports that earlier processes left in the spool."""
         if self._spool is not None:
             for report in self._spool.load():
                 self._keep(report)
@@ -50,7 +50,7 @@ class Outbox:
         self._keep(report)
 
     def remove(self, reports: Sequence[TaskReport]) -> None:
-        """They were taken."""
+        """Remove accepted reports."""
         taken = {id(report) for report in reports}
         self._reports = [report for report in self._reports if id(report) not in taken]
         self._bytes -= sum(map(_size, reports))

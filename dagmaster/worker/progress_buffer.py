@@ -1,4 +1,4 @@
-"""What handlers say while they work: how far they are, and which phases are done."""
+"""Buffer of what handlers report while they run: progress, checkpoints and added nodes."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from dagmaster.queues.contract import SavedCheckpoint
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unsaved:
-    """A checkpoint, or slices of nodes that the task adds to its job."""
+    """A checkpoint, or slices of added nodes, not stored yet."""
 
     task_id: TaskId
     content: SavedCheckpoint | tuple[bytes, ...]
@@ -27,10 +27,10 @@ class Unsaved:
 
 
 class ProgressBuffer:
-    """Handlers speak in threads of their own, and none is held up here.
+    """Thread-safe, and never blocks a handler.
 
-    Of progress only the newest word of each task is kept, and told now and then. Checkpoints, and nodes that are
-    added, are kept until they are stored, however long that takes.
+    Only the latest progress of each task is kept, and sent from time to time. Checkpoints and added nodes are kept
+    until they are stored.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -38,13 +38,13 @@ class ProgressBuffer:
         self._max_bytes = max_bytes
         self._latest: dict[TaskId, Progress] = {}
         self._unsaved: deque[Unsaved] = deque()
-        # A deque may not grow while somebody looks through it, and handlers add to it from their threads.
+        # A deque must not grow during iteration, and handlers append from their threads.
         self._looking = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._masks: dict[TaskId, Mask] = {}
 
     def mask(self, task_id: TaskId, mask: Mask) -> None:
-        """Of what this task says its secrets are left out."""
+        """Mask the secrets of this task from now on."""
         self._masks[task_id] = mask
 
     def unmask(self, task_id: TaskId) -> None:
@@ -68,7 +68,7 @@ class ProgressBuffer:
         if checkpoint.artifacts:
             left = max(self._max_bytes - len(data), 0)
             what = f"the list of artifacts of the checkpoint {checkpoint.phase}, with its data,"
-            artifacts = encode_output([dict(one) for one in checkpoint.artifacts], left, what)
+            artifacts = encode_output([dict(artifact) for artifact in checkpoint.artifacts], left, what)
         return self._store(task_id, SavedCheckpoint(checkpoint.phase, data, artifacts))
 
     def add_sink(self, task_id: TaskId) -> Callable[[Sequence[bytes]], Future[None]]:
@@ -84,28 +84,28 @@ class ProgressBuffer:
         return unsaved.stored
 
     def take_progress(self) -> Iterator[tuple[TaskId, Progress]]:
-        """What is new since the last time."""
+        """The progress since the last call."""
         for task_id in list(self._latest):
             if (last := self.take_last(task_id)) is not None:
                 yield task_id, last
 
     def take_last(self, task_id: TaskId) -> Progress | None:
-        """What a task said last, if that was not told yet."""
+        """The last progress of a task, if it was not sent yet."""
         return self._latest.pop(task_id, None)
 
     def first_unsaved(self) -> Unsaved | None:
         with self._looking:
             if self._unsaved:
                 return self._unsaved[0]
-            # Inside: what is added next sets it again.
+            # Under the lock: the next item sets it again.
             self.has_unsaved.clear()
             return None
 
     def settle(self, unsaved: Unsaved, error: Exception | None = None) -> None:
-        """It is stored, or refused for good."""
+        """Complete an item: it is stored, or rejected with the error."""
         with self._looking:
             if unsaved not in self._unsaved:
-                return  # Forgotten meanwhile.
+                return  # Forgotten in the meantime.
             self._unsaved.remove(unsaved)
         if error is not None:
             unsaved.stored.set_exception(error)
@@ -113,20 +113,20 @@ class ProgressBuffer:
             unsaved.stored.set_result(None)
 
     async def all_saved(self, task_id: TaskId) -> None:
-        """What a task saved must be stored before it is known how the task ended."""
-        # Shielded: whoever is cancelled here must not cancel what is still to be stored.
-        if waiting := [asyncio.shield(in_loop(one.stored)) for one in self._of(task_id)]:
+        """Wait until everything that the task saved is stored, which must happen before its result."""
+        # Shielded: a cancelled waiter must not cancel the storing.
+        if waiting := [asyncio.shield(in_loop(unsaved.stored)) for unsaved in self._of(task_id)]:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def forget(self, task_id: TaskId) -> None:
-        """Of a task that is no longer this worker's nothing is kept."""
+        """Drop everything of a task that is no longer this worker's."""
         self._latest.pop(task_id, None)
         for unsaved in self._of(task_id):
             self.settle(unsaved, TaskOver(f"task {task_id} was revoked"))
 
     def _of(self, task_id: TaskId) -> list[Unsaved]:
         with self._looking:
-            return [one for one in self._unsaved if one.task_id == task_id]
+            return [unsaved for unsaved in self._unsaved if unsaved.task_id == task_id]
 
 
 def _sealed(content: SavedCheckpoint | tuple[bytes, ...], mask: Mask) -> SavedCheckpoint | tuple[bytes, ...]:

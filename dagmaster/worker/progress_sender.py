@@ -1,4 +1,4 @@
-"""Pass on what handlers say: checkpoints and added nodes as soon as they are made, progress now and then."""
+"""Send what handlers report: checkpoints and added nodes at once, progress periodically."""
 
 import asyncio
 import logging
@@ -15,36 +15,36 @@ log = logging.getLogger(__name__)
 
 
 class ProgressSender:
-    """`withdraw` is told of tasks that are no longer the worker's, `saved` of each thing that is stored."""
+    """`revoke` is called for tasks that are no longer the worker's, `saved` after each stored item."""
 
     def __init__(
         self,
         progress_buffer: ProgressBuffer,
         slots: Slots,
         lost: tuple[type[Exception], ...],
-        withdraw: Callable[[Collection[TaskId]], None],
+        revoke: Callable[[Collection[TaskId]], None],
         saved: Callable[[], None] | None,
     ) -> None:
         self._progress_buffer, self._slots, self._lost = progress_buffer, slots, lost
-        self._withdraw, self._saved = withdraw, saved
+        self._revoke, self._saved = revoke, saved
 
     async def tell_progress(self, link: Link, every_seconds: float) -> None:
-        """One by one: a statement for several could wait for an owner that waits for it."""
+        """Send progress one by one: a statement for several tasks could deadlock with an owner."""
         while True:
             await asyncio.sleep(every_seconds)
             for task_id, progress in self._progress_buffer.take_progress():
-                if task_id in self._slots.held:
+                if task_id in self._slots.running:
                     await link.tell(task_id, progress)
 
     async def tell_last(self, link: Link | None, task_id: TaskId) -> None:
-        """How far it was in the end; when nobody can be told, that is no reason to keep the result."""
+        """Send the final progress. Without a connection it is dropped, so as not to delay the result."""
         last = self._progress_buffer.take_last(task_id)
         if last is not None and link is not None:
             with suppress(*self._lost):
                 await link.tell(task_id, last)
 
     async def save_what_comes(self, link: Link) -> None:
-        """Until cancelled, or until the connection is lost."""
+        """Save items as they come, until cancelled or until the connection is lost."""
         while True:
             await self._progress_buffer.has_unsaved.wait()
             await self.save_all(link)
@@ -59,9 +59,9 @@ class ProgressSender:
         except self._lost:
             raise
         except TaskOver as over:
-            self._withdraw([unsaved.task_id])
+            self._revoke([unsaved.task_id])
             self._progress_buffer.settle(unsaved, over)
-        except Exception as error:  # The handler is told; the checkpoints of the others must be saved.
+        except Exception as error:  # The handler receives it; the checkpoints of other tasks must be saved.
             log.exception("%s of task %s was rejected", _what(unsaved), unsaved.task_id)
             self._progress_buffer.settle(unsaved, error)
         else:

@@ -1,4 +1,4 @@
-"""Results that stand for other tasks. They spare work and are never needed: without them a task is just done."""
+"""The cache of results. It only saves work: when it fails, the task is executed."""
 
 import asyncio
 import logging
@@ -11,12 +11,12 @@ from dagmaster.queues.contract import Link, Recalled
 
 log = logging.getLogger(__name__)
 
-# A task that could be done meanwhile does not wait longer.
+# A task does not wait longer for its cached result.
 WAIT_SECONDS = 5.0
 
 
 class ResultCache:
-    """`link` gives the worker's connection; None while there is none."""
+    """`link` returns the worker's connection; None while it is lost."""
 
     def __init__(self, link: Callable[[], Link | None]) -> None:
         self._link = link
@@ -28,25 +28,25 @@ class ResultCache:
             return None
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                found = await link.recall(task_id, caching.version)
-        except Exception as error:  # noqa: BLE001 - then it is done once more
+                cached = await link.recall(task_id, caching.version)
+        except Exception as error:  # noqa: BLE001 - the task is executed instead
             self._tell(f"cannot look up cached results: {error!r}")
             return None
         self._is_told = False
-        return found
+        return cached
 
     async def remember(self, task_id: TaskId, caching: Caching, output: bytes) -> None:
-        """What names another node is no result of its own."""
+        """Store a result, unless it stands for the result of another node."""
         link = self._link()
         if link is None or find_named(output) is not None:
             return
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await link.remember(task_id, caching.version, output, caching.seconds)
-        except Exception as error:  # noqa: BLE001 - what was done must not be lost for it
+        except Exception as error:  # noqa: BLE001 - a result must not be lost for its cache entry
             self._tell(f"cannot cache the result of task {task_id}: {error!r}")
 
     def _tell(self, trouble: str) -> None:
-        """Once, until it goes well again."""
+        """Warn once, until the cache works again."""
         log.log(logging.DEBUG if self._is_told else logging.WARNING, "%s", trouble)
         self._is_told = True

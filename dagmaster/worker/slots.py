@@ -1,4 +1,4 @@
-"""The places in which a worker runs tasks: which are taken, by what, and by what is left behind."""
+"""The slots of a worker: running tasks, and handlers that go on after their task has ended."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -11,13 +11,13 @@ from dagmaster.queues.contract import TaskMessage
 
 
 @dataclass(slots=True)
-class Held:
-    """A task at work. `told_at` is when it was told to end; its handler may have ended while what it said is stored."""
+class RunningTask:
+    """A task in a slot. `has_ended`: its handler has returned, and its checkpoints are still being stored."""
 
     message: TaskMessage
     runner: asyncio.Task[None]
     began_at: float
-    told_at: float | None = None
+    revoked_at: float | None = None
     has_ended: bool = False
 
 
@@ -25,66 +25,68 @@ class Slots:
     def __init__(self, count: int, freed: Callable[[], None]) -> None:
         self.count = count
         self.reserved = 0
-        self.held: dict[TaskId, Held] = {}
-        # Threads and coroutines that do not end although they were told to: nothing can make them.
+        self.running: dict[TaskId, RunningTask] = {}
+        # Threads and coroutines that ignore their cancellation; nothing can force them to end.
         self.stuck: dict[TaskId, asyncio.Future[Any]] = {}
         self._freed = freed
         self._loop = asyncio.get_running_loop()
 
     @property
     def free(self) -> int:
-        return max(0, self.count - len(self.held) - len(self.stuck) - self.reserved)
+        return max(0, self.count - len(self.running) - len(self.stuck) - self.reserved)
 
     def take(self, message: TaskMessage, runner: asyncio.Task[None]) -> None:
-        self.held[message.task_id] = Held(message, runner, self._loop.time())
+        self.running[message.task_id] = RunningTask(message, runner, self._loop.time())
         runner.add_done_callback(self._release)
 
     def _release(self, runner: asyncio.Task[None]) -> None:
-        """Also of a task that was cancelled before it ran at all."""
+        """Free the slot, even of a task that was cancelled before its first step."""
         task_id = TaskId(runner.get_name())
-        held = self.held.get(task_id)
-        if held is not None and held.runner is runner:
-            del self.held[task_id]
+        task = self.running.get(task_id)
+        if task is not None and task.runner is runner:
+            del self.running[task_id]
             self._freed()
 
-    def tell_to_end(self, task_ids: Collection[TaskId]) -> list[TaskId]:
-        """Those that were not told before."""
-        told = [task_id for task_id in task_ids if task_id in self.held and self.held[task_id].told_at is None]
-        for task_id in told:
-            held = self.held[task_id]
-            held.told_at = self._loop.time()
-            held.runner.cancel()
-        return told
+    def revoke(self, task_ids: Collection[TaskId]) -> list[TaskId]:
+        """Cancel tasks; returns those that were not revoked before."""
+        revoked = [
+            task_id for task_id in task_ids if task_id in self.running and self.running[task_id].revoked_at is None
+        ]
+        for task_id in revoked:
+            task = self.running[task_id]
+            task.revoked_at = self._loop.time()
+            task.runner.cancel()
+        return revoked
 
-    def was_told(self, task_id: TaskId) -> bool:
-        """Whether it was told to end, or is nobody's any more."""
-        held = self.held.get(task_id)
-        return held is None or held.told_at is not None
+    def was_revoked(self, task_id: TaskId) -> bool:
+        """Whether the task was revoked or is no longer running."""
+        task = self.running.get(task_id)
+        return task is None or task.revoked_at is not None
 
     def finish(self, task_id: TaskId) -> None:
-        """Its handler has ended; no time limit holds for what is left to do."""
-        if (held := self.held.get(task_id)) is not None:
-            held.has_ended = True
+        """Note that the handler has ended: its timeout no longer applies."""
+        if (task := self.running.get(task_id)) is not None:
+            task.has_ended = True
 
-    def overdue(self, grace_seconds: float) -> list[Held]:
-        """Those that go on although their time is over, or although they were told to end."""
+    def overdue(self, grace_seconds: float) -> list[RunningTask]:
+        """The tasks that go on after their timeout or revocation."""
         now = self._loop.time()
-        return [one for one in self.held.values() if not one.has_ended and now > _end_of(one) + grace_seconds]
+        return [task for task in self.running.values() if not task.has_ended and now > _end_of(task) + grace_seconds]
 
     def leave_behind(self, task_id: TaskId, work: Future[Any] | asyncio.Future[Any]) -> None:
-        """The task is over and what ran it goes on: its slot stays taken until it ends."""
+        """Keep the slot of an ended task occupied until its handler ends, too."""
         future = asyncio.wrap_future(work) if isinstance(work, Future) else work
-        self.held.pop(task_id, None)
+        self.running.pop(task_id, None)
         self.stuck[task_id] = future
         future.add_done_callback(lambda ended: self._came_to_rest(task_id, ended))
 
     def _came_to_rest(self, task_id: TaskId, ended: asyncio.Future[Any]) -> None:
         if not ended.cancelled():
-            ended.exception()  # Nobody waits for it any more.
+            ended.exception()  # Retrieved, so that asyncio does not complain.
         self.stuck.pop(task_id, None)
         self._freed()
 
 
-def _end_of(held: Held) -> float:
-    end = held.began_at + held.message.timeout_seconds
-    return end if held.told_at is None else min(end, held.told_at)
+def _end_of(task: RunningTask) -> float:
+    end = task.began_at + task.message.timeout_seconds
+    return end if task.revoked_at is None else min(end, task.revoked_at)

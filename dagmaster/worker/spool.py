@@ -1,4 +1,4 @@
-"""Results on disk: a worker whose server is away keeps them, and so does the machine if the worker dies meanwhile."""
+"""Reports on disk: they survive an outage of the server and the death of the worker."""
 
 import fcntl
 import logging
@@ -25,13 +25,13 @@ KEPT, UNREADABLE, UNFINISHED = ".json", ".unreadable", ".new"
 
 
 def spool_folder(data_dir: Path, url: str, key: str | None) -> Path:
-    """One for each server and key: what was done for one server means nothing to another."""
+    """One folder for each server and key: reports for one server mean nothing to another."""
     return data_dir / "spool" / sha256(f"{url}\n{key or ''}".encode()).hexdigest()[:16]
 
 
 class Spool:
-    """One file for each report, until it was taken. Each process has a folder of its own below the one given, which
-    is locked as long as it lives; what dead processes left is adopted.
+    """One file per report, until it is accepted. Each process has a subfolder that it locks while it lives, and adopts
+    those of dead processes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Spool:
             ) from error
 
     def add(self, report: TaskReport) -> None:
-        """On disk when this returns. A full disk is no reason to lose a result that is in memory."""
+        """Write to disk before returning. If the disk is full, the report stays in memory only."""
         try:
             self._write(self._path(report.task_id), _encode(report))
             self._has_complained = False
@@ -63,7 +63,7 @@ class Spool:
             self._path(task_id).unlink(missing_ok=True)
 
     def load(self) -> list[TaskReport]:
-        """What this process and those that have died have not got rid of."""
+        """The reports of this process and of dead ones that were not accepted."""
         with self._adopting():
             for folder in self._parent.iterdir():
                 if folder.is_dir() and folder != self._own:
@@ -71,11 +71,11 @@ class Spool:
         return [report for path in sorted(self._own.glob(f"*{KEPT}")) if (report := _read(path)) is not None]
 
     def close(self) -> None:
-        """What is left is for the next process."""
+        """Release the folder; the next process adopts it."""
         os.close(self._lock)
 
     def _path(self, task_id: TaskId) -> Path:
-        """A task's id may hold anything, at any length."""
+        """A file name that is safe for any task id."""
         return self._own / (sha256(task_id.encode()).hexdigest()[:32] + KEPT)
 
     def _write(self, path: Path, content: bytes) -> None:
@@ -89,7 +89,7 @@ class Spool:
 
     @contextmanager
     def _adopting(self) -> Iterator[None]:
-        """One at a time: a folder is either being made or being adopted."""
+        """A lock, so that a folder is either being created or being adopted."""
         descriptor = os.open(self._parent / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -101,7 +101,7 @@ class Spool:
         try:
             lock = _locked(folder / LOCK)
         except BlockingIOError:
-            return  # Its process lives.
+            return  # Its process is alive.
         try:
             for path in (*folder.glob(f"*{KEPT}"), *folder.glob(f"*{UNREADABLE}")):
                 path.rename(self._own / path.name)
@@ -112,7 +112,7 @@ class Spool:
 
 
 def _locked(path: Path) -> int:
-    """Held as long as the descriptor is open. Raises BlockingIOError when somebody else has it."""
+    """Lock a file while the descriptor is open. Raises BlockingIOError when another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,7 +123,7 @@ def _locked(path: Path) -> int:
 
 
 def _sync(folder: Path) -> None:
-    """A new name is as safe as the folder that holds it."""
+    """Make a new file name durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -132,7 +132,7 @@ def _sync(folder: Path) -> None:
 
 
 def _encode(report: TaskReport) -> bytes:
-    """The output as text: JSON that goes through here comes out as it was."""
+    """The output as a string, so that its JSON survives byte for byte."""
     output = report.output.decode() if report.output is not None else None
     return orjson.dumps({**asdict(report), "output": output}, default=str, option=orjson.OPT_NON_STR_KEYS)
 

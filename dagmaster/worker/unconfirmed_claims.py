@@ -1,7 +1,7 @@
-"""Tasks of which a worker is not sure whether they are its to begin: they are asked for again.
+"""Claims that a worker confirms before it starts their tasks.
 
-An answer that took long may be out of date, for instance because the process was stopped meanwhile: the job may have
-been cancelled since, and nothing may start after that.
+A late response may be outdated, for instance because the process was stopped: the job may have been cancelled since,
+and none of its tasks may start after that.
 """
 
 import asyncio
@@ -17,15 +17,14 @@ log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 0.5
 SAY_AFTER_SECONDS = 10.0
-# An answer so much quicker than was allowed shows that the way has become shorter.
+# A response this much quicker than the limit shows that the latency has dropped.
 SHORTER = 4
 ANSWERS = 3
 
 
 class Freshness:
-    """How long an answer may take: half a second, or twice as long as even the quickest of the last few answers took.
-    So a worker that is far away works, only more slowly, and one that was stopped once is not taken for far away. It
-    never takes more than half a lease.
+    """How long a response may take: half a second, or twice the quickest of the last few responses, and at most half a
+    lease. So a worker with high latency works, only more slowly, and one pause is not mistaken for latency.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -33,17 +32,17 @@ class Freshness:
         self._took: deque[float] = deque(maxlen=ANSWERS)
         self.limit_seconds = FRESH_SECONDS
 
-    def holds(self, asked: float) -> bool:
-        """Whether what was asked for at that time may be acted upon now."""
-        seconds = monotonic() - asked
+    def holds(self, requested_at: float) -> bool:
+        """Whether the response to a request of that time may still be acted upon."""
+        seconds = monotonic() - requested_at
         if seconds < self.limit_seconds / SHORTER:
             self._took.clear()
             self.limit_seconds = FRESH_SECONDS
         return seconds <= self.limit_seconds
 
-    def learn(self, asked: float) -> None:
-        """From a question that is answered at once: how long it takes is how far it is."""
-        self._took.append(monotonic() - asked)
+    def learn(self, requested_at: float) -> None:
+        """Learn the latency from a request that the server answers at once."""
+        self._took.append(monotonic() - requested_at)
         if len(self._took) == ANSWERS:
             self.limit_seconds = max(FRESH_SECONDS, min(2 * min(self._took), self._most))
 
@@ -64,34 +63,34 @@ class UnconfirmedClaims:
 
     @property
     def last_long(self) -> bool:
-        """Whether the worker holds claims and has begun none of them for a while."""
+        """Whether no unconfirmed claim was settled for a while."""
         return bool(self._tasks) and self._since is not None and monotonic() - self._since > SAY_AFTER_SECONDS
 
-    def about(self, task_ids: Iterable[TaskId]) -> None:
+    def add(self, task_ids: Iterable[TaskId]) -> None:
         self._tasks.update(task_ids)
         if self._since is None:
             self._since = monotonic()
         self.raised.set()
 
-    def dispel(self, task_id: TaskId) -> None:
-        """It is the worker's, and begins."""
+    def confirm(self, task_id: TaskId) -> None:
+        """Note that the task is the worker's and starts."""
         self._tasks.discard(task_id)
         self._since, self._was_said = (monotonic() if self._tasks else None), False
 
     async def settle(self, link: Link, known: Collection[TaskId]) -> tuple[list[TaskMessage], float]:
-        """Those that are the worker's after all, and when that was asked. Of the others nobody knows, or they are
-        over.
+        """Ask for the claims again; returns those that hold, and the time of the request. The others have ended or were
+        never made.
         """
         self.raised.clear()
         if not self._tasks:
             self._since = None
             return [], monotonic()
         self._complain()
-        asked, asked_at = set(self._tasks), monotonic()
-        held = await link.forgotten(known)
-        self._freshness.learn(asked_at)
-        self._tasks -= asked
-        return [message for message in held if message.task_id in asked], asked_at
+        task_ids, requested_at = set(self._tasks), monotonic()
+        messages = await link.forgotten(known)
+        self._freshness.learn(requested_at)
+        self._tasks -= task_ids
+        return [message for message in messages if message.task_id in task_ids], requested_at
 
     def _complain(self) -> None:
         if self.last_long and not self._was_said:

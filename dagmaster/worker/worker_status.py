@@ -1,4 +1,4 @@
-"""How a worker is: what its heartbeat tells, and what it answers when it is asked for its health."""
+"""The statistics in a worker's heartbeat."""
 
 import resource
 from typing import Any
@@ -10,9 +10,9 @@ from dagmaster.worker.unconfirmed_claims import UnconfirmedClaims
 KIB = 1024
 
 
-def standing_stats(slots: Slots, children: Children, unconfirmed: UnconfirmedClaims) -> dict[str, Any]:
+def heartbeat_stats(slots: Slots, children: Children, unconfirmed: UnconfirmedClaims) -> dict[str, Any]:
     return {
-        "running": len(slots.held),
+        "running": len(slots.running),
         "stuck": sorted(slots.stuck),
         "unconfirmed": len(unconfirmed),
         "processes": len(children.pids),

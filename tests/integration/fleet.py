@@ -223,7 +223,7 @@ class WorkerRole(Role):
         self._begin(self.it.run(self._stop), *([] if self._is_local else [self.notifier.run()]))
 
     async def kill(self) -> None:
-        held = [one.runner for one in self.it.slots.held.values()]
+        held = [one.runner for one in self.it.slots.running.values()]
         with patch.object(self.it, "_leave", _nothing):
             await self._drop()
         for one in held:

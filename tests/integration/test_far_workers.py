@@ -80,7 +80,7 @@ async def test_a_worker_that_begins_none_of_its_claims_says_so(
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
             said = (await http.get("/health")).json()
         assert (said["status"], said["running"]) == ("degraded", [])
-        worker.it._freshness._most = NEVER
+        worker.it.task_runner.freshness._most = NEVER
         await running.completed(job_id)
         assert not worker.it.unconfirmed.last_long
 

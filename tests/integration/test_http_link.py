@@ -16,7 +16,7 @@ from dagmaster.errors import DagmasterError, Misconfigured, TaskOver, TooLarge
 from dagmaster.handlers.contract import Progress
 from dagmaster.ids import JobId, TaskId, WorkerId
 from dagmaster.model.access import Role
-from dagmaster.queues.contract import Link, Registration, SavedCheckpoint, Standing, TaskMessage, TaskReport, Transport
+from dagmaster.queues.contract import Heartbeat, Link, Registration, SavedCheckpoint, TaskMessage, TaskReport, Transport
 from dagmaster.queues.http import HttpLink, HttpTransport, ServerUnavailable
 from dagmaster.queues.httpbodies import Limits, batches
 from dagmaster.queues.httplogs import HttpLogs
@@ -79,7 +79,7 @@ async def test_a_whole_job_goes_over_the_link(dsn: str) -> None:
             await link.exchange([done(message)], 0)
         [job] = await it.fleet.completed(job_id)
         assert job["result_data"]["n2"] == {"n": 7}
-        await link.leave(Standing(3, 0))
+        await link.leave(Heartbeat(3, 0))
         [worker] = await rows(dsn, "SELECT * FROM dagapp.dag_workers")
         assert (worker["status"], worker["tasks_completed"]) == ("stopped", 3)
 
@@ -129,16 +129,16 @@ async def test_orders_come_over_the_link(dsn: str) -> None:
     async with web(dsn, single()) as it, linked(it) as link:
         job_id = await submitted(it)
         [message] = await claimed(link)
-        assert await link.beat(Standing(1, 2, {"memory": 3}))
+        assert await link.beat(Heartbeat(1, 2, {"memory": 3}))
         orders = await link.orders([message.task_id])
-        assert (orders.withdrawn, orders.wanted) == (frozenset(), "run")
+        assert (orders.withdrawn, orders.desired_state) == (frozenset(), "run")
         [worker] = await rows(dsn, "SELECT * FROM dagapp.dag_workers")
         assert (worker["tasks_completed"], worker["tasks_failed"], worker["stats"]) == (1, 2, {"memory": 3})
         await it.post(f"/api/v1/workers/{worker['worker_id']}/stop")
         await it.post(f"/api/v1/jobs/{job_id}/cancel", {})
         await it.fleet.ended(job_id)
         orders = await link.orders([message.task_id])
-        assert (orders.withdrawn, orders.wanted) == (frozenset([message.task_id]), "stop")
+        assert (orders.withdrawn, orders.desired_state) == (frozenset([message.task_id]), "stop")
 
 
 async def test_tasks_whose_answer_got_lost_are_found(dsn: str) -> None:
@@ -151,17 +151,17 @@ async def test_tasks_whose_answer_got_lost_are_found(dsn: str) -> None:
 
 async def test_who_was_given_up_comes_again(dsn: str) -> None:
     async with web(dsn) as it, linked(it) as link:
-        assert await link.beat(Standing())
+        assert await link.beat(Heartbeat())
         await rows(dsn, "UPDATE dagapp.dag_workers SET status = 'lost'")
-        assert not await link.beat(Standing())
+        assert not await link.beat(Heartbeat())
         for ask in (link.orders([]), link.exchange([], 1), link.forgotten([])):
             with pytest.raises(ServerUnavailable):
                 await ask
-        await link.leave(Standing())
+        await link.leave(Heartbeat())
         await link.register(OFFER)
-        assert await link.beat(Standing())
+        assert await link.beat(Heartbeat())
         await rows(dsn, "DELETE FROM dagapp.dag_workers")
-        assert not await link.beat(Standing())
+        assert not await link.beat(Heartbeat())
 
 
 # What does not fit
@@ -208,7 +208,7 @@ async def test_a_server_that_is_away_is_lost_and_found(dsn: str) -> None:
             transport = HttpTransport(url)
             async with transport.open(None) as link:
                 await link.register(OFFER)
-        for ask in (link.beat(Standing()), link.exchange([], 1), link.register(OFFER)):
+        for ask in (link.beat(Heartbeat()), link.exchange([], 1), link.register(OFFER)):
             with pytest.raises(ServerUnavailable, match="cannot be reached"):
                 await ask
         await transport.close()
@@ -222,7 +222,7 @@ async def answered(*answers: httpx.Response, ask: str = "register") -> Any:
     handler = httpx.MockTransport(lambda _: left.pop(0))
     transport._http = httpx.AsyncClient(transport=handler, base_url=transport.url)
     async with transport._http, transport.open(WorkerId("17")) as link:
-        return await (link.register(OFFER) if ask == "register" else link.beat(Standing()))
+        return await (link.register(OFFER) if ask == "register" else link.beat(Heartbeat()))
 
 
 def error(status: int, code: str) -> httpx.Response:

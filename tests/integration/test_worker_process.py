@@ -275,8 +275,8 @@ async def test_a_task_that_is_withdrawn_before_it_began_frees_its_slot_too(dsn: 
     async with fleet(dsn) as running:
         worker = await running.worker(concurrency=2, shutdown_grace_seconds=60)
         message = TaskMessage(TaskId("1_work_0"), JobId(1), "work", "echo", "q", b"{}", 10.0, 0, datetime.now(UTC))
-        worker.it._begin(message, monotonic())
-        worker.it._withdraw([message.task_id])  # before the loop came to it
+        worker.it.task_runner.begin(message, monotonic())
+        worker.it.task_runner.revoke([message.task_id])  # before the loop came to it
         await wait_until(lambda: worker.it.free_slots == 2)
         await asyncio.wait_for(worker.stop(), 10)
 
@@ -385,9 +385,7 @@ async def test_an_orchestrator_can_stop_while_the_database_is_away(dsn: str) -> 
             await asyncio.wait_for(role.stop(), 20)
 
 
-async def test_a_task_that_cannot_be_executed_is_reported_not_left_standing(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_that_cannot_be_executed_is_reported_as_failed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise MemoryError("no room for a log")
 

@@ -117,14 +117,14 @@ async def test_a_task_whose_job_was_cancelled_while_its_worker_stood_still_is_ne
     async with fleet(dsn, work=work) as running:
         await running.orchestrator()
         worker = await running.worker(poll_interval_seconds=NEVER)
-        begin = worker.it._begin
+        begin = worker.it.task_runner.begin
 
         def frozen(message: Any, asked: float) -> None:
-            monkeypatch.setattr(worker.it, "_begin", begin)
+            monkeypatch.setattr(worker.it.task_runner, "begin", begin)
             late.append((message, asked))
 
         late: list[tuple[Any, float]] = []
-        monkeypatch.setattr(worker.it, "_begin", frozen)
+        monkeypatch.setattr(worker.it.task_runner, "begin", frozen)
         job_id = await running.submit(single("work"))
         await wait_until(lambda: bool(late))
         await running.cancel(job_id)
@@ -140,13 +140,13 @@ async def test_a_late_answer_is_asked_for_again_and_then_begun(dsn: str, monkeyp
     async with fleet(dsn) as running:
         await running.orchestrator()
         worker = await running.worker()
-        begin, seen = worker.it._begin, []
+        begin, seen = worker.it.task_runner.begin, []
 
         def late(message: Any, asked: float) -> None:
             seen.append(message.task_id)
             begin(message, asked - 10 if len(seen) == 1 else asked)
 
-        monkeypatch.setattr(worker.it, "_begin", late)
+        monkeypatch.setattr(worker.it.task_runner, "begin", late)
         await running.completed(await running.submit(single()))
         assert len(seen) == 2
 

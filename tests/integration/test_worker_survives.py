@@ -81,7 +81,7 @@ async def test_the_tasks_of_a_worker_that_dies_are_lost_and_not_failed(dsn: str)
         dying = await running.worker()
         job_id = await running.submit(single("innocent", retry=retry(3)))
         await began.wait()
-        runners = [held.runner for held in dying.it.slots.held.values()]
+        runners = [held.runner for held in dying.it.slots.running.values()]
         # As `asyncio.run` ends what still runs when something has broken out of the loop.
         for task in (dying._main, *runners):
             task.cancel()
@@ -95,7 +95,7 @@ async def test_the_tasks_of_a_worker_that_dies_are_lost_and_not_failed(dsn: str)
         assert (node["output"], node["max_retries"]) == ({"attempt": 1}, 3)
         [lost] = await running.events(job_id, "node_failed")
         assert lost["error_message"] == f"worker {dying.id} was lost"
-        await wait_until(lambda: not dying.it.slots.held)
+        await wait_until(lambda: not dying.it.slots.running)
         dying._main = None
         await dying._end()
 

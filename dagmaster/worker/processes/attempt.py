@@ -1,4 +1,4 @@
-"""Run one handler in the main thread, where a signal can interrupt it."""
+"""Run one handler in the main thread, where signals can interrupt it."""
 
 import asyncio
 import inspect
@@ -42,11 +42,11 @@ class Attempt:
                 return self._ending()
             finally:
                 self._can_be_interrupted = False
-        except asyncio.CancelledError:  # The signal came when the handler had ended.
+        except asyncio.CancelledError:  # The signal came after the handler had ended.
             return CANCELLED
 
     def interrupt(self) -> None:
-        """Called by a signal in the main thread: whatever runs there is cancelled, once."""
+        """Cancel the handler, once. Called by a signal in the main thread."""
         if not self._can_be_interrupted:
             return
         if self._in_loop is not None:
@@ -62,7 +62,7 @@ class Attempt:
                 return self._run()
         except Interrupted:
             return INTERRUPTED
-        except BaseException as error:  # noqa: BLE001 - the process is to survive SystemExit and Rust panics too
+        except BaseException as error:  # noqa: BLE001 - the process survives SystemExit and Rust panics too
             if isinstance(error, asyncio.CancelledError) and ctx.cancelled.is_set():
                 return CANCELLED
             tracing.record(error)
@@ -70,14 +70,14 @@ class Attempt:
 
     def _run(self) -> Ending:
         limit = self._max_output_bytes
-        # Not around what makes a failure of an error: there must be memory to tell that there was none.
+        # The limit ends before the failure is built: there must be memory to report that there was none.
         with limited(self._handler.memory_mb):
             result = normalised(self._call())
             output = encode_output(result.output, limit) if result.success else b""
             return Ending("ended", result, output, encode_output(result.metrics, limit))
 
     def _call(self) -> Any:
-        if self.ctx.cancelled.is_set():  # The signal came too early.
+        if self.ctx.cancelled.is_set():  # The signal came before the handler began.
             raise asyncio.CancelledError
         with working_on(self.ctx):
             value = self._handler.function(*arguments_of(self._handler, self.ctx))
@@ -94,6 +94,6 @@ class Attempt:
 
 
 def leaves_threads() -> bool:
-    """Whether a handler left threads that may still do something."""
+    """Whether a handler left threads that are still running."""
     main = threading.main_thread()
-    return any(one is not main and not one.daemon for one in threading.enumerate())
+    return any(thread is not main and not thread.daemon for thread in threading.enumerate())

@@ -1,4 +1,4 @@
-"""A handler's process: one task after the other in the main thread, while a second thread talks with the worker."""
+"""A handler process: runs tasks in the main thread while a second thread communicates with the worker."""
 
 import contextlib
 import faulthandler
@@ -36,11 +36,11 @@ GROWTH_BYTES = 512 * 1024 * 1024
 
 
 def move_in(server: int, output: int) -> None:
-    """Make a process of its own of what was just forked."""
+    """Detach the forked process from the fork server."""
     os.setsid()
     die_with_parent(signal.SIGKILL)
     if os.getppid() != server:
-        os._exit(0)  # It went before this was said.
+        os._exit(0)  # The fork server is already gone.
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
@@ -48,18 +48,18 @@ def move_in(server: int, output: int) -> None:
     faulthandler.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # The Python library does so for its own generator; without it all children would draw the same numbers.
+    # As Python does for its own generator after a fork: otherwise all children would draw the same numbers.
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed()
 
 
 def _stream(descriptor: int) -> TextIO:
-    # Line by line, so that the log can be followed.
+    # Line-buffered, so that the log can be followed.
     return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 class Child:
-    """Only the second thread uses the socket: a signal that interrupts the main thread tears no frame in two."""
+    """Only the second thread uses the socket: a signal that interrupts the main thread cannot split a frame."""
 
     def __init__(self, sock: socket.socket, max_output_bytes: int) -> None:
         self._sock = sock
@@ -78,7 +78,7 @@ class Child:
     def live(self) -> NoReturn:
         home = Home()
         self._take_signals()
-        # Forks of a handler are no children of the worker: they end as any process does.
+        # A fork made by a handler is no child of the worker, and ends like any process.
         os.register_at_fork(after_in_child=_give_signals_back)
         threading.Thread(target=self._listen, name="dagmaster-control", daemon=True).start()
         memory_at_first = memory("VmRSS") or 0
@@ -101,7 +101,7 @@ class Child:
 
     def _take_signals(self) -> None:
         signal.signal(INTERRUPT, lambda *_: self._attempt.interrupt() if self._attempt else None)
-        # A service manager sends it to all, but the worker says what to do. Subprocesses would inherit an ignored one.
+        # Service managers signal all processes, but the worker decides. Not SIG_IGN: subprocesses would inherit it.
         signal.signal(signal.SIGTERM, lambda *_: None)
 
     def _work(self, task: Frame) -> Ending:
@@ -131,7 +131,7 @@ class Child:
             "error_message": result.error_message,
             "permanent": bool(result.permanent),
             "retry_after_seconds": None if result.retry_after_seconds is None else float(result.retry_after_seconds),
-            "error_types": [str(one) for one in result.error_types],
+            "error_types": [str(name) for name in result.error_types],
             "metrics": orjson.Fragment(ending.metrics),
             **more,
         }
@@ -142,16 +142,16 @@ class Child:
         os.write(self._rings, b"!")
 
     def _keep(self, checkpoint: Checkpoint) -> Future[None]:
-        artifacts = [dict(one) for one in checkpoint.artifacts]
+        artifacts = [dict(artifact) for artifact in checkpoint.artifacts]
         what = f"the checkpoint {checkpoint.phase}"
         content = encode_output({"data": checkpoint.data, "artifacts": artifacts}, self._max_output_bytes, what)
         return self._ask({"kind": "checkpoint", "phase": checkpoint.phase}, content)
 
     def _add(self, slices: Sequence[bytes]) -> Future[None]:
-        return self._ask({"kind": "added", "sizes": [len(one) for one in slices]}, b"".join(slices))
+        return self._ask({"kind": "added", "sizes": [len(part) for part in slices]}, b"".join(slices))
 
     def _ask(self, head: dict[str, Any], body: bytes) -> Future[None]:
-        """To have something stored; the worker answers."""
+        """Ask the worker to store something; the future completes with its answer."""
         number, stored = next(self._numbers), Future[None]()
         self._saving[number] = stored
         self._send_progress()
@@ -164,8 +164,8 @@ class Child:
         try:
             self._converse()
         except (OSError, EOFError):
-            pass  # The worker is gone, or needs this child no more.
-        except Exception:  # noqa: BLE001 - whatever it is, without this thread nobody hears of the child again
+            pass  # The worker is gone or has released this child.
+        except Exception:  # noqa: BLE001 - without this thread, the child is lost for the worker
             traceback.print_exc()
         finally:
             os.killpg(0, signal.SIGKILL)
@@ -206,10 +206,10 @@ class Child:
                 signal.pthread_kill(threading.main_thread().ident or 0, INTERRUPT)
 
     def _context(self, task: Frame) -> HandlerContext:
-        given = orjson.loads(task.body)
-        resumed = given.pop("resumed_from")
+        fields = orjson.loads(task.body)
+        resumed = fields.pop("resumed_from")
         ctx = HandlerContext(
-            **given,
+            **fields,
             resumed_from=Checkpoint(resumed["phase"], resumed["data"], tuple(resumed["artifacts"]))
             if resumed
             else None,
@@ -223,10 +223,17 @@ class Child:
 
     def _send_progress(self) -> None:
         if self._progress:
-            with contextlib.suppress(IndexError):  # The other thread was faster.
-                told = self._progress.popleft()
+            with contextlib.suppress(IndexError):  # The other thread has taken it.
+                progress = self._progress.popleft()
                 self._frames.put(
-                    pack({"kind": "progress", "current": told.current, "total": told.total, "message": told.message})
+                    pack(
+                        {
+                            "kind": "progress",
+                            "current": progress.current,
+                            "total": progress.total,
+                            "message": progress.message,
+                        }
+                    )
                 )
 
 
@@ -245,7 +252,7 @@ def _answer(stored: Future[None] | None, error: list[str] | None) -> None:
 
 
 def _rebuilt(name: str, message: str) -> Exception:
-    """As what it was in the worker, if that is an error of ours."""
+    """The worker's error as its own type, if it is one of dagmaster's."""
     kind = {"Permanent": Permanent}.get(name) or getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, DagmasterError):
         return kind(message)

@@ -1,4 +1,4 @@
-"""Processes for handlers with isolation="process": forked when needed, used again, stopped whatever they do."""
+"""The processes of handlers with isolation="process": forked on demand, reused, and stopped by force if need be."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ IDLE_KEPT = 4
 
 
 class Children:
-    """`specs` are those that the registry was loaded with: the children's own registry is made with them."""
+    """`specs` are those that the registry was loaded with; the children load theirs from the same."""
 
     def __init__(
         self,
@@ -48,20 +48,20 @@ class Children:
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """Of the tasks at work."""
+        """The processes of running tasks, by task."""
         return {task_id: peer.pid for peer, task_id in self._busy.items()}
 
     async def start(self) -> None:
-        """Let the handlers be loaded; without any of this kind there is nothing to do."""
+        """Start loading the handlers, if there are any of this kind."""
         if not any(handler.isolation == "process" for handler in self._registry):
             return
         try:
             await self._open()
         except Unavailable as error:
-            log.warning("%s", error)  # It is tried again for each task, and not all tasks need it.
+            log.warning("%s", error)  # Retried for each task that needs it.
 
     async def run(self, handler: Handler, ctx: HandlerContext, write_log: Callable[[bytes], None]) -> Outcome:
-        """Run it to its end. When this is cancelled the child is asked to stop, killed, and gone before it returns."""
+        """Run the handler to its end. On cancellation the child is asked to stop, then killed, before this returns."""
         outcome = None
         while outcome is None:
             try:
@@ -72,13 +72,13 @@ class Children:
         return outcome
 
     def stop_gently(self) -> None:
-        """The worker stops: handlers end at their next checkpoint."""
+        """Let handlers stop at their next checkpoint."""
         self._stopping = True
         for peer in self._busy:
             peer.say({"kind": "stop"})
 
     async def close(self) -> None:
-        """Nothing is left alive; what still ran has failed."""
+        """End all processes; handlers that still run have failed."""
         self._closed = True
         async with self._opening:
             if self._fork_server is not None:
@@ -96,8 +96,8 @@ class Children:
                 await self._fork_server.close()
                 self._fork_server = None
             if self._fork_server is None:
-                wanted = [refer_to(handler) for handler in self._registry if handler.isolation == "process"]
-                self._fork_server = await ForkServerClient.open(self._specs, wanted, self._max_output_bytes)
+                references = [refer_to(handler) for handler in self._registry if handler.isolation == "process"]
+                self._fork_server = await ForkServerClient.open(self._specs, references, self._max_output_bytes)
             return self._fork_server
 
     async def _take(self) -> Peer:
@@ -106,7 +106,7 @@ class Children:
             if not peer.death.done():
                 return peer
             peer.retire()
-        # A task of its own: the child is born also when nobody waits for it any more.
+        # A task of its own: the fork completes even if its caller is cancelled.
         forking = asyncio.create_task(self._fork())
         self._forking.add(forking)
         forking.add_done_callback(self._forking.discard)
@@ -126,7 +126,7 @@ class Children:
     async def _run_in(
         self, peer: Peer, handler: Handler, ctx: HandlerContext, write_log: Callable[[bytes], None]
     ) -> Outcome | None:
-        """None when the child was dead before: another one is to be asked."""
+        """None when the child was already dead, so that the caller takes another one."""
         self._busy[peer] = ctx.task_id
         try:
             return await self._perform(peer, handler, ctx, write_log)
@@ -147,9 +147,9 @@ class Children:
             "stopping": self._stopping or ctx.stopping.is_set(),
             "trace_parent": tracing.current_trace_parent(),
         }
-        told = await peer.perform(head, _described(ctx), ctx, write_log)
-        if told is not None:
-            return outcome_told(told.head, told.body)
+        frame = await peer.perform(head, _described(ctx), ctx, write_log)
+        if frame is not None:
+            return outcome_told(frame.head, frame.body)
         if peer.died_idle:
             return None
         if not peer.death.done():
@@ -165,7 +165,7 @@ class Children:
 
 
 def _described(ctx: HandlerContext) -> bytes:
-    """What the context of the child is made of."""
+    """The handler's context, encoded for the child."""
     resumed = ctx.resumed_from
     return orjson.dumps(
         {
@@ -180,13 +180,17 @@ def _described(ctx: HandlerContext) -> bytes:
             "queue": ctx.queue,
             "correlation_id": ctx.correlation_id,
             "resumed_from": resumed
-            and {"phase": resumed.phase, "data": resumed.data, "artifacts": [dict(one) for one in resumed.artifacts]},
+            and {
+                "phase": resumed.phase,
+                "data": resumed.data,
+                "artifacts": [dict(artifact) for artifact in resumed.artifacts],
+            },
         }
     )
 
 
 async def _whatever_comes(work: Coroutine[Any, Any, None]) -> None:
-    """To its end, also if this is cancelled a second time."""
+    """Run to the end, even if cancelled a second time."""
     working = asyncio.create_task(work)
     while not working.done():
         try:

@@ -1,4 +1,4 @@
-"""The process that handlers' processes are forked from: it has loaded them, has no threads, and outlives no worker."""
+"""The fork server: has loaded the handlers, has no threads, and forks handler processes until its worker ends."""
 
 import faulthandler
 import gc
@@ -25,7 +25,7 @@ BROKEN_EXIT = 70
 
 
 class ForkServer:
-    """Forks, kills and buries, and tells the worker; nothing else."""
+    """Forks, kills and reaps children, and reports to the worker."""
 
     def __init__(self, sock: socket.socket, max_output_bytes: int) -> None:
         self._sock = sock
@@ -37,11 +37,11 @@ class ForkServer:
             end.setblocking(False)
 
     def run(self) -> None:
-        """Until the worker is gone."""
+        """Serve until the worker is gone."""
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _only_wake)
         signal.set_wakeup_fd(self._rings.fileno(), warn_on_full_buffer=False)
-        die_with_parent(signal.SIGTERM)  # besides the closed socket: a fork of the worker might hold that open
+        die_with_parent(signal.SIGTERM)  # besides the closed socket, which a fork of the worker might hold open
         with selectors.DefaultSelector() as selector:
             selector.register(self._sock, selectors.EVENT_READ)
             selector.register(self._bell, selectors.EVENT_READ)
@@ -64,7 +64,7 @@ class ForkServer:
         kind, pid = REQUEST.unpack(request)
         if kind == FORK:
             self._fork(selector, *descriptors)
-        elif pid in self._children:  # Not buried yet, so the number is still its own.
+        elif pid in self._children:  # Not reaped yet, so the pid is still its own.
             _kill(pid)
         return True
 
@@ -84,14 +84,14 @@ class ForkServer:
         os.close(output)
 
     def _leave(self, server: int, control: int, output: int) -> NoReturn:
-        """From here on this is a child, which never comes back."""
+        """Become the child. Never returns."""
         try:
             signal.set_wakeup_fd(-1)
             for end in (self._sock, self._bell, self._rings):
                 end.close()
             move_in(server, output)
             Child(socket.socket(fileno=control), self._max_output_bytes).live()
-        except BaseException:  # noqa: BLE001 - a child that went on would be a second fork server
+        except BaseException:  # noqa: BLE001 - a child that continued would be a second fork server
             traceback.print_exc()
         finally:
             os._exit(BROKEN_EXIT)
@@ -103,7 +103,7 @@ class ForkServer:
         for pid in list(self._children):
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
-                kill_group(pid)  # What it started and left behind.
+                kill_group(pid)  # Subprocesses that it left behind.
                 self._children.discard(pid)
                 self._tell(
                     kind="ended",
@@ -114,7 +114,7 @@ class ForkServer:
                 )
 
     def _tell(self, **head: Any) -> None:
-        with suppress(OSError):  # The worker is gone: the next look at the socket shows it.
+        with suppress(OSError):  # The worker is gone, as the next read from the socket shows.
             self._sock.sendall(pack(head))
 
     def _end(self) -> None:
@@ -125,18 +125,18 @@ class ForkServer:
 
 
 def _only_wake(*_: object) -> None:
-    """Signals end no fork server: a service manager sends them to all processes, and the worker is still to finish."""
+    """Ignore signals: service managers send them to all processes, while the worker still finishes its tasks."""
 
 
 def _kill(pid: int) -> None:
-    """With its process group; alone if it has none of its own yet."""
+    """Kill the process group, or the process alone if it has no group of its own yet."""
     kill_group(pid)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def _prepare(config: dict[str, Any]) -> None:
-    """Load what the worker has loaded, from the same places."""
+    """Load the handlers of the worker, from the same paths."""
     sys.path[:] = config["path"]
     if config["python_path"] is None:
         os.environ.pop("PYTHONPATH", None)
@@ -144,17 +144,17 @@ def _prepare(config: dict[str, Any]) -> None:
         os.environ["PYTHONPATH"] = config["python_path"]
     set_up_logs(config["log_level"], "text")
     load_handlers(config["specs"])
-    for one in config["handlers"]:
-        with suppress(Permanent):  # Its tasks are told.
-            find(Reference(**one), registry)
-    # What is there now stays: children share its memory as long as nobody counts in it.
+    for reference in config["handlers"]:
+        with suppress(Permanent):  # Its tasks fail with the reason.
+            find(Reference(**reference), registry)
+    # Freeze what is loaded: children share its memory as long as the collector does not touch it.
     gc.collect()
     gc.freeze()
 
 
 def main() -> None:
     faulthandler.enable()
-    die_with_parent(signal.SIGKILL)  # Loading may take long, and does not look at the socket.
+    die_with_parent(signal.SIGKILL)  # Loading may take long, and the socket is not read meanwhile.
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
     if (config := receive(sock)) is None:

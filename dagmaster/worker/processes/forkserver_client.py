@@ -40,7 +40,7 @@ class ForkServerClient:
 
     @classmethod
     async def open(cls, specs: Sequence[str], handlers: Sequence[Reference], max_output_bytes: int) -> Self:
-        """Returns at once; the handlers are loaded meanwhile."""
+        """Start a fork server. Returns at once, while the handlers are loaded."""
         ours, theirs = socket.socketpair()
         try:
             process = _spawn(theirs)
@@ -54,7 +54,7 @@ class ForkServerClient:
         return cls(process, ours, (reader, writer))
 
     async def fork(self) -> Peer:
-        """A new child. Raises Unavailable when there can be none, with the reason."""
+        """Fork a child. Raises Unavailable with the reason when there is no fork server."""
         await asyncio.shield(self._ready)
         async with self._one_by_one:
             if self.is_lost:
@@ -85,7 +85,7 @@ class ForkServerClient:
         return ours, output
 
     def kill(self, pid: int) -> None:
-        """The fork server knows whether the number is still the child's; without it there is nobody to ask."""
+        """Let the fork server kill the child: it knows whether the pid is still the child's."""
         if pid not in self._deaths or self._deaths[pid].done():
             return
         try:
@@ -94,14 +94,14 @@ class ForkServerClient:
             kill_group(pid)
 
     async def close(self) -> None:
-        """Without its socket the fork server kills its children and ends."""
+        """Close the socket; the fork server then kills its children and ends."""
         self._writer.close()
         await self._buried()
         self._listening.cancel()
         self._lose()
 
     async def _buried(self) -> None:
-        """When it has ended and was waited for."""
+        """Wait until the process has ended and was reaped."""
         deadline = self._loop.time() + ENDS_WITHIN_SECONDS
         while self._process.poll() is None:
             if self._loop.time() > deadline:
@@ -130,10 +130,10 @@ class ForkServerClient:
     def _refuse(self, reason: str) -> None:
         if not self._ready.done():
             self._ready.set_exception(Unavailable(reason))
-            self._ready.exception()  # It may be that no task ever asks.
+            self._ready.exception()  # Perhaps no task ever asks for it.
 
     def _lose(self) -> None:
-        """No fork server, no children: they die with it, and what they started is killed from here."""
+        """Note that the fork server is gone. Its children die with it; their subprocesses are killed here."""
         self.is_lost = True
         self._refuse(f"{GONE} while loading the handlers")
         if self._forked is not None and not self._forked.done():
@@ -145,26 +145,26 @@ class ForkServerClient:
 
 
 def _spawn(theirs: socket.socket) -> "subprocess.Popen[bytes]":
-    # -P and the path: a module in the present folder is not to stand in for one that Python or we need.
+    # -P and the path: a module in the current folder must not shadow one of Python or dagmaster.
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(_path())}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # What modules print when they are loaded was printed by the worker already.
-        start_new_session=True,  # Ctrl-C is the worker's affair.
+        stdout=subprocess.DEVNULL,  # The worker has already printed what modules print when they are loaded.
+        start_new_session=True,  # Ctrl-C is for the worker alone.
         env=environ,
     )
 
 
 def _path() -> list[str]:
-    return [one or os.getcwd() for one in sys.path]  # noqa: PTH109 - as Python itself reads the empty one
+    return [folder or os.getcwd() for folder in sys.path]  # noqa: PTH109 - as Python reads the empty entry
 
 
 def _config(specs: Sequence[str], handlers: Sequence[Reference], max_output_bytes: int) -> dict[str, Any]:
     return {
         "specs": list(specs),
-        "handlers": [asdict(one) for one in handlers],
+        "handlers": [asdict(reference) for reference in handlers],
         "path": _path(),
         "python_path": os.environ.get("PYTHONPATH"),
         "log_level": LEVELS.get(logging.getLogger().level, "INFO"),

@@ -1,4 +1,4 @@
-"""Handlers in words that another process understands, and how it finds them again."""
+"""References to handlers for another process, and how it finds them again."""
 
 import importlib
 import inspect
@@ -38,49 +38,51 @@ def refer_to(handler: Handler) -> Reference:
     )
 
 
-def find(wanted: Reference, registry: Registry) -> Handler:
-    """What was loaded under this name, or can be imported. Raises Permanent for what only its own process knows."""
-    if (found := _registered(wanted, registry)) is not None:
-        return found
+def find(reference: Reference, registry: Registry) -> Handler:
+    """The handler, loaded or imported. Raises Permanent for one that exists only in its own process."""
+    if (handler := _registered(reference, registry)) is not None:
+        return handler
     reason = ""
-    if wanted.module != "__main__":
+    if reference.module != "__main__":
         try:
-            _load(wanted, registry)
-            return _registered(wanted, registry) or _imported(wanted)
+            _load(reference, registry)
+            return _registered(reference, registry) or _imported(reference)
         except (Misconfigured, AttributeError, ImportError) as error:
             reason = f" ({error})"
     raise Permanent(
-        f"the handler {wanted.name!r} ({wanted.module}.{wanted.qualname}) cannot be found in a handler process"
+        f"the handler {reference.name!r} ({reference.module}.{reference.qualname}) cannot be found in a handler process"
         f"{reason}; define it at the top level of a module or file that is given with --handlers"
     )
 
 
-def _registered(wanted: Reference, registry: Registry) -> Handler | None:
+def _registered(reference: Reference, registry: Registry) -> Handler | None:
     try:
-        known = registry.get(wanted.name)
+        known = registry.get(reference.name)
     except UnknownHandler:
         return None
     function = known.function
-    is_same_place = function.__module__ == wanted.module or (wanted.file is not None and _file(function) == wanted.file)
-    return known if is_same_place and _qualname(function) == wanted.qualname else None
+    is_same_place = function.__module__ == reference.module or (
+        reference.file is not None and _file(function) == reference.file
+    )
+    return known if is_same_place and _qualname(function) == reference.qualname else None
 
 
-def _load(wanted: Reference, registry: Registry) -> None:
+def _load(reference: Reference, registry: Registry) -> None:
     try:
-        with loading(wanted.module):
-            importlib.import_module(wanted.module)
+        with loading(reference.module):
+            importlib.import_module(reference.module)
     except ModuleNotFoundError:
-        if wanted.file is None:
+        if reference.file is None:
             raise
-        load_handlers([wanted.file], registry)
-    except Exception as error:  # a module may raise anything while it is imported
-        raise Misconfigured(f"{wanted.module} cannot be imported: {type(error).__name__}: {error}") from error
+        load_handlers([reference.file], registry)
+    except Exception as error:  # A module may raise anything while it is imported.
+        raise Misconfigured(f"{reference.module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _imported(wanted: Reference) -> Handler:
-    params = _part(*wanted.params) if wanted.params else None
-    function = _part(wanted.module, wanted.qualname)
-    return Handler(wanted.name, function, params=params, isolation="process", memory_mb=wanted.memory_mb)
+def _imported(reference: Reference) -> Handler:
+    params = _part(*reference.params) if reference.params else None
+    function = _part(reference.module, reference.qualname)
+    return Handler(reference.name, function, params=params, isolation="process", memory_mb=reference.memory_mb)
 
 
 def _part(module: str, qualname: str) -> Any:

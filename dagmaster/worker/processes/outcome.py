@@ -1,4 +1,4 @@
-"""How a handler's run in a process of its own ended, also when the process did not live to say so."""
+"""The outcome of a handler in a process of its own, even if the process died before it could report one."""
 
 import signal
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ DIED = ("ProcessDied", "Exception")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one attempt took. None where the system does not tell."""
+    """The resources of one attempt; None where the system does not tell."""
 
     peak_memory_bytes: int | None
     cpu_seconds: float | None
@@ -21,7 +21,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`output` is encoded already, and the result's own is None. `interrupted`: it stopped behind a checkpoint."""
+    """`output` is encoded already; that of `result` is None. `interrupted`: stopped after a checkpoint."""
 
     result: HandlerResult
     output: bytes | None = None
@@ -31,7 +31,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a process. `status` is what waiting for it gave; None when there was nobody left to wait for it."""
+    """The end of a process. `status` is its wait status; None if the fork server died before it."""
 
     status: int | None
     peak_memory_bytes: int | None = None
@@ -39,7 +39,7 @@ class Death:
 
 
 def outcome_told(head: dict[str, Any], output: bytes) -> Outcome:
-    """From the child's own words."""
+    """The outcome as the child reported it."""
     result = HandlerResult(
         head["success"],
         error_message=head["error_message"],
@@ -53,7 +53,7 @@ def outcome_told(head: dict[str, Any], output: bytes) -> Outcome:
 
 
 def outcome_of(death: Death, spent_before: float, oom_kills: tuple[int | None, int | None]) -> Outcome:
-    """The child ended instead of the handler. `oom_kills` are the kernel's count before and after."""
+    """The outcome of a child that died before its handler ended. `oom_kills` is the kernel's count before and after."""
     cpu = None if death.cpu_seconds is None else max(death.cpu_seconds - spent_before, 0.0)
     usage = Usage(death.peak_memory_bytes, cpu)
     killed = death.status is not None and _signal(death.status) == signal.SIGKILL
@@ -90,7 +90,7 @@ def _signal(status: int) -> int | None:
 def _name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
+    except ValueError:  # real-time signal
         return f"signal {number}"
 
 

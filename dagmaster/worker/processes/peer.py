@@ -1,4 +1,4 @@
-"""A child as the worker sees it: what it is told, what it says, and how it is made to end."""
+"""The worker's side of a child: sends tasks, receives outcomes and output, and ends the process."""
 
 import asyncio
 import fcntl
@@ -18,7 +18,7 @@ from dagmaster.worker.processes.wire import Frame, cut, pack, read
 
 log = logging.getLogger(__name__)
 
-# As much as is read at once: others in the loop wait so long.
+# Read at once; the rest of the loop waits that long.
 CHUNK_BYTES = 256 * 1024
 PIPE_BYTES = 1024 * 1024
 LAST_WORDS_SECONDS = 1.0
@@ -55,11 +55,11 @@ class Peer:
     async def perform(
         self, head: dict[str, Any], body: bytes, ctx: HandlerContext, write_log: Callable[[bytes], None]
     ) -> Frame | None:
-        """Its outcome, when all that it printed has been read; None when it died instead."""
+        """Run a task; returns its outcome after all output has been read, or None when the child died."""
         self._write_log = write_log
         self.is_reusable = self._has_begun = False
         self.say(head, body)
-        # A task of its own: when the caller is cancelled, the child is still to be heard until it has ended.
+        # A task of its own: if the caller is cancelled, the child is still read until it has ended.
         self._conversation = asyncio.create_task(self._converse(ctx))
         await self._silence(None)
         if not self._conversation.done():
@@ -76,11 +76,11 @@ class Peer:
 
     @property
     def died_idle(self) -> bool:
-        """It had died before it was given its last task, and that was not known yet."""
+        """Whether it had died, unnoticed, before it received its last task."""
         return self._has_worked and not self._has_begun
 
     async def end(self, within_seconds: float) -> None:
-        """Ask it to stop, and make it. It is not alive when this returns."""
+        """Ask the child to stop, then kill it. It is dead when this returns."""
         self.is_reusable = False
         self.say({"kind": "cancel"})
         await self._silence(within_seconds)
@@ -89,23 +89,23 @@ class Peer:
         await self._read_rest()
 
     def retire(self) -> None:
-        """Without its connection it ends by itself."""
+        """Close the connection; the child then ends by itself."""
         self.is_reusable = False
         self._write_log = None
         if self._conversation is not None:
             self._conversation.cancel()
-        self._writer.transport.abort()  # One that does not read would hold up what is still to be written.
+        self._writer.transport.abort()  # A child that does not read would block pending writes.
         if self._output is not None:
             self._loop.remove_reader(self._output)
             os.close(self._output)
             self._output = None
 
     def rest(self) -> None:
-        """Until the next task; what is still printed belongs to none."""
+        """Go idle; output until the next task belongs to none."""
         self._write_log = self._conversation = None
 
     async def _silence(self, timeout: float | None) -> None:
-        """When it has said its last word, or is dead."""
+        """Wait until the child has reported or is dead."""
         waiting: list[asyncio.Future[Any]] = [self.death]
         if self._conversation is not None:
             waiting.append(self._conversation)
@@ -137,7 +137,7 @@ class Peer:
     def _store(self, number: int, sink: Callable[[], Future[None] | None] | None) -> None:
         try:
             stored = sink() if sink is not None else None
-        except Exception as error:  # noqa: BLE001 - it is the handler's, as if it ran here
+        except Exception as error:  # noqa: BLE001 - it is the handler's error, as if it ran here
             self._answer(number, error)
             return
         if stored is None:
@@ -146,16 +146,16 @@ class Peer:
             stored.add_done_callback(partial(self._answer_from_anywhere, number))
 
     def _answer_from_anywhere(self, number: int, stored: Future[None]) -> None:
-        # One that was given up needs no answer: the task is no longer this worker's.
+        # A cancelled future needs no answer: the task is no longer this worker's.
         if not stored.cancelled():
             self._loop.call_soon_threadsafe(self._answer, number, stored.exception())
 
     def _answer(self, number: int, error: BaseException | None) -> None:
-        told = None if error is None else [type(error).__name__, str(error)]
-        self.say({"kind": "stored", "number": number, "error": told})
+        reason = None if error is None else [type(error).__name__, str(error)]
+        self.say({"kind": "stored", "number": number, "error": reason})
 
     async def _reap(self) -> None:
-        """It is dead or about to be; one that only went silent is killed."""
+        """Wait for the end of the process; kill it if it only went silent."""
         if not self.death.done():
             await asyncio.wait([self.death], timeout=LAST_WORDS_SECONDS)
         if not self.death.done():
@@ -165,13 +165,13 @@ class Peer:
             log.warning("process %d was killed but still exists; it may be waiting for a disk", self.pid)
 
     async def _read_rest(self) -> None:
-        """What was printed before the end; not for ever: somebody may hold the pipe open and go on."""
+        """Read the remaining output, for a limited time: a subprocess may hold the pipe open."""
         deadline = self._loop.time() + LAST_WORDS_SECONDS
-        while self._read_output() and self._loop.time() < deadline:  # noqa: ASYNC110 - others have their turn
+        while self._read_output() and self._loop.time() < deadline:  # noqa: ASYNC110 - yields to the loop
             await asyncio.sleep(0)
 
     def _read_output(self) -> bool:
-        """Whether there may be more."""
+        """Read once; returns whether there may be more."""
         if self._output is None:
             return False
         try:
@@ -187,9 +187,9 @@ class Peer:
 
 
 def output_pipe() -> tuple[int, int]:
-    """With room for much: a child that prints waits for the worker only when this is full."""
+    """A pipe with a large buffer: a child that prints blocks only when it is full."""
     read_end, write_end = os.pipe()
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with suppress(OSError):  # Users have a limit.
+        with suppress(OSError):  # Beyond the limit for users.
             fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return read_end, write_end

@@ -1,4 +1,4 @@
-"""What a handler may change of its process, and the next one should find as it was."""
+"""Process state that a handler may change and that is restored for the next one."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 class Home:
-    """The folder, the environment, the mask of new files and the standard streams."""
+    """Working folder, environment, umask and standard streams."""
 
     def __init__(self) -> None:
         self._folder = _folder()
@@ -16,9 +16,9 @@ class Home:
         self._streams = sys.stdout, sys.stderr
 
     def restore(self) -> bool:
-        """False when it cannot be as it was."""
+        """False when the state cannot be restored."""
         for stream in (sys.stdout, sys.stderr, *self._streams):
-            with suppress(Exception):  # It may be anything that a handler put there.
+            with suppress(Exception):  # A handler may have replaced it with anything.
                 stream.flush()
         sys.stdout, sys.stderr = self._streams
         os.umask(self._mask)
@@ -43,8 +43,8 @@ class Home:
 
 
 def _folder() -> str | None:
-    """None when it was removed."""
+    """The working folder; None when it was removed."""
     try:
-        return os.getcwd()  # noqa: PTH109 - as the system says it
+        return os.getcwd()  # noqa: PTH109 - as the system returns it
     except FileNotFoundError:
         return None

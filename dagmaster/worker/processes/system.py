@@ -1,4 +1,4 @@
-"""What only the operating system can tell or do; where it cannot, the answer is None and nothing is done."""
+"""Operating system calls; where the system lacks one, they return None and do nothing."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None)
 
 
 def die_with_parent(number: int) -> None:
-    """Be sent this signal when the parent is gone."""
+    """Receive this signal when the parent dies."""
     if sys.platform == "linux":
         _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
@@ -31,12 +31,12 @@ def kill_group(pid: int) -> None:
 
 
 def flush_c() -> None:
-    """What libraries in C have printed; to a pipe they keep back some kilobytes."""
+    """Flush the buffers of C libraries, which keep some kilobytes when they write to a pipe."""
     _libc.fflush(None)
 
 
 def has_children() -> bool:
-    """Also such as have ended and were not waited for."""
+    """Whether there are child processes, zombies included."""
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -45,7 +45,7 @@ def has_children() -> bool:
 
 
 class Meter:
-    """Memory and time from its beginning on."""
+    """Measures memory and CPU time from its creation on."""
 
     def __init__(self) -> None:
         self._is_peak_ours = _forget_peak()
@@ -56,14 +56,14 @@ class Meter:
         peak = memory("VmHWM") if self._is_peak_ours else None
         if peak is None:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RUSAGE_UNIT
-        # Of ended subprocesses only the largest is known: it is this task's if there was no such before.
+        # Of ended subprocesses only the largest is known: it belongs to this task if it is new.
         if (child := _largest_child()) > self._largest_child:
             peak = max(peak, child)
         return Usage(peak, round(_cpu_seconds() - self._cpu, 3))
 
 
 def memory(field: str) -> int | None:
-    """A line of /proc/self/status, in bytes."""
+    """A field of /proc/self/status, in bytes."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
@@ -90,14 +90,14 @@ def _largest_child() -> int:
 
 @contextmanager
 def limited(memory_mb: int | None) -> Iterator[None]:
-    """Let at most so much be allocated inside, on top of what the process has: more is a MemoryError."""
-    held = memory("VmData")
-    if memory_mb is None or held is None:
+    """Limit the memory allocated inside, on top of what the process has; more raises MemoryError."""
+    allocated = memory("VmData")
+    if memory_mb is None or allocated is None:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [held + memory_mb * MIB, soft, hard]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(one for one in limits if one != resource.RLIM_INFINITY), hard))
+    limits = [allocated + memory_mb * MIB, soft, hard]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limit for limit in limits if limit != resource.RLIM_INFINITY), hard))
     try:
         yield
     finally:
@@ -105,7 +105,7 @@ def limited(memory_mb: int | None) -> Iterator[None]:
 
 
 def oom_kills(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int | None:
-    """How many processes of this control group the kernel has killed for want of memory."""
+    """How many processes of this control group the kernel's OOM killer has killed."""
     for counter in _counters(root, groups):
         lines: list[str] = []
         with suppress(OSError):
@@ -118,7 +118,7 @@ def oom_kills(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/se
 
 
 def _counters(root: Path, groups: Path) -> Iterator[Path]:
-    """Version 1 before version 2: where both are there, memory is with the first."""
+    """Version 1 before version 2: where both exist, the memory controller is in version 1."""
     lines: list[str] = []
     with suppress(OSError):
         lines = groups.read_text().splitlines()
@@ -130,4 +130,4 @@ def _counters(root: Path, groups: Path) -> Iterator[Path]:
     for line in lines:
         if line.startswith("0::"):
             yield root / line[3:].lstrip("/") / "memory.events"
-    yield root / "memory.events"  # in a container that sees the path of its host
+    yield root / "memory.events"  # in a container that sees the path of the host

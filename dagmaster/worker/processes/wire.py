@@ -1,4 +1,4 @@
-"""How the worker, the fork server and the children talk: a head of JSON, and bytes that are left as they are."""
+"""The frames between worker, fork server and children: a JSON head and a binary body."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 LENGTHS = struct.Struct("!II")
-# To the fork server: fork (two descriptors come with it) or kill a child with its process group.
+# To the fork server: fork (with two descriptors), or kill a child and its process group.
 REQUEST = struct.Struct("!ci")
 FORK, KILL = b"F", b"K"
 
@@ -28,7 +28,7 @@ def pack(head: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 async def read(reader: asyncio.StreamReader) -> Frame | None:
-    """None when the other side is gone."""
+    """Read a frame; None at the end of the stream."""
     try:
         head_length, body_length = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
         content = await reader.readexactly(head_length + body_length)
@@ -38,7 +38,7 @@ async def read(reader: asyncio.StreamReader) -> Frame | None:
 
 
 def receive(sock: socket.socket) -> Frame | None:
-    """The same, for those that may wait."""
+    """Read a frame, blocking."""
     lengths = _exactly(sock, LENGTHS.size)
     if lengths is None:
         return None
@@ -48,7 +48,7 @@ def receive(sock: socket.socket) -> Frame | None:
 
 
 def cut(body: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """The pieces of which a body was made."""
+    """Split a body into pieces of these sizes."""
     ends = list(accumulate(sizes))
     return [body[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
