@@ -1,4 +1,4 @@
-"""Make tasks, and add them to a job: from inside of it, or from outside."""
+"""Create tasks and add them to a job, from inside or outside."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,10 +26,10 @@ Callback = str | Callable[..., Any]
 Applied = TypeVar("Applied", bound="Item | Sequence[Item]")
 
 ACTOR = "python"
-# How the queues begin of jobs that one process runs alone.
+# Prefix of the queues of jobs that one process runs alone.
 LOCAL_QUEUE = "local-"
 WITHIN_SECONDS = 3.0
-# So many are planned within a few milliseconds; more would hold up the loop, in which others beat and report.
+# As many as can be planned within a few milliseconds; more would block the loop and its heartbeats.
 PLANNED_AT_ONCE = 250
 
 _numbers: WeakKeyDictionary[HandlerContext, Numbers] = WeakKeyDictionary()
@@ -44,17 +44,17 @@ def create_task(
     timeout: float | None = None,
     retries: int | None = None,
 ) -> Task:
-    """A call of the callback that a worker will make once it is applied; a task among the arguments is its result.
+    """A call of the callback for a worker to make, once applied. A task among the arguments stands for its result.
 
-    `name` makes the node's id one that can be told. What is not said here is as the callback's `@task` says.
+    `name` gives the node a readable id. Options that are not passed are those of the callback's `@task`.
     """
     handler = entry_point(callback)
     known = _options_of(callback, handler)
-    given = dict(kwargs or {})
-    _check_names(callback, given)
+    arguments = dict(kwargs or {})
+    _check_names(callback, arguments)
     return Task(
         handler,
-        given,
+        arguments,
         name=name,
         queue=queue or known.get("queue"),
         timeout_seconds=timeout or known.get("timeout_seconds"),
@@ -64,16 +64,16 @@ def create_task(
 
 @lru_cache(maxsize=1024)
 def _signature_of(function: Callable[..., Any]) -> Signature:
-    """Thousands of tasks call the same function."""
+    """Cached: thousands of tasks may call the same function."""
     return Signature(function)
 
 
-def _check_names(callback: Callback, given: Collection[str]) -> None:
-    """Raises TypeError, as a call would. What is named by a text may be another function elsewhere."""
+def _check_names(callback: Callback, names: Collection[str]) -> None:
+    """Raises TypeError, as a call would. A string is not checked: the name may mean another function elsewhere."""
     if isinstance(callback, TaskFunction):
-        callback.signature.check_names(given)
+        callback.signature.check_names(names)
     elif not isinstance(callback, str):
-        _signature_of(callback).check_names(given)
+        _signature_of(callback).check_names(names)
 
 
 def _options_of(callback: Callback, handler: str) -> dict[str, Any]:
@@ -87,10 +87,9 @@ def _options_of(callback: Callback, handler: str) -> dict[str, Any]:
 
 
 async def apply(items: Applied, job_id: int | None = None) -> Applied:
-    """Add the items to a job, all of them or none: to the one that is named, or to that of the open OrchContext or of
-    the running task.
+    """Add all items, or none, to the job `job_id`, or by default to that of the open OrchContext or the running task.
 
-    They are stored when it returns. Raises Invalid for items that wait in a circle or for what is not applied.
+    They are stored when it returns. Raises Invalid for cycles and for items that wait for one that is not applied.
     """
     listed = [items] if isinstance(items, Item) else list(items)
     task, context = find_current_task(), find_context()
@@ -123,7 +122,7 @@ async def _planned(planner: Planner) -> tuple[Plan, list[bytes]]:
 
 
 def _check_known(items: Sequence[Item]) -> None:
-    """Raises UnknownHandler: in a job that only this process runs, nobody else would know it."""
+    """Raises UnknownHandler in a job that only this process runs: no other worker could execute it."""
     for name in {item.handler for item in within(items) if isinstance(item, Task)}:
         registry.get(name)
 
@@ -133,11 +132,11 @@ def _as_it_says(task: Task) -> str | None:
 
 
 def _nowhere_else(_: Task) -> None:
-    """Where the task came from that adds it, whatever it names."""
+    """None: the node runs on the queue of the task that adds it, whatever the handler's own."""
 
 
 async def _add_from_outside(job_id: JobId, slices: Sequence[bytes]) -> None:
-    """They are stored at once. It is waited a little until the job's owner has them: then others can wait for them."""
+    """Store the slices, and wait briefly until the job's owner has added them, so that others can refer to them."""
     async with session() as conn:
         node_ids = await add_to_job(conn, job_id, slices, actor=ACTOR)
         await until_added(conn, job_id, node_ids[-1:], seconds=WITHIN_SECONDS)

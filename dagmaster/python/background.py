@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, for programs that have none or are busy with theirs."""
+"""An event loop in a thread of its own, for programs without one or with a busy one."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """The thread enters `around` before its loop runs, and leaves it when the loop has ended."""
+    """The thread enters the context `around` before its loop runs, and leaves it after."""
 
     def __init__(self, around: Callable[[], AbstractContextManager[T]], name: str) -> None:
         self._around = around
@@ -23,7 +23,7 @@ class Background:
         self._stop: asyncio.Event | None = None
 
     def start(self) -> Any:
-        """What `around` gave; raises what it raised."""
+        """Start the thread; returns the value of `around`, or raises its error."""
         self._thread.start()
         return self._started.result()
 
@@ -32,7 +32,7 @@ class Background:
         return self._thread.is_alive()
 
     def call(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Have it done in the loop. Raises Conflict there: it would wait for itself."""
+        """Run the coroutine in the loop and wait for it. Raises Conflict inside the loop: it would wait for itself."""
         if threading.current_thread() is self._thread:
             work.close()
             raise Conflict("an async task cannot wait for a job of its own process; await its `*_async` twin elsewhere")
@@ -46,14 +46,14 @@ class Background:
 
     def _main(self) -> None:
         try:
-            with self._around() as given:
-                asyncio.run(self._run(given))
+            with self._around() as resource:
+                asyncio.run(self._run(resource))
         except BaseException as error:
             if self._started.done():
                 raise
             self._started.set_exception(error)
 
-    async def _run(self, given: Any) -> None:
+    async def _run(self, resource: Any) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._started.set_result(given)
+        self._started.set_result(resource)
         await self._stop.wait()

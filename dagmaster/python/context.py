@@ -1,4 +1,4 @@
-"""Where the functions of the jobs API find their database: one pool for each event loop, closed with its last user."""
+"""The database of the jobs API: one pool per event loop, closed with its last user."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -26,10 +26,10 @@ STATEMENT_TIMEOUT_SECONDS = 60.0
 
 
 class OrchContext:
-    """`async with OrchContext():` around calls of the jobs API keeps the connections open from one to the next.
+    """`async with OrchContext():` keeps the connections open between calls of the jobs API.
 
-    The database is that of the settings, unless an address is given. The context is bound to the job that is named,
-    or else, inside of a running task, to the task's job.
+    The database is that of the settings, unless a URL is passed. The context is bound to `job_id` or, inside a running
+    task, to the task's job.
     """
 
     def __init__(self, database_url: str | None = None, *, job_id: int | None = None) -> None:
@@ -40,14 +40,14 @@ class OrchContext:
 
     @property
     def job_id(self) -> int | None:
-        """The job that it is bound to; None outside of tasks, if none was named."""
+        """The job that the context is bound to, if any."""
         if self._job_id is not None:
             return self._job_id
         task = find_current_task()
         return task.job_id if task is not None else None
 
     async def apply(self, items: Applied, job_id: int | None = None) -> Applied:
-        """As the function of this name, to the job of the context unless another one is named."""
+        """Like the function `apply`, by default for the job of the context."""
         return await python.apply_items.apply(items, job_id or self.job_id)
 
     async def __aenter__(self) -> Self:
@@ -73,12 +73,12 @@ _current: ContextVar[OrchContext | None] = ContextVar("dagmaster_context", defau
 
 
 def find_context() -> OrchContext | None:
-    """The context that is open here."""
+    """The open context, if any."""
     return _current.get()
 
 
 def get_current_context() -> OrchContext:
-    """The context that is open here, or that of the running task."""
+    """The open context, or one for the job of the running task."""
     context = _current.get()
     if context is None and find_current_task() is not None:
         return OrchContext()
@@ -89,7 +89,7 @@ def get_current_context() -> OrchContext:
 
 @asynccontextmanager
 async def session() -> AsyncIterator[Connection]:
-    """A connection for one operation. Without an open context the pool lives as long as the operation."""
+    """A connection for one operation. Without an open context, the pool lives only for the operation."""
     context = _current.get()
     async with _pool(context.database_url if context else None) as pool, pool.connection() as conn:
         yield conn
@@ -97,7 +97,7 @@ async def session() -> AsyncIterator[Connection]:
 
 @dataclass(slots=True)
 class _Shared:
-    """`opening` is where those wait who come while the pool is being opened."""
+    """`opening` completes when the pool is open; later users wait for it."""
 
     opening: asyncio.Task[tuple[Pool, AsyncExitStack]]
     users: int = 0
@@ -134,7 +134,7 @@ async def _open(database_url: str | None) -> tuple[Pool, AsyncExitStack]:
 
 
 async def _check(database_url: str) -> str:
-    """A pool would try again for a while and then not say why."""
+    """Check the URL first: a pool would retry for a while and then hide the reason."""
     async with opened(database_url, application=APPLICATION) as conn:
         await check_schema(conn)
     return database_url
@@ -149,8 +149,8 @@ async def _close(shared: _Shared) -> None:
 
 
 async def _database_of_settings(stack: AsyncExitStack) -> str:
-    """In a thread: without an address it is the embedded server, which may have to be started."""
-    held = ExitStack()
-    dsn = await asyncio.to_thread(held.enter_context, database(load_settings()))
-    stack.push_async_callback(asyncio.to_thread, held.close)
+    """In a thread: without a URL it is the embedded server, which may have to be started."""
+    blocking = ExitStack()
+    dsn = await asyncio.to_thread(blocking.enter_context, database(load_settings()))
+    stack.push_async_callback(asyncio.to_thread, blocking.close)
     return dsn

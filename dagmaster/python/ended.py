@@ -1,4 +1,4 @@
-"""What is told of a job when it has ended: its outcome, and what the task has written that failed."""
+"""The outcome of an ended job, with the log of the task that failed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ async def outcome_of(conn: Connection, job_id: JobId, settings: Settings) -> Job
 
 
 async def _failed_log(conn: Connection, job: Mapping[str, Any], settings: Settings) -> str | None:
-    """The last lines of the attempt that the job failed with: with Python, the traceback is among them."""
+    """The last lines of the log of the failed attempt, which hold the traceback."""
     rows = (
         await list_logged_nodes(conn, job["job_id"], node_id=job["failed_node"], limit=1) if job["failed_node"] else []
     )

@@ -1,4 +1,4 @@
-"""Functions that workers may call by name: those of tasks, and of the modules that the settings allow."""
+"""Functions that workers may call by name: tasks, and functions of the modules that the settings allow."""
 
 import importlib
 import inspect
@@ -20,9 +20,9 @@ SUBMODULES = ".*"
 
 
 def entry_point(callback: str | Callable[..., Any]) -> str:
-    """The name by which workers know it: of a task, of a function, or as it is written.
+    """The handler name of a task, a function or a string.
 
-    A plain function is made known in this process; workers elsewhere need its module in `task_modules`.
+    A plain function is registered in this process; workers elsewhere need its module in `task_modules`.
     """
     if isinstance(callback, TaskFunction):
         return callback.handler
@@ -37,7 +37,7 @@ def entry_point(callback: str | Callable[..., Any]) -> str:
 
 
 def allow_modules(patterns: Sequence[str], known: Registry = registry) -> None:
-    """Let workers call the public functions of these modules; `package.*` means those of all modules in it."""
+    """Let workers call the public functions of these modules; `package.*` covers all modules in it."""
     for module in [module for pattern in patterns for module in _modules(pattern)]:
         for function in _functions(module):
             name = f"{module.__name__}{ENTRY_POINT_MARK}{function.__name__}"
@@ -51,7 +51,7 @@ def _settled(name: str) -> str:
     try:
         return registry.get(name).name
     except UnknownHandler:
-        return name  # The workers may know it.
+        return name  # Workers may know it.
 
 
 def _modules(pattern: str) -> Iterator[ModuleType]:
@@ -59,9 +59,9 @@ def _modules(pattern: str) -> Iterator[ModuleType]:
     package = _import(name, pattern)
     yield package
     if pattern.endswith(SUBMODULES):
-        for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
-            if not found.name.endswith(".__main__"):
-                yield _import(found.name, pattern)
+        for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
+            if not module.name.endswith(".__main__"):
+                yield _import(module.name, pattern)
 
 
 def _import(name: str, pattern: str) -> ModuleType:
@@ -73,7 +73,7 @@ def _import(name: str, pattern: str) -> ModuleType:
 
 
 def _functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
-    """Defined there and public; generators have no result."""
+    """The public functions defined in the module, except generators, which have no result."""
     for name, value in vars(module).items():
         if name.startswith("_") or not inspect.isfunction(value) or value.__module__ != module.__name__:
             continue

@@ -1,4 +1,4 @@
-"""Tasks and groups with what they wait for, in memory: nothing is stored before `apply`."""
+"""Tasks and groups with their dependencies, in memory: nothing is stored before `apply`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ Several = TypeVar("Several", bound="Sequence[Item]")
 
 
 class Item(ABC):
-    """What can wait and be waited for. `a >> b` lets b wait for a, and `b << a` says the same."""
+    """A node of the graph. `a >> b` or `b << a` makes b wait for a."""
 
     kind: ClassVar[EndKind]
 
@@ -23,11 +23,11 @@ class Item(ABC):
         self.label = label
         self.job_id: int | None = None
         self.group: Group | None = None
-        self._previous: dict[Item, None] = {}  # in the order in which it was said
+        self._previous: dict[Item, None] = {}  # in order of declaration
 
     @property
     def previous(self) -> tuple["Item", ...]:
-        """What it waits for, each once."""
+        """The items that it waits for."""
         return tuple(self._previous)
 
     @property
@@ -41,10 +41,10 @@ class Item(ABC):
     @property
     @abstractmethod
     def result(self) -> "Task":
-        """The task whose result stands for it."""
+        """The task whose result the item stands for."""
 
     def depends_on(self, other: "Item | Sequence[Item]") -> Self:
-        """Let it wait for the other, or for all of them."""
+        """Wait for another item, or for several."""
         others = _items(other)
         if self.is_applied:
             raise Conflict(f"{self} was applied already: what it waits for cannot be changed any more")
@@ -54,8 +54,8 @@ class Item(ABC):
     def __rshift__(self, other: Other) -> Other:
         if not _is_linkable(other):
             return NotImplemented
-        for one in _items(other):
-            one.depends_on(self)
+        for item in _items(other):
+            item.depends_on(self)
         return other
 
     def __rrshift__(self, other: "Sequence[Item]") -> Self:
@@ -75,10 +75,10 @@ class Item(ABC):
 
 
 class Task(Item):
-    """A call of a function that a worker will make.
+    """A function call for a worker to make.
 
-    As a value among the arguments of another task it stands for its result. `name` makes its id in the job one that
-    can be told; without it the id is a number. `entrypoint` is another word for `handler`.
+    Among the arguments of another task, it stands for its result. `name` becomes its id in the job; without it the id
+    is a number. `entrypoint` is an alias of `handler`.
     """
 
     kind = "task"
@@ -108,7 +108,7 @@ class Task(Item):
         self.timeout_seconds = timeout_seconds
         self.retry = retry
         self.node_id: str | None = None
-        self._previous |= dict.fromkeys(one.result for one in handles_in(self.kwargs))
+        self._previous |= dict.fromkeys(item.result for item in handles_in(self.kwargs))
 
     @property
     def entrypoint(self) -> str:
@@ -120,10 +120,10 @@ class Task(Item):
 
 
 class Group(Item):
-    """Tasks and groups that belong together: what waits for the group waits for all of them, and all wait for what
-    the group waits for.
+    """Tasks and groups with common dependencies: an item that waits for the group waits for all of them, and all wait
+    for the dependencies of the group.
 
-    `result` is one of the tasks: the group stands for the result of it where a value is needed.
+    `result` is the task for whose result the group stands where a value is needed.
     """
 
     kind = "group"
@@ -131,7 +131,7 @@ class Group(Item):
     def __init__(self, name: str, items: "Sequence[Item]" = (), *, result: Task | None = None) -> None:
         super().__init__(name)
         self.items: list[Item] = []
-        self.ends: tuple[str, ...] = ()  # when it is applied: the nodes that are its last
+        self.ends: tuple[str, ...] = ()  # its last nodes, set by `apply`
         self._result = result
         self.add(*_items(items))
 
@@ -166,7 +166,7 @@ class Group(Item):
         return self
 
     def tasks(self) -> Iterator[Task]:
-        """Those of the groups in it too."""
+        """All tasks, including those of nested groups."""
         for item in within([self]):
             if isinstance(item, Task):
                 yield item
@@ -179,7 +179,7 @@ class Group(Item):
 
 
 def within(items: Sequence[Item]) -> Iterator[Item]:
-    """The items and all that is in them, each once, the outer before the inner and in order."""
+    """The items and their members, each once, outer before inner."""
     seen: set[Item] = set()
     ahead = list(reversed(items))
     while ahead:
@@ -193,16 +193,16 @@ def within(items: Sequence[Item]) -> Iterator[Item]:
 
 
 def handles_in(value: Any) -> Iterator[Item]:
-    """The tasks and groups that stand for their results somewhere in a value."""
+    """The tasks and groups in a value, each standing for its result."""
     ahead = [value]
     while ahead:
-        one = ahead.pop()
-        if isinstance(one, Item):
-            yield one
-        elif isinstance(one, dict):
-            ahead.extend(one.values())
-        elif isinstance(one, list | tuple):
-            ahead.extend(one)
+        part = ahead.pop()
+        if isinstance(part, Item):
+            yield part
+        elif isinstance(part, dict):
+            ahead.extend(part.values())
+        elif isinstance(part, list | tuple):
+            ahead.extend(part)
 
 
 def _is_linkable(value: object) -> bool:
@@ -211,9 +211,9 @@ def _is_linkable(value: object) -> bool:
 
 def _items(value: "Item | Sequence[Item]") -> list[Item]:
     items = [value] if isinstance(value, Item) else list(value)
-    for one in items:
-        if not isinstance(one, Item):
-            raise TypeError(f"only tasks and groups wait for each other, not a {type(one).__name__}: {one!r:.80}")
+    for item in items:
+        if not isinstance(item, Item):
+            raise TypeError(f"only tasks and groups wait for each other, not a {type(item).__name__}: {item!r:.80}")
     return items
 
 

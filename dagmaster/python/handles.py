@@ -1,4 +1,4 @@
-"""What stands for the result of a task while a workflow is written down, and the draft in which it is noted."""
+"""Handles: placeholders for the results of tasks while the graph of a workflow function is built."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ NOT_YET = (
 
 @dataclass(slots=True)
 class _Planned:
-    """A node without its edges: `>>` may add some until the function ends."""
+    """A node whose edges are not final: `>>` may add some until the function ends."""
 
     node: Node
     after: dict[str, None]
@@ -29,20 +29,20 @@ class _Planned:
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """The nodes that a workflow function has made so far."""
+    """The nodes that a workflow function has created so far."""
 
     title: str
     planned: dict[str, _Planned] = field(default_factory=dict)
-    called: dict[str, Any] = field(default_factory=dict)  # the workflows, by id
+    called: dict[str, Any] = field(default_factory=dict)  # workflows by id
 
-    def add(self, wanted: str, node: Node, after: Iterable[str]) -> str:
-        """The id under which the node was noted: the wanted one, numbered if it is taken."""
-        node_id = self.free_id(wanted)
+    def add(self, name: str, node: Node, after: Iterable[str]) -> str:
+        """Add a node; returns its id, which is the name, numbered if it is taken."""
+        node_id = self.free_id(name)
         self.planned[node_id] = _Planned(node, dict.fromkeys(after))
         return node_id
 
-    def free_id(self, wanted: str) -> str:
-        base = _as_id(wanted)
+    def free_id(self, name: str) -> str:
+        base = _as_id(name)
         node_id, number = base, 1
         while node_id in self.planned or node_id in RESERVED:
             number += 1
@@ -50,20 +50,20 @@ class Draft:
         return node_id
 
     def encode(self, value: Any) -> tuple[Any, list[str]]:
-        """The value with expressions in it, and the nodes that these refer to."""
-        found: dict[str, None] = {}
+        """The value with expressions in place of handles, and the nodes that these refer to."""
+        sources: dict[str, None] = {}
 
         def place(part: Any) -> Any:
             match part:
                 case Handle():
-                    found.update(dict.fromkeys(self.nodes_of(part)))
+                    sources.update(dict.fromkeys(self.nodes_of(part)))
                     return f"{{{{ {part._expression} }}}}"
                 case str() if any(mark in part for mark in ("{{", "{%", "{#")):
                     return f"{{{{ {quoted(part)} }}}}"
                 case _:
                     return None
 
-        return encode(value, place), list(found)
+        return encode(value, place), list(sources)
 
     def nodes_of(self, handle: "Handle") -> tuple[str, ...]:
         if handle._draft is not self:
@@ -71,12 +71,12 @@ class Draft:
         return handle._nodes
 
     def nodes(self) -> dict[str, Node]:
-        """With what they wait for."""
+        """The nodes with their dependencies."""
         return {
-            node_id: one.node.model_copy(update={"depends_on": DependsOn(all_of=tuple(one.after))})
-            if one.after
-            else one.node
-            for node_id, one in self.planned.items()
+            node_id: planned.node.model_copy(update={"depends_on": DependsOn(all_of=tuple(planned.after))})
+            if planned.after
+            else planned.node
+            for node_id, planned in self.planned.items()
         }
 
 
@@ -84,7 +84,7 @@ _draft: ContextVar[Draft | None] = ContextVar("dagmaster_draft", default=None)
 
 
 def find_draft() -> Draft | None:
-    """None outside of workflow functions, when these are written down."""
+    """The draft that is being built; None outside workflow functions."""
     return _draft.get()
 
 
@@ -98,9 +98,9 @@ def drafting(draft: Draft) -> Iterator[None]:
 
 
 class Handle:
-    """The result of a task, or an input. `handle.field` and `handle["key"]` refer into it; `a >> b` lets b wait.
+    """A task's result or an input. `handle.field` and `handle["key"]` refer to parts; `a >> b` makes b wait for a.
 
-    Whoever uses it waits for `_nodes`; `_first` is the node that waits when the handle is told to.
+    A node that uses it waits for `_nodes`. `_first` is the node that waits in `a >> handle`.
     """
 
     __slots__ = ("_draft", "_expression", "_first", "_nodes")
@@ -125,16 +125,16 @@ class Handle:
         written = str(key) if isinstance(key, int) else quoted(key)
         return Handle(self._draft, f"{_grouped(self._expression)}[{written}]", self._nodes, self._first)
 
-    # Order without a value. The other side may be a list, which has no such operators of its own.
+    # Order without a value. The other operand may be a list, which lacks these operators.
 
     def __rshift__(self, later: Any) -> Any:
-        for one in _each(later):
-            _wait(one, self)
+        for handle in _each(later):
+            _wait(handle, self)
         return later
 
     def __lshift__(self, earlier: Any) -> "Handle":
-        for one in _each(earlier):
-            _wait(self, one)
+        for handle in _each(earlier):
+            _wait(self, handle)
         return self
 
     def __rrshift__(self, earlier: Any) -> "Handle":
@@ -145,7 +145,7 @@ class Handle:
 
 
 def seen_from_outside(returned: Any, draft: Draft, node_id: str) -> Any:
-    """What the inner workflow returns, seen from the outer one."""
+    """The return value of an inner workflow, as handles of the outer one."""
     match returned:
         case Handle() if not returned._nodes:
             raise TypeError(f"{returned!r} is an input of the inner workflow; only results of its tasks can be used")
@@ -153,9 +153,9 @@ def seen_from_outside(returned: Any, draft: Draft, node_id: str) -> Any:
             expression = _OUTPUT.sub(rf"nodes.{node_id}.output.result['\1']", returned._expression)
             return Handle(draft, expression, (node_id,))
         case dict():
-            return {key: seen_from_outside(one, draft, node_id) for key, one in returned.items()}
+            return {key: seen_from_outside(part, draft, node_id) for key, part in returned.items()}
         case list() | tuple():
-            return [seen_from_outside(one, draft, node_id) for one in returned]
+            return [seen_from_outside(part, draft, node_id) for part in returned]
         case None:
             return Handle(draft, f"nodes.{node_id}.output.result", (node_id,))
         case _:
@@ -163,12 +163,12 @@ def seen_from_outside(returned: Any, draft: Draft, node_id: str) -> Any:
 
 
 def wait_for(draft: Draft, earlier: Any) -> list[str]:
-    """The nodes behind one handle or several."""
-    return [node for one in _each(earlier) for node in draft.nodes_of(one)]
+    """The nodes of one handle or several."""
+    return [node for handle in _each(earlier) for node in draft.nodes_of(handle)]
 
 
 def quoted(text: str) -> str:
-    """The text as a literal of an expression."""
+    """The string as a literal in an expression."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{escaped}'"
 
@@ -180,11 +180,11 @@ def _wait(later: Handle, earlier: Handle) -> None:
     draft.planned[later._first].after.update(dict.fromkeys(draft.nodes_of(earlier)))
 
 
-def _each(given: Any) -> Iterable[Handle]:
-    several = given if isinstance(given, list | tuple) else [given]
-    for one in several:
-        if not isinstance(one, Handle):
-            raise TypeError(f"only what a task has returned in this workflow can be ordered, not {one!r}")
+def _each(value: Any) -> Iterable[Handle]:
+    several = value if isinstance(value, list | tuple) else [value]
+    for handle in several:
+        if not isinstance(handle, Handle):
+            raise TypeError(f"only what a task has returned in this workflow can be ordered, not {handle!r}")
     return several
 
 
@@ -193,8 +193,8 @@ def _grouped(expression: str) -> str:
 
 
 def _as_id(name: str) -> str:
-    """Of a function's name: ids begin with a letter and have no double underscore."""
-    allowed = "".join(one if one.isascii() and (one.isalnum() or one in "_-") else "_" for one in name).strip("_")
+    """A valid id from a function's name: it begins with a letter and has no double underscore."""
+    allowed = "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "_" for char in name).strip("_")
     while CHILD_SEPARATOR in allowed:
         allowed = allowed.replace(CHILD_SEPARATOR, "_")
     return (allowed if allowed[:1].isalpha() else f"n{allowed}")[:ID_LIMIT]
@@ -208,7 +208,7 @@ def _refuse(what: str) -> Callable[..., NoReturn]:
 
 
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
-# What people try with a value that is not there yet.
+# Operations that need the value, which does not exist yet.
 REFUSED: Mapping[str, tuple[str, ...]] = {
     "be a condition": ("bool",),
     "be iterated over (its length is not known; `task.map(values)` makes a task of each)": ("iter", "reversed"),

@@ -18,7 +18,7 @@ from dagmaster.model.workflow import InputFormat, InputSpec, InputType
 from dagmaster.python.signatures import EMPTY, Kind, Signature
 from dagmaster.python.values import encode, shown
 
-# In this order: a bool is an int too.
+# Ordered: a bool is also an int.
 TYPES: Sequence[tuple[InputType, tuple[type, ...]]] = (
     (InputType.BOOLEAN, (bool,)),
     (InputType.INTEGER, (int,)),
@@ -38,41 +38,41 @@ FORMATS: Mapping[type, InputFormat] = {
 
 
 def inputs_of(signature: Signature) -> dict[str, InputSpec]:
-    """Raises Misconfigured for a parameter whose type no input has."""
-    return {one.name: _input(one, signature) for one in signature.parameters}
+    """The inputs of a workflow. Raises Misconfigured for a parameter of a type that no input has."""
+    return {parameter.name: _input(parameter, signature) for parameter in signature.parameters}
 
 
-def _input(one: inspect.Parameter, signature: Signature) -> InputSpec:
-    title = f"the parameter {one.name!r} of workflow {signature.function.__qualname__!r}"
-    if one.kind in (Kind.VAR_KEYWORD, Kind.VAR_POSITIONAL):
+def _input(parameter: inspect.Parameter, signature: Signature) -> InputSpec:
+    title = f"the parameter {parameter.name!r} of workflow {signature.function.__qualname__!r}"
+    if parameter.kind in (Kind.VAR_KEYWORD, Kind.VAR_POSITIONAL):
         raise Misconfigured(f"{title} has no name for an input; a workflow takes named parameters only")
-    default = None if one.default is EMPTY else encode(one.default)
-    found, may_be_none = _without_none(signature.hints[one.name])
-    kind = _type_of(type(one.default)) if found is Any and default is not None else _type_of(found)
+    default = None if parameter.default is EMPTY else encode(parameter.default)
+    annotation, may_be_none = _without_none(signature.hints[parameter.name])
+    kind = _type_of(type(parameter.default)) if annotation is Any and default is not None else _type_of(annotation)
     if kind is None:
-        hint = "annotate it" if found is Any else f"{shown(found)} is none"
+        hint = "annotate it" if annotation is Any else f"{shown(annotation)} is none"
         raise Misconfigured(f"{title} needs a type that an input can have; {hint}: str, int, float, bool, list, dict")
     return InputSpec(
         type=kind,
-        required=one.default is EMPTY and not may_be_none,
+        required=parameter.default is EMPTY and not may_be_none,
         default=default,
-        secret=found is SecretStr,
-        enum=_choices_of(found),
-        format=next((name for plain, name in FORMATS.items() if found is plain), None),
-        **_limits_of(signature.hints[one.name], kind),
+        secret=annotation is SecretStr,
+        enum=_choices_of(annotation),
+        format=next((name for plain, name in FORMATS.items() if annotation is plain), None),
+        **_limits_of(signature.hints[parameter.name], kind),
     )
 
 
 def _choices_of(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is Literal:
-        return tuple(encode(one) for one in get_args(hint))
+        return tuple(encode(choice) for choice in get_args(hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return tuple(encode(one) for one in hint)
+        return tuple(encode(choice) for choice in hint)
     return ()
 
 
 def _limits_of(hint: Any, kind: InputType) -> dict[str, int | float]:
-    """Those that `Annotated` carries, as annotated-types and Pydantic's `Field(ge=..., le=...)` say them."""
+    """The limits in `Annotated`, from annotated-types or Pydantic's `Field(ge=..., le=...)`."""
     limits: dict[str, int | float] = {}
     if get_origin(hint) is not Annotated or kind not in (InputType.INTEGER, InputType.NUMBER):
         return limits
@@ -90,21 +90,21 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
         hint = get_args(hint)[0]
     if get_origin(hint) not in (Union, types.UnionType):
         return hint, False
-    kept = [one for one in get_args(hint) if one is not type(None)]
-    kinds = {_type_of(one) for one in kept}
+    kept = [member for member in get_args(hint) if member is not type(None)]
+    kinds = {_type_of(member) for member in kept}
     whole = kept[0] if len(kinds) == 1 else float if kinds == {InputType.INTEGER, InputType.NUMBER} else hint
     return whole, len(kept) < len(get_args(hint))
 
 
 def _type_of(hint: Any) -> InputType | None:
     if get_origin(hint) is Literal:
-        kinds = {_type_of(type(one)) for one in get_args(hint)}
+        kinds = {_type_of(type(choice)) for choice in get_args(hint)}
         return kinds.pop() if len(kinds) == 1 else None
     plain = get_origin(hint) or hint
     if not isinstance(plain, type):
         return None
     if issubclass(plain, Enum):
-        kinds = {_type_of(type(one.value)) for one in plain}
+        kinds = {_type_of(type(member.value)) for member in plain}
         return kinds.pop() if len(kinds) == 1 else None
     if is_dataclass(plain) or is_typeddict(plain):
         return InputType.OBJECT

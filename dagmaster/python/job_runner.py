@@ -1,4 +1,4 @@
-"""Run a job to its end in this process, whoever has made it."""
+"""Run a job to its end in this process."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from dagmaster.python.workflows import WorkflowFunction
 
 
 def run_job_test(job: Any, /, *args: Any, timeout: float | None = None, **inputs: Any) -> JobOutcome:
-    """How the job has ended: one that was created, by itself or by its id, or a new one of a workflow function.
+    """Run a job from `create_job`, a job id or a new job of a workflow function; returns its outcome.
 
-    A job that fails is no error here; look at `status`, or call `need_completed()`.
+    A failed job raises no error: check `status` or call `need_completed()`.
     """
     if isinstance(job, WorkflowFunction):
-        given = job.inputs(*args, **inputs)
-        return LocalFleet.shared().run(job.workflow, given, called=job.written.called, timeout=timeout)
+        job_inputs = job.inputs(*args, **inputs)
+        return LocalFleet.shared().run(job.workflow, job_inputs, called=job.written.called, timeout=timeout)
     return LocalFleet.shared().finish(_id_of(job), timeout=timeout)
 
 
 def _id_of(job: Any) -> int:
-    found = getattr(job, "id", job)
-    if isinstance(found, int | str) and str(found).isdecimal():
-        return int(found)
+    job_id = getattr(job, "id", job)
+    if isinstance(job_id, int | str) and str(job_id).isdecimal():
+        return int(job_id)
     raise Invalid(f"a job is what create_job() gave, its id, or a workflow function, not {job!r}")

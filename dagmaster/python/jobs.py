@@ -1,4 +1,4 @@
-"""Jobs, tasks and workers for Python programs that have the database. Each call is an operation of its own."""
+"""The jobs API, for Python programs with access to the database. Each call is an operation of its own."""
 
 import os
 import re
@@ -42,7 +42,7 @@ MAX_ID_LENGTH = 64
 async def create_job(
     name: str, entry: Task | Callback, kwargs: Mapping[str, Any] | None = None, *, priority: int = 0
 ) -> JobInfo:
-    """Submit a job that begins with this one task, which may add others. The same task gives the same job."""
+    """Submit a job that starts with this task, which may add others. Submitting a task again returns the same job."""
     task = entry if isinstance(entry, Task) else create_task(entry, kwargs)
     if isinstance(entry, Task) and kwargs:
         raise Invalid("the entry task has its arguments already; leave out kwargs")
@@ -74,7 +74,7 @@ async def _infos(conn: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Jo
 
 
 def _check_known(handler: str, contracts: Contracts) -> None:
-    """Raises UnknownHandler: neither this process nor a worker has it, and nobody would ever run the job."""
+    """Raises UnknownHandler when neither this process nor any worker has the handler."""
     if handler not in contracts:
         raise UnknownHandler(
             f"no handler is named {handler!r}, here or at any worker{did_you_mean(handler, contracts)}; a function "
@@ -83,7 +83,7 @@ def _check_known(handler: str, contracts: Contracts) -> None:
 
 
 def _graph(name: str, task: Task, settings: Settings, contracts: Contracts) -> Graph:
-    """The arguments are inputs: data is never a part of the definition, which is the same for all such jobs."""
+    """The arguments become inputs, so that all jobs of this task share one definition."""
     node = TaskNode(
         handler=task.handler,
         queue=task.queue,
@@ -101,7 +101,7 @@ def _graph(name: str, task: Task, settings: Settings, contracts: Contracts) -> G
 
 
 def job_name(name: str) -> str:
-    """As it can be written in an address."""
+    """The name as a workflow id, which may be part of a URL."""
     written = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:MAX_ID_LENGTH]
     if not written:
         raise Invalid(f"a job needs a name with letters or digits, not {name!r}")
@@ -115,22 +115,22 @@ async def get_job(job_id: int) -> JobInfo:
 
 
 async def list_jobs(status: str | None = None, *, limit: int = 50, offset: int = 0) -> list[JobInfo]:
-    """The newest first."""
+    """List jobs, newest first."""
     async with session() as conn:
         where = job_store.JobFilter(job_store.statuses_of(status))
         return await _infos(conn, await job_store.list_jobs(conn, where, limit=limit, offset=offset))
 
 
 async def cancel_job(job_id: int, *, reason: str | None = None) -> JobInfo:
-    """What has not begun never does, what runs is stopped. Raises JobEnded.
+    """Cancel a job: running tasks are stopped, and no others start. Raises JobEnded.
 
-    The job as it is when its owner has done so, or as it is if that takes some seconds, or if nobody runs jobs.
+    Returns the job once it is cancelled, or its present state if that takes more than some seconds.
     """
     return await _control(JobId(job_id), Cancel(reason))
 
 
 async def retry_failed_tasks(job_id: int) -> JobInfo:
-    """Let a failed job go on where it failed; what has completed is not run again."""
+    """Retry the failed nodes of a job; completed nodes are not run again."""
     return await _control(JobId(job_id), Retry())
 
 
@@ -146,19 +146,19 @@ def _context(conn: Connection) -> ServiceContext:
 
 
 async def add_task_to_job(job_id: int, entrypoint: Callback, kwargs: Mapping[str, Any] | None = None) -> Task:
-    """Add one task that waits for nothing. Raises JobEnded."""
+    """Add a task without dependencies. Raises JobEnded."""
     return await apply(create_task(entrypoint, kwargs), job_id)
 
 
 async def get_task(task_id: int, job_id: int | None = None) -> TaskInfo:
-    """Raises UnknownTask. Name the job if you know it: then the task need not be looked for among all."""
+    """Raises UnknownTask. With `job_id`, the task is found faster."""
     in_job = JobId(job_id) if job_id is not None else None
     async with session() as conn:
         return TaskInfo.of(task_id, await snowflakes.get_task_state(conn, task_id, in_job))
 
 
 async def register_worker(hostname: str | None = None, pid: int | None = None) -> WorkerInfo:
-    """Make a worker known that is no worker of dagmaster; it is given no tasks, and is lost unless it beats."""
+    """Register an external worker. It receives no tasks, and is declared lost without heartbeats."""
     here = socket.gethostname()
     me = instances.Instance(
         str(new_id()),
@@ -173,19 +173,19 @@ async def register_worker(hostname: str | None = None, pid: int | None = None) -
 
 
 async def worker_heartbeat(worker_id: str) -> None:
-    """Raises WorkerGone when it was given up in the meantime."""
+    """Raises WorkerGone when the worker was declared lost."""
     async with session() as conn:
         await snowflakes.touch_worker(conn, WorkerId(worker_id))
 
 
 async def deregister_worker(worker_id: str) -> None:
-    """What it held is given to others."""
+    """Deregister; its tasks go to other workers."""
     async with session() as conn:
         await snowflakes.retire_worker(conn, WorkerId(worker_id))
 
 
 async def list_workers(status: str | None = None) -> list[WorkerInfo]:
-    """The newest of each status first."""
+    """List workers, the newest of each status first."""
     if status is not None and status.lower() not in set(WorkerState):
         raise Invalid(f"{status!r} is not a status of workers; there are {', '.join(WorkerState)}")
     async with session() as conn:

@@ -1,4 +1,4 @@
-"""Workflows whose tasks are all kept in one process."""
+"""Workflows whose tasks all run in one process."""
 
 from typing import Any
 
@@ -11,29 +11,29 @@ from dagmaster.model.workflow import ChildTask, FanOutNode, Node, TaskNode, Work
 def kept_in(workflow: Workflow, queue: str, rules: QueueRules) -> Workflow:
     """The workflow with all its tasks on this queue.
 
-    Raises InvalidWorkflow when it names a handler that is not known here: the job would wait for it for ever.
+    Raises InvalidWorkflow when it uses a handler that this process lacks: the job would wait for it forever.
     """
-    nodes = {name: _node(one, queue) for name, one in workflow.nodes.items()}
+    nodes = {name: _node(node, queue) for name, node in workflow.nodes.items()}
     kept = resolve_queues(workflow.model_copy(update={"nodes": nodes}), rules)
-    problems = [one for one in rules.find_problems(kept) if one.is_error]
+    problems = [problem for problem in rules.find_problems(kept) if problem.is_error]
     if problems:
         raise InvalidWorkflow(problems)
     return kept
 
 
-def _node(one: Node, queue: str) -> Node:
-    match one:
+def _node(node: Node, queue: str) -> Node:
+    match node:
         case TaskNode():
-            return one.model_copy(update=_task(one, queue))
+            return node.model_copy(update=_task(node, queue))
         case FanOutNode():
-            child = one.task.model_copy(update=_task(one.task, queue))
-            return one.model_copy(update={"task": child, "retry": _retry(one.retry, queue)})
+            child = node.task.model_copy(update=_task(node.task, queue))
+            return node.model_copy(update={"task": child, "retry": _retry(node.retry, queue)})
         case _:
-            return one
+            return node
 
 
-def _task(one: ChildTask, queue: str) -> dict[str, Any]:
-    return {"queue": queue, "retry": _retry(one.retry, queue)}
+def _task(task: ChildTask, queue: str) -> dict[str, Any]:
+    return {"queue": queue, "retry": _retry(task.retry, queue)}
 
 
 def _retry(policy: RetryPolicy | None, queue: str) -> RetryPolicy | None:

@@ -1,4 +1,4 @@
-"""A fleet of one process for programs and tests: the real engine on the database of the settings, in a thread."""
+"""An orchestrator and a worker in a thread, on the database of the settings, for programs and tests."""
 
 import asyncio
 import atexit
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Crew:
-    """An orchestrator and a worker. The worker's handlers and queues are settled when it starts."""
+    """An orchestrator and a worker, with the handlers and queues known at their start."""
 
     running: Fleet
     handlers: frozenset[str]
@@ -63,9 +63,9 @@ class _Crew:
 
 
 class LocalFleet:
-    """Started with the first job and kept for the next ones. What it submits is run by nobody else.
+    """Started with the first job and kept for the next ones. Its jobs are run by no other process.
 
-    `shared()` is the one of the settings, which lives as long as the process; others are closed by who made them.
+    `shared()` lives as long as the process; other instances are closed by their creators.
     """
 
     _shared: ClassVar[dict[tuple[str, int], "LocalFleet"]] = {}
@@ -84,7 +84,7 @@ class LocalFleet:
     def shared(cls) -> "LocalFleet":
         need_loaded()
         settings = load_settings()
-        # A forked child has neither the thread nor the connections of its parent.
+        # A forked child lacks the thread and the connections of its parent.
         place = settings.database_dsn() or str(settings.data_dir.resolve()), os.getpid()
         with cls._sharing:
             if place not in cls._shared:
@@ -107,9 +107,9 @@ class LocalFleet:
         called: Workflows = NOTHING,
         timeout: float | None = None,
     ) -> JobOutcome:
-        """Run a job to its end, however it ends. Raises TimeoutError when it takes more seconds; it is cancelled.
+        """Run a job to its end, successful or not. Raises TimeoutError after `timeout` seconds and cancels the job.
 
-        `called` are the workflows that it calls, by id; others are looked for in the folder of workflows.
+        `called` are the workflows that it calls, by id; others are loaded from the folder of workflows.
         """
         return _awaited(self._call(self._run(workflow, inputs, called, timeout)))
 
@@ -125,7 +125,7 @@ class LocalFleet:
         return await asyncio.wrap_future(started)
 
     def finish(self, job_id: int, *, timeout: float | None = None) -> JobOutcome:
-        """Run a job that was submitted by somebody to its end."""
+        """Run a job that is already submitted to its end."""
         return _awaited(self._call(self._finish(JobId(job_id), timeout)))
 
     async def finish_async(self, job_id: int, *, timeout: float | None = None) -> JobOutcome:
@@ -133,7 +133,7 @@ class LocalFleet:
         return await asyncio.wrap_future(started)
 
     def close(self) -> None:
-        """What still runs is given back."""
+        """Stop the fleet; running tasks are given back."""
         with self._starting:
             background, self._background = self._background, None
             if background is not None and background.is_alive:
@@ -145,7 +145,7 @@ class LocalFleet:
         try:
             background = self._awake()
         except BaseException:
-            work.close()  # Nobody will ever await it.
+            work.close()  # It will never be awaited.
             raise
         return background.call(work)
 
@@ -160,7 +160,7 @@ class LocalFleet:
                 self._background = background
             return self._background
 
-    # In the thread's loop.
+    # In the loop of the thread.
 
     async def _run(
         self, workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, timeout: float | None
@@ -197,7 +197,7 @@ class LocalFleet:
             async with asyncio.timeout(timeout):
                 await _until_ended(conn, job_id, running)
         except (TimeoutError, asyncio.CancelledError):
-            # Nobody waits for it any more, and nobody else takes its tasks.
+            # No caller waits for it, and no other worker takes its tasks.
             await add_mail(conn, [encode(job_id, Cancel("local run"))])
             running.wake()
             raise
@@ -214,7 +214,7 @@ class LocalFleet:
                 await self._dismiss(crew)
 
     async def _hire(self, queues: frozenset[str]) -> _Crew:
-        """Tasks may have been defined since the last job: then there is a new crew, and the old one ends its jobs."""
+        """The crew for these queues: a new one if tasks were defined since the last job, while the old one finishes."""
         async with self._hiring:
             handlers, old = frozenset(registry.spellings()), self._crew
             if old is None or not (handlers <= old.handlers and queues <= old.queues) or old.running.ended.done():
@@ -238,20 +238,20 @@ class LocalFleet:
             await crew.stack.aclose()
 
 
-# As early as thread pools are closed, and before them: a fleet that stops still needs its threads.
+# Before thread pools are closed: a fleet needs its threads to stop.
 getattr(threading, "_register_atexit", atexit.register)(LocalFleet.close_shared)
 
 
 def _awaited(future: Future[JobOutcome]) -> JobOutcome:
     try:
         return future.result()
-    except BaseException:  # Ctrl-C too: the job ends with who wanted it.
+    except BaseException:  # Ctrl-C too: the job ends with its caller.
         future.cancel()
         raise
 
 
 async def _check_taken(conn: Connection, workflow: Workflow, settings: Settings) -> None:
-    """Raises UnknownHandler for a task that neither this process nor a worker elsewhere would take."""
+    """Raises UnknownHandler for a task that neither this process nor another worker can run."""
     known = await read_fleet(conn, threshold_seconds=settings.orphan_threshold_seconds)
     for queue, handler in sorted(tasks_of(workflow)):
         if not known.takes(queue, handler):
@@ -259,7 +259,7 @@ async def _check_taken(conn: Connection, workflow: Workflow, settings: Settings)
 
 
 class _Doubt:
-    """Says once why a job stands still: tasks that were added may be for a handler that nobody has."""
+    """Reports once why a job is stalled: added tasks may need a handler that no worker has."""
 
     def __init__(self, job_id: JobId) -> None:
         self._job_id, self._next, self._was_told = job_id, monotonic() + DOUBT_SECONDS, False

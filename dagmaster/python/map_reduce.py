@@ -1,4 +1,4 @@
-"""Many tasks of one kind: a part of a list for each, or layer by layer until one value is left."""
+"""Groups of many like tasks: `map` over chunks, and `reduce` in layers to a single value."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Group, Item, Task
 from dagmaster.python.values import ObjectRef, ViewRef
 
-COLLECT = "collect"  # a basic handler: every worker knows it
+COLLECT = "collect"  # a basic handler, known to every worker
 CHUNK_SIZE = 10_000
 FAN_IN = 1_000
 
@@ -20,9 +20,9 @@ Items = Iterable[Any] | ObjectRef | ViewRef
 
 
 def map(callback: Callback, items: Items, chunk_size: int = CHUNK_SIZE, **kwargs: Any) -> Group:
-    """One task for each chunk of the items, and one that collects: its result is the list of theirs, in order.
+    """One task per chunk of the items, and one that collects their results in order.
 
-    The chunk is the first argument of the callback, a list or a view of so many rows; `kwargs` are the others.
+    The first argument of the callback is the chunk, a list or a view of `chunk_size` rows; `kwargs` are the others.
     """
     if chunk_size < 1:
         raise Invalid(f"chunk_size must be 1 or more, not {chunk_size}")
@@ -34,10 +34,10 @@ def map(callback: Callback, items: Items, chunk_size: int = CHUNK_SIZE, **kwargs
 
 
 def reduce(callback: Callback, items: Iterable[Any] | Group, *, fan_in: int = FAN_IN, **kwargs: Any) -> Group:
-    """Tasks that make one value of up to `fan_in` values each, in layers, until one is left: that is the result.
+    """Tasks that reduce up to `fan_in` values each, in layers, to a single value, which is the result.
 
-    The callback's first argument is a list: of items, or of what the callback made of them before. The items may be
-    what `map` gave: then each chunk's result is one of them, and need not be collected first.
+    The callback's first argument is a list of items or of earlier results. The items may be a group from `map`: then
+    the results of its chunks are the items, without being collected first.
     """
     if fan_in < 2:
         raise Invalid(f"fan_in must be 2 or more, not {fan_in}")
@@ -51,7 +51,7 @@ def reduce(callback: Callback, items: Iterable[Any] | Group, *, fan_in: int = FA
 
 
 def _mapped(group: Group) -> tuple[Sequence[Any], list[Item]]:
-    """The tasks of the chunks, and what has to be applied with those that reduce."""
+    """The tasks of the chunks, and the items to apply together with the reducing tasks."""
     values = [task for task in group.tasks() if task is not group.result]
     return values, [] if group.is_applied or group.group is not None else [group]
 
@@ -79,7 +79,7 @@ def _views(table: ObjectRef | ViewRef, size: int) -> Iterator[ViewRef]:
 
 
 def _first_parameter(callback: Callback) -> str:
-    """By its name: that is how arguments travel. Where only workers know the function, they know which it is."""
+    """Its name, as arguments are passed by name; a placeholder if only workers know the function."""
     handler = entry_point(callback)
     try:
         function = getattr(registry.get(handler).function, "__wrapped__", None)

@@ -1,4 +1,4 @@
-"""From tasks and groups to the nodes that an owner adds to its job."""
+"""Plans of the nodes that an owner adds to its job, from tasks and groups."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,15 +23,15 @@ from dagmaster.python.values import encode
 from dagmaster.snowflakes import repeatable_id
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}")
-# Whatever is not JSON of itself is left to `encode`.
+# Values that are not JSON are left to `encode`.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _NAMES_RESULT = f'"{RESULT}"'.encode()
 
 
 class Planner:
-    """Edges of groups cost what the groups hold, not the product of it: a gate stands where many meet many.
+    """Edges between groups cost the sum of their sizes, not the product: a gate stands where many meet many.
 
-    Ids are given out when it is made, in the order of the calls; `plan` takes its time, and may run in a thread.
+    Ids are assigned on creation, in the order of the calls; `plan` is slow and may run in a thread.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Planner:
         numbers: Numbers,
         queue_of: Callable[[Task], str | None],
     ) -> None:
-        """Raises Invalid for names that cannot be given."""
+        """Raises Invalid for names that cannot be ids."""
         self._items = list(within(items))
         self._plan = Plan(job_id)
         self._adder, self._queue_of = adder, queue_of
@@ -57,7 +57,7 @@ class Planner:
         return len(self._items)
 
     def plan(self) -> Plan:
-        """Raises Invalid for items that wait in a circle or for something that is not applied."""
+        """Raises Invalid for cycles and for items that wait for one that is not applied."""
         for item in self._items:
             self._starts[item] = self._ends[item] = Point(item)
             if isinstance(item, Group):
@@ -82,7 +82,7 @@ class Planner:
                 raise Invalid(f"{item} is in {item.group}, which is not applied with it; apply the group")
 
     def _name(self, item: Item, numbers: Numbers) -> None:
-        """A repeated attempt finds the same ids again; from outside each thing has been given its own."""
+        """The id of an item. A repeated attempt assigns the same ids; from outside each item has an id of its own."""
         if isinstance(item, Group):
             key = f"{self._adder} {numbers.next_group()}"
             self._plan.group_ids[item] = repeatable_id(self._plan.job_id, key) if self._adder else item.id
@@ -150,7 +150,7 @@ class Planner:
         if not plain:
             params = encode(params, lambda value: self._placed(value, task))
             named = set(references(params))
-            after = tuple(one for one in waits if one not in named)
+            after = tuple(source for source in waits if source not in named)
         return AddedNode(
             self._plan.node_ids[task],
             task.handler,
@@ -166,7 +166,7 @@ class Planner:
         )
 
     def _placed(self, value: Any, task: Task) -> Any:
-        """What stands in the place of a part of the arguments; None leaves it as it is."""
+        """The replacement for a part of the arguments; None leaves it as it is."""
         match value:
             case Item():
                 return result_of(self._source(value.result, task))
@@ -189,7 +189,7 @@ class Planner:
         return AddedDependency(self._told(previous), previous.kind, self._told(item), item.kind)
 
     def _told(self, item: Item) -> int | str:
-        """A task by its node: a repeated attempt has made another one for the same."""
+        """A task by its node id: a repeated attempt creates another task object for the same node."""
         if isinstance(item, Group):
             return self._plan.group_ids.get(item, item.id)
         assert isinstance(item, Task)
@@ -197,7 +197,7 @@ class Planner:
 
 
 def _is_plain(params: Mapping[str, Any]) -> bool:
-    """Whether it is JSON as it is, as most is. Much quicker than to look at each part."""
+    """Whether it is plain JSON, as is common. Much faster than checking each part."""
     try:
         return _NAMES_RESULT not in orjson.dumps(params, option=_STRICT)
     except TypeError:

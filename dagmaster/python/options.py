@@ -1,4 +1,4 @@
-"""What decorators take, as definitions have it: durations, retries, schedules."""
+"""Options of the decorators, converted for definitions: durations, retries, schedules."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -12,41 +12,41 @@ from dagmaster.model.retry import RetryPolicy
 Duration = float | timedelta
 
 
-def seconds_of(given: Duration) -> float:
-    return given.total_seconds() if isinstance(given, timedelta) else float(given)
+def seconds_of(duration: Duration) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
 def retry_of(
     retries: int | RetryPolicy | None, delay: Duration | None, known: RetryPolicy | None = None
 ) -> RetryPolicy | None:
-    """What is not given stays as `known` has it."""
+    """Options that are not passed are those of `known`."""
     if retries is None and delay is None:
         return known
     base = retries if isinstance(retries, RetryPolicy) else known
-    given: dict[str, Any] = base.model_dump(exclude_unset=True) if base is not None else {}
+    fields: dict[str, Any] = base.model_dump(exclude_unset=True) if base is not None else {}
     if isinstance(retries, int):
-        given["max_attempts"] = retries
+        fields["max_attempts"] = retries
     if delay is not None:
-        given["initial_delay_seconds"] = seconds_of(delay)
-        given["max_delay_seconds"] = max(seconds_of(delay), given.get("max_delay_seconds", 300))
+        fields["initial_delay_seconds"] = seconds_of(delay)
+        fields["max_delay_seconds"] = max(seconds_of(delay), fields.get("max_delay_seconds", 300))
     try:
-        return RetryPolicy(**given)
+        return RetryPolicy(**fields)
     except ValidationError as error:
         raise Invalid(f"retries={retries!r}, retry_delay={delay!r}: {error.errors()[0]['msg']}") from error
 
 
 def schedule_of(
-    given: str | timedelta | Mapping[str, Any] | None, timezone: str | None, catchup: str | None
+    schedule: str | timedelta | Mapping[str, Any] | None, timezone: str | None, catchup: str | None
 ) -> dict[str, Any] | None:
     more = {key: value for key, value in (("timezone", timezone), ("catchup", catchup)) if value is not None}
-    match given:
+    match schedule:
         case None if more:
             raise Misconfigured(f"{' and '.join(more)} without a schedule; give one: schedule='0 6 * * *'")
         case None:
             return None
         case str():
-            return {"cron": given, **more}
+            return {"cron": schedule, **more}
         case timedelta():
-            return {"every_seconds": int(given.total_seconds()), **more}
+            return {"every_seconds": int(schedule.total_seconds()), **more}
         case _:
-            return {**given, **more}
+            return {**schedule, **more}

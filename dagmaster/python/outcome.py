@@ -1,4 +1,4 @@
-"""How a job has ended."""
+"""The outcome of a job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class JobOutcome:
         return self.status is JobStatus.COMPLETED
 
     def need_completed(self) -> None:
-        """Raises JobFailed, which shows where it failed: its traceback is that of the caller."""
+        """Raises JobFailed, with the caller's traceback, unless the job completed."""
         if self.is_completed:
             return
         reason = self.error or "nobody said why"

@@ -1,4 +1,4 @@
-"""What is to be stored of applied items, and the ids that their attempt has given out."""
+"""Plans of applied items to store, and the ids that their attempt assigns."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from dagmaster.snowflakes import new_id
 
 @dataclass(slots=True, eq=False)
 class Numbers:
-    """What an attempt has counted so far. A repeated one counts from the start, and so adds the same ids."""
+    """The counters of an attempt. A repeated attempt counts from the start, and so assigns the same ids."""
 
     nodes: int = 0
     groups: int = 0
@@ -31,7 +31,7 @@ class Numbers:
 
 
 class NoNumbers(Numbers):
-    """From outside nothing is repeated: each has an id of its own."""
+    """Ids for items added from outside, which are never repeated: each is new."""
 
     def next_apply(self) -> int:
         return new_id()
@@ -39,7 +39,7 @@ class NoNumbers(Numbers):
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be stored, and what the items become when it is."""
+    """The rows to store, and the ids of the items."""
 
     job_id: int
     nodes: list[AddedNode] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Plan:
         return encode_slices(self.nodes, self.groups, self.dependencies)
 
     def settle(self) -> None:
-        """It is stored: from now on the items are known by their places in the job."""
+        """After storing: give the items their ids in the job."""
         for task, node_id in self.node_ids.items():
             task.node_id, task.job_id = node_id, self.job_id
         for group, ends in self.ends.items():

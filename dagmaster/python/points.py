@@ -1,4 +1,4 @@
-"""The points of a graph of items where edges meet, and the order in which they can be passed."""
+"""The points of a graph where edges meet, in topological order."""
 
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -10,13 +10,13 @@ PATH_SHOWN = 12
 
 
 class Point:
-    """Where edges meet: a task, or the beginning or the end of a group. `waits` is what a follower waits for."""
+    """A task, or the beginning or the end of a group. `waits` are the nodes that a follower waits for."""
 
     __slots__ = ("after", "followers", "item", "waits")
 
     def __init__(self, item: Item, waits: tuple[str, ...] = ()) -> None:
         self.item, self.waits = item, waits
-        # No lists before they are needed: there may be many points.
+        # Lists are created on demand: there may be many points.
         self.after: list[Point] | tuple[()] = ()
         self.followers: list[Point] | tuple[()] = ()
 
@@ -33,10 +33,10 @@ def join(before: Point, after: Point) -> None:
 
 
 def in_order(points: Sequence[Point]) -> Sequence[Point]:
-    """Each behind those that it waits for. Raises Invalid with the path when they wait in a circle."""
+    """Topological order. Raises Invalid with the path of a cycle."""
     left = {point: len(point.after) for point in points if point.after}
     ordered = [point for point in points if not point.after]
-    for point in ordered:  # It grows on the way.
+    for point in ordered:  # It grows during the iteration.
         for follower in point.followers:
             left[follower] -= 1
             if left[follower] == 0:
@@ -57,7 +57,7 @@ def _circle(points: Sequence[Point]) -> str:
 
 
 def _without_repeats(items: Sequence[Item]) -> Iterator[str]:
-    """The beginning and the end of a group are one to the reader."""
+    """Show the beginning and the end of a group as one."""
     for place, item in enumerate(items):
         if place in (0, len(items) - 1) or item is not items[place - 1]:
             yield item.label

@@ -10,7 +10,7 @@ from dagmaster.model.states import ENDED_WITH_JOB, JobStatus, NodeStatus
 
 
 class TaskState(StrEnum):
-    """Fewer states than those of nodes: what waits is pending, whatever it waits for."""
+    """A simplified node status: a task that waits is pending, whatever it waits for."""
 
     PENDING = "pending"
     CLAIMED = "claimed"
@@ -38,7 +38,7 @@ class JobInfo:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], name: str | None = None) -> Self:
-        """`name` is the one that was given; the id of the workflow was made from it."""
+        """`name` is the caller's; the workflow id was derived from it."""
         return cls(
             row["job_id"],
             name or row["workflow_id"],
@@ -52,7 +52,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """`kwargs` name the results of others as `{"$result": node}` until these are known."""
+    """`kwargs` refer to results of other tasks as `{"$result": node}` until they are known."""
 
     id: int
     job_id: int

@@ -1,4 +1,4 @@
-"""How a worker calls the function of a task."""
+"""Handlers that call the functions of tasks."""
 
 import inspect
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
             args, kwargs = signature.read(ctx.params, ctx.logger.warning)
             return _output(function(*args, **kwargs), signature)
 
-    # So that another process finds the function, and that messages name it, but called as a handler is.
+    # Named like the function, for other processes and messages, but with the signature of a handler.
     run.__module__, run.__name__, run.__qualname__ = module_of(function), function.__name__, function.__qualname__
     run.__wrapped__ = function  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature([Kind("ctx", Kind.POSITIONAL_ONLY)])  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A function's parameters as they travel: by name, as JSON, and back to what the function was written for."""
+"""The parameters of a function: bound by name, encoded as JSON, and decoded to their annotated types."""
 
 import inspect
 import sys
@@ -25,13 +25,17 @@ RETURN = "return"
 
 
 class Signature:
-    """What is looked at only when it is needed: annotations may name what is defined further down."""
+    """Annotations are resolved on first use: they may name types that are defined further down."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.inner = inspect.signature(function)
-        self.many = next((one.name for one in self.parameters if one.kind is Kind.VAR_POSITIONAL), None)
-        self.others = next((one.name for one in self.parameters if one.kind is Kind.VAR_KEYWORD), None)
+        self.many = next(
+            (parameter.name for parameter in self.parameters if parameter.kind is Kind.VAR_POSITIONAL), None
+        )
+        self.others = next(
+            (parameter.name for parameter in self.parameters if parameter.kind is Kind.VAR_KEYWORD), None
+        )
 
     @property
     def parameters(self) -> Sequence[inspect.Parameter]:
@@ -39,14 +43,14 @@ class Signature:
 
     @cached_property
     def hints(self) -> Mapping[str, Any]:
-        """The annotation of each parameter and of `return`; Any for what has none."""
+        """The annotation of each parameter and of `return`; Any where there is none."""
         written = inspect.get_annotations(self.function)
         return {
             name: self._hint(written[name]) if name in written else Any for name in (*self.inner.parameters, RETURN)
         }
 
     def _hint(self, written: Any) -> Any:
-        """One at a time: a name that only type checkers know, or a local one, leaves the others as they are."""
+        """Resolved one by one: a name that is local or only for type checkers must not affect the others."""
         alone = types.SimpleNamespace(__annotations__={RETURN: written})
         try:
             return get_type_hints(alone, getattr(self.function, "__globals__", None), include_extras=True)[RETURN]
@@ -62,66 +66,70 @@ class Signature:
         others = named.pop(self.others, {}) if self.others else {}
         return {**named, **others}
 
-    def check_names(self, given: Collection[str]) -> None:
-        """Raises TypeError for arguments that are missing, or that it does not take."""
-        known = {one.name for one in self._named}
-        surplus = [] if self.others else [name for name in given if name not in known]
-        missing = [one.name for one in self._named if self._is_needed(one) and one.name not in given]
+    def check_names(self, arguments: Collection[str]) -> None:
+        """Raises TypeError for missing or unknown arguments."""
+        known = {parameter.name for parameter in self._named}
+        surplus = [] if self.others else [name for name in arguments if name not in known]
+        missing = [
+            parameter.name
+            for parameter in self._named
+            if self._is_needed(parameter) and parameter.name not in arguments
+        ]
         if surplus or missing:
             fault, names = ("it takes no", surplus) if surplus else ("missing", missing)
             raise TypeError(f"{self.function.__qualname__}(): {fault} {', '.join(map(repr, names))}")
 
     def check(self, params: Mapping[str, Any]) -> None:
-        """Raises Invalid when they do not fit."""
+        """Raises Invalid for values that do not fit."""
         try:
             self._model.model_validate_json(orjson.dumps(params))
         except ValidationError as error:
             raise Invalid(f"wrong arguments of {self.function.__qualname__}: {problems_of(error)}") from None
 
     def read(self, params: Mapping[str, Any], tell: Callable[..., None]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments for a call, from JSON. Raises Permanent when they do not fit."""
+        """The arguments of a call, decoded from JSON. Raises Permanent for values that do not fit."""
         params = self._with_first(params)
         try:
-            found = self._model.model_validate_json(orjson.dumps(params)).__dict__
+            values = self._model.model_validate_json(orjson.dumps(params)).__dict__
         except ValidationError as error:
             raise Permanent(f"invalid arguments of {self.function.__qualname__}: {problems_of(error)}") from error
-        known = {one.name for one in self._named}
+        known = {parameter.name for parameter in self._named}
         surplus = {name: revive(value) for name, value in params.items() if name not in known}
         if surplus and not self.others:
-            # Not refused: the `globals` of a workflow are given to all of its tasks.
+            # Not an error: all tasks receive the `globals` of their workflow.
             tell("%s() takes no %s; ignored", self.function.__qualname__, ", ".join(map(repr, surplus)))
         args: list[Any] = []
         kwargs = dict(surplus) if self.others else {}
-        for place, one in enumerate(self._named):
-            if one.name in params:
-                self._place(one, self._whole(one, found[f"p{place}"]), args, kwargs)
+        for place, parameter in enumerate(self._named):
+            if parameter.name in params:
+                self._place(parameter, self._whole(parameter, values[f"p{place}"]), args, kwargs)
         return args, kwargs
 
     def _with_first(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         if FIRST_PARAMETER not in params:
             return params
-        first = next((one for one in self._named if one.kind not in (Kind.VAR_POSITIONAL,)), None)
+        first = next((parameter for parameter in self._named if parameter.kind not in (Kind.VAR_POSITIONAL,)), None)
         if first is None or first.name in params:
             raise Permanent(f"{self.function.__qualname__} cannot be mapped: it needs a first parameter of its own")
         return {first.name if name == FIRST_PARAMETER else name: value for name, value in params.items()}
 
     def schema(self) -> Mapping[str, Any]:
-        """JSON Schema of the parameters, in their order."""
+        """The JSON Schema of the parameters, in order."""
         return schema_of(self._model)
 
     def check_result(self, value: Any) -> None:
-        """Raises Permanent for what is not the dataclass or model that the function says to return.
+        """Raises Permanent for a result that is not the dataclass or model that the function declares.
 
-        Who uses the result would find out as well, but far from the fault.
+        Otherwise the error would appear only where the result is used.
         """
         if (model := self._result) is None:
             return
         try:
             model(value=value)
         except ValidationError as error:
-            wanted = shown(self.hints[RETURN])
+            declared = shown(self.hints[RETURN])
             raise Permanent(
-                f"{self.function.__qualname__} does not return {wanted} as it says: {problems_of(error)}"
+                f"{self.function.__qualname__} does not return {declared} as it says: {problems_of(error)}"
             ) from error
 
     @cached_property
@@ -132,42 +140,45 @@ class Signature:
         try:
             return create_model("Result", __config__=CONFIG, value=(annotation, ...))
         except (PydanticUserError, NameError):
-            return None  # It is written as JSON all the same.
+            return None  # It is encoded as JSON all the same.
 
     @property
     def _named(self) -> Sequence[inspect.Parameter]:
-        return [one for one in self.parameters if one.kind is not Kind.VAR_KEYWORD]
+        return [parameter for parameter in self.parameters if parameter.kind is not Kind.VAR_KEYWORD]
 
     @cached_property
     def _model(self) -> type[BaseModel]:
-        """Its fields are numbered: parameters may have names that fields cannot have."""
+        """Its fields are numbered: not every parameter name is a valid field name."""
         described: dict[str, Any] = {}
-        for place, one in enumerate(self._named):
-            hint = self.hints[one.name]
-            annotation = list[hint] if one.kind is Kind.VAR_POSITIONAL else hint  # type: ignore[valid-type]
-            described[f"p{place}"] = (annotation, Field(... if self._is_needed(one) else None, alias=one.name))
+        for place, parameter in enumerate(self._named):
+            hint = self.hints[parameter.name]
+            annotation = list[hint] if parameter.kind is Kind.VAR_POSITIONAL else hint  # type: ignore[valid-type]
+            described[f"p{place}"] = (
+                annotation,
+                Field(... if self._is_needed(parameter) else None, alias=parameter.name),
+            )
         try:
             return create_model(self.function.__name__, __config__=ConfigDict(**CONFIG), **described)
         except (TypeError, ValueError, NameError) as error:
             raise Misconfigured(f"the annotations of {self.function.__qualname__} cannot be used: {error}") from error
 
-    def _is_needed(self, one: inspect.Parameter) -> bool:
-        return one.default is EMPTY and one.kind is not Kind.VAR_POSITIONAL
+    def _is_needed(self, parameter: inspect.Parameter) -> bool:
+        return parameter.default is EMPTY and parameter.kind is not Kind.VAR_POSITIONAL
 
-    def _whole(self, one: inspect.Parameter, value: Any) -> Any:
-        return revive(value) if is_open(self.hints[one.name]) else value
+    def _whole(self, parameter: inspect.Parameter, value: Any) -> Any:
+        return revive(value) if is_open(self.hints[parameter.name]) else value
 
-    def _place(self, one: inspect.Parameter, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        if one.kind is Kind.VAR_POSITIONAL:
+    def _place(self, parameter: inspect.Parameter, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if parameter.kind is Kind.VAR_POSITIONAL:
             args += value
-        elif one.kind is Kind.POSITIONAL_ONLY or (self.many and one.kind is Kind.POSITIONAL_OR_KEYWORD):
+        elif parameter.kind is Kind.POSITIONAL_ONLY or (self.many and parameter.kind is Kind.POSITIONAL_OR_KEYWORD):
             args.append(value)
         else:
-            kwargs[one.name] = value
+            kwargs[parameter.name] = value
 
 
 def module_of(function: Callable[..., Any]) -> str:
-    """The name of its module for other processes: a script is a module by the name of its file."""
+    """The module name for other processes: a script goes by its file name."""
     if function.__module__ != MAIN:
         return function.__module__
     main = sys.modules[MAIN]

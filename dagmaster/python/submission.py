@@ -1,4 +1,4 @@
-"""Submit a workflow that was written in Python to whoever runs jobs."""
+"""Submission of Python workflows."""
 
 import asyncio
 import logging
@@ -32,9 +32,9 @@ NOTHING: Workflows = MappingProxyType({})
 
 
 def submit(workflow: Workflow, inputs: Mapping[str, Any], called: Workflows = NOTHING) -> int:
-    """To the server or the database of the settings. Also in a running loop, which it holds up."""
+    """Submit to the server or the database of the settings. Callable in a running loop, which it blocks."""
     need_loaded()
-    # A thread of its own: a loop may be running in this one.
+    # In a thread: a loop may be running in this one.
     with ThreadPoolExecutor(1) as apart:
         return apart.submit(_submit, workflow, dict(inputs), called, load_settings()).result()
 
@@ -47,7 +47,7 @@ async def submit_async(workflow: Workflow, inputs: Mapping[str, Any], called: Wo
 def definitions_of(
     workflow: Workflow, called: Workflows, settings: Settings, rules: QueueRules, contracts: Contracts
 ) -> Definitions:
-    """Those of a workflow and of the workflows that it calls; others are looked for in the folder of workflows."""
+    """The definitions of a workflow and of those that it calls; others are loaded from the folder of workflows."""
 
     def find(name: str) -> Workflow:
         if name in called:

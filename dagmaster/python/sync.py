@@ -1,4 +1,4 @@
-"""The jobs API for code that has no event loop: the same functions, without `await`."""
+"""The jobs API without asyncio: the same functions, without `await`."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""The installation as a Python program sees it: its health, and where the logs of tasks are."""
+"""The health of the installation, and the folder of task logs."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from dagmaster.store import health
 
 
 async def health_check() -> dict[str, Any]:
-    """Whether jobs get on: `status`, `database`, `active_workers`, `active_orchestrators` and `stale_tasks`."""
+    """The health: `status`, `database`, `active_workers`, `active_orchestrators` and `stale_tasks`."""
     settings = load_settings()
     async with session() as conn:
         return await health.health_check(
@@ -21,7 +21,7 @@ async def health_check() -> dict[str, Any]:
 
 
 def get_logs_dir() -> Path:
-    """The folder in which each task has its log; it is made if it is missing."""
+    """The folder of task logs; created if it is missing."""
     folder = load_settings().log_dir
     folder.mkdir(parents=True, exist_ok=True)
     return folder

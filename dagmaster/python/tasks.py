@@ -1,4 +1,4 @@
-"""`@task`: a function that workers can run, and that makes a node where a workflow is written down."""
+"""`@task`: a function that workers can run, and that adds a node when a workflow function calls it."""
 
 import inspect
 from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ LAMBDA = "<lambda>"
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What a node of this task is made with; None leaves it to the settings."""
+    """The options of the task's nodes; None uses the settings."""
 
     name: str
     queue: str | None = None
@@ -38,9 +38,9 @@ class TaskOptions:
 
 
 class TaskFunction(Generic[P, R]):
-    """In a workflow function a call makes a node, and what it returns stands for the result. Elsewhere it is a call.
+    """In a workflow function, a call adds a node and returns a handle of its result. Elsewhere it calls the function.
 
-    `fn` is the function itself, `handler` the name by which workers know it.
+    `fn` is the function itself, `handler` its name for workers.
     """
 
     def __init__(self, fn: Callable[P, Any], handler: str, options: TaskOptions, signature: Signature) -> None:
@@ -60,26 +60,26 @@ class TaskFunction(Generic[P, R]):
             result: R = self.fn(*args, **kwargs)
             return result
         chosen = self.chosen
-        params, found = draft.encode(self.signature.bind(args, kwargs))
+        params, sources = draft.encode(self.signature.bind(args, kwargs))
         node = TaskNode(**self._task(params), allow_failure=chosen.allow_failure)
-        node_id = draft.add(chosen.name, node, [*found, *wait_for(draft, chosen.after)])
+        node_id = draft.add(chosen.name, node, [*sources, *wait_for(draft, chosen.after)])
         expression = f"nodes.{node_id}.output.result"
         if chosen.allow_failure:
             expression = f"({expression} | default(none))"
         return Handle(draft, expression, (node_id,))  # type: ignore[return-value]
 
     def map(self, items: Any, /, **constants: Any) -> list[R]:
-        """One task for each item, which becomes the first argument; `constants` are the same for all.
+        """One task per item, which becomes the first argument; `constants` are the same for all.
 
-        In a workflow function the items may be known only when the job runs. The results have the order of the items.
+        In a workflow function, the items may be known only at run time. The results are in the order of the items.
         """
         first = self._first_parameter()
         draft = find_draft()
         if draft is None:
             return [self.fn(item, **constants) for item in items]
-        source, found = draft.encode(items if isinstance(items, Handle) else list(items))
+        source, sources = draft.encode(items if isinstance(items, Handle) else list(items))
         params, more = draft.encode(self.signature.bind((), {**constants, first: None}) | {first: None})
-        after = [*found, *more, *wait_for(draft, self.chosen.after)]
+        after = [*sources, *more, *wait_for(draft, self.chosen.after)]
         return self._spread(draft, source, {**params, first: "{{ item }}"}, after)
 
     def options(
@@ -93,7 +93,7 @@ class TaskFunction(Generic[P, R]):
         after: Any = (),
         allow_failure: bool | None = None,
     ) -> "TaskFunction[P, R]":
-        """The same task with other options; `after` are results that it waits for without using them."""
+        """The same task with other options; `after` are results to wait for without using them."""
         old = self.chosen
         several = tuple(after) if isinstance(after, list | tuple) else (after,)
         new = replace(
@@ -118,10 +118,10 @@ class TaskFunction(Generic[P, R]):
         }
 
     def _first_parameter(self) -> str:
-        one = next(iter(self.signature.parameters), None)
-        if one is None or one.kind not in (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY):
+        parameter = next(iter(self.signature.parameters), None)
+        if parameter is None or parameter.kind not in (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY):
             raise TypeError(f"{self.handler} has no first parameter that map() could give the items to")
-        return one.name
+        return parameter.name
 
     def _spread(self, draft: Draft, source: Any, params: dict[str, Any], after: list[str]) -> list[R]:
         name = self.chosen.name
@@ -170,11 +170,11 @@ def task(
     cache: Cache | None = None,
     cache_version: str = "",
 ) -> Any:
-    """Let workers run this function, as `module:name`, with arguments as its signature has them.
+    """Let workers run this function as `module:name`, with the arguments of its signature.
 
-    `name` is what its nodes are called. `retries` is how often it is tried again, or a whole RetryPolicy;
-    `retry_delay` is the first pause, which doubles. The isolation is as for handlers. `cache` is how long a result
-    stands for other tasks with the same arguments, and `cache_version` is changed when the function means another.
+    `name` is the name of its nodes. `retries` is the number of retries, or a RetryPolicy; `retry_delay` is the first
+    delay, which doubles. `isolation` is that of handlers. `cache` is how long tasks with the same arguments reuse a
+    result; change `cache_version` when the function computes another.
     """
     caching = read_caching(cache, cache_version)
 
@@ -192,7 +192,7 @@ def task(
 
 
 class TaskDecorator(Protocol):
-    """What `task(...)` gives back, for type checkers."""
+    """The type of `task(...)`, for type checkers."""
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> TaskFunction[P, R]: ...
@@ -201,21 +201,21 @@ class TaskDecorator(Protocol):
 
 
 def call(handler: str, /, **params: Any) -> Any:
-    """In a workflow function: run a registered handler. What it returns stands for the whole output."""
+    """In a workflow function: add a node for a registered handler; returns a handle of its whole output."""
     draft = find_draft()
     if draft is None:
         raise Conflict(f"call({handler!r}) is for workflow functions; there is none around it")
-    encoded, found = draft.encode(params)
-    node_id = draft.add(handler.rpartition(".")[2], TaskNode(handler=handler, params=encoded), found)
+    encoded, sources = draft.encode(params)
+    node_id = draft.add(handler.rpartition(".")[2], TaskNode(handler=handler, params=encoded), sources)
     return Handle(draft, f"nodes.{node_id}.output", (node_id,))
 
 
 def current_task() -> HandlerContext:
-    """The task in which this is called: for its progress, checkpoints, logger and ids. Raises Conflict elsewhere."""
-    found = find_current_task()
-    if found is None:
+    """The running task, for its progress, checkpoints, logger and ids. Raises Conflict outside a task."""
+    task = find_current_task()
+    if task is None:
         raise Conflict("no task is running here; current_task() is for functions that a worker runs")
-    return found
+    return task
 
 
 def _define(
@@ -253,16 +253,13 @@ def _is_method(function: Callable[..., Any], signature: Signature) -> bool:
 
 
 def _free_name(function: Callable[..., Any]) -> str:
-    """The name of a local function is numbered when it is taken: each call of what is around it defines another.
-
-    So is that of a lambda, which all lambdas share.
-    """
+    """Number the names of local functions and lambdas when they are taken: there may be several of the same name."""
     name = f"{module_of(function)}:{function.__qualname__}"
     if len(name) > NAME_LIMIT - 4:
         name = f"{name[:100]}~{sha256(name.encode()).hexdigest()[:12]}"
     taken = set(registry.names()) if LOCAL in name or LAMBDA in name else set()
-    found, number = name, 1
-    while found in taken:
+    candidate, number = name, 1
+    while candidate in taken:
         number += 1
-        found = f"{name}~{number}"
-    return found
+        candidate = f"{name}~{number}"
+    return candidate

@@ -1,4 +1,4 @@
-"""Values on their way between tasks: Python's on one side, JSON on the other."""
+"""Conversion of values between Python and JSON, on their way between tasks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -22,12 +22,12 @@ from dagmaster.model.text import shorten
 Place = Callable[[Any], Any]
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024
-# Bytes travel as base64, as in the outputs of handlers; classes that pydantic does not know are compared as they are.
+# Bytes are encoded as base64, as in outputs of handlers; unknown classes are compared by isinstance.
 CONFIG = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64", arbitrary_types_allowed=True, extra="ignore")
 
 
 class ObjectRef(BaseModel):
-    """A table of the data plane, passed on without its rows."""
+    """A reference to a table of the data plane, without its rows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,7 +36,7 @@ class ObjectRef(BaseModel):
 
 
 class ViewRef(BaseModel):
-    """Some rows of a table, in the order of their row_id. `where` is data, never SQL."""
+    """A reference to some rows of a table, in the order of row_id. `where` is data, never SQL."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,9 +56,9 @@ REFERENCES: Mapping[str, type[ObjectRef] | type[ViewRef]] = {"object": ObjectRef
 
 
 def encode(value: Any, place: Place | None = None) -> Any:
-    """The value as plain JSON data. `place` is asked first about each part: what it returns unless None stands there.
+    """The value as JSON data. `place` is called first for each part, and may return a replacement.
 
-    Raises Invalid for what cannot be JSON.
+    Raises Invalid for a value that JSON does not have.
     """
     if place is not None and (placed := place(value)) is not None:
         return placed
@@ -66,16 +66,16 @@ def encode(value: Any, place: Place | None = None) -> Any:
         case bool() | int() | float() | None:
             return _written(value)
         case dict():
-            return {_key(key): encode(one, place) for key, one in value.items()}
+            return {_key(key): encode(item, place) for key, item in value.items()}
         case list() | tuple():
-            return [encode(one, place) for one in value]
+            return [encode(item, place) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: encode(getattr(value, one.name), place) for one in fields(value)}
+        return {field.name: encode(getattr(value, field.name), place) for field in fields(value)}
     return _written(value)
 
 
 def decode(value: Any, annotation: Any) -> Any:
-    """The value that was encoded, as the annotation has it. Raises Invalid when it does not fit."""
+    """Decode JSON data to the annotated type. Raises Invalid for a value that does not fit."""
     if is_open(annotation):
         return revive(value)
     holder = create_model("Value", __config__=CONFIG, value=(annotation, ...))
@@ -88,25 +88,25 @@ def decode(value: Any, annotation: Any) -> Any:
 
 
 def revive(value: Any) -> Any:
-    """References in data whose type nobody has said."""
+    """Restore references in data without an annotation."""
     match value:
         case {"object_type": str(kind), "table_id": _} if kind in REFERENCES:
             return _referred(REFERENCES[kind], value)
         case dict():
-            return {key: revive(one) for key, one in value.items()}
+            return {key: revive(item) for key, item in value.items()}
         case list():
-            return [revive(one) for one in value]
+            return [revive(item) for item in value]
         case _:
             return value
 
 
 def is_open(annotation: Any) -> bool:
-    """Whether it says nothing about the value."""
+    """Whether the annotation says nothing about the value."""
     return annotation is Any or annotation is object
 
 
 def has_models(annotation: Any) -> bool:
-    """Whether it says that the value is, or holds, dataclasses or pydantic models."""
+    """Whether the annotation is or holds a dataclass or pydantic model."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return is_dataclass(annotation) or issubclass(annotation, BaseModel)
     return any(map(has_models, get_args(annotation)))
@@ -120,7 +120,7 @@ def _referred(kind: type[ObjectRef] | type[ViewRef], value: dict[str, Any]) -> A
     try:
         return kind.model_validate(value)
     except ValidationError:
-        return value  # Somebody's own data that looks a little like one.
+        return value  # User data that only resembles a reference.
 
 
 def _written(value: Any) -> Any:
@@ -131,7 +131,7 @@ def _written(value: Any) -> Any:
     try:
         return orjson.loads(encode_output(value, MAX_VALUE_BYTES))
     except Permanent:
-        pass  # It may be of a class that only pydantic knows how to write.
+        pass  # Perhaps a class that pydantic can encode.
     try:
         return TypeAdapter(type(value), config=CONFIG).dump_python(value, mode="json")
     except (TypeError, ValueError) as error:
@@ -145,7 +145,7 @@ def _written(value: Any) -> Any:
 def _storable(value: str | int) -> str | int:
     try:
         orjson.dumps(value)
-    except TypeError as error:  # An integer of more than 64 bits, or half a character.
+    except TypeError as error:  # An integer of more than 64 bits, or a lone surrogate.
         raise Invalid(f"{shorten(repr(value))} cannot be passed to a task: {error}") from None
     return value
 

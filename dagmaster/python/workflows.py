@@ -1,4 +1,4 @@
-"""`@workflow`: a function that is called once to write down a graph, which then runs as one written in YAML does."""
+"""`@workflow`: a function that is called once to build a graph, which then runs like one from YAML."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +25,15 @@ from dagmaster.python.values import decode, encode
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What is known of a job to those who are called when it has ended.
+# What finalizers receive about their job.
 FACTS = ("error", "failed_node", "status")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`returned` is what the function gave back: handles, perhaps in lists and dicts.
+    """`returned` is the function's return value: handles, perhaps in lists and dicts.
 
-    `called` are the workflows that it calls, and those that these call.
+    `called` are the workflows that it calls, directly and indirectly.
     """
 
     workflow: Workflow
@@ -42,7 +42,7 @@ class Written:
 
 
 class WorkflowFunction(Generic[P, R]):
-    """Written down when it is first needed: the tasks that it calls may be defined below it."""
+    """The graph is built on first use: the tasks that the function calls may be defined below it."""
 
     def __init__(self, fn: Callable[P, R], head: Mapping[str, Any], last: Mapping[str, Sequence[AnyTask]]) -> None:
         self.fn = fn
@@ -59,7 +59,7 @@ class WorkflowFunction(Generic[P, R]):
 
     @property
     def workflow(self) -> Workflow:
-        """As it would be read from a file."""
+        """The definition, as if read from a file."""
         return self.written.workflow
 
     @cached_property
@@ -76,7 +76,7 @@ class WorkflowFunction(Generic[P, R]):
         write: Callable[..., Any] = self.fn
         with drafting(draft):
             returned = write(**{name: Handle(draft, f"inputs.{name}") for name in inputs})
-            last = {key: [_called_last(draft, one) for one in tasks] for key, tasks in self._last.items()}
+            last = {key: [_called_last(draft, task) for task in tasks] for key, tasks in self._last.items()}
         if not draft.planned:
             raise Invalid(f"the workflow function {self.__name__}() has called no task; a workflow needs one")
         try:
@@ -90,28 +90,30 @@ class WorkflowFunction(Generic[P, R]):
         return Written(workflow, draft.called, returned)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """In another workflow function: a job of its own, whose result it stands for."""
+        """In another workflow function: add a node for a child job; returns handles of its result."""
         draft = find_draft()
         if draft is None:
             raise TypeError(f"call {self.__name__}.run(...) to run the workflow here, or .submit(...) on the fleet")
-        inputs, found = draft.encode(self._bound(args, kwargs))
+        inputs, sources = draft.encode(self._bound(args, kwargs))
         if self._is_being_written:
             raise Invalid(f"workflows cannot call each other in a circle: {self.workflow_id} calls itself")
         draft.called |= {**self.written.called, self.workflow_id: self.workflow}
-        node_id = draft.add(self.__name__, WorkflowNode(workflow=self.workflow_id, inputs=inputs), found)
+        node_id = draft.add(self.__name__, WorkflowNode(workflow=self.workflow_id, inputs=inputs), sources)
         return seen_from_outside(self.written.returned, draft, node_id)  # type: ignore[no-any-return]
 
     def inputs(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        """The arguments as the inputs of a job. Raises Invalid for values that the parameters cannot have."""
-        given = {name: encode(value) for name, value in self._bound(args, kwargs).items()}
-        self.signature.check(given)
-        return given
+        """The arguments as inputs of a job. Raises Invalid for values that the parameters do not accept."""
+        inputs = {name: encode(value) for name, value in self._bound(args, kwargs).items()}
+        self.signature.check(inputs)
+        return inputs
 
     def check(self, inputs: Mapping[str, Any]) -> None:
-        """Raises Invalid for inputs that the parameters cannot have; those with a default may be None."""
+        """Raises Invalid for inputs that the parameters do not accept; those with a default may be None."""
         parameters = self.signature.inner.parameters
-        given = {name: one for name, one in inputs.items() if one is not None or parameters[name].default is EMPTY}
-        self.signature.check(given)
+        present = {
+            name: value for name, value in inputs.items() if value is not None or parameters[name].default is EMPTY
+        }
+        self.signature.check(present)
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = self.signature.bind(args, kwargs)
@@ -125,7 +127,7 @@ class WorkflowFunction(Generic[P, R]):
         return bound
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a job in this process and wait for it. Raises JobFailed when it does not complete."""
+        """Run a job in this process; returns its result. Raises JobFailed when it does not complete."""
         fleet = python.local.LocalFleet.shared()
         outcome = fleet.run(self.workflow, self.inputs(*args, **kwargs), called=self.written.called)
         return self.result_of(outcome)
@@ -136,20 +138,20 @@ class WorkflowFunction(Generic[P, R]):
         return self.result_of(outcome)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Submit a job to whoever runs jobs, as `dagmaster submit` does; its id."""
+        """Submit a job, like `dagmaster submit`; returns its id."""
         return python.submission.submit(self.workflow, self.inputs(*args, **kwargs), self.written.called)
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
         return await python.submission.submit_async(self.workflow, self.inputs(*args, **kwargs), self.written.called)
 
     def result_of(self, outcome: JobOutcome) -> R:
-        """What the function has returned, with the values of a job. Raises JobFailed."""
+        """The return value of the function, with the values of a job. Raises JobFailed."""
         outcome.need_completed()
         result: R = decode(self.value_of(outcome.result or {}, outcome.inputs), self.signature.hints["return"])
         return result
 
     def value_of(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        """The same as JSON data, from the outputs by node. Raises ExpressionFailed for what these do not have."""
+        """The return value as JSON data, from the outputs by node. Raises ExpressionFailed for a missing value."""
         return returned_value(self.workflow.returns, outputs, inputs)
 
 
@@ -190,11 +192,10 @@ def workflow(
     on_failure: AnyTask | Sequence[AnyTask] = (),
     finally_: AnyTask | Sequence[AnyTask] = (),
 ) -> Any:
-    """Make a workflow of a function whose calls of tasks are its nodes, and whose parameters are its inputs.
+    """Make a workflow of a function: its calls of tasks become nodes, its parameters inputs.
 
-    `schedule` is a cron expression, an interval, or a mapping as the key of the same name in a file. The tasks of
-    `on_failure` and `finally_` run when the rest has ended; their parameters `error`, `failed_node` and `status` are
-    given to them.
+    `schedule` is a cron expression, an interval or a mapping, like the key `schedule` of a file. The tasks of
+    `on_failure` and `finally_` run after all others and receive the parameters `error`, `failed_node` and `status`.
     """
 
     def make(function: Callable[..., Any]) -> WorkflowFunction[..., Any]:
@@ -220,11 +221,11 @@ def workflow(
 job = workflow
 
 
-def _tasks(given: AnyTask | Sequence[AnyTask]) -> Sequence[AnyTask]:
-    several = [given] if isinstance(given, TaskFunction) else list(given)
-    for one in several:
-        if not isinstance(one, TaskFunction):
-            raise Misconfigured(f"on_failure and finally_ are tasks, not {one!r}; is @task missing?")
+def _tasks(value: AnyTask | Sequence[AnyTask]) -> Sequence[AnyTask]:
+    several = [value] if isinstance(value, TaskFunction) else list(value)
+    for task in several:
+        if not isinstance(task, TaskFunction):
+            raise Misconfigured(f"on_failure and finally_ are tasks, not {task!r}; is @task missing?")
     return several
 
 
@@ -234,7 +235,7 @@ def _called_last(draft: Draft, task: AnyTask) -> str:
 
 
 def _remember(made: WorkflowFunction[..., Any]) -> None:
-    """For the catalogue; those inside of functions are their own business."""
+    """Remember module-level workflows for the catalogue."""
     if LOCAL in made.fn.__qualname__:
         return
     known = defined.get(made.workflow_id)
