@@ -1,4 +1,4 @@
-"""Files that a phase leaves for the next ones: they must be there when it is saved, and when it is taken up again."""
+"""Artifacts: files that a checkpoint refers to. They must exist when it is saved and when it is resumed from."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -13,38 +13,38 @@ Artifact = Mapping[str, Any]
 CHUNK_BYTES = 1024 * 1024
 
 
-def described(given: str | PathLike[str] | Mapping[str, Any]) -> Artifact:
-    """A file by its path, or a mapping with `path` and, to be compared, `size_bytes` and `sha256`.
+def described(source: str | PathLike[str] | Mapping[str, Any]) -> Artifact:
+    """Describe a file by its path, or check a mapping with `path` and optionally `size_bytes` and `sha256`.
 
-    Raises Invalid for a file that is not there or is another. What has a scheme (`s3://...`) is taken as it is said:
-    only the handler knows how to look at it.
+    Raises Invalid for a file that is missing or differs. URLs (`s3://...`) are not checked: only the handler can
+    access them.
     """
-    wanted = dict(given) if isinstance(given, Mapping) else {"path": fspath(given)}
-    path = wanted.get("path")
+    artifact = dict(source) if isinstance(source, Mapping) else {"path": fspath(source)}
+    path = artifact.get("path")
     if not isinstance(path, str) or not path:
-        raise Invalid(f"an artifact must be a path or a mapping with `path`, not {given!r}")
+        raise Invalid(f"an artifact must be a path or a mapping with `path`, not {source!r}")
     if "://" in path:
-        return wanted
-    if (reason := _differs(wanted)) is not None:
+        return artifact
+    if (reason := _differs(artifact)) is not None:
         raise Invalid(f"the artifact {path} {reason}; save the checkpoint when the file is complete")
-    # As an absolute path: the next attempt may run in another folder.
-    return {**wanted, "path": str(Path(path).absolute()), "size_bytes": Path(path).stat().st_size}
+    # Absolute: the next attempt may run in another folder.
+    return {**artifact, "path": str(Path(path).absolute()), "size_bytes": Path(path).stat().st_size}
 
 
 def missing(artifacts: Iterable[Artifact]) -> str | None:
-    """Why a checkpoint with these cannot be taken up here; None when it can."""
-    for one in artifacts:
-        path = one.get("path")
-        if isinstance(path, str) and "://" not in path and (reason := _differs(one)) is not None:
+    """Why a checkpoint with these artifacts cannot be resumed from here; None when it can."""
+    for artifact in artifacts:
+        path = artifact.get("path")
+        if isinstance(path, str) and "://" not in path and (reason := _differs(artifact)) is not None:
             return f"its artifact {path} {reason}"
     return None
 
 
-def _differs(wanted: Artifact) -> str | None:
-    path = Path(wanted["path"])
+def _differs(artifact: Artifact) -> str | None:
+    path = Path(artifact["path"])
     if not path.exists():
         return "is not there"
-    size, digest = wanted.get("size_bytes"), wanted.get("sha256")
+    size, digest = artifact.get("size_bytes"), artifact.get("sha256")
     if size is not None and path.is_file() and path.stat().st_size != size:
         return f"has {path.stat().st_size} bytes, not {size}"
     if digest is not None and _sha256(path) != digest:

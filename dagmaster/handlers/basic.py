@@ -24,7 +24,7 @@ async def echo(ctx: HandlerContext) -> dict[str, Any]:
     Each step reports progress and ends with a checkpoint: a later attempt continues after the last one.
     """
     steps, delay = ctx.params.get("steps"), ctx.params.get("step_delay")
-    if type(steps) is not int:  # anything can be echoed, whatever it calls its parts
+    if type(steps) is not int:  # Parameters of any name can be echoed, `steps` among them.
         return {"echoed_params": ctx.params}
     names = [f"step_{number}" for number in range(1, steps + 1)]
     first = len(names) - len(ctx.remaining(names)) + 1
@@ -72,7 +72,7 @@ async def fail(ctx: HandlerContext, params: Failure) -> HandlerResult:
 
 
 class Flakiness(BaseModel):
-    """`fail_attempts` makes it certain: the first so many attempts fail and the next succeeds."""
+    """`fail_attempts` replaces chance: that many attempts fail and the next one succeeds."""
 
     failure_rate: float = Field(default=0.2, ge=0, le=1)
     fail_attempts: int | None = Field(default=None, ge=0)
@@ -93,7 +93,7 @@ async def flaky_echo(ctx: HandlerContext, params: Flakiness) -> HandlerResult:
 
 
 class Phases(BaseModel):
-    """`phases` is how many, or their names."""
+    """`phases` is a number or a list of names."""
 
     phases: Annotated[int, Field(ge=1, le=10_000)] | Annotated[list[str], Field(min_length=1)] = 3
     phase_seconds: Seconds = 0.1

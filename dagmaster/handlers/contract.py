@@ -22,7 +22,7 @@ Applied = TypeVar("Applied")
 
 MESSAGE_LIMIT = 2000
 LONGEST_RETRY_DELAY_SECONDS = 604_800
-# A checkpoint that cannot be stored for so long is stored later; the handler goes on meanwhile.
+# The handler waits this long for a checkpoint to be stored, and then goes on while it is retried.
 STORED_WITHIN_SECONDS = 10.0
 NEVER = threading.Event()
 
@@ -44,7 +44,7 @@ class Retry(DagmasterError):
 class Interrupted(BaseException):
     """The worker stops: the checkpoint is stored, and another worker continues after it.
 
-    Not an Exception, like asyncio's CancelledError: a handler that survives everything should not survive this.
+    Not an Exception, like asyncio's CancelledError: a handler that catches all exceptions must not catch this.
     """
 
 
@@ -58,7 +58,7 @@ class HandlerResult:
     metrics: dict[str, Any] | None = None
     permanent: bool = False
     retry_after_seconds: float | None = None
-    error_types: tuple[str, ...] = field(default=(), compare=False)  # by which retry rules may call it
+    error_types: tuple[str, ...] = field(default=(), compare=False)  # for retry rules
 
     def __post_init__(self) -> None:
         _check_delay(self.retry_after_seconds)
@@ -96,20 +96,20 @@ class Checkpoint:
 
 
 class Saving:
-    """A checkpoint, or added nodes, on the way. In a coroutine, `await` it to continue only when it is stored."""
+    """A checkpoint or added nodes being stored. In a coroutine, `await` it to continue only when that is done."""
 
     def __init__(self, stored: Future[None] | None, stopping: threading.Event) -> None:
         self._stored, self._stopping = stored, stopping
 
     def __await__(self) -> Generator[Any, None, None]:
         if self._stored is not None:
-            # Shielded, and not for ever: neither a cancelled handler nor an outage may take it out of the way.
+            # Shielded and limited: a cancelled handler must not cancel the storing, and an outage must not block it.
             waiting = asyncio.wait([in_loop(self._stored)], timeout=STORED_WITHIN_SECONDS)
             yield from waiting.__await__()
         self._settle()
 
     def wait(self) -> None:
-        """For threads."""
+        """Wait in a thread."""
         if self._stored is not None:
             with suppress(StillWaiting):
                 self._stored.result(STORED_WITHIN_SECONDS)
@@ -124,19 +124,21 @@ class Saving:
 
 @dataclass(kw_only=True, eq=False)
 class HandlerContext:
-    """One task as its handler sees it.
+    """A task as its handler sees it.
 
-    `resumed_from` is where an earlier attempt got to. `cancelled` is set when the task is to end at once, `stopping`
-    when its worker is: then the next checkpoint is the last, and another worker goes on behind it. `pool` lends
-    connections to the worker's database; it is None on a worker without one and in a process of its own. The sinks are
-    called in the thread that the handler runs in, one call at a time, and must return at once.
+    `resumed_from` is the last checkpoint of an earlier attempt. `cancelled` is set when the task must end at once,
+    `stopping` when its worker stops: the next checkpoint is the last, and another worker continues after it. `pool`
+    lends connections to the worker's database; None on a worker without one and with isolation="process". The sinks
+    are called in the thread of the handler, one call at a time, and must return at once.
     """
 
     task_id: str
     job_id: int
     node_id: str
     handler: str
-    params: dict[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets, and a repr is soon logged
+    params: dict[str, Any] = field(
+        default_factory=dict, repr=False
+    )  # No repr: it may hold secrets, and a repr is soon logged.
     retry_count: int = 0
     timeout_seconds: float | None = None
     worker_id: str = ""
@@ -164,7 +166,7 @@ class HandlerContext:
         current = float(current)
         total = None if total is None else float(total)
         if not math.isfinite(current) or not math.isfinite(total or 0):
-            return  # 0/0 in somebody's arithmetic is no reason to fail hours of work
+            return  # A handler's 0/0 is no reason to fail hours of work.
         progress = Progress(current, total, clean_text(message))
         with self._sinks:
             self.last_progress = progress
@@ -180,12 +182,12 @@ class HandlerContext:
     ) -> Saving:
         """Record that this phase is done, so that a later attempt continues after it.
 
-        In a thread or a process it returns when the checkpoint is stored; in a coroutine, `await` it for that.
-        `artifacts` are files that the next phases need: one that is not there is an error now, not then.
+        In a thread or a process it returns when the checkpoint is stored; in a coroutine, `await` the result.
+        `artifacts` are files that the next phases need. A missing one is an error at once.
         """
-        found = tuple(described(one) for one in artifacts)
-        # A copy: the handler goes on changing its data while the checkpoint is on its way.
-        checkpoint = Checkpoint(clean_text(str(phase)), copy.deepcopy(dict(data or {})), found)
+        files = tuple(described(artifact) for artifact in artifacts)
+        # A copy: the handler may change its data while the checkpoint is being stored.
+        checkpoint = Checkpoint(clean_text(str(phase)), copy.deepcopy(dict(data or {})), files)
         with self._sinks:
             self.last_checkpoint = checkpoint
             stored = self.checkpoint_sink(checkpoint) if self.checkpoint_sink else None
@@ -197,21 +199,21 @@ class HandlerContext:
     def add(self, slices: Sequence[bytes]) -> Saving:
         """Add nodes to this task's own job, as `dagmaster.model.dynamic_nodes.encode_slices` writes them.
 
-        In a thread or a process it returns when they are stored; in a coroutine, `await` it for that. They are stored
-        before it is known how the task ended, and an attempt that is repeated adds the same nodes once.
+        In a thread or a process it returns when they are stored; in a coroutine, `await` the result. They are stored
+        before the result of the task, and a repeated attempt adds the same nodes once.
         """
         if self.add_sink is None:
             raise Invalid("tasks cannot be added here: this handler does not run in a job")
         with self._sinks:
             stored = self.add_sink(slices)
-        saving = Saving(stored, NEVER)  # Unlike a checkpoint, it is no place to stop at.
+        saving = Saving(stored, NEVER)  # Unlike a checkpoint, it is no point to resume from.
         if not _in_a_loop():
             saving.wait()
         return saving
 
     async def apply(self, items: Applied, job_id: int | None = None) -> Applied:
-        """Add tasks and groups of the Python API to this task's job, or to another one that is named."""
-        tasks: Any = items  # Their types belong to the Python API, a layer above, which most handlers do not need.
+        """Add tasks and groups of the Python API to this task's job, or to the job `job_id`."""
+        tasks: Any = items  # Untyped: the types belong to the Python API, a layer above.
         applied: Applied = await dagmaster.apply(tasks, job_id or self.job_id)
         return applied
 
@@ -234,21 +236,21 @@ Context = HandlerContext
 
 
 class TaskLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the task's ids to each record and, unlike its base in Python 3.11, keeps the caller's own `extra`."""
+    """Adds the task's ids to each record and, unlike its base class in Python 3.11, keeps the caller's `extra`."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {**kwargs, "extra": {**(kwargs.get("extra") or {}), **(self.extra or {})}}
 
 
 def clean_text(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """Text that PostgreSQL can store: no NUL, no lone surrogates, not endless."""
+    """Text that PostgreSQL can store: without NUL and lone surrogates, cut to the limit."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return well_formed(text).replace("\0", "\ufffd")
 
 
 def well_formed(text: str) -> str:
-    """Join the surrogates that are pairs and replace the others."""
+    """Join surrogate pairs and replace lone surrogates."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

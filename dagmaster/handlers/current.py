@@ -1,4 +1,4 @@
-"""The task in which the running code was called, for what is called deep inside of a handler."""
+"""The task that the current code runs in, for functions called deep inside a handler."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +10,7 @@ _current: ContextVar[HandlerContext | None] = ContextVar("dagmaster_task", defau
 
 
 def find_current_task() -> HandlerContext | None:
-    """None outside of handlers."""
+    """None outside handlers."""
     return _current.get()
 
 
@@ -20,5 +20,5 @@ def working_on(ctx: HandlerContext) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # A coroutine that is dropped is closed in another context, which ends with it.
+        with suppress(ValueError):  # A dropped coroutine is closed in another context, which ends with it.
             _current.reset(token)

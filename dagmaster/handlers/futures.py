@@ -1,4 +1,4 @@
-"""Wait in a loop for what happens in a thread."""
+"""Await in a loop what completes in a thread."""
 
 import asyncio
 from concurrent.futures import Future
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def in_loop(future: Future[T]) -> asyncio.Future[T]:
-    """The same outcome for a coroutine that may be cancelled, or weary, before it comes: then nobody asks for it."""
+    """An asyncio future with the same outcome. The outcome may be ignored when the coroutine stops waiting for it."""
     outcome = asyncio.wrap_future(future)
     outcome.add_done_callback(_retrieve)
     return outcome

@@ -39,14 +39,14 @@ DEPTH_LIMIT = 200
 LARGEST_EXPONENT = 308
 NUMBER_LENGTH_LIMIT = 400
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1  # of orjson
+SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1  # the range of orjson
 
-# An even number of backslashes before it: otherwise the text speaks of \u0000 and holds none.
 # The modules that call handlers.
 CALLERS = ("dagmaster.handlers.invocation", "dagmaster.worker.processes.attempt", "dagmaster.python.")
+# Only after an even number of backslashes; after an odd number, \u0000 is plain text.
 NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
-RESULT_KEYS = {"type", *(one.name for one in fields(HandlerResult))}
+RESULT_KEYS = {"type", *(field.name for field in fields(HandlerResult))}
 NO_RESULT = HandlerResult.failed("the handler ended without yielding a result")
 YIELDS = (
     'it may yield {"type": "checkpoint", "phase", "data", "artifacts"}, '
@@ -56,13 +56,13 @@ YIELDS = (
 
 
 class TooLong(Permanent):
-    """An output of more bytes than may be stored."""
+    """The output exceeds the limit."""
 
 
 async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | None) -> HandlerResult:
-    """Run the handler to its end. Only the caller's own cancellation, Interrupted and Ctrl-C come out of it.
+    """Run the handler to its end. Raises only the caller's own cancellation, Interrupted and Ctrl-C.
 
-    A thread cannot be stopped: when the call is cancelled, `ctx.cancelled` is set and the thread left to itself.
+    A thread cannot be stopped: when the call is cancelled, `ctx.cancelled` is set and the thread is abandoned.
     """
     me = asyncio.current_task()
     try:
@@ -71,7 +71,7 @@ async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | No
             return normalised(await _run(handler, arguments, ctx, executor))
     except Interrupted:
         raise
-    except BaseException as error:  # SystemExit and Rust panics too: a worker survives its handlers
+    except BaseException as error:  # SystemExit and Rust panics too: a worker survives its handlers.
         if is_callers_own(error, me):
             if isinstance(error, asyncio.CancelledError):
                 ctx.cancelled.set()
@@ -81,13 +81,14 @@ async def call(handler: Handler, ctx: HandlerContext, *, executor: Executor | No
 
 
 def is_callers_own(error: BaseException, me: "asyncio.Task[Any] | None") -> bool:
-    """Whether it came from outside of the handler: its task is cancelled, its coroutine closed, or Ctrl-C pressed."""
+    """Whether it came from outside the handler: its task was cancelled, its coroutine closed or Ctrl-C pressed."""
     match error:
         case asyncio.CancelledError():
-            # A handler that lets an inner task's cancellation escape has failed; nobody cancelled it.
+            # A handler that lets the cancellation of an inner task escape has failed; it was not cancelled.
             return me is not None and me.cancelling() > 0
         case GeneratorExit():
-            return me is None or _present_task() is not me  # Who drops a coroutine closes it, in no step of its task.
+            # A dropped coroutine is closed outside any step of its task.
+            return me is None or _present_task() is not me
         case KeyboardInterrupt():
             return _ctrl_c_raises()
     return False
@@ -96,12 +97,12 @@ def is_callers_own(error: BaseException, me: "asyncio.Task[Any] | None") -> bool
 def _present_task() -> "asyncio.Task[Any] | None":
     try:
         return asyncio.current_task()
-    except RuntimeError:  # No loop runs.
+    except RuntimeError:  # No running loop.
         return None
 
 
 def _ctrl_c_raises() -> bool:
-    """Where Ctrl-C is handled, as in every command, only a handler raises it."""
+    """Whether Ctrl-C has its default effect. Commands handle it: there, only a handler raises KeyboardInterrupt."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -117,9 +118,11 @@ def arguments_of(handler: Handler, ctx: HandlerContext) -> list[Any]:
 
 
 def problems_of(error: ValidationError) -> str:
-    # Without the values: params may hold secrets, and this text goes to the timeline.
+    # Without the values: params may hold secrets, and this message goes to the timeline.
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in problems)
+    return "; ".join(
+        ": ".join(filter(None, [".".join(map(str, problem["loc"])), problem["msg"]])) for problem in problems
+    )
 
 
 async def _run(handler: Handler, arguments: list[Any], ctx: HandlerContext, executor: Executor | None) -> Any:
@@ -135,7 +138,7 @@ def _in_thread(handler: Handler, arguments: list[Any], ctx: HandlerContext) -> A
         if inspect.isawaitable(value) or inspect.isasyncgen(value):
             return asyncio.run(settle(value, ctx))
     except (StopIteration, KeyboardInterrupt, GeneratorExit) as error:
-        # One would hang the future it travels in, the others would be taken for Ctrl-C and for the end of the caller.
+        # StopIteration would hang its future; the others would be taken for Ctrl-C and for the end of the caller.
         raise RuntimeError(f"the handler raised {type(error).__name__}") from error
     return value
 
@@ -151,7 +154,7 @@ async def settle(value: Any, ctx: HandlerContext) -> Any:
 
 
 async def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
-    """Pass on what a generator yields; a result is returned."""
+    """Process what a generator yields; returns a result, if it is one."""
     match item:
         case HandlerResult():
             return item
@@ -160,8 +163,8 @@ async def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
         case {"type": "progress", "current": current}:
             ctx.progress(current, item.get("total"), item.get("message", ""))
         case {"type": "result"} if item.keys() <= RESULT_KEYS:
-            given = {key: value for key, value in item.items() if key != "type"}
-            return HandlerResult(**{"success": given.get("error_message") is None, **given})
+            fields = {key: value for key, value in item.items() if key != "type"}
+            return HandlerResult(**{"success": fields.get("error_message") is None, **fields})
         case _:
             shown = f"a dict with {', '.join(map(str, item))}" if isinstance(item, dict) else f"a {type(item).__name__}"
             raise Permanent(f"the handler yielded {shown}; {YIELDS}")
@@ -211,7 +214,7 @@ def failure(error: BaseException, ctx: HandlerContext) -> HandlerResult:
 
 
 def _is_wrong_call(error: BaseException) -> bool:
-    """Whether the arguments did not fit: such an error is raised in the frame of the caller, which is ours."""
+    """Whether the arguments did not fit: such an error is raised in the frame of the caller, which is this module."""
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
@@ -221,7 +224,7 @@ def _is_wrong_call(error: BaseException) -> bool:
 
 
 def error_types(error: BaseException) -> tuple[str, ...]:
-    """The names by which retry rules may call it: its class and the bases, the nearest first, also with the module."""
+    """The names for retry rules: the error's class and its bases, nearest first, with and without module."""
     names: list[str] = []
     for kind in type(error).__mro__:
         if kind in (object, BaseException):
@@ -233,7 +236,7 @@ def error_types(error: BaseException) -> tuple[str, ...]:
 
 
 def _described(error: BaseException) -> str:
-    """`TypeName: message`; a group's own message says nothing, so its first members are named too."""
+    """`TypeName: message`; for an exception group also its first members."""
     text = ": ".join(filter(None, [type(error).__name__, _message(error)]))
     if isinstance(error, BaseExceptionGroup):
         return f"{text}: {'; '.join(map(_described, error.exceptions[:CAUSES_SHOWN]))}"
@@ -248,13 +251,13 @@ def _message(error: BaseException) -> str:
 
 
 def encode_output(output: Any, max_bytes: int, what: str = "the output") -> bytes:
-    """JSON that PostgreSQL accepts; raises `TooLong`, and `Permanent` for what cannot be JSON.
+    """Encode as JSON that PostgreSQL accepts. Raises TooLong, and Permanent for values that JSON does not have.
 
     Sets become sorted lists, bytes base64, timedeltas seconds, Decimals exact numbers, NaN null.
     """
     try:
         encoded = _dumps(output)
-    except TypeError:  # includes orjson's own errors, which do not say where
+    except TypeError:  # includes orjson's own errors, which lack the path
         encoded = _dumps(_plain(output, "output", DEPTH_LIMIT))
     if rb"\u0000" in encoded:
         encoded = NUL.sub(rb"\1\\ufffd", encoded)
@@ -271,7 +274,7 @@ def _dumps(value: Any) -> bytes:
 
 
 def _expanded(value: Any) -> Any:
-    """What orjson does not know, in terms of what it knows."""
+    """Convert a type that orjson does not know."""
     match value:
         case Decimal():
             return _number(value)
@@ -287,11 +290,11 @@ def _expanded(value: Any) -> Any:
             return value.model_dump(mode="json")
         case Mapping():
             return dict(value)
-    for method in ("_asdict", "tolist"):  # named tuples; numpy arrays of kinds that orjson leaves
+    for method in ("_asdict", "tolist"):  # named tuples; numpy arrays of types that orjson does not know
         if callable(expand := getattr(value, method, None)) and not isinstance(value, type):
             return expand()
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in fields(value)}
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Sequence):
         return list(value)
     raise TypeError(f"a {type(value).__name__} is not JSON")
@@ -302,12 +305,12 @@ def _number(value: Decimal) -> Any:
         return None
     text = str(value)
     if abs(value.adjusted()) > LARGEST_EXPONENT or len(text) > NUMBER_LENGTH_LIMIT:
-        return text  # beyond what a reader can hold as a number, and at some point PostgreSQL too
+        return text  # too large for the numbers of most JSON parsers
     return orjson.Fragment(text.encode())
 
 
 def _in_order(values: Set[Any]) -> list[Any]:
-    """The order of a set differs from process to process; a second attempt should give the same output."""
+    """Sort a set, whose order differs between processes: a second attempt should return the same output."""
     try:
         return sorted(values)
     except TypeError:
@@ -315,7 +318,7 @@ def _in_order(values: Set[Any]) -> list[Any]:
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    """The slow way: walk to what the fast way stumbled over, mend it or say where it is."""
+    """The slow path: find the value that orjson rejects, and convert it or name its place."""
     if depth == 0:
         raise Permanent(f"cannot store the output: it is nested more than {DEPTH_LIMIT} levels deep, or in a circle")
     match value:
@@ -326,9 +329,9 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         case int():
             return _integer(value, path)
         case dict():
-            return {_key(key, path): _plain(one, f"{path}.{key}", depth - 1) for key, one in value.items()}
+            return {_key(key, path): _plain(item, f"{path}.{key}", depth - 1) for key, item in value.items()}
         case list():
-            return [_plain(one, f"{path}[{index}]", depth - 1) for index, one in enumerate(value)]
+            return [_plain(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value)]
     return _plain_object(value, path, depth)
 
 
@@ -342,7 +345,7 @@ def _plain_object(value: Any, path: str, depth: int) -> Any:
     try:
         return orjson.Fragment(_dumps(value))
     except TypeError:
-        pass  # something in it, or the whole
+        pass  # a part of it, or the whole, is unknown
     try:
         expanded = _expanded(value)
     except (TypeError, ValueError) as error:

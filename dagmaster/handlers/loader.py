@@ -26,7 +26,7 @@ _loading: ContextVar[str | None] = ContextVar("dagmaster_loading", default=None)
 
 
 def load_handlers(specs: Sequence[str], registry: Registry = default_registry) -> None:
-    """Fill the registry: the basic handlers, those of installed packages, then each module or FILE.py of `specs`."""
+    """Fill the registry: the basic handlers, those of installed packages, and each module or FILE.py of `specs`."""
     _pass_on(_defined_in(basic), registry)
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
@@ -38,14 +38,14 @@ def load_handlers(specs: Sequence[str], registry: Registry = default_registry) -
 
 
 def _load(spec: str, import_: Callable[[str], ModuleType], registry: Registry) -> None:
-    # Decorators fill the default registry when a module is first imported, by whomever; from there it is passed on.
+    # Decorators fill the default registry when a module is first imported, by whatever code; copy from there.
     before = set(default_registry)
     with loading(spec):
         module = import_(spec)
-    found = (set(default_registry) - before) | _defined_in(module)
-    if not found:
+    handlers = (set(default_registry) - before) | _defined_in(module)
+    if not handlers:
         logger.warning("%s registers no handlers; is @handler missing?", spec)
-    _pass_on(found, registry)
+    _pass_on(handlers, registry)
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def loading(module: str) -> Iterator[None]:
 
 
 def need_loaded() -> None:
-    """Raises Conflict while a module is loaded: a workflow that it ran would load it again, and so for ever."""
+    """Raises Conflict while a module is being loaded: a workflow that it runs would load it again, endlessly."""
     if (module := _loading.get()) is not None:
         raise Conflict(
             f"{module} runs a workflow when it is imported; guard the call with `if __name__ == '__main__':`"
@@ -67,11 +67,11 @@ def need_loaded() -> None:
 
 def _defined_in(module: ModuleType) -> set[Handler]:
     prefix = module.__name__ + "."
-    return {one for one in default_registry if f"{one.function.__module__}.".startswith(prefix)}
+    return {handler for handler in default_registry if f"{handler.function.__module__}.".startswith(prefix)}
 
 
 def _pass_on(handlers: set[Handler], registry: Registry) -> None:
-    for handler in sorted(handlers, key=lambda one: one.name):
+    for handler in sorted(handlers, key=lambda entry: entry.name):
         registry.register(handler)
 
 
@@ -105,16 +105,16 @@ def _import_file(spec: str) -> ModuleType:
 
 
 def make_importable(folder: Path) -> None:
-    """Let modules of this folder be found, as `python FILE.py` would, but never instead of installed ones."""
+    """Make the modules of this folder importable, as `python FILE.py` does, but never in place of installed ones."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     importlib.invalidate_caches()
 
 
 def _find_loaded(path: Path) -> ModuleType | None:
-    """The file may be the running script, or a part of a package: it should not be executed twice."""
-    modules = [one for one in list(sys.modules.values()) if isinstance(one, ModuleType)]
-    return next((one for one in modules if _is_from(path, vars(one).get("__file__"))), None)
+    """The module if it is already loaded, as the running script or as part of a package: it must not run twice."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    return next((module for module in modules if _is_from(path, vars(module).get("__file__"))), None)
 
 
 def _is_from(path: Path, file: object) -> bool:
@@ -122,11 +122,11 @@ def _is_from(path: Path, file: object) -> bool:
 
 
 def _import_by_stem(path: Path) -> ModuleType | None:
-    """Import it as its neighbours would; None when the name means another module."""
+    """Import it as its neighbours would; None when the name belongs to another module."""
     if not path.stem.isidentifier() or path.stem in sys.modules:
         return None
-    found = importlib.util.find_spec(path.stem)
-    if not found or not found.origin or Path(found.origin).resolve() != path:
+    spec = importlib.util.find_spec(path.stem)
+    if not spec or not spec.origin or Path(spec.origin).resolve() != path:
         return None
     return importlib.import_module(path.stem)
 
@@ -153,11 +153,11 @@ def _broken(spec: str, error: BaseException) -> Misconfigured:
 def _place(error: BaseException) -> str:
     """The line that failed, after the line of the loaded code that led there if it is in another file."""
     if isinstance(error, SyntaxError):
-        return ""  # its message has the place
+        return ""  # Its message names the place.
     own = ("<frozen importlib", str(Path(__file__).parent), str(Path(importlib.__file__).parent))
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(own)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     if not frames:
         return ""
     first, last = frames[0], frames[-1]
     shown = [last] if first.filename == last.filename else [first, last]
-    return f" ({' -> '.join(f'{one.filename}:{one.lineno}' for one in shown)})"
+    return f" ({' -> '.join(f'{frame.filename}:{frame.lineno}' for frame in shown)})"

@@ -1,4 +1,4 @@
-"""The registry of handlers: the only functions that are called by name."""
+"""The registry of handlers, the only functions that are called by name."""
 
 import difflib
 import inspect
@@ -25,7 +25,7 @@ NAMES_SHOWN = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handler:
-    """A function and how to run it. What can be wrong with it is found here, before any task needs it."""
+    """A function and how to run it. Validated when it is created, before any task needs it."""
 
     name: str
     function: Callable[..., Any]
@@ -42,12 +42,12 @@ class Handler:
 
     def __post_init__(self) -> None:
         _check(self)
-        # Settled once: looking at signatures for each task would cost more than many a handler.
+        # Computed once: inspecting signatures for each task would cost more than many a handler.
         object.__setattr__(self, "in_loop", self.isolation == "auto" and _is_async(self.function))
         object.__setattr__(self, "takes_params", _takes_params(self))
 
     def contract(self, *, in_full: bool = True) -> Contract:
-        """`in_full` with the schema of its parameters and its documentation."""
+        """`in_full` includes the schema of the parameters and the documentation."""
         schema = _schema_of(self) if in_full else None
         documentation = (inspect.getdoc(inspect.unwrap(self.function)) or "") if in_full else ""
         return Contract(self.name, self.queue, self.timeout_seconds, self.retry, schema, documentation)
@@ -59,7 +59,7 @@ class Registry:
         self._dotted: dict[str, Handler] = {}
 
     def register(self, handler: Handler) -> None:
-        """Refuses a second handler of the same name, unless it is the first one loaded again."""
+        """Raises Misconfigured for a second handler of the same name, unless it is a reload of the first."""
         known = self._handlers.get(handler.name)
         if known and not _is_reload(known.function, handler.function):
             raise Misconfigured(
@@ -79,7 +79,7 @@ class Registry:
         return sorted(self._handlers)
 
     def spellings(self) -> Mapping[str, Handler]:
-        """The handlers by all names that may be written: `tasks:clean` also as `tasks.clean`."""
+        """The handlers by all accepted names: `tasks:clean` also as `tasks.clean`."""
         return {**self._dotted, **self._handlers}
 
     def queues(self) -> Mapping[str, str | None]:
@@ -87,12 +87,12 @@ class Registry:
         return {name: handler.queue for name, handler in self.spellings().items()}
 
     def contracts(self, *, in_full: bool = False) -> Contracts:
-        """What decides where and how tasks run, by all spellings."""
-        return by_spelling(one.contract(in_full=in_full) for one in self)
+        """The contracts by all spellings."""
+        return by_spelling(handler.contract(in_full=in_full) for handler in self)
 
     def own_contracts(self) -> Contracts:
-        """In full, for tasks that only this process runs."""
-        return {name: replace(one, is_uniform=True) for name, one in self.contracts(in_full=True).items()}
+        """The full contracts, for tasks that only this process runs."""
+        return {name: replace(contract, is_uniform=True) for name, contract in self.contracts(in_full=True).items()}
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(list(self._handlers.values()))
@@ -136,11 +136,11 @@ def handler(
 ) -> Any:
     """Let workers run this function as `name`, by default the function's own name.
 
-    Plain functions run in threads; coroutines and async generators share the worker's loop unless `isolation` is
-    "thread", which gives them a thread and a loop of their own, or "process": a process of its own can be stopped
-    whatever it does, and may use at most `memory_mb`. With `params`, the task's parameters are validated,
-    and passed as the second argument if the function takes one. With `cache`, a task whose parameters are those of an
-    earlier one takes its result, for so long, and as long as `cache_version` stays the same.
+    Plain functions run in threads; coroutines and async generators share the worker's loop. With isolation="thread"
+    they have a thread and a loop of their own, with isolation="process" a process that can always be stopped and may
+    use at most `memory_mb`. With `params`, the parameters are validated and passed as the second argument if the
+    function takes one. With `cache`, a task with the parameters of an earlier one reuses its result for that time, as
+    long as `cache_version` stays the same.
     """
     if callable(name):
         return handler()(name)
@@ -181,12 +181,14 @@ def _schema_of(handler: Handler) -> Mapping[str, Any] | None:
             return schema_of(handler.params)
         return handler.schema() if handler.schema is not None else None
     except (PydanticInvalidForJsonSchema, PydanticUserError, Misconfigured):
-        return None  # A parameter may be of a type that JSON Schema has no word for.
+        return None  # JSON Schema cannot express every type.
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - the method itself is asked for
-    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in candidates)
+    candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - the method itself is needed
+    return any(
+        inspect.iscoroutinefunction(candidate) or inspect.isasyncgenfunction(candidate) for candidate in candidates
+    )
 
 
 def _takes_params(handler: Handler) -> bool:
@@ -208,11 +210,11 @@ def _accepts(signature: inspect.Signature, count: int) -> bool:
 
 
 def _is_reload(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """A module that is imported again, a file run under a second name and a notebook's cell all define afresh."""
+    """Whether it is the same function, defined again by a reload, under a second module name or in a notebook cell."""
     if old is new:
         return True
     name = getattr(new, "__qualname__", "<unknown>")
-    if "<" in name or name != getattr(old, "__qualname__", None):  # <locals>, <lambda>: others may look the same
+    if "<" in name or name != getattr(old, "__qualname__", None):  # <locals> and <lambda> are not unique.
         return False
     return old.__module__ == new.__module__ or _file(old) == _file(new)
 

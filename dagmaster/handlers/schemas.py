@@ -1,4 +1,4 @@
-"""The JSON Schema of a handler's parameters, with a mark wherever the handler's own code reads them."""
+"""The JSON Schema of a handler's parameters, marked wherever the handler's own validators read them."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from dagmaster.model.params import READ_BY_CODE
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Raises what pydantic raises where JSON Schema has no word for a type."""
+    """Raises pydantic's error for a type that JSON Schema cannot express."""
     return model.model_json_schema(schema_generator=_Marking)
 
 
 class _Marking(GenerateJsonSchema):
-    """A validator that runs first may take what the schema refuses: a list as one string with commas, for example."""
+    """A before-validator may accept what the schema refuses, such as a list as one comma-separated string."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         return _marked(super().function_before_schema(schema))
@@ -36,7 +36,7 @@ def _marked(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def _has_other_names(schema: core_schema.ModelSchema) -> bool:
-    """Whether a field may be given under a name that the schema does not list."""
+    """Whether a field has a name that the schema does not list."""
     model = schema["cls"]
     config = getattr(model, "model_config", {})
     fields = getattr(model, "model_fields", {})
