@@ -94,7 +94,7 @@ def _forgotten(job: JobState) -> Iterator[str]:
         return
     waiting = {node_id for fan in job.fans.values() for node_id in fan.waiting}
     waiting |= job.postponed.keys()
-    waiting |= {node_id for held in job.held.values() for node_id in held}
+    waiting |= {node_id for node_ids in job.backlog.values() for node_id in node_ids}
     for node in job.nodes.values():
         if node.status is NodeStatus.READY and node.not_before is None and node.node_id not in waiting:
             yield f"{node.node_id} is ready and nothing will start it"

@@ -120,7 +120,7 @@ def _addition(draft: _Draft, rng: Random, *, gives: bool = True) -> Addition:
 
 def by_id(additions: Mapping[str, Addition]) -> dict[str, AddedNode]:
     """Each as it is in the end."""
-    return {node.node_id: node for one in additions.values() for part in one.slices for node in part}
+    return {node.node_id: node for addition in additions.values() for part in addition.slices for node in part}
 
 
 def adder_of(node_id: str) -> str | None:

@@ -34,7 +34,7 @@ def _false_name(ground: Ground) -> tuple[str, str]:
         return under_way[0].node_id, f"{JOB_ID}_{under_way[0].node_id}_{under_way[0].attempt}"
     node_id, other = rng.sample(list(nodes), 2)
     attempt = nodes[node_id].attempt
-    engine_node = rng.choice([one for one in nodes if one not in ground.case.plans])
+    engine_node = rng.choice([name for name in nodes if name not in ground.case.plans])
     return rng.choice(
         (
             (node_id, f"{JOB_ID}_{node_id}_{attempt + NEVER}"),

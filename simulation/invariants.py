@@ -12,7 +12,7 @@ from simulation.endings import check_end, open_nodes
 from simulation.graphs import QUEUE
 from simulation.ground import JOB_ID, Ground, require
 from simulation.oracle import foresee
-from simulation.standing import Shown
+from simulation.progress import Shown
 from simulation.store import NodeRow
 from simulation.timeline import Timeline, max_parallel
 from simulation.times import check_times
@@ -51,9 +51,9 @@ class Watch:
             self._check_progress()
 
     def _check_job(self) -> None:
-        job, before, told = self._ground.store.job, self._job, self.timeline.job_status
+        job, before, last_event = self._ground.store.job, self._job, self.timeline.job_status
         self._job = job
-        require(job.status is told, "the job is {}, its timeline says {}", job.status, told)
+        require(job.status is last_event, "the job is {}, its timeline says {}", job.status, last_event)
         if job == before._replace(owner_id=job.owner_id, owner_epoch=job.owner_epoch):
             return
         may_change = before.status not in JOB_TERMINAL or (
@@ -81,10 +81,10 @@ class Watch:
     def _check_row(self, row: NodeRow, moved: set[str | None]) -> None:
         node_id, before = row.node_id, self._rows.get(row.node_id)
         self._rows[node_id] = row
-        told = self.timeline.status.get(node_id, NodeStatus.PENDING if row.added_by is not None else None)
+        last_event = self.timeline.status.get(node_id, NodeStatus.PENDING if row.added_by is not None else None)
         told_of = node_id in moved or _is_silent(before, row)
         require(told_of, "{} changed, its timeline does not say so: {}, now {}", node_id, before, row)
-        require(row.status is told, "{} is {}, its timeline says {}", node_id, row.status, told)
+        require(row.status is last_event, "{} is {}, its timeline says {}", node_id, row.status, last_event)
         was_open = before is None or before.status not in NODE_TERMINAL
         require(was_open or node_id in self.timeline.revived, "{} had ended: {}, now {}", node_id, before, row)
         require(row.attempt == self.timeline.attempt[node_id], "{} is in attempt {}", node_id, row.attempt)
@@ -108,9 +108,9 @@ class Watch:
 
     def _check_added(self, row: NodeRow) -> None:
         case = self._ground.case
-        given = case.additions[row.node_id].result_of if row.node_id in case.additions else None
-        waits = row.result_of is None or (row.result_of == given and row.status is NodeStatus.RUNNING)
-        require(waits, "{} gives the result of {}, not of {}", row.node_id, row.result_of, given)
+        source = case.additions[row.node_id].result_of if row.node_id in case.additions else None
+        waits = row.result_of is None or (row.result_of == source and row.status is NodeStatus.RUNNING)
+        require(waits, "{} gives the result of {}, not of {}", row.node_id, row.result_of, source)
         if row.added_by is not None:
             require(row.node_id in case.added, "{} was added by nobody", row.node_id)
             adder = self.timeline.status.get(row.added_by, NodeStatus.PENDING)
@@ -128,7 +128,7 @@ class Watch:
             accepted = accepted and result is not None and result.output == self._reported(row)
             require(accepted, "{} completed with {}, reported was {}", node_id, row.output, result)
         if node_id in self._ground.case.items:
-            made = [one for one in store.nodes if parent_of(one) == node_id]
+            made = [name for name in store.nodes if parent_of(name) == node_id]
             require(made == self.oracle.children(node_id), "the children of {} are {}", node_id, made)
             require(output["fan_out_count"] == len(made), "{} counts {}", node_id, output)
         elif node_id in self._ground.case.plans or self._is_fan_in(node_id):
@@ -182,7 +182,9 @@ class Watch:
         if row.parent is None or (limit := max_parallel(self._ground.case, row.parent)) is None:
             return False
         children = self.oracle.children(row.parent)
-        taken = [one for one in children if self.timeline.status.get(one) in NODE_IN_FLIGHT or one in ground.postponed]
+        taken = [
+            name for name in children if self.timeline.status.get(name) in NODE_IN_FLIGHT or name in ground.postponed
+        ]
         return len(taken) >= limit
 
     def open_nodes(self) -> str:

@@ -43,7 +43,7 @@ class Oracle:
     chains: dict[str, Phase] = field(default_factory=dict)
     is_main_over: bool = False
     is_failing: bool = False
-    told: dict[str, str] = field(default_factory=dict)
+    job_results: dict[str, str] = field(default_factory=dict)
 
     # Rulings C-01, C-02, C-03 and FO-07.
 
@@ -150,7 +150,7 @@ class Oracle:
             index, items = int(node_id.rpartition(CHILD_SEPARATOR)[2]), self.case.items[parent]
             return {"item": items[index], "index": index, "total": len(items)}
         if node_id in self.chains:
-            return {"status": self.told[node_id]}
+            return {"status": self.job_results[node_id]}
         return {key: self.value(look) for key, look in self.case.blueprint.params[node_id].items()}
 
     def _param(self, value: Any) -> Any:
@@ -212,14 +212,14 @@ def foresee(case: Case) -> Oracle:
 
 def _chains(workflow: Workflow) -> dict[str, Phase]:
     """The nodes that run last: each chain is a line."""
-    found: dict[str, Phase] = {}
+    phases: dict[str, Phase] = {}
     for phase, heads in ((Phase.ON_FAILURE, workflow.on_failure), (Phase.FINALLY, workflow.finally_)):
         for head in heads:
             line: tuple[str, ...] = (head,)
             while line:
-                found[line[0]] = phase
+                phases[line[0]] = phase
                 line = workflow.nodes[line[0]].next
-    return found
+    return phases
 
 
 def _foresee_more(oracle: Oracle, statuses: dict[str, NodeStatus]) -> bool:
@@ -243,9 +243,9 @@ def _complete(oracle: Oracle, node_id: str, statuses: dict[str, NodeStatus]) -> 
         chosen = min(oracle.value(switch.look), switch.branches - 1)
         oracle.taken[node_id] = frozenset(node.branches[chosen].next)
     statuses[node_id] = NodeStatus.COMPLETED
-    for one in (node_id, *oracle.children(node_id)):
-        statuses[one] = NodeStatus.COMPLETED
-        if (addition := oracle.case.additions.get(one)) is not None:
+    for name in (node_id, *oracle.children(node_id)):
+        statuses[name] = NodeStatus.COMPLETED
+        if (addition := oracle.case.additions.get(name)) is not None:
             statuses.update({node.node_id: NodeStatus.PENDING for part in addition.slices for node in part})
 
 

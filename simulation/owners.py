@@ -8,7 +8,7 @@ from datetime import datetime
 from dagmaster.engine.change_set import ChangeSet
 from dagmaster.engine.decide import claim_here, decide
 from dagmaster.engine.messages import Continue, Expand, Load, Message, QueueOpened, Report, TaskCompleted, TimerDue
-from dagmaster.engine.needs import values_wanted
+from dagmaster.engine.needs import values_needed
 from dagmaster.engine.state import JobState
 from dagmaster.engine.values import StoredValue, size_of
 from dagmaster.model.added import RESULT_OF
@@ -72,7 +72,7 @@ class Owner:
 
     def open_queue(self, queue: str) -> None:
         """If the job in memory holds something back for it, it may let it go."""
-        if self.state is not None and queue in self.state.held:
+        if self.state is not None and queue in self.state.backlog:
             self._inbox.append(QueueOpened(queue))
 
     # One turn: collect, decide, write, and only then act.
@@ -98,8 +98,8 @@ class Owner:
             return False
         self._ground.note(f"{self.name} decides on {', '.join(map(_brief, messages)) or 'nothing'}")
         assert self.state is not None
-        wanted = values_wanted(self.state, messages, self._ground.rules)
-        loaded = self._ground.store.load_values(wanted)
+        node_ids = values_needed(self.state, messages, self._ground.rules)
+        loaded = self._ground.store.load_values(node_ids)
         changes = decide(self.state, messages, self._ground.now, self._ground.rules, loaded, self._ground.closed_queues)
         reports = [message for message in reports if isinstance(message, Report)]
         self.decided = Decided(changes, self.epoch, [mail_id for mail_id, _ in mail], reports, self._ground.step)
@@ -205,8 +205,8 @@ class Owner:
         """What another owner would read now is what this one has in memory."""
         if self.state is None or self._ground.store.is_over or self._ground.rng.random() >= COMPARED:
             return
-        if found := difference(self.state, self._ground.store.load(self._ground.rng)):
-            raise Violation(f"memory and rows differ: {found}")
+        if fault := difference(self.state, self._ground.store.load(self._ground.rng)):
+            raise Violation(f"memory and rows differ: {fault}")
         check_stall(self._ground, self.state)
 
     def _forget(self, *, keep: list[Message]) -> None:

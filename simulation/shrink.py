@@ -26,13 +26,13 @@ class Trial:
 
 def shrink(trial: Trial, world: World, violation: Violation) -> tuple[World, Violation]:
     """The smallest world that was found to fail, after it has failed, and how."""
-    found = trial, world, violation
+    smallest = trial, world, violation
     for _ in range(ROUNDS):
-        smaller = next(_failing(found[0], found[1].ground.step), None)
+        smaller = next(_failing(smallest[0], smallest[1].ground.step), None)
         if smaller is None:
             break
-        found = smaller
-    return found[1], found[2]
+        smallest = smaller
+    return smallest[1], smallest[2]
 
 
 def _failing(trial: Trial, steps: int) -> Iterator[tuple[Trial, World, Violation]]:

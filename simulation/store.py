@@ -177,8 +177,8 @@ class Store:
 
     def load_values(self, names: Collection[str]) -> LoadedValues:
         outputs = {name: self.nodes[name].output for name in names if name != INPUTS}
-        found = {name: output for name, output in outputs.items() if output is not None}
-        return LoadedValues(found, self.inputs if INPUTS in names else None)
+        stored = {name: output for name, output in outputs.items() if output is not None}
+        return LoadedValues(stored, self.inputs if INPUTS in names else None)
 
     def _read(self, value: Value | None, node_id: str) -> bytes | None:
         """A value, from wherever it is."""
@@ -215,9 +215,9 @@ class Store:
         if changes.holds_tasks is not None:
             self.waiting = {task_id: row._replace(held=changes.holds_tasks) for task_id, row in self.waiting.items()}
         for task_id, dispatch in changes.dispatches.items():
-            held = changes.job.is_paused
+            is_paused = changes.job.is_paused
             node = dispatch.node
-            row = TaskRow(task_id, node.node_id, dispatch.attempt, local.get(task_id), held, node.task_queue)
+            row = TaskRow(task_id, node.node_id, dispatch.attempt, local.get(task_id), is_paused, node.task_queue)
             (self.waiting if row.worker_id is None else self.running)[task_id] = row
         for task_id in changes.cancelled_children:
             self._call_off(task_id, changes.now)

@@ -82,8 +82,8 @@ class Timeline:
         if ended_by(failure) in LEFT:
             return True
         if plan is not None and _was_reported(failure):
-            asked = plan.retry_after_seconds is not None
-            return not plan.permanent and forgives(self._policy(node_id), plan.error, is_asked_for=asked)
+            is_asked_for = plan.retry_after_seconds is not None
+            return not plan.permanent and forgives(self._policy(node_id), plan.error, is_asked_for=is_asked_for)
         if _was_reported(failure):  # By the job that it called.
             return forgives(self._policy(node_id), ())
         is_late = "timeout" in (failure.event_data or {})
@@ -232,13 +232,13 @@ class Timeline:
         require(runs, "{} is dispatched while the job does not run", node_id)
         is_late = self._oracle.is_failing and node_id not in self._oracle.chains
         require(not is_late, "{} is dispatched after the job has failed", node_id)
-        self._oracle.told[node_id] = "failed" if self._oracle.is_failing else "completed"
+        self._oracle.job_results[node_id] = "failed" if self._oracle.is_failing else "completed"
         ground = self._ground
         queue = self.queue_of(node_id)
         is_full = queue in ground.closed_queues and ground.decided_at > ground.closed_at
         require(not is_full or node_id not in ground.case.plans, "{} is put on a queue that is full", node_id)
-        told = (event.event_data or {}).get("queue", queue)
-        require(told == queue, "{} is put on the queue {}, not on {}", node_id, told, queue)
+        recorded = (event.event_data or {}).get("queue", queue)
+        require(recorded == queue, "{} is put on the queue {}, not on {}", node_id, recorded, queue)
         task_id = f"{JOB_ID}_{node_id}_{self.attempt[node_id]}"
         require(event.task_id == task_id, "{} is dispatched as {}, not as {}", node_id, event.task_id, task_id)
         require(task_id not in self._dispatched, "{} is dispatched twice", task_id)

@@ -65,7 +65,7 @@ class Outside:
 
     def _is_told(self, row: NodeRow) -> bool:
         mail = self._ground.store.mailbox.values()
-        return any(isinstance(one, ApprovalDecision) and one.task_id == row.task_id for one in mail)
+        return any(isinstance(message, ApprovalDecision) and message.task_id == row.task_id for message in mail)
 
     def end_child(self) -> bool:
         """A child ends; its parent hears of it once, in the transaction that ends it."""
@@ -103,15 +103,19 @@ def check_step(ground: Ground, row: NodeRow) -> None:
             waited = (row.completed_at - row.started_at).total_seconds()
             require(waited >= float(node.seconds or 0), "{} waited only {} s", row.node_id, waited)
         case WaitNode():
-            heard = any(isinstance(one, SignalSent) and one.name == node.signal for one in sent)
+            heard = any(isinstance(message, SignalSent) and message.name == node.signal for message in sent)
             same = output["signal"]["data"] == {"to": node.signal}
             require(heard and same, "{} heard {}, and nobody said so", row.node_id, output)
         case ApprovalNode():
-            said = [one for one in sent if isinstance(one, ApprovalDecision) and one.task_id == row.task_id]
+            said = [
+                message for message in sent if isinstance(message, ApprovalDecision) and message.task_id == row.task_id
+            ]
             require(bool(said) and said[0].approved and output["approved"], "{} was not approved", row.node_id)
         case WorkflowNode():
-            told = [one for one in sent if isinstance(one, TaskCompleted) and one.task_id == row.task_id]
-            same = any(one.worker_id is None and one.output == row.output for one in told)
+            results = [
+                message for message in sent if isinstance(message, TaskCompleted) and message.task_id == row.task_id
+            ]
+            same = any(result.worker_id is None and result.output == row.output for result in results)
             require(same, "{} has the output {}, which no child gave", row.node_id, row.output)
         case _:
             pass

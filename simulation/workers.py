@@ -36,20 +36,20 @@ TOOK_MS = 5
 @dataclass(slots=True, eq=False)
 class Worker:
     name: str
-    held: dict[str, TaskRow] = field(default_factory=dict)
+    tasks: dict[str, TaskRow] = field(default_factory=dict)
     hung: set[str] = field(default_factory=set)
     added: Counter[str] = field(default_factory=Counter)  # how many slices of nodes, by task
 
     def hold(self, row: TaskRow) -> None:
-        self.held[row.task_id] = row
+        self.tasks[row.task_id] = row
 
     def drop(self, task_id: str) -> None:
-        self.held.pop(task_id, None)
+        self.tasks.pop(task_id, None)
         self.hung.discard(task_id)
         self.added.pop(task_id, None)
 
     def workable(self) -> list[TaskRow]:
-        return [row for task_id, row in self.held.items() if task_id not in self.hung]
+        return [row for task_id, row in self.tasks.items() if task_id not in self.hung]
 
 
 def slices_left(ground: Ground, worker: Worker, row: TaskRow) -> Sequence[tuple[AddedNode, ...]]:
@@ -62,7 +62,7 @@ def slices_left(ground: Ground, worker: Worker, row: TaskRow) -> Sequence[tuple[
 
 def add_slice(ground: Ground, workers: Iterable[Worker]) -> bool:
     """Some worker stores the next slice of some task, perhaps twice: the answer may get lost."""
-    adding = [(one, row) for one in workers for row in one.workable() if slices_left(ground, one, row)]
+    adding = [(worker, row) for worker in workers for row in worker.workable() if slices_left(ground, worker, row)]
     if not adding:
         return False
     worker, row = ground.rng.choice(adding)
@@ -102,8 +102,8 @@ def execute(ground: Ground, worker: Worker, row: TaskRow) -> Report:
         )
     params = orjson.loads(ground.store.nodes[row.node_id].params or b"null")
     addition = ground.case.additions.get(row.node_id)
-    given = addition.result_of if addition is not None else None
-    output = orjson.dumps(output_of(plan, params) if given is None else {RESULT_OF: given})
+    source = addition.result_of if addition is not None else None
+    output = orjson.dumps(output_of(plan, params) if source is None else {RESULT_OF: source})
     return TaskCompleted(row.node_id, row.task_id, worker.name, ground.now, output, TOOK_MS)
 
 
@@ -182,7 +182,7 @@ class Remote:
         withdrawn = [
             (worker, task_id)
             for worker in (*self.workers, *self.given_up)
-            for task_id in worker.held
+            for task_id in worker.tasks
             if task_id not in running
         ]
         for worker, task_id in withdrawn:

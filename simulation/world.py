@@ -211,8 +211,8 @@ class World:
 
     def _unpause(self) -> bool:
         store = self.ground.store
-        asked = any(isinstance(message, Resume) for message in store.mailbox.values())
-        if store.is_over or asked or store.job.paused_at is None:
+        is_resuming = any(isinstance(message, Resume) for message in store.mailbox.values())
+        if store.is_over or is_resuming or store.job.paused_at is None:
             return False
         store.add_mail(Resume("someone"))
         self.ground.note("someone lets the job go on")
@@ -329,7 +329,7 @@ def _has_failed(store: Store) -> bool:
 
 
 def _stop_withdrawn(worker: Worker, store: Store) -> bool:
-    withdrawn = [task_id for task_id in worker.held if task_id not in store.running]
+    withdrawn = [task_id for task_id in worker.tasks if task_id not in store.running]
     for task_id in withdrawn:
         worker.drop(task_id)
     return bool(withdrawn)

@@ -103,26 +103,26 @@ class LazyGroup(TyperGroup):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name and found else found, rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and command else command, rest
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         return super().parse_args(ctx, shared_first(args))
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """What Typer does not know how to show comes out of it, and is shown here."""
-        given = sys.argv[1:] if kwargs.get("args") is None else kwargs["args"]
+        arguments = sys.argv[1:] if kwargs.get("args") is None else kwargs["args"]
         try:
-            if len(given) > 1 and given[0] in COMMANDS and given[-1] in HELP:
-                return _show_help(given)
+            if len(arguments) > 1 and arguments[0] in COMMANDS and arguments[-1] in HELP:
+                return _show_help(arguments)
             return super().main(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - people see messages, not tracebacks
-            sys.exit(fail(error, debug="--debug" in given))
+            sys.exit(fail(error, debug="--debug" in arguments))
 
 
-def _show_help(given: Sequence[str]) -> Any:
+def _show_help(arguments: Sequence[str]) -> Any:
     """Of a command, past the root: Typer reads the root's options with pydantic, half of the time that help takes."""
-    name, *rest = given
+    name, *rest = arguments
     return load_command(name).main(args=rest, prog_name=f"dagmaster {name}", help_option_names=HELP)
 
 

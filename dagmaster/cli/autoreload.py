@@ -59,9 +59,9 @@ class Reloader:
         changed = list(changes(workflows, self.catalog.workflows))
         for line in changed:
             typer.echo(f"reloaded    {line}")
-        for file, found in self.catalog.problems.items():
-            if problems.get(file) != found:
-                tell(*map(str, found))
+        for file, current in self.catalog.problems.items():
+            if problems.get(file) != current:
+                tell(*map(str, current))
         if changed and self.on_change is not None:
             await self.on_change()
 
@@ -102,21 +102,21 @@ def python_files(handlers: Sequence[str]) -> list[Path]:
     """The files of handlers, and of the modules that were imported from the working folder; no installed ones."""
     here = Path.cwd().resolve()
     named = [Path(spec).expanduser().resolve() for spec in handlers if spec.endswith(".py")]
-    loaded = [getattr(one, "__file__", None) or "" for one in list(sys.modules.values())]
+    loaded = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
     own = [Path(file).resolve() for file in loaded if file.startswith(f"{here}{os.sep}")]
     own = [path for path in own if not set(path.parts) & set(INSTALLED)]
     return sorted({*named, *own})
 
 
 def stamps(paths: Sequence[Path] | Stamps) -> Stamps:
-    found: dict[Path, tuple[int, int]] = {}
+    stamps_by_path: dict[Path, tuple[int, int]] = {}
     for path in paths:
         try:
             stat = path.stat()
         except OSError:  # An editor may be about to replace it.
             continue
-        found[path] = (stat.st_mtime_ns, stat.st_size)
-    return found
+        stamps_by_path[path] = (stat.st_mtime_ns, stat.st_size)
+    return stamps_by_path
 
 
 async def check_python(handlers: Sequence[str]) -> str | None:
@@ -143,8 +143,8 @@ def start_again(port: int, execute: Callable[[str, list[str]], object] = os.exec
     sys.stdout.flush()
     sys.stderr.flush()
     chosen = ["--port", str(port)]
-    given = sys.argv[1:-2] if sys.argv[-2:] == chosen else sys.argv[1:]
-    execute(sys.executable, [sys.executable, "-m", "dagmaster", *given, *chosen])
+    arguments = sys.argv[1:-2] if sys.argv[-2:] == chosen else sys.argv[1:]
+    execute(sys.executable, [sys.executable, "-m", "dagmaster", *arguments, *chosen])
 
 
 def _shown(path: Path) -> str:

@@ -32,28 +32,28 @@ def explain(
       dagmaster explain 247845805292758904 merge
     """
     backend = backend_of(ctx, begin(ctx))
-    found = backend.explain(find_job(backend, job), node_id)
+    explanation = backend.explain(find_job(backend, job), node_id)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(explanation))
         return
     screen = console()
-    screen.print(escape(found.sentence))
-    _print_standing(screen, found.data.get("stands", []))
+    screen.print(escape(explanation.sentence))
+    _print_groups(screen, explanation.data.get("stands", []))
     screen.print()
-    for name, value in found.data.items():
+    for name, value in explanation.data.items():
         if name not in ("stands", "also") and value not in (None, [], {}):
             screen.print(f"[dim]{escape(name):<18}[/]", end="")
             _print_value(screen, value)
-    for one in found.data["also"]:
-        if "text" in one:  # Otherwise it was shown above.
-            screen.print(f"[dim]{'also':<18}[/]{escape(one['text'])}", soft_wrap=True)
+    for reason in explanation.data["also"]:
+        if "text" in reason:  # Otherwise it was shown above.
+            screen.print(f"[dim]{'also':<18}[/]{escape(reason['text'])}", soft_wrap=True)
 
 
-def _print_standing(screen: Console, stands: list[dict[str, Any]]) -> None:
+def _print_groups(screen: Console, stands: list[dict[str, Any]]) -> None:
     """A line for each node that stands still by itself, or for children that do so together."""
-    for one in stands[:SHOWN_NODES]:
-        more = f" [dim](and {count_of(one['count'] - 1, 'other')} of {escape(one['node_id'])})[/]"
-        screen.print(f"  {escape(one['sentence'])}{more if one['count'] > 1 else ''}")
+    for group in stands[:SHOWN_NODES]:
+        more = f" [dim](and {count_of(group['count'] - 1, 'other')} of {escape(group['node_id'])})[/]"
+        screen.print(f"  {escape(group['sentence'])}{more if group['count'] > 1 else ''}")
     if len(stands) > SHOWN_NODES:
         screen.print(f"  [dim]and {count_of(len(stands) - SHOWN_NODES, 'more reason')}: see --json[/]")
 

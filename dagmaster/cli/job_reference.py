@@ -17,15 +17,15 @@ def find_job(backend: Backend, reference: str) -> JobId:
         return _last(backend, workflow_id or None)
     if not (reference.isdecimal() and reference.isascii() and 1 <= len(reference) <= LONGEST_ID and int(reference)):
         raise Invalid(f"{reference!r} is not a job: use a job id, its first digits, `last` or `last:WORKFLOW`")
-    found = backend.job_ids(str(int(reference)), limit=SHOWN + 1)
-    if (job_id := JobId(int(reference))) in found:
+    job_ids = backend.job_ids(str(int(reference)), limit=SHOWN + 1)
+    if (job_id := JobId(int(reference))) in job_ids:
         return job_id
-    if not found:
+    if not job_ids:
         raise NotFound(f"there is no job {reference}; `dagmaster jobs` lists them")
-    if len(found) > 1:
-        named = ", ".join(map(str, found[:SHOWN])) + (", ..." if len(found) > SHOWN else "")
+    if len(job_ids) > 1:
+        named = ", ".join(map(str, job_ids[:SHOWN])) + (", ..." if len(job_ids) > SHOWN else "")
         raise Invalid(f"{reference} matches several jobs: {named}")
-    return found[0]
+    return job_ids[0]
 
 
 def _last(backend: Backend, workflow_id: str | None) -> JobId:

@@ -12,10 +12,10 @@ from dagmaster.errors import DatabaseUnavailable, UnknownJob
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import NO_CHILDREN, outcome_of
-from dagmaster.model.progress import FanStanding, JobStanding, percent_done, work_percent
+from dagmaster.model.progress import FanSnapshot, JobSnapshot, percent_done, work_percent
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import LOST, Connection, opened
-from dagmaster.store.estimates import Histories, Standing, standing_of
+from dagmaster.store.estimates import Histories, ProgressSnapshot, load_snapshot
 from dagmaster.store.jobs import get_job, job_status, returned_by
 from dagmaster.store.nodes import JobNode, list_job_nodes
 
@@ -36,49 +36,49 @@ async def look(conn: Connection, job_id: JobId, order: Sequence[str], histories:
         raise UnknownJob(f"job {job_id} was removed")
     [job] = rows
     nodes: dict[str, JobNode] = {row["node_id"]: row for row in await list_job_nodes(conn, job_id, inline_bytes=0)}
-    standing = await standing_of(conn, job_id)
+    snapshot = await load_snapshot(conn, job_id)
     return JobView(
         job_id,
         job["workflow_id"],
         JobStatus(job["status"]),
-        [_node(nodes[name], standing.job) for name in order if name in nodes],
+        [_node(nodes[name], snapshot.job) for name in order if name in nodes],
         job["error_message"],
         job["result_data"],
-        between(job["created_at"], job["completed_at"] or standing.job.now) or 0.0,
-        await outlook_of(conn, standing, histories),
+        between(job["created_at"], job["completed_at"] or snapshot.job.now) or 0.0,
+        await outlook_of(conn, snapshot, histories),
         await returned_by(conn, await get_job(conn, job_id)) if job["status"] == JobStatus.COMPLETED else None,
     )
 
 
-async def outlook_of(conn: Connection, standing: Standing, histories: Histories) -> Outlook:
-    found = await histories.estimate(conn, standing)
+async def outlook_of(conn: Connection, snapshot: ProgressSnapshot, histories: Histories) -> Outlook:
+    estimate = await histories.estimate(conn, snapshot)
     return Outlook(
-        work_percent(standing.job),
-        standing.job.now,
-        found.ends_at if found else None,
-        found.basis if found else None,
-        found.overdue.total_seconds() if found else 0.0,
-        percent_done(standing.job),
+        work_percent(snapshot.job),
+        snapshot.job.now,
+        estimate.ends_at if estimate else None,
+        estimate.basis if estimate else None,
+        estimate.overdue.total_seconds() if estimate else 0.0,
+        percent_done(snapshot.job),
     )
 
 
-def with_outcomes(nodes: Sequence[Mapping[str, Any]], standing: JobStanding) -> list[Mapping[str, Any]]:
+def with_outcomes(nodes: Sequence[Mapping[str, Any]], snapshot: JobSnapshot) -> list[Mapping[str, Any]]:
     """Rows of nodes as the HTTP API shows them: how each stands together with its children."""
-    known = {name: node.children for name, node in standing.nodes.items()}
+    known = {name: node.children for name, node in snapshot.nodes.items()}
     children = [known.get(row["node_id"], NO_CHILDREN) for row in nodes]
     return [
-        {**row, "outcome": outcome_of(row["status"], one, row["ended_by"]), "children": one.counts}
-        for row, one in zip(nodes, children, strict=True)
+        {**row, "outcome": outcome_of(row["status"], own, row["ended_by"]), "children": own.counts}
+        for row, own in zip(nodes, children, strict=True)
     ]
 
 
-def _fan(fan: FanStanding) -> FanView:
+def _fan(fan: FanSnapshot) -> FanView:
     return FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items)
 
 
-def _node(row: JobNode, job: JobStanding) -> NodeView:
-    standing = job.nodes.get(row["node_id"])
-    fan = standing.fan if standing else None
+def _node(row: JobNode, job: JobSnapshot) -> NodeView:
+    snapshot = job.nodes.get(row["node_id"])
+    fan = snapshot.fan if snapshot else None
     return NodeView(
         row["node_id"],
         NodeStatus(row["status"]),
@@ -90,7 +90,7 @@ def _node(row: JobNode, job: JobStanding) -> NodeView:
         row["completed_at"],
         job.now,
         _fan(fan) if fan else None,
-        standing.outcome if standing else None,
+        snapshot.outcome if snapshot else None,
     )
 
 

@@ -38,7 +38,7 @@ from dagmaster.store import attempts as attempt_store
 from dagmaster.store import nodes as node_store
 from dagmaster.store.connect import Connection
 from dagmaster.store.databases import database
-from dagmaster.store.estimates import Histories, standing_of
+from dagmaster.store.estimates import Histories, load_snapshot
 from dagmaster.store.events import list_events
 from dagmaster.store.explanations import explain_job, explain_node
 from dagmaster.store.handlers import view_handlers
@@ -63,19 +63,19 @@ POLL_SECONDS = 0.25
 @contextmanager
 def opened(settings: Settings) -> "Iterator[Local]":
     """Each question has a connection of its own; an embedded server is started once for all of them."""
-    with ExitStack() as held:
-        yield Local(settings, held)
+    with ExitStack() as resources:
+        yield Local(settings, resources)
 
 
 @dataclass(slots=True)
 class Local:
     settings: Settings
-    held: ExitStack
+    resources: ExitStack
     dsn: str | None = None
 
     def _ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
         if self.dsn is None:
-            self.dsn = self.held.enter_context(existing_database(self.settings))
+            self.dsn = self.resources.enter_context(existing_database(self.settings))
         return ask_at(self.dsn, question)
 
     def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
@@ -116,11 +116,11 @@ class Local:
     def job(self, job_id: JobId, *, children: bool) -> JobDetails:
         async def look(conn: Connection) -> JobDetails:
             job, nodes = await get_job(conn, job_id), await list_job_nodes(conn, job_id, with_children=children)
-            standing = await standing_of(conn, job_id)
-            outlook = await outlook_of(conn, standing, Histories())
+            snapshot = await load_snapshot(conn, job_id)
+            outlook = await outlook_of(conn, snapshot, Histories())
             graph = await PinnedGraphs().find(conn, job["workflow_hash"])
             order = list(graph.nodes) if graph is not None else []
-            shown = with_outcomes(nodes, standing.job)
+            shown = with_outcomes(nodes, snapshot.job)
             return JobDetails(
                 job, shown, outlook, await unserved_tasks(conn, job_id), order, await returned_by(conn, job)
             )

@@ -39,9 +39,9 @@ def timeline(
       dagmaster timeline 247845805292758904 --type node_failed,node_retrying
     """
     backend = backend_of(ctx, begin(ctx))
-    wanted = event_types(types)
+    selected = event_types(types)
     printer = Printer(console(), as_json=as_json)
-    backend.events(find_job(backend, job), node, wanted, printer.print, follow=follow)
+    backend.events(find_job(backend, job), node, selected, printer.print, follow=follow)
 
 
 class Printer:

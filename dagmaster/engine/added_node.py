@@ -19,12 +19,12 @@ _NEVER_TRIED_AGAIN = RetryPolicy(max_attempts=0)
 _USUAL_RETRY = RetryPolicy()
 
 
-def encode_definition(given: AddedNode, node: NodeState) -> bytes:
+def encode_definition(added: AddedNode, node: NodeState) -> bytes:
     """What its row keeps; parameters that name results only here, until they are known."""
     task = node.spec.task
     queue, timeout, retry = (task.queue, task.timeout_seconds, task.retry) if task else (None, None, None)
     row = node_row(
-        given,
+        added,
         node.spec.all_of,
         queue,
         None if timeout == DEFAULT_TIMEOUT_SECONDS else timeout,
@@ -41,29 +41,29 @@ def read_definition(node_id: str, definition: bytes, added_by: str | None) -> No
     """The node as it was added, from its row."""
     row = orjson.loads(definition)
     refs = row.pop("refs", {})
-    given = read_node({"id": node_id, "params": refs, **row}, f"the definition of {node_id}")
-    timeout, retry = given.timeout_seconds or DEFAULT_TIMEOUT_SECONDS, given.retry or _USUAL_RETRY
-    return state_of(given, added_by, given.queue or "", timeout, retry)
+    added = read_node({"id": node_id, "params": refs, **row}, f"the definition of {node_id}")
+    timeout, retry = added.timeout_seconds or DEFAULT_TIMEOUT_SECONDS, added.retry or _USUAL_RETRY
+    return state_of(added, added_by, added.queue or "", timeout, retry)
 
 
-def state_of(given: AddedNode, added_by: str | None, queue: str, timeout: float, retry: RetryPolicy) -> NodeState:
+def state_of(added: AddedNode, added_by: str | None, queue: str, timeout: float, retry: RetryPolicy) -> NodeState:
     """In memory it is a node like the others, with a specification of its own."""
-    sources = awaited(given)
-    if given.type == "gate":
-        spec = GraphNode(given.node_id, NodeType.GATE, sources, (), (), _NEVER_TRIED_AGAIN)
-        return NodeState(given.node_id, spec, 0, is_added=True, added_by=added_by)
-    task = _task_spec(given.handler, queue, timeout, retry)
-    if given.refs:
-        task = replace(task, params=Template(given.params))
-    spec = GraphNode(given.node_id, NodeType.TASK, sources, (), (), retry, task=task)
+    sources = awaited(added)
+    if added.type == "gate":
+        spec = GraphNode(added.node_id, NodeType.GATE, sources, (), (), _NEVER_TRIED_AGAIN)
+        return NodeState(added.node_id, spec, 0, is_added=True, added_by=added_by)
+    task = _task_spec(added.handler, queue, timeout, retry)
+    if added.refs:
+        task = replace(task, params=Template(added.params))
+    spec = GraphNode(added.node_id, NodeType.TASK, sources, (), (), retry, task=task)
     return NodeState(
-        given.node_id,
+        added.node_id,
         spec,
         retry.max_attempts,
         is_added=True,
         added_by=added_by,
-        has_params=not given.refs,
-        snowflake=given.task,
+        has_params=not added.refs,
+        snowflake=added.task,
     )
 
 

@@ -128,7 +128,7 @@ class ChangeSet:
     calls: dict[str, Call] = field(default_factory=dict)
     cancelled_children: list[str] = field(default_factory=list)  # attempts whose jobs are no longer wanted
     ready: deque[NodeState] = field(default_factory=deque)
-    given: deque[NodeState] = field(default_factory=deque)
+    awaited_results: deque[NodeState] = field(default_factory=deque)
     scope: dict[str, Any] | None = None
     loaded: LoadedValues = field(default_factory=LoadedValues)
     bytes: int = 0  # of the values to be written

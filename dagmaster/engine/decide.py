@@ -61,7 +61,7 @@ def decide(
 ) -> ChangeSet:
     """Apply each message to the job in memory; the change set says what must be written.
 
-    `loaded` are the `values_wanted`. A node whose values are not there is postponed, and a message follows.
+    `loaded` are the `values_needed`. A node whose values are not there is postponed, and a message follows.
     """
     changes = ChangeSet(job, now, rules, closed_queues, loaded=loaded or LoadedValues())
     for message in _in_order(job, messages):
@@ -100,7 +100,7 @@ def _turn_down(changes: ChangeSet, message: Message) -> None:
 
 def _go_on(changes: ChangeSet) -> None:
     run_ready(changes)
-    while changes.given:
+    while changes.awaited_results:
         pass_results(changes)
         run_ready(changes)
 
@@ -126,7 +126,7 @@ def _apply(changes: ChangeSet, message: Message) -> None:
         case TimerDue():
             fire(changes, message)
         case QueueOpened():
-            changes.ready.extend(changes.job.nodes[node_id] for node_id in changes.job.held.pop(message.queue, ()))
+            changes.ready.extend(changes.job.nodes[node_id] for node_id in changes.job.backlog.pop(message.queue, ()))
         case _:
             _obey(changes, message)
 

@@ -100,18 +100,18 @@ def _is_of(node: NodeState, adder: str | None) -> bool:
     return node.is_added and node.added_by == adder
 
 
-def _check_more(job: JobState, node: NodeState, given: AddedNode, planned: Mapping[str, tuple[str, ...]]) -> None:
+def _check_more(job: JobState, node: NodeState, added: AddedNode, planned: Mapping[str, tuple[str, ...]]) -> None:
     """A node that is there may wait for more as long as it has not begun."""
-    for source in _more(node, given):
+    for source in _more(node, added):
         if node.status is not NodeStatus.PENDING and not _is_set_aside(job, node):
             raise Invalid(f"{node.node_id} is {node.status}: it is too late for it to wait for {source}")
         if waits_for(job, source, node.node_id, planned):
             raise Invalid(f"{node.node_id} and {source} would wait for each other")
 
 
-def _more(node: NodeState, given: AddedNode) -> tuple[str, ...]:
+def _more(node: NodeState, added: AddedNode) -> tuple[str, ...]:
     there = set(node.spec.all_of)
-    return tuple(one for one in awaited(given) if one not in there)
+    return tuple(source for source in awaited(added) if source not in there)
 
 
 def _add(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> None:
@@ -145,10 +145,10 @@ def _add(changes: ChangeSet, adder: NodeState | None, message: TasksAdded) -> No
 
 def _numbered(job: JobState, dependencies: Iterable[AddedDependency]) -> Iterator[AddedDependency]:
     """By the snowflake ids of the tasks: a repeated attempt gives new ones, and those of the first stay."""
-    for one in dependencies:
-        previous, following = _number_of(job, one.previous_id), _number_of(job, one.next_id)
+    for dependency in dependencies:
+        previous, following = _number_of(job, dependency.previous_id), _number_of(job, dependency.next_id)
         if previous is not None and following is not None:
-            yield AddedDependency(previous, one.previous_type, following, one.next_type)
+            yield AddedDependency(previous, dependency.previous_type, following, dependency.next_type)
 
 
 def _number_of(job: JobState, end: int | str) -> int | None:
@@ -158,10 +158,10 @@ def _number_of(job: JobState, end: int | str) -> int | None:
     return node.snowflake if node is not None else None
 
 
-def _add_node(changes: ChangeSet, adder: NodeState | None, given: AddedNode) -> None:
+def _add_node(changes: ChangeSet, adder: NodeState | None, added: AddedNode) -> None:
     job = changes.job
-    node = _new_state(changes, adder, given)
-    node.definition = encode_definition(given, node)
+    node = _new_state(changes, adder, added)
+    node.definition = encode_definition(added, node)
     job.nodes[node.node_id] = changes.created[node.node_id] = node
     job.count_open(node, 1)
     node.all_open = len(node.spec.all_of)
@@ -169,38 +169,38 @@ def _add_node(changes: ChangeSet, adder: NodeState | None, given: AddedNode) -> 
     _set_off(changes, node)
 
 
-def _new_state(changes: ChangeSet, adder: NodeState | None, given: AddedNode) -> NodeState:
-    queue = given.queue or (adder.task_queue if adder is not None else "")
-    timeout = given.timeout_seconds or changes.rules.default_timeout_seconds
-    retry = given.retry or changes.rules.default_retry
-    node = state_of(given, adder.node_id if adder else None, queue, timeout, retry)
+def _new_state(changes: ChangeSet, adder: NodeState | None, added: AddedNode) -> NodeState:
+    queue = added.queue or (adder.task_queue if adder is not None else "")
+    timeout = added.timeout_seconds or changes.rules.default_timeout_seconds
+    retry = added.retry or changes.rules.default_retry
+    node = state_of(added, adder.node_id if adder else None, queue, timeout, retry)
     if node.has_params:
-        node.params = orjson.dumps(given.params)
+        node.params = orjson.dumps(added.params)
     return node
 
 
-def _add_again(changes: ChangeSet, adder: NodeState | None, node: NodeState, given: AddedNode) -> None:
+def _add_again(changes: ChangeSet, adder: NodeState | None, node: NodeState, added: AddedNode) -> None:
     """As it is added now, behind what it waits for now."""
-    fresh = _new_state(changes, adder, given)
+    fresh = _new_state(changes, adder, added)
     for name in node.spec.all_of:
         unfollow(changes.job.nodes[name], node)
     node.spec = fresh.spec
     transitions.allow_retries(node, fresh.max_retries)
     if fresh.has_params:
         node.params, node.has_params = fresh.params, True
-    node.definition = encode_definition(given, node)
+    node.definition = encode_definition(added, node)
     transitions.reopen(changes, node)
     node.all_open, node.live = len(node.spec.all_of), 0
     _connect(changes.job, node, node.spec.all_of)
     _set_off(changes, node)
 
 
-def _wait_for_more(changes: ChangeSet, node: NodeState, given: AddedNode) -> None:
-    more = _more(node, given)
+def _wait_for_more(changes: ChangeSet, node: NodeState, added: AddedNode) -> None:
+    more = _more(node, added)
     if not more:
         return
     node.spec = replace(node.spec, all_of=(*node.spec.all_of, *more))
-    node.definition = encode_definition(given, node)
+    node.definition = encode_definition(added, node)
     changes.touch(node)
     node.all_open += len(more)
     _connect(changes.job, node, more)

@@ -35,9 +35,9 @@ def fail_attempt(
     may_follow = not permanent and node.attempt < node.max_retries
     rule = _rule_against(node, error_types, is_asked_for=delay_seconds is not None)
     will_retry = may_follow and rule is None
-    told = _told(error_types, rule if may_follow else None)
+    details = _told(error_types, rule if may_follow else None)
     next_queue = find_queue_after(policy_of(node), error_types or ()) if is_executed(node) else None
-    transitions.fail(changes, node, error, ended_by, next_queue=next_queue, will_retry=will_retry, **told, **event)
+    transitions.fail(changes, node, error, ended_by, next_queue=next_queue, will_retry=will_retry, **details, **event)
     if not will_retry:
         _give_up(changes, node, f"node {node.node_id} failed: {error}")
         return
@@ -83,8 +83,8 @@ def _rule_against(node: NodeState, error_types: Sequence[str] | None, *, is_aske
 
 def _told(error_types: Sequence[str] | None, rule: str | None) -> dict[str, Any]:
     """For the timeline; nothing of what is not known."""
-    told: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
-    return told | {"retry_rule": rule} if rule else told
+    details: dict[str, Any] = {"error_type": error_types[0][:MAX_TYPE_LENGTH]} if error_types else {}
+    return details | {"retry_rule": rule} if rule else details
 
 
 def policy_of(node: NodeState) -> RetryPolicy:

@@ -103,7 +103,7 @@ def cancel(changes: ChangeSet, message: Cancel) -> None:
 def _close_nodes(changes: ChangeSet, reason: str, ended_by: EndedBy, *, with_last: bool = True) -> None:
     """Nothing is left open: what had not begun is skipped, what was under way is revoked."""
     changes.ready.clear()
-    changes.job.held.clear()
+    changes.job.backlog.clear()
     changes.job.postponed.clear()
     changes.holds_tasks = None  # They are closed, not held.
     for fan in changes.job.fans.values():
@@ -123,8 +123,8 @@ def _result(changes: ChangeSet) -> JobResult:
     """The outputs by node, without a fan-out's children, and where they come from."""
     job = changes.job
     workflow = job.graph.workflow
-    given = {node.node_id: node.output for node in _with_output(job)}
-    outputs = _within_limit(changes, given)
+    node_outputs = {node.node_id: node.output for node in _with_output(job)}
+    outputs = _within_limit(changes, node_outputs)
     data = {name: orjson.Fragment(value) for name, value in outputs.items() if isinstance(value, bytes)}
     parts = {name: value for name, value in outputs.items() if isinstance(value, StoredValue)}
     provenance: dict[str, Any] = {
@@ -133,7 +133,7 @@ def _result(changes: ChangeSet) -> JobResult:
         "job_id": str(job.job_id),
         "completed_at": changes.now,
     }
-    if left_out := [name for name in given if name not in outputs]:
+    if left_out := [name for name in node_outputs if name not in outputs]:
         provenance["left_out"] = left_out
     return JobResult(orjson.dumps({**data, "_provenance": provenance}), parts)
 

@@ -24,8 +24,8 @@ def retry_manually(changes: ChangeSet, message: ManualRetry) -> None:
     if changes.job.status is JobStatus.FAILED:
         _reopen(changes, message)
         return
-    wanted = changes.job.nodes.values() if message.node_id is None else [changes.job.nodes.get(message.node_id)]
-    for node in wanted:
+    nodes = changes.job.nodes.values() if message.node_id is None else [changes.job.nodes.get(message.node_id)]
+    for node in nodes:
         if node is not None and node.status is NodeStatus.READY and is_backing_off(changes, node):
             transitions.end_back_off(changes, node, message.actor)
 
@@ -54,7 +54,7 @@ def _reopen(changes: ChangeSet, message: ManualRetry) -> None:
 def _added(job: JobState) -> Iterable[str]:
     """In topological order, behind those of the definition, which never wait for them."""
     added = {node.node_id: node.spec.all_of for node in job.nodes.values() if node.is_added}
-    inner = {node_id: [one for one in sources if one in added] for node_id, sources in added.items()}
+    inner = {node_id: [source for source in sources if source in added] for node_id, sources in added.items()}
     return TopologicalSorter(inner).static_order()
 
 

@@ -76,20 +76,20 @@ def _counted(job: JobState, spec: FanInSpec) -> list[NodeState]:
     return [child for child in children if child.status is not NodeStatus.FAILED]
 
 
-def values_wanted(job: JobState, messages: Iterable[Message], rules: Rules) -> list[str]:
+def values_needed(job: JobState, messages: Iterable[Message], rules: Rules) -> list[str]:
     """What is to be loaded before the next change set: for the nodes that wait, in order, as much as one may hold."""
     if not job.has_stored:
         return []
-    wanted: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     waiting = [*job.postponed][: rules.slice_size]
     waiting += [message.node_id for message in messages if isinstance(message, Expand)]
     for node_id in waiting:
-        both = wanted | needs_of(job, job.nodes[node_id])
+        both = sizes | needs_of(job, job.nodes[node_id])
         total = sum(both.values())
-        if total > (rules.max_turn_bytes if wanted else rules.max_fan_in_bytes):
+        if total > (rules.max_turn_bytes if sizes else rules.max_fan_in_bytes):
             break
-        wanted = both
-    return list(wanted)
+        sizes = both
+    return list(sizes)
 
 
 def needs_of(job: JobState, node: NodeState, loaded: LoadedValues = LOADED_NOTHING) -> dict[str, int]:

@@ -107,7 +107,7 @@ def dispatch(changes: ChangeSet, node: NodeState) -> None:
         return
     queue = node.task_queue
     if queue in changes.closed_queues:
-        job.held.setdefault(queue, deque()).append(node.node_id)
+        job.backlog.setdefault(queue, deque()).append(node.node_id)
         return
     if not node.has_params or _may_differ(changes, node):
         require(changes, node)

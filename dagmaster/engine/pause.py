@@ -23,8 +23,8 @@ def unpause(changes: ChangeSet, message: Resume) -> None:
     if job.status is JobStatus.PENDING:
         start(changes)
         return
-    job.held.clear()
-    for node_id in [one for one in job.postponed if job.nodes[one].status in WAITING]:
+    job.backlog.clear()
+    for node_id in [name for name in job.postponed if job.nodes[name].status in WAITING]:
         del job.postponed[node_id]
     for fan in job.fans.values():
         fan.waiting.clear()

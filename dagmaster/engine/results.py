@@ -62,8 +62,8 @@ def _refuse(changes: ChangeSet, node: NodeState, error: str) -> None:
 
 def pass_results(changes: ChangeSet) -> None:
     """What has ended gives its output to those that wait for it, and they to theirs."""
-    while changes.given and not changes.is_over:
-        other = changes.given.popleft()
+    while changes.awaited_results and not changes.is_over:
+        other = changes.awaited_results.popleft()
         if other.status not in NODE_SUCCESSFUL:
             continue  # Reopened in the same change set.
         for node_id in changes.job.awaited.pop(other.node_id, ()):
@@ -74,17 +74,17 @@ def pass_results(changes: ChangeSet) -> None:
                 complete(changes, node, _passed_on(changes, other))
             else:
                 _refuse(changes, node, f"it gives the result of {other.node_id}, which was skipped")
-    changes.given.clear()
+    changes.awaited_results.clear()
 
 
-def waits_for(job: JobState, node_id: str, wanted: str, planned: Mapping[str, Sequence[str]] = NOTHING) -> bool:
+def waits_for(job: JobState, node_id: str, target: str, planned: Mapping[str, Sequence[str]] = NOTHING) -> bool:
     """Whether a node cannot end before `wanted` has; `planned` are edges that are not in the job yet."""
     seen, look = {node_id}, [node_id]
     while look:
-        one = look.pop()
-        if one == wanted:
+        name = look.pop()
+        if name == target:
             return True
-        for blocker in (*planned.get(one, ()), *_blockers(job, one)):
+        for blocker in (*planned.get(name, ()), *_blockers(job, name)):
             if blocker not in seen:
                 seen.add(blocker)
                 look.append(blocker)

@@ -125,7 +125,7 @@ class JobState:
     version: int = 0
     nodes: dict[str, NodeState] = field(default_factory=dict)
     fans: dict[str, FanState] = field(default_factory=dict)
-    held: dict[str, deque[str]] = field(default_factory=dict)  # ready, but their queue is full; by queue
+    backlog: dict[str, deque[str]] = field(default_factory=dict)  # ready, but their queue is full; by queue
     postponed: dict[str, None] = field(default_factory=dict)  # ready, but for values that are not in memory
     has_stored: bool = False  # some value is only in the database
     awaited: dict[str, list[str]] = field(default_factory=dict)  # nodes that give the result of this one as theirs

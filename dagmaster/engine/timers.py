@@ -76,7 +76,7 @@ def end_zombie(changes: ChangeSet) -> None:
 def _latest_deadline(changes: ChangeSet) -> datetime | None:
     """When the last of its timers is due, also one that is late; now, if it stands because somebody wants it so."""
     job = changes.job
-    if job.is_paused or job.held or job.postponed:
+    if job.is_paused or job.backlog or job.postponed:
         return changes.now
     return max((at for node in job.nodes.values() if (at := _deadline(changes, node))), default=None)
 

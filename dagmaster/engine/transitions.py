@@ -247,7 +247,7 @@ def _move(
     _count(changes, node, was)
     job.last_progress_at = changes.now
     if node.node_id in job.awaited and node.status in NODE_SUCCESSFUL:
-        changes.given.append(node)
+        changes.awaited_results.append(node)
     changes.touch(node)
     changes.record(move.event, status or move.status, node, data, error, duration_ms, source_app)
 

@@ -71,11 +71,11 @@ def _after(changes: ChangeSet, seconds: float | None) -> datetime | None:
 def _take_kept(changes: ChangeSet, name: str) -> Signal | None:
     """The oldest signal of this name that nobody has waited for."""
     job = changes.job
-    found = next((place for place, signal in enumerate(job.signals) if signal["name"] == name), None)
-    if found is None:
+    index = next((place for place, signal in enumerate(job.signals) if signal["name"] == name), None)
+    if index is None:
         return None
     changes.job_touched = True
-    return job.signals.pop(found)
+    return job.signals.pop(index)
 
 
 def begin_approval(changes: ChangeSet, node: NodeState) -> None:
@@ -87,8 +87,8 @@ def begin_approval(changes: ChangeSet, node: NodeState) -> None:
     node.has_params = True
     transitions.start_here(changes, node)
     transitions.wake_at(changes, node, _after(changes, spec.timeout_seconds))
-    asked: dict[str, Any] = {"message": str(message)[:500], "approvers": approvers, "until": node.not_before}
-    changes.note("approval_requested", EventStatus.INFO, node, **asked)
+    request: dict[str, Any] = {"message": str(message)[:500], "approvers": approvers, "until": node.not_before}
+    changes.note("approval_requested", EventStatus.INFO, node, **request)
 
 
 def begin_call(changes: ChangeSet, node: NodeState) -> None:

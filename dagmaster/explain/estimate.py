@@ -9,7 +9,7 @@ from statistics import fmean
 
 from dagmaster.model.finalizers import Phase
 from dagmaster.model.graph import Graph, GraphNode, NodeType
-from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
+from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import NODE_TERMINAL, JobStatus, NodeStatus
 
 # What takes longer than usual is taken to go on for a fifth of the time that it has taken already.
@@ -54,7 +54,7 @@ class _UnknownLength(Exception):
     """Nothing is known of a node that is left."""
 
 
-def estimate(graph: Graph, job: JobStanding, usual: Mapping[str, Usual]) -> Estimate | None:
+def estimate(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> Estimate | None:
     """From the history of the workflow, or else from what was done of this job. None when neither tells enough."""
     if job.status is not JobStatus.RUNNING or job.paused_at is not None:
         return None
@@ -67,7 +67,7 @@ def estimate(graph: Graph, job: JobStanding, usual: Mapping[str, Usual]) -> Esti
     return Estimate(job.now + left, Basis.SO_FAR) if left is not None else None
 
 
-def _overdue(job: JobStanding, usual: Mapping[str, Usual]) -> timedelta:
+def _overdue(job: JobSnapshot, usual: Mapping[str, Usual]) -> timedelta:
     """Of the task that is latest; of a fan-out nobody can tell while most of its children are still to come."""
     late = [
         (job.now - node.started_at).total_seconds() - known.run_seconds
@@ -78,7 +78,7 @@ def _overdue(job: JobStanding, usual: Mapping[str, Usual]) -> timedelta:
     return timedelta(seconds=max([0.0, *late]))
 
 
-def time_left(graph: Graph, job: JobStanding, usual: Mapping[str, Usual]) -> timedelta | None:
+def time_left(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> timedelta | None:
     """None when nothing is known of a node that is left.
 
     What runs beside each other takes no longer for it: what is usually waited for workers is in the usual times.
@@ -92,88 +92,88 @@ def time_left(graph: Graph, job: JobStanding, usual: Mapping[str, Usual]) -> tim
     return timedelta(seconds=max(ends.values(), default=0.0))
 
 
-def so_far(graph: Graph, job: JobStanding) -> dict[str, Usual]:
+def so_far(graph: Graph, job: JobSnapshot) -> dict[str, Usual]:
     """What is left may take as long as what was done: a task as the tasks, the children of a fan-out as their like."""
-    found = {}
+    guesses = {}
     times = [_seconds(node, job.nodes[node.node_id]) for node in graph.nodes.values()]
     lengths = [seconds for seconds in times if seconds is not None]
     for node in graph.nodes.values():
         fan = job.nodes[node.node_id].fan
         if node.type is NodeType.TASK and lengths:
-            found[node.node_id] = Usual(fmean(lengths))
+            guesses[node.node_id] = Usual(fmean(lengths))
         elif fan is not None and fan.child_seconds is not None:
-            found[node.node_id] = Usual(fan.child_seconds)
-    return found
+            guesses[node.node_id] = Usual(fan.child_seconds)
+    return guesses
 
 
 def _filled(usual: Mapping[str, Usual], guesses: Mapping[str, Usual]) -> dict[str, Usual]:
     """What is usual, with the guesses for what never completed."""
-    found = dict(guesses)
-    for name, one in usual.items():
+    filled = dict(guesses)
+    for name, known in usual.items():
         guess = guesses.get(name)
-        found[name] = replace(one, run_seconds=guess.run_seconds) if guess and one.run_seconds is None else one
-    return found
+        filled[name] = replace(known, run_seconds=guess.run_seconds) if guess and known.run_seconds is None else known
+    return filled
 
 
-def _seconds(node: GraphNode, standing: NodeStanding) -> float | None:
-    if node.type is not NodeType.TASK or standing.status is not NodeStatus.COMPLETED:
+def _seconds(node: GraphNode, snapshot: NodeSnapshot) -> float | None:
+    if node.type is not NodeType.TASK or snapshot.status is not NodeStatus.COMPLETED:
         return None
-    if standing.started_at is None or standing.completed_at is None:
+    if snapshot.started_at is None or snapshot.completed_at is None:
         return None
-    return max((standing.completed_at - standing.started_at).total_seconds(), 0.0)
+    return max((snapshot.completed_at - snapshot.started_at).total_seconds(), 0.0)
 
 
-def _end(node: GraphNode, job: JobStanding, usual: Usual | None, ends: Mapping[str, float]) -> float:
+def _end(node: GraphNode, job: JobSnapshot, usual: Usual | None, ends: Mapping[str, float]) -> float:
     """Seconds from now; a node that was skipped has ended, and so have the branches that were not taken."""
-    standing = job.nodes[node.node_id]
-    if standing.status in NODE_TERMINAL and (standing.fan is None or standing.fan.left <= 0):
+    snapshot = job.nodes[node.node_id]
+    if snapshot.status in NODE_TERMINAL and (snapshot.fan is None or snapshot.fan.left <= 0):
         return 0.0
     begins = max((ends[source] for source in node.all_of), default=0.0)
     if node.phase is Phase.FINALLY:
         begins = max(ends.values(), default=0.0)
-    if node.phase is Phase.ON_FAILURE and standing.status is NodeStatus.PENDING:
+    if node.phase is Phase.ON_FAILURE and snapshot.status is NodeStatus.PENDING:
         return 0.0  # Nobody expects it to be needed.
-    choices = [ends[one] for one in node.any_of if job.nodes[one].status is not NodeStatus.SKIPPED]
+    choices = [ends[name] for name in node.any_of if job.nodes[name].status is not NodeStatus.SKIPPED]
     if choices:
         begins = max(begins, min(choices))
     if node.type not in TIMED:
         return begins
-    if (length := _wait_length(node, standing, job.now)) is not None:
+    if (length := _wait_length(node, snapshot, job.now)) is not None:
         return begins + length
     if usual is None:
         raise _UnknownLength
-    if standing.status is NodeStatus.PENDING and usual.is_skipped:
+    if snapshot.status is NodeStatus.PENDING and usual.is_skipped:
         return begins
     if node.type is NodeType.FAN_OUT:
-        return begins + _fan_length(node, standing, usual, job.now)
-    return begins + _task_length(standing, usual, job.now)
+        return begins + _fan_length(node, snapshot, usual, job.now)
+    return begins + _task_length(snapshot, usual, job.now)
 
 
-def _wait_length(node: GraphNode, standing: NodeStanding, now: datetime) -> float | None:
+def _wait_length(node: GraphNode, snapshot: NodeSnapshot, now: datetime) -> float | None:
     """Of a wait for a time that is known; all else takes as long as usual."""
     if node.wait is None or node.wait.signal is not None:
         return None
-    if standing.status is NodeStatus.RUNNING and standing.not_before is not None:
-        return max((standing.not_before - now).total_seconds(), 0.0)
+    if snapshot.status is NodeStatus.RUNNING and snapshot.not_before is not None:
+        return max((snapshot.not_before - now).total_seconds(), 0.0)
     seconds = node.wait.seconds.raw if node.wait.seconds is not None else None
     return float(seconds) if isinstance(seconds, int | float) else None
 
 
-def _task_length(standing: NodeStanding, usual: Usual, now: datetime) -> float:
+def _task_length(snapshot: NodeSnapshot, usual: Usual, now: datetime) -> float:
     if usual.run_seconds is None:
         raise _UnknownLength
-    match standing.status:
+    match snapshot.status:
         case NodeStatus.RUNNING:
-            return _rest(usual.run_seconds, standing.started_at, now)
+            return _rest(usual.run_seconds, snapshot.started_at, now)
         case NodeStatus.DISPATCHED:
-            return _rest(usual.wait_seconds, standing.dispatched_at, now) + usual.run_seconds
+            return _rest(usual.wait_seconds, snapshot.dispatched_at, now) + usual.run_seconds
         case _:
-            pause = (standing.not_before - now).total_seconds() if standing.not_before else 0.0
+            pause = (snapshot.not_before - now).total_seconds() if snapshot.not_before else 0.0
             return max(pause, 0.0) + usual.wait_seconds + usual.run_seconds
 
 
-def _fan_length(node: GraphNode, standing: NodeStanding, usual: Usual, now: datetime) -> float:
-    fan = standing.fan or _unopened(usual)
+def _fan_length(node: GraphNode, snapshot: NodeSnapshot, usual: Usual, now: datetime) -> float:
+    fan = snapshot.fan or _unopened(usual)
     if fan.left <= 0:
         return 0.0
     if usual.run_seconds is None:
@@ -186,11 +186,11 @@ def _fan_length(node: GraphNode, standing: NodeStanding, usual: Usual, now: date
     return running + ceil((fan.left - fan.running) / at_once) * usual.run_seconds
 
 
-def _unopened(usual: Usual) -> FanStanding:
+def _unopened(usual: Usual) -> FanSnapshot:
     """With as many items as usual."""
     if usual.items is None:
         raise _UnknownLength
-    return FanStanding(usual.items, {})
+    return FanSnapshot(usual.items, {})
 
 
 def _rest(usual_seconds: float, since: datetime | None, now: datetime) -> float:

@@ -64,7 +64,7 @@ def explain_job(job: JobState, facts: Facts, now: datetime) -> Explanation:
     """What holds it as a whole, or else the nodes that really stand still: those that all others wait for."""
     if job.is_terminal:
         return _explain_ended(job, facts)
-    groups = _standing(job, facts, now)
+    groups = _waiting(job, facts, now)
     stands = [_entry_of(group, job, facts, now) for group in groups[:LISTED]]
     data = {"job_id": str(job.job_id), "status": str(job.status), "open": job.open, "stands": stands}
     orphaned = None if facts.owner.is_alive else no_owner(job, facts)
@@ -104,7 +104,7 @@ def _explain_ended(job: JobState, facts: Facts) -> Explanation:
     return Explanation(Kind.ENDED, f"Job {job.job_id} {verb}{at}{took}{why}.", data)
 
 
-def _standing(job: JobState, facts: Facts, now: datetime) -> list[_Group]:
+def _waiting(job: JobState, facts: Facts, now: datetime) -> list[_Group]:
     groups: dict[tuple[str, Kind, bool], _Group] = {}
     for node in job.nodes.values():
         if node.status in NODE_TERMINAL:
@@ -124,7 +124,7 @@ def _rank(group: _Group, facts: Facts) -> int:
 
 def _is_served(node: NodeState, queues: Mapping[str, QueueFacts]) -> bool:
     consumers = queues.get(node.task_queue, QueueFacts()).consumers
-    return any(one.has(node.task.handler) for one in consumers)
+    return any(consumer.has(node.task.handler) for consumer in consumers)
 
 
 def _entry_of(group: _Group, job: JobState, facts: Facts, now: datetime) -> dict[str, Any]:

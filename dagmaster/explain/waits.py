@@ -75,9 +75,9 @@ def find_passed_by(job: JobState, node: NodeState) -> str | None:
     while skipped:
         node = skipped[0]
         before = [job.nodes[name] for name in (*node.spec.all_of, *node.spec.any_of)]
-        if failed := [one.node_id for one in before if one.status is NodeStatus.FAILED]:
+        if failed := [source.node_id for source in before if source.status is NodeStatus.FAILED]:
             return f"`{failed[0]}` before it failed"
-        skipped = [one for one in before if one.status is NodeStatus.SKIPPED]
+        skipped = [source for source in before if source.status is NodeStatus.SKIPPED]
     if node.is_added:
         return _not_again(job, node)
     return "the job did not fail" if node.spec.phase is Phase.ON_FAILURE else None
@@ -93,11 +93,11 @@ def _not_again(job: JobState, node: NodeState) -> str | None:
 def _for_job(node: NodeState, facts: Facts, data: dict[str, Any]) -> Patience:
     assert node.spec.child_job is not None
     workflow_id, child = node.spec.child_job.workflow_id, facts.children.get(node.node_id)
-    told = {**data, "workflow_id": workflow_id, "job_id": None if child is None else str(child)}
+    details = {**data, "workflow_id": workflow_id, "job_id": None if child is None else str(child)}
     if child is None:
-        return Patience(f"calls the workflow `{workflow_id}`; its job is about to be submitted", told)
+        return Patience(f"calls the workflow `{workflow_id}`; its job is about to be submitted", details)
     text = f"waits for job {child} of the workflow `{workflow_id}` since {_clock(node.started_at)}{_at_most(node)}"
-    return Patience(text, told)
+    return Patience(text, details)
 
 
 def _at_most(node: NodeState) -> str:

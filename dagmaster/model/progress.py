@@ -12,7 +12,7 @@ ALMOST_ALL = 99.9
 
 
 @dataclass(frozen=True, slots=True)
-class FanStanding:
+class FanSnapshot:
     """The children of a fan-out. `items` is how many there will be: they are made in slices."""
 
     items: int
@@ -32,7 +32,7 @@ class FanStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStanding:
+class NodeSnapshot:
     """A node of the definition; `fan` if it is a fan-out that has children; `added` is what its tasks have added.
 
     `may_fail` if it has failed, or children of it have, and the job goes on without them.
@@ -43,7 +43,7 @@ class NodeStanding:
     started_at: datetime | None = None
     completed_at: datetime | None = None
     not_before: datetime | None = None
-    fan: FanStanding | None = None
+    fan: FanSnapshot | None = None
     added: Mapping[str, int] = field(default_factory=dict)
     may_fail: bool = False
     is_cancelled: bool = False  # in progress when its job ended
@@ -64,17 +64,17 @@ class NodeStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class JobStanding:
+class JobSnapshot:
     """A job with the nodes of its definition, at the time `now`."""
 
     status: JobStatus
     now: datetime
-    nodes: Mapping[str, NodeStanding]
+    nodes: Mapping[str, NodeSnapshot]
     completed_at: datetime | None = None
     paused_at: datetime | None = None
 
 
-def percent_done(job: JobStanding) -> float:
+def percent_done(job: JobSnapshot) -> float:
     """Of the nodes of the definition, those that completed or were skipped, or failed and were allowed to; of a
     fan-out as much as of its children.
 
@@ -92,7 +92,7 @@ def percent_done(job: JobStanding) -> float:
     return percent if is_all else min(percent, ALMOST_ALL)
 
 
-def work_percent(job: JobStanding) -> float:
+def work_percent(job: JobSnapshot) -> float:
     """Of all nodes that are known, the items of fan-outs among them, those that have completed.
 
     What was skipped is no work. Other than `percent_done` this falls when a fan-out learns how many items it has.
@@ -103,7 +103,7 @@ def work_percent(job: JobStanding) -> float:
     return min(round(100 * done / known, 1), ALMOST_ALL) if known else 0.0
 
 
-def known_work(job: JobStanding) -> tuple[int, int]:
+def known_work(job: JobSnapshot) -> tuple[int, int]:
     """How many nodes are done, and how many there will be as far as is known."""
     done = known = 0
     for node in job.nodes.values():
@@ -117,14 +117,14 @@ def known_work(job: JobStanding) -> tuple[int, int]:
     return done, known
 
 
-def _share(node: NodeStanding, job: JobStanding) -> float:
+def _share(node: NodeSnapshot, job: JobSnapshot) -> float:
     own = _own_share(node, job)
     if not node.added:
         return own
     return (own + _done(node.added, job)) / (1 + sum(node.added.values()))
 
 
-def _own_share(node: NodeStanding, job: JobStanding) -> float:
+def _own_share(node: NodeSnapshot, job: JobSnapshot) -> float:
     if node.fan is not None:
         return _done(node.fan.counts, job, may_fail=node.may_fail) / node.fan.items
     if node.status is NodeStatus.SKIPPED or (node.status is NodeStatus.FAILED and node.may_fail):
@@ -132,13 +132,13 @@ def _own_share(node: NodeStanding, job: JobStanding) -> float:
     return float(node.status is NodeStatus.COMPLETED)
 
 
-def _done(counts: Mapping[str, int], job: JobStanding, *, may_fail: bool = False) -> int:
+def _done(counts: Mapping[str, int], job: JobSnapshot, *, may_fail: bool = False) -> int:
     """Children, and most of what is added, are only ever skipped by the end of their job, which withdraws others."""
     also = () if job.status in JOB_TERMINAL else (NodeStatus.SKIPPED, NodeStatus.FAILED)[: 1 + may_fail]
     return counts.get(NodeStatus.COMPLETED, 0) + sum(counts.get(status, 0) for status in also)
 
 
-def _was_closed(node: NodeStanding, job: JobStanding) -> bool:
+def _was_closed(node: NodeSnapshot, job: JobSnapshot) -> bool:
     """Whether it was skipped or withdrawn only because its job ended."""
     if job.status not in JOB_TERMINAL or job.completed_at is None or node.completed_at is None:
         return False

@@ -16,7 +16,7 @@ import psycopg
 from dagmaster.engine.change_set import ChangeSet, Rules
 from dagmaster.engine.decide import claim_here, decide
 from dagmaster.engine.messages import Load, QueueOpened, TimerDue
-from dagmaster.engine.needs import values_wanted
+from dagmaster.engine.needs import values_needed
 from dagmaster.errors import DagmasterError
 from dagmaster.ids import JobId
 from dagmaster.logs import about
@@ -172,7 +172,7 @@ class Orchestrator:
         self._inbox.extend(
             Envelope(job_id, QueueOpened(queue))
             for job_id in self.jobs
-            if (job := self.jobs.get(job_id)) is not None and queue in job.state.held
+            if (job := self.jobs.get(job_id)) is not None and queue in job.state.backlog
         )
         self._wake.set()
 
@@ -358,7 +358,7 @@ class Orchestrator:
         told = messages(envelopes[job_id], is_new=is_new, cancel_first=job_id in self._too_large)
         self.memory.processing_job_id = job_id
         try:
-            wanted = values_wanted(state, told, self.rules)
+            wanted = values_needed(state, told, self.rules)
             loaded = await job_states.load_values(conn, job_id, wanted) if wanted else None
             return decide(state, told, self.clock.now(), self.rules, loaded, self.closed_queues)
         except LOST as error:

@@ -61,12 +61,12 @@ async def until_added(conn: Connection, job_id: JobId, node_ids: Sequence[str], 
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         values = {"job_id": job_id, "node_ids": list(node_ids)}
-        standing = await (await run(conn, "added_standing", values)).fetchone()
-        if standing is None or standing["known"] == len(node_ids):
-            return standing is not None
-        if standing["status"] in JOB_TERMINAL:
-            raise JobEnded(f"job {job_id} is {standing['status']}: what was added came too late")
-        if not standing["is_unread"]:
+        row = await (await run(conn, "added_status", values)).fetchone()
+        if row is None or row["known"] == len(node_ids):
+            return row is not None
+        if row["status"] in JOB_TERMINAL:
+            raise JobEnded(f"job {job_id} is {row['status']}: what was added came too late")
+        if not row["is_unread"]:
             refusal = await (await run(conn, "last_refusal", {"job_id": job_id})).fetchone()
             raise Conflict(f"job {job_id}: {refusal['warning'] if refusal else 'what was added is refused'}")
         if asyncio.get_running_loop().time() > deadline:

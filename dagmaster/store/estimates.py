@@ -11,7 +11,7 @@ from dagmaster.explain.estimate import TIMED, Estimate, Usual, estimate
 from dagmaster.ids import JobId
 from dagmaster.model.graph import Graph, NodeType
 from dagmaster.model.outcome import Outcome
-from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
+from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.store.connect import Connection
 from dagmaster.store.pinned import PinnedGraphs
@@ -30,9 +30,9 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProgressSnapshot:
     job_id: JobId
-    job: JobStanding
+    job: JobSnapshot
     workflow_hash: str
 
 
@@ -44,20 +44,20 @@ class History:
     usual: Mapping[str, Usual]
 
 
-async def standing_of(conn: Connection, job_id: JobId) -> Standing:
+async def load_snapshot(conn: Connection, job_id: JobId) -> ProgressSnapshot:
     """All of it is read in one moment."""
-    rows = await fetch(conn, "job_standing", {"job_id": job_id})
+    rows = await fetch(conn, "job_snapshot", {"job_id": job_id})
     if not rows:
         raise UnknownJob(f"there is no job {job_id}; `dagmaster jobs` lists them")
     first = rows[0]
     nodes = {row["node_id"]: _node(row) for row in rows if row["node_id"] is not None}
     status = JobStatus(first["job_status"])
-    job = JobStanding(status, first["now"], nodes, first["job_completed_at"], first["paused_at"])
-    return Standing(job_id, job, first["workflow_hash"])
+    job = JobSnapshot(status, first["now"], nodes, first["job_completed_at"], first["paused_at"])
+    return ProgressSnapshot(job_id, job, first["workflow_hash"])
 
 
-def _node(row: Row) -> NodeStanding:
-    return NodeStanding(
+def _node(row: Row) -> NodeSnapshot:
+    return NodeSnapshot(
         NodeStatus.FAILED if row["status"] == Outcome.CANCELLED else NodeStatus(row["status"]),
         row["dispatched_at"],
         row["started_at"],
@@ -70,9 +70,9 @@ def _node(row: Row) -> NodeStanding:
     )
 
 
-def _fan(row: Row) -> FanStanding:
+def _fan(row: Row) -> FanSnapshot:
     counts: dict[str, int] = row["counts"]
-    return FanStanding(
+    return FanSnapshot(
         max(row["items"] or 0, sum(counts.values())),
         counts,
         row["retries"],
@@ -92,14 +92,14 @@ class Histories:
         self._known: dict[str, tuple[float, History]] = {}
         self._keep, self._seconds = keep, seconds
 
-    async def estimate(self, conn: Connection, standing: Standing) -> Estimate | None:
+    async def estimate(self, conn: Connection, snapshot: ProgressSnapshot) -> Estimate | None:
         """None for a job that does not run, and for one with a task that no worker takes: nobody knows for how long."""
-        if standing.job.status is not JobStatus.RUNNING or standing.job.paused_at is not None:
+        if snapshot.job.status is not JobStatus.RUNNING or snapshot.job.paused_at is not None:
             return None
-        if has_queued(standing.job) and await unserved_tasks(conn, standing.job_id):
+        if has_queued(snapshot.job) and await unserved_tasks(conn, snapshot.job_id):
             return None
-        history = await self._of(conn, standing.workflow_hash)
-        return estimate(history.graph, standing.job, history.usual) if history is not None else None
+        history = await self._of(conn, snapshot.workflow_hash)
+        return estimate(history.graph, snapshot.job, history.usual) if history is not None else None
 
     async def _of(self, conn: Connection, workflow_hash: str) -> History | None:
         until, known = self._known.get(workflow_hash, (0.0, None))
@@ -117,7 +117,7 @@ class Histories:
         return found
 
 
-def has_queued(job: JobStanding) -> bool:
+def has_queued(job: JobSnapshot) -> bool:
     return any(
         node.status is NodeStatus.DISPATCHED or (node.fan is not None and node.fan.counts.get(NodeStatus.DISPATCHED))
         for node in job.nodes.values()

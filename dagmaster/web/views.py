@@ -8,7 +8,7 @@ import orjson
 
 from dagmaster.ids import JobId
 from dagmaster.model.outcome import NO_CHILDREN, Children, count_outcomes, outcome_of
-from dagmaster.model.progress import JobStanding
+from dagmaster.model.progress import JobSnapshot
 from dagmaster.model.redact import redact
 from dagmaster.model.states import JobStatus, NodeStatus, read_ended_by
 from dagmaster.schemas.jobs import JobReply, JobSummary, NodeCounts, NodeReply
@@ -65,7 +65,7 @@ def counts_reply(counts: Mapping[str, int]) -> NodeCounts:
     return NodeCounts(total=sum(counts.values()), **counts)
 
 
-def standing_counts(job: JobStanding) -> NodeCounts:
+def snapshot_counts(job: JobSnapshot) -> NodeCounts:
     """Of its own nodes, of the children of its fan-outs, and of what its tasks have added."""
     return counts_reply(count_outcomes((node.outcome, node.children) for node in job.nodes.values()))
 

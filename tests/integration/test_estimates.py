@@ -16,7 +16,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.progress import percent_done
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
 from dagmaster.store.connect import Connection, opened
-from dagmaster.store.estimates import Histories, standing_of, usual_times
+from dagmaster.store.estimates import Histories, load_snapshot, usual_times
 
 PROMPT = 0.2
 
@@ -107,8 +107,8 @@ async def test_what_was_allowed_to_fail_counts_as_done(dsn: str) -> None:
         for node in ("a", "b__0"):
             await one.advance(TaskFailed(node, f"{one.job_id}_{node}_0", "w", datetime.now(UTC), "no luck"))
         async with opened(dsn, application="test") as conn:
-            standing = await standing_of(conn, one.job_id)
-    assert percent_done(standing.job) == round(100 * 4 / 6, 1)
+            snapshot = await load_snapshot(conn, one.job_id)
+    assert percent_done(snapshot.job) == round(100 * 4 / 6, 1)
 
 
 async def test_the_percentage_of_a_fan_out_never_falls_while_its_children_appear(dsn: str) -> None:
@@ -175,16 +175,16 @@ async def test_histories_are_looked_up_once_in_a_while_and_only_so_many_are_kept
             await one.submit(single(workflow_id=name))
             await one.advance()
             await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = %s", one.job_id)
-            standing = await standing_of(conn, one.job_id)
-            hashes.append(standing.workflow_hash)
-            assert await histories.estimate(conn, standing) is None
+            snapshot = await load_snapshot(conn, one.job_id)
+            hashes.append(snapshot.workflow_hash)
+            assert await histories.estimate(conn, snapshot) is None
         assert list(histories._known) == hashes[1:]
         await complete_all(dsn)
         await one.submit(single(workflow_id="c"))
         await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = %s", one.job_id)
-        standing = await standing_of(conn, one.job_id)
-        assert await histories.estimate(conn, standing) is None, "it was asked a moment ago"
-        found = await Histories().estimate(conn, standing)
+        snapshot = await load_snapshot(conn, one.job_id)
+        assert await histories.estimate(conn, snapshot) is None, "it was asked a moment ago"
+        found = await Histories().estimate(conn, snapshot)
         assert found is not None and found.basis is Basis.HISTORY
 
 
@@ -269,9 +269,9 @@ async def test_of_a_large_fan_out_some_children_are_enough(dsn: str) -> None:
         spread = (await usual(conn, workflow))["spread"]
         assert (spread.run_seconds, spread.items) == (4.0, 5000)
         assert spread.parallel == pytest.approx(50, rel=0.02)
-        standing = await standing_of(conn, one.job_id)
-        assert standing.job.nodes["spread"].fan is not None
-        assert percent_done(standing.job) == 100.0
+        snapshot = await load_snapshot(conn, one.job_id)
+        assert snapshot.job.nodes["spread"].fan is not None
+        assert percent_done(snapshot.job) == 100.0
 
 
 async def test_an_output_that_looks_like_that_of_a_fan_out_misleads_nobody(dsn: str) -> None:
@@ -279,7 +279,7 @@ async def test_an_output_that_looks_like_that_of_a_fan_out_misleads_nobody(dsn: 
         await one.submit(single())
         await complete_all(dsn)
         await rows(dsn, """UPDATE dagapp.dag_node_states SET output = '{"fan_out_count": "many"}'""")
-        assert (await standing_of(conn, one.job_id)).job.nodes["work"].fan is None
+        assert (await load_snapshot(conn, one.job_id)).job.nodes["work"].fan is None
         assert (await usual(conn, single()))["work"] == Usual(10.0, 2.0)
 
 
@@ -287,9 +287,9 @@ async def test_what_has_no_rows_any_more_is_still_a_job(dsn: str) -> None:
     async with owner(dsn) as one, opened(dsn, application="test") as conn:
         await one.submit(single())
         await rows(dsn, "DELETE FROM dagapp.dag_node_states")
-        standing = await standing_of(conn, one.job_id)
-        assert (standing.job.nodes, percent_done(standing.job)) == ({}, 0.0)
-        assert standing.job.now - datetime.now(UTC) < timedelta(minutes=1)
+        snapshot = await load_snapshot(conn, one.job_id)
+        assert (snapshot.job.nodes, percent_done(snapshot.job)) == ({}, 0.0)
+        assert snapshot.job.now - datetime.now(UTC) < timedelta(minutes=1)
 
 
 async def test_a_job_with_a_task_that_no_worker_takes_has_no_end_to_be_expected(dsn: str) -> None:

@@ -18,7 +18,7 @@ from dagmaster.model.graph import Graph
 from dagmaster.model.workflow import ChildTask, FanInNode, FanOutNode, StartNode
 from dagmaster.settings import load_settings
 from dagmaster.store.connect import opened
-from dagmaster.store.estimates import Histories, standing_of
+from dagmaster.store.estimates import Histories, load_snapshot
 from dagmaster.store.jobs import get_job
 from dagmaster.store.nodes import failed_nodes, list_job_nodes
 from dagmaster.web.ui.gantt import gantt_of
@@ -105,7 +105,7 @@ async def shown_by_cli(it: Web, job_id: JobId) -> dict[str, str]:
     async with opened(it.dsn, application="test") as conn:
         view = await look(conn, job_id, ["spread"], Histories())
         nodes = await list_job_nodes(conn, job_id)
-        listed = with_outcomes(nodes, (await standing_of(conn, job_id)).job)
+        listed = with_outcomes(nodes, (await load_snapshot(conn, job_id)).job)
     return {
         "live": view.nodes[0].shown_status,
         "show": next(str(node["outcome"]) for node in listed if node["node_id"] == "spread"),

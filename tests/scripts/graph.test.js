@@ -5,7 +5,7 @@ import { changeOf, isNewer } from "../../dagmaster/web/static/graph/digest.js";
 import { next } from "../../dagmaster/web/static/graph/keys.js";
 import { HEIGHT, WIDTH, layOut } from "../../dagmaster/web/static/graph/layout.js";
 import { Model } from "../../dagmaster/web/static/graph/model.js";
-import { described, items, outcomeAfter, secondsOf, standing } from "../../dagmaster/web/static/graph/states.js";
+import { described, items, outcomeAfter, secondsOf, displayState } from "../../dagmaster/web/static/graph/states.js";
 
 const edges = (...pairs) => pairs.map(([source, target, more]) => ({ source, target, ...more }));
 const nodes = (...ids) => ids.map((node_id) => ({ node_id, type: "task" }));
@@ -102,11 +102,11 @@ test("event IDs beyond 53 bits are compared exactly", () => {
 });
 
 test("a node stands as its outcome, or as what it waits for", () => {
-  assert.equal(standing({ status: "dispatched", outcome: "dispatched" }).word, "queued");
-  assert.deepEqual(standing({ status: "running", outcome: "running", waits_for: "approval" }), {
+  assert.equal(displayState({ status: "dispatched", outcome: "dispatched" }).word, "queued");
+  assert.deepEqual(displayState({ status: "running", outcome: "running", waits_for: "approval" }), {
     name: "waiting", icon: "user-check", word: "needs approval",
   });
-  assert.equal(standing({}).name, "plain");
+  assert.equal(displayState({}).name, "plain");
   assert.equal(outcomeAfter({ type: "fan_out" }, "completed"), "running");
 });
 

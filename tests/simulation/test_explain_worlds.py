@@ -29,7 +29,7 @@ MOST_STEPS = 200
 # Somebody must be there to act, and no place is taken while nothing may be dispatched.
 FIRST_REMOVED = (Kind.NO_OWNER, Kind.PAUSED, Kind.BACK_PRESSURE, Kind.RETRY)
 SEARCH = range(30_000, 30_400)
-NEVER_STANDING = {Kind.ENDED, Kind.RUNNING, Kind.GIVING_RESULT}
+NEVER_WAITING = {Kind.ENDED, Kind.RUNNING, Kind.GIVING_RESULT}
 
 
 # A moment of a world: the same seed and the same number of steps are the same moment, as often as one likes.
@@ -46,7 +46,7 @@ class Moment:
         world.storm(self.steps)
         return world
 
-    def standing(self) -> list[str]:
+    def waiting(self) -> list[str]:
         """Some nodes; those that have begun before those that wait for others."""
         world = self.world()
         rows = [row for row in world.ground.store.nodes.values() if stands_still(row) and not is_outrun(world, row)]
@@ -81,7 +81,7 @@ def stands_still(row: NodeRow) -> bool:
 def facts_of(world: World) -> Facts:
     store = world.ground.store
     owner_id = store.job.owner_id
-    consumers = tuple(Consumer(one.name, None, 4, len(one.held)) for one in world.remote.workers)
+    consumers = tuple(Consumer(worker.name, None, 4, len(worker.tasks)) for worker in world.remote.workers)
     return Facts(
         OwnerFacts(owner_id, None, is_alive=is_owned(world)),
         orchestrators=len(world.owners),
@@ -273,7 +273,7 @@ def finish_named(world: World, node_id: str, data: dict[str, Any]) -> None:
 def check(seed: int) -> Iterator[Explanation]:
     """Every explanation of a few nodes of one moment, after it was found to be true."""
     moment = Moment(seed)
-    for node_id in moment.standing():
+    for node_id in moment.waiting():
         world = moment.world()
         found = ask(world, node_id)
         assert found.sentence.startswith(f"Node `{node_id}` ") and found.sentence.endswith(".")
@@ -290,7 +290,7 @@ def test_every_reason_is_real_and_without_it_the_node_moves_on() -> None:
         for found in check(seed):
             seen[found.kind] += 1
             seen.update(one["kind"] for one in found.data["also"])
-    assert {Kind(kind) for kind, times in seen.items() if times >= 2} == set(Kind) - NEVER_STANDING, seen
+    assert {Kind(kind) for kind, times in seen.items() if times >= 2} == set(Kind) - NEVER_WAITING, seen
 
 
 def test_a_job_stands_still_because_of_nodes_that_stand_still_themselves() -> None:

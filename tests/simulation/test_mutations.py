@@ -411,7 +411,7 @@ def forget_fencing(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def forget_to_load_a_large_output(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(owners, "values_wanted", lambda job, messages, rules: [])
+    patch.setattr(owners, "values_needed", lambda job, messages, rules: [])
 
 
 @bug
@@ -524,7 +524,7 @@ def pass_on_the_name_instead_of_the_result(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def never_pass_results_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deciding, "pass_results", lambda changes: changes.given.clear())
+    patch.setattr(deciding, "pass_results", lambda changes: changes.awaited_results.clear())
 
 
 @bug
@@ -596,10 +596,10 @@ def show_a_fan_out_as_failed_with_what_was_allowed_to_fail(patch: pytest.MonkeyP
 
 @bug
 def count_what_was_cancelled_as_failed(patch: pytest.MonkeyPatch) -> None:
-    def of_status(self: progress.NodeStanding) -> Outcome:
+    def of_status(self: progress.NodeSnapshot) -> Outcome:
         return outcome.outcome_of(self.status, self.children)
 
-    patch.setattr(progress.NodeStanding, "outcome", property(of_status))
+    patch.setattr(progress.NodeSnapshot, "outcome", property(of_status))
 
 
 @bug
@@ -744,7 +744,7 @@ def take_what_was_skipped_for_work_that_is_done(patch: pytest.MonkeyPatch) -> No
     """As it was: 3 of 4."""
     original = progress.known_work
 
-    def known_work(job: progress.JobStanding) -> tuple[int, int]:
+    def known_work(job: progress.JobSnapshot) -> tuple[int, int]:
         done, known = original(job)
         skipped = sum(node.status is NodeStatus.SKIPPED for node in job.nodes.values())
         return done + skipped, known + skipped
@@ -756,7 +756,7 @@ def take_what_was_skipped_for_work_that_is_done(patch: pytest.MonkeyPatch) -> No
 def measure_a_fan_out_by_the_children_made_so_far(patch: pytest.MonkeyPatch) -> None:
     original = progress._own_share
 
-    def own_share(node: progress.NodeStanding, job: progress.JobStanding) -> float:
+    def own_share(node: progress.NodeSnapshot, job: progress.JobSnapshot) -> float:
         made = replace(node.fan, items=sum(node.fan.counts.values())) if node.fan is not None else None
         return original(replace(node, fan=made), job)
 
@@ -765,7 +765,7 @@ def measure_a_fan_out_by_the_children_made_so_far(patch: pytest.MonkeyPatch) -> 
 
 @bug
 def show_a_job_as_done_when_what_has_begun_is_done(patch: pytest.MonkeyPatch) -> None:
-    def known_work(job: progress.JobStanding) -> tuple[int, int]:
+    def known_work(job: progress.JobSnapshot) -> tuple[int, int]:
         begun = {name: node for name, node in job.nodes.items() if node.status is not NodeStatus.PENDING}
         return original(replace(job, nodes=begun))
 

@@ -241,6 +241,6 @@ def test_what_a_full_queue_holds_back_survives_a_pause():
     bench = chain().close_queue().start()
     bench.pause()
     bench.unpause()
-    assert list(bench.job.held["tasks"]) == ["a"]
+    assert list(bench.job.backlog["tasks"]) == ["a"]
     bench.open_queue()
     assert bench.waiting == [f"{JOB}_a_0"]

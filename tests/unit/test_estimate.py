@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dagmaster.explain.estimate import Basis, Estimate, Usual, estimate, so_far, time_left
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
-from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
+from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import JobStatus, NodeStatus
 from dagmaster.model.workflow import (
     Branch,
@@ -42,12 +42,12 @@ def graph(first: str, **nodes: Node) -> Graph:
     return compile_graph(Workflow(workflow_id="test", name="test", nodes=whole))
 
 
-def job(over: Graph, **standing: NodeStanding | NodeStatus) -> JobStanding:
+def job(over: Graph, **snapshot: NodeSnapshot | NodeStatus) -> JobSnapshot:
     """Begun, with everything pending that is not named."""
-    nodes = {name: NodeStanding(NodeStatus.PENDING) for name in over.nodes} | {"START": NodeStanding(DONE)}
-    for name, one in standing.items():
-        nodes[name] = NodeStanding(one) if isinstance(one, NodeStatus) else one
-    return JobStanding(JobStatus.RUNNING, NOW, nodes)
+    nodes = {name: NodeSnapshot(NodeStatus.PENDING) for name in over.nodes} | {"START": NodeSnapshot(DONE)}
+    for name, one in snapshot.items():
+        nodes[name] = NodeSnapshot(one) if isinstance(one, NodeStatus) else one
+    return JobSnapshot(JobStatus.RUNNING, NOW, nodes)
 
 
 DONE, SKIPPED, RUNNING = NodeStatus.COMPLETED, NodeStatus.SKIPPED, NodeStatus.RUNNING
@@ -60,8 +60,8 @@ FAN = graph(
 )
 
 
-def left(over: Graph, standing: JobStanding, **usual: Usual) -> float | None:
-    found = time_left(over, standing, usual)
+def left(over: Graph, snapshot: JobSnapshot, **usual: Usual) -> float | None:
+    found = time_left(over, snapshot, usual)
     return found.total_seconds() if found is not None else None
 
 
@@ -74,24 +74,24 @@ def test_of_what_goes_beside_each_other_the_longest_way_counts() -> None:
     forked = graph("a", a=task("b", "c"), b=task("d"), c=task("d"), d=task("END"))
     times = {"a": TEN, "b": Usual(1), "c": Usual(30), "d": Usual(2)}
     assert left(forked, job(forked), **times) == 42
-    running = NodeStanding(RUNNING, started_at=ago(25))
+    running = NodeSnapshot(RUNNING, started_at=ago(25))
     assert left(forked, job(forked, a=DONE, b=DONE, c=running), **times) == 7
 
 
 def test_of_what_runs_the_rest_counts_and_a_fifth_more_of_what_is_late() -> None:
     for elapsed, rest in ((0, 10), (4, 6), (10, 2), (100, 20), (-5, 10)):
-        running = NodeStanding(RUNNING, started_at=ago(elapsed))
+        running = NodeSnapshot(RUNNING, started_at=ago(elapsed))
         assert left(CHAIN, job(CHAIN, a=running), a=TEN, b=TEN) == rest + 10
 
 
 def test_the_usual_waiting_counts_until_a_worker_has_it() -> None:
     usual = Usual(10, wait_seconds=4)
-    assert left(CHAIN, job(CHAIN, a=NodeStanding(NodeStatus.DISPATCHED, ago(1))), a=usual, b=TEN) == 23
-    assert left(CHAIN, job(CHAIN, a=NodeStanding(NodeStatus.DISPATCHED, ago(50))), a=usual, b=TEN) == 30
+    assert left(CHAIN, job(CHAIN, a=NodeSnapshot(NodeStatus.DISPATCHED, ago(1))), a=usual, b=TEN) == 23
+    assert left(CHAIN, job(CHAIN, a=NodeSnapshot(NodeStatus.DISPATCHED, ago(50))), a=usual, b=TEN) == 30
 
 
 def test_a_retry_waits_for_its_time() -> None:
-    waiting = NodeStanding(NodeStatus.READY, ago(9), not_before=NOW + timedelta(seconds=30))
+    waiting = NodeSnapshot(NodeStatus.READY, ago(9), not_before=NOW + timedelta(seconds=30))
     assert left(CHAIN, job(CHAIN, a=waiting), a=TEN, b=TEN) == 50
     assert left(CHAIN, job(CHAIN, a=replace(waiting, not_before=ago(3))), a=TEN, b=TEN) == 20
 
@@ -130,14 +130,14 @@ def test_of_any_the_soonest_counts_that_is_not_skipped() -> None:
 # Fan-outs
 
 
-def spread(items: int, since: float | None = None, **counts: int) -> NodeStanding:
+def spread(items: int, since: float | None = None, **counts: int) -> NodeSnapshot:
     numbers: dict[str, int] = {NodeStatus(status): number for status, number in counts.items()}
     newest = ago(since) if since is not None else None
-    return NodeStanding(DONE, fan=FanStanding(items, numbers, newest_started_at=newest))
+    return NodeSnapshot(DONE, fan=FanSnapshot(items, numbers, newest_started_at=newest))
 
 
 @pytest.mark.parametrize(
-    "standing, parallel, seconds",
+    "snapshot, parallel, seconds",
     [
         (spread(10, ready=10), 4, 30),
         (spread(10, completed=6, ready=4), 4, 10),
@@ -150,8 +150,8 @@ def spread(items: int, since: float | None = None, **counts: int) -> NodeStandin
         (spread(10, completed=2, ready=2), 4, 20),
     ],
 )
-def test_children_are_done_some_at_a_time(standing: NodeStanding, parallel: float, seconds: float) -> None:
-    assert left(FAN, job(FAN, spread=standing), spread=Usual(10, parallel=parallel), last=Usual(1)) == seconds + 1
+def test_children_are_done_some_at_a_time(snapshot: NodeSnapshot, parallel: float, seconds: float) -> None:
+    assert left(FAN, job(FAN, spread=snapshot), spread=Usual(10, parallel=parallel), last=Usual(1)) == seconds + 1
 
 
 def test_no_more_children_run_at_once_than_may() -> None:
@@ -177,7 +177,7 @@ def test_nothing_is_said_about_what_nobody_knows() -> None:
 
 
 def test_history_goes_before_what_was_done_so_far() -> None:
-    ended = NodeStanding(DONE, started_at=ago(20), completed_at=ago(17))
+    ended = NodeSnapshot(DONE, started_at=ago(20), completed_at=ago(17))
     told = {"a": Usual(4), "b": Usual(30)}
     assert estimate(CHAIN, job(CHAIN, a=ended), told) == Estimate(NOW + timedelta(seconds=30), Basis.HISTORY)
     assert estimate(CHAIN, job(CHAIN, a=ended), {}) == Estimate(NOW + timedelta(seconds=3), Basis.SO_FAR)
@@ -187,8 +187,8 @@ def test_history_goes_before_what_was_done_so_far() -> None:
 
 
 def test_so_far_the_children_of_a_fan_out_tell_of_the_others_of_their_own() -> None:
-    fan = FanStanding(9, {DONE: 4, RUNNING: 2, NodeStatus.READY: 3}, newest_started_at=NOW, child_seconds=6.0)
-    begun = job(FAN, spread=NodeStanding(DONE, fan=fan), last=DONE)
+    fan = FanSnapshot(9, {DONE: 4, RUNNING: 2, NodeStatus.READY: 3}, newest_started_at=NOW, child_seconds=6.0)
+    begun = job(FAN, spread=NodeSnapshot(DONE, fan=fan), last=DONE)
     assert so_far(FAN, begun) == {"spread": Usual(6.0)}
     assert estimate(FAN, begun, {}) == Estimate(NOW + timedelta(seconds=18), Basis.SO_FAR)
 
@@ -208,17 +208,17 @@ def test_only_a_job_that_runs_has_an_end_to_be_expected(status: JobStatus) -> No
 )
 def test_the_rest_is_never_negative(statuses: tuple[Any, ...], times: tuple[float, ...], elapsed: float) -> None:
     chain = graph("a", a=task("b"), b=task("c"), c=task("END"))
-    standings = [NodeStanding(status, ago(elapsed), ago(elapsed)) for status in statuses]
-    standing = job(chain, **dict(zip("abc", standings, strict=True)))
-    rest = left(chain, standing, **{name: Usual(seconds) for name, seconds in zip("abc", times, strict=True)})
+    snapshots = [NodeSnapshot(status, ago(elapsed), ago(elapsed)) for status in statuses]
+    snapshot = job(chain, **dict(zip("abc", snapshots, strict=True)))
+    rest = left(chain, snapshot, **{name: Usual(seconds) for name, seconds in zip("abc", times, strict=True)})
     assert rest is not None and rest >= 0
 
 
 def test_what_takes_longer_than_usual_says_by_how_much() -> None:
-    late = NodeStanding(RUNNING, started_at=ago(130))
+    late = NodeSnapshot(RUNNING, started_at=ago(130))
     found = estimate(CHAIN, job(CHAIN, a=late), {"a": TEN, "b": TEN})
     assert found is not None
     assert found.overdue == timedelta(seconds=120)
-    in_time = estimate(CHAIN, job(CHAIN, a=NodeStanding(RUNNING, started_at=ago(5))), {"a": TEN, "b": TEN})
+    in_time = estimate(CHAIN, job(CHAIN, a=NodeSnapshot(RUNNING, started_at=ago(5))), {"a": TEN, "b": TEN})
     assert in_time is not None
     assert in_time.overdue == timedelta()

@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.model.progress import ALMOST_ALL, FanStanding, JobStanding, NodeStanding, percent_done, work_percent
+from dagmaster.model.progress import ALMOST_ALL, FanSnapshot, JobSnapshot, NodeSnapshot, percent_done, work_percent
 from dagmaster.model.states import NODE_MOVES, NODE_REOPENED, NODE_TERMINAL, JobStatus, NodeStatus
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 DONE = (NodeStatus.COMPLETED, NodeStatus.SKIPPED)
 
 
-def plain(status: NodeStatus, ended_at: datetime = NOW) -> NodeStanding:
-    return NodeStanding(status, completed_at=ended_at if status in NODE_TERMINAL else None)
+def plain(status: NodeStatus, ended_at: datetime = NOW) -> NodeSnapshot:
+    return NodeSnapshot(status, completed_at=ended_at if status in NODE_TERMINAL else None)
 
 
-def fan(items: int, status: NodeStatus = NodeStatus.RUNNING, **counts: int) -> NodeStanding:
-    return NodeStanding(status, fan=FanStanding(items, {NodeStatus(name): n for name, n in counts.items()}))
+def fan(items: int, status: NodeStatus = NodeStatus.RUNNING, **counts: int) -> NodeSnapshot:
+    return NodeSnapshot(status, fan=FanSnapshot(items, {NodeStatus(name): n for name, n in counts.items()}))
 
 
-def percent(*nodes: NodeStanding, status: JobStatus = JobStatus.RUNNING, ended_at: datetime | None = None) -> float:
-    return percent_done(JobStanding(status, NOW, {str(at): node for at, node in enumerate(nodes)}, ended_at))
+def percent(*nodes: NodeSnapshot, status: JobStatus = JobStatus.RUNNING, ended_at: datetime | None = None) -> float:
+    return percent_done(JobSnapshot(status, NOW, {str(at): node for at, node in enumerate(nodes)}, ended_at))
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 30, 999])
@@ -129,12 +129,12 @@ class World:
                 is_made = len(self.children[at]) == self.items[at]
                 self.fans[at] = NodeStatus.COMPLETED if is_made else NodeStatus.RUNNING
 
-    def standing(self) -> JobStanding:
+    def snapshot(self) -> JobSnapshot:
         nodes = [plain(status) for status in self.plain]
         for status, items, children in zip(self.fans, self.items, self.children, strict=True):
             counts: dict[str, int] = {state: children.count(state) for state in children}
-            nodes.append(NodeStanding(status, fan=FanStanding(items, counts) if children else None))
-        return JobStanding(JobStatus.RUNNING, NOW, {str(at): node for at, node in enumerate(nodes)})
+            nodes.append(NodeSnapshot(status, fan=FanSnapshot(items, counts) if children else None))
+        return JobSnapshot(JobStatus.RUNNING, NOW, {str(at): node for at, node in enumerate(nodes)})
 
     def is_done(self) -> bool:
         whole = all(len(made) == items for made, items in zip(self.children, self.items, strict=True))
@@ -153,13 +153,13 @@ def targets(status: NodeStatus) -> list[NodeStatus]:
 )
 def test_it_never_falls_and_is_all_when_all_has_ended(nodes: int, items: list[int], choices: list[int]) -> None:
     world = World([NodeStatus.PENDING] * nodes, items)
-    last = percent_done(world.standing())
+    last = percent_done(world.snapshot())
     for choice in choices:
         possible = list(world.happenings())
         if not possible:
             break
         world.happen(*possible[choice % len(possible)])
-        now = percent_done(world.standing())
+        now = percent_done(world.snapshot())
         assert 0.0 <= last <= now <= 100.0
         assert (now == 100.0) == world.is_done()
         last = now
@@ -178,8 +178,8 @@ def test_the_end_of_a_job_changes_nothing(nodes: list[NodeStatus], items: int) -
     assert percent(*ended_job, status=JobStatus.FAILED, ended_at=NOW) == percent(*open_job)
 
 
-def work(*nodes: NodeStanding, status: JobStatus = JobStatus.RUNNING) -> float:
-    return work_percent(JobStanding(status, NOW, {str(at): node for at, node in enumerate(nodes)}))
+def work(*nodes: NodeSnapshot, status: JobStatus = JobStatus.RUNNING) -> float:
+    return work_percent(JobSnapshot(status, NOW, {str(at): node for at, node in enumerate(nodes)}))
 
 
 def test_the_work_that_is_known_counts_each_item_of_a_fan_out() -> None:

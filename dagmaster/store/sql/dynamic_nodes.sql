@@ -24,7 +24,7 @@ LEFT JOIN added p ON d.previous_type = 'task' AND p.task_id = d.previous_id::tex
 LEFT JOIN added n ON d.next_type = 'task' AND n.task_id = d.next_id::text
 ORDER BY d.previous_id, d.previous_type, d.next_id, d.next_type;
 
--- added_standing --
+-- added_status --
 -- How many of these nodes a job has, and whether its owner has still to look at some.
 SELECT j.status,
     (SELECT count(*) FROM dagapp.dag_node_states n WHERE n.job_id = j.job_id AND n.node_id = ANY(:node_ids)) AS known,

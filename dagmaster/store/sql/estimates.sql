@@ -1,4 +1,4 @@
--- job_standing --
+-- job_snapshot --
 -- Where a job and the nodes of its definition stand, with the children of each fan-out summed, in one pass over its
 -- rows, and what the tasks of each node have added: its id is the beginning of theirs. Only what has children is surely
 -- a fan-out: a task may give an output that looks like one.

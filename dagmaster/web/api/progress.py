@@ -9,7 +9,7 @@ from dagmaster.model.redact import redact
 from dagmaster.schemas.nodes import CurrentTask, JobProgress, NodeProgress
 from dagmaster.store import attempts as attempt_store
 from dagmaster.store import nodes as node_store
-from dagmaster.store.estimates import standing_of
+from dagmaster.store.estimates import load_snapshot
 from dagmaster.web import views
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
@@ -21,16 +21,16 @@ router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["timeline"])
 @router.get("/progress", responses=documented(404), dependencies=[READERS_OF_OWN])
 async def get_progress(job: Job, conn: Conn, services: Given) -> JobProgress:
     """Get the progress of a job, its current tasks and its estimated end."""
-    standing = await standing_of(conn, job["job_id"])
-    estimate = await services.histories.estimate(conn, standing)
+    snapshot = await load_snapshot(conn, job["job_id"])
+    estimate = await services.histories.estimate(conn, snapshot)
     tasks = await attempt_store.current_tasks(conn, job["job_id"])
     return JobProgress(
         job_id=str(job["job_id"]),
         workflow_id=job["workflow_id"],
-        job_status=standing.job.status,
-        overall_percent=percent_done(standing.job),
-        work_percent=work_percent(standing.job),
-        nodes=views.standing_counts(standing.job),
+        job_status=snapshot.job.status,
+        overall_percent=percent_done(snapshot.job),
+        work_percent=work_percent(snapshot.job),
+        nodes=views.snapshot_counts(snapshot.job),
         current_tasks=[CurrentTask(**redact(task)) for task in tasks],
         estimated_completion=estimate.ends_at if estimate else None,
         estimate_basis=estimate.basis if estimate else None,

@@ -17,7 +17,7 @@ from dagmaster.store import jobs as job_store
 from dagmaster.store import nodes as node_store
 from dagmaster.store.approvals import external_waits
 from dagmaster.store.connect import Connection
-from dagmaster.store.estimates import Standing, standing_of
+from dagmaster.store.estimates import ProgressSnapshot, load_snapshot
 from dagmaster.store.events import EventFilter
 from dagmaster.store.jobs import get_job, returned_by
 from dagmaster.store.nodes import NodeFilter
@@ -33,7 +33,7 @@ from dagmaster.web.ui.pages import Page, Shown, ShownJob
 from dagmaster.web.ui.timeline import ICONS, TYPES, SelectedEvents, timeline_page
 from dagmaster.web.ui.values import shown
 from dagmaster.web.ui.waits import QUICKLY_EXPLAINED, Waiting, Why, waiting_for, why_job
-from dagmaster.web.views import standing_counts
+from dagmaster.web.views import snapshot_counts
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -102,7 +102,7 @@ class JobView:
     conn: Connection
     job: Row
     definition: Definition
-    standing: Standing
+    snapshot: ProgressSnapshot
     line: JobLine
     mark: str
     offset: int
@@ -134,14 +134,14 @@ async def show_job(
     mark = await mark_of(conn, job) if tab != "related" else ""  # There, other jobs are shown.
     if (answer := unchanged(page, mark)) is not None:
         return answer
-    standing = await standing_of(conn, job["job_id"])
-    counts = standing_counts(standing.job).model_dump(exclude={"total"})
+    snapshot = await load_snapshot(conn, job["job_id"])
+    counts = snapshot_counts(snapshot.job).model_dump(exclude={"total"})
     view = JobView(
         page,
         conn,
         job,
         await definition_of(conn, job),
-        standing,
+        snapshot,
         job_line(
             job,
             {status: number for status, number in counts.items() if number},
@@ -160,7 +160,7 @@ async def show_job(
 async def _head(view: JobView) -> JobHead:
     job, line, conn = view.job, view.line, view.conn
     is_explained = not line.is_over and line.total <= QUICKLY_EXPLAINED
-    done, known = known_work(view.standing.job)
+    done, known = known_work(view.snapshot.job)
     return JobHead(
         line=line,
         version=job["workflow_version"],
@@ -171,10 +171,10 @@ async def _head(view: JobView) -> JobHead:
         priority=job["priority"],
         callback_url=redact(job["callback_url"]),
         paused_by=job["paused_by"],
-        percent=work_percent(view.standing.job),
+        percent=work_percent(view.snapshot.job),
         done=done,
         known=known,
-        estimate=await view.page.services.histories.estimate(conn, view.standing),
+        estimate=await view.page.services.histories.estimate(conn, view.snapshot),
         causes=await _causes(view) if job["status"] != JobStatus.CANCELLED else (),
         why=await why_job(conn, view.page, job["job_id"]) if is_explained else None,
         waiting=Waiting()
@@ -201,10 +201,10 @@ async def _causes(view: JobView) -> list[Cause]:
 
 
 async def _graph(view: JobView) -> dict[str, Any]:
-    standing = view.standing.job
-    outcomes = {name: node.outcome for name, node in standing.nodes.items() if node.outcome.value != node.status.value}
+    snapshot = view.snapshot.job
+    outcomes = {name: node.outcome for name, node in snapshot.nodes.items() if node.outcome.value != node.status.value}
     filter = replace(view.nodes, order=await _order(view), outcomes=outcomes)
-    nodes = await node_page(view.conn, view.job, view.definition, standing, filter, offset=view.offset)
+    nodes = await node_page(view.conn, view.job, view.definition, snapshot, filter, offset=view.offset)
     return {"nodes": nodes, "page_size": PAGE_SIZE, "node_statuses": list(Outcome)}
 
 
@@ -223,7 +223,7 @@ async def _gantt(view: JobView) -> dict[str, Any]:
         nodes=nodes,
         offset=view.offset,
         order=order,
-        outcomes={name: node.outcome for name, node in view.standing.job.nodes.items()},
+        outcomes={name: node.outcome for name, node in view.snapshot.job.nodes.items()},
     )
     return {"gantt": gantt, "chart": draw_gantt(gantt), "page_size": MAX_ROWS}
 

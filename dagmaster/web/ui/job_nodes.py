@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dagmaster.model.outcome import ENDED, NO_CHILDREN, Children, Outcome, children_of, outcome_of
-from dagmaster.model.progress import JobStanding
+from dagmaster.model.progress import JobSnapshot
 from dagmaster.model.redact import redact
 from dagmaster.model.states import NODE_TERMINAL
 from dagmaster.store.connect import Connection
@@ -71,12 +71,12 @@ async def definition_of(conn: Connection, job: Row) -> Definition:
 
 
 async def node_page(
-    conn: Connection, job: Row, definition: Definition, standing: JobStanding, filter: NodeFilter, *, offset: int
+    conn: Connection, job: Row, definition: Definition, snapshot: JobSnapshot, filter: NodeFilter, *, offset: int
 ) -> NodePage:
     rows = await find_nodes(conn, job["job_id"], filter, limit=PAGE_SIZE + 1, offset=offset)
     is_any_from_outside = any(row["is_added"] and row["parent_node_id"] is None for row in rows)
     outside = await count_outside(conn, job["job_id"]) if is_any_from_outside else {}
-    lines = [node_line(row, definition, _children(row["node_id"], standing, outside)) for row in rows[:PAGE_SIZE]]
+    lines = [node_line(row, definition, _children(row["node_id"], snapshot, outside)) for row in rows[:PAGE_SIZE]]
     return NodePage(lines, len(rows) > PAGE_SIZE, filter, offset)
 
 
@@ -119,8 +119,8 @@ def _queued(row: Row) -> float | None:
     return seconds_between(row["dispatched_at"], row["started_at"] or row["completed_at"])
 
 
-def _children(node_id: str, standing: JobStanding, outside: Mapping[str, Mapping[str, int]]) -> Children:
+def _children(node_id: str, snapshot: JobSnapshot, outside: Mapping[str, Mapping[str, int]]) -> Children:
     if node_id in outside:
         return children_of({}, outside[node_id])
-    node = standing.nodes.get(node_id)
+    node = snapshot.nodes.get(node_id)
     return node.children if node is not None else NO_CHILDREN

@@ -1,6 +1,6 @@
 // Nodes near enough to be read: one card for each.
 import { duration } from "../times.js";
-import { TYPE_ICONS, described, items, secondsOf, standing, sum } from "./states.js";
+import { TYPE_ICONS, described, items, secondsOf, displayState, sum } from "./states.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const SPRITE = new URL("../vendor/feather-sprite.svg", import.meta.url).pathname;
@@ -50,7 +50,7 @@ export function makeCard(node) {
 }
 
 export function updateCard(card, node) {
-  const is = standing(node);
+  const is = displayState(node);
   const main = card.firstChild;
   const seconds = short(secondsOf(node));
   const still = node.status ? is.word : node.handler ?? node.type.replace("_", "-");

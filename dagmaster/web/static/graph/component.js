@@ -2,7 +2,7 @@
 import { unpack } from "./columns.js";
 import { changeOf, isNewer } from "./digest.js";
 import { Follower } from "./live.js";
-import { standing } from "./states.js";
+import { displayState } from "./states.js";
 import { View } from "./view.js";
 
 const JOB_OVER = new Set(["completed", "failed", "cancelled"]);
@@ -65,7 +65,7 @@ function follow(jobId, current, load) {
 function count(container, { nodes }) {
   const counts = new Map();
   for (const node of nodes) {
-    const { name, word: shown } = standing(node);
+    const { name, word: shown } = displayState(node);
     const word = name === "completed_with_failures" ? "completed with failures" : shown;
     if (word) counts.set(word, (counts.get(word) ?? 0) + 1);
   }

@@ -2,7 +2,7 @@
 import { makeCard, updateCard } from "./cards.js";
 import { drawFar } from "./far.js";
 import { HEIGHT, WIDTH } from "./layout.js";
-import { standing } from "./states.js";
+import { displayState } from "./states.js";
 
 const WHOLE = 300; // up to so many nodes, all are in the page
 const FAR = 0.42; // below this scale names cannot be read
@@ -104,7 +104,7 @@ export class Drawing {
       return made;
     });
     groups.each(function (edge) {
-      const target = standing(model.nodes.get(edge.target)).name;
+      const target = displayState(model.nodes.get(edge.target)).name;
       this.classList.toggle("is-flowing", edge.kind === "live" && (target === "running" || target === "dispatched" || target === "waiting"));
       this.dataset.kind = edge.kind ?? "plain";
       this.dataset.edge = `${edge.source} → ${edge.target}`;

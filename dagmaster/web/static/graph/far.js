@@ -1,6 +1,6 @@
 // A large graph from afar: rectangles and lines on a canvas.
 import { HEIGHT, WIDTH } from "./layout.js";
-import { standing } from "./states.js";
+import { displayState } from "./states.js";
 
 const MOST_EDGES = 20000;
 let colours = null;
@@ -55,7 +55,7 @@ export function drawFar(canvas, view, seen) {
   if (critical) lines(edges.filter((edge) => critical.edges.has(edge.key)), shown.running, 2, 1);
   for (const id of seen) {
     const { x, y } = layout.places.get(id);
-    const status = standing(model.nodes.get(id)).name;
+    const status = displayState(model.nodes.get(id)).name;
     context.globalAlpha = marked && !marked.nodes.has(id) ? 0.2 : status === "skipped" ? 0.5 : 1;
     context.fillStyle = shown[status] ?? shown.pending;
     context.fillRect(x, y, WIDTH, HEIGHT);

@@ -1,7 +1,7 @@
 // All of a large graph in a corner; what is seen is framed, and the frame can be moved.
 import { palette, sized } from "./far.js";
 import { HEIGHT, WIDTH } from "./layout.js";
-import { standing } from "./states.js";
+import { displayState } from "./states.js";
 
 const FEW = 6; // fewer are found without a map
 const ROOM = { width: 190, height: 110, least: 40 };
@@ -58,7 +58,7 @@ export class Minimap {
     const context = sized(this.picture, ROOM.width, this.height);
     const shown = palette();
     for (const [id, { x, y }] of layout.places) {
-      context.fillStyle = shown[standing(model.nodes.get(id)).name] ?? shown.pending;
+      context.fillStyle = shown[displayState(model.nodes.get(id)).name] ?? shown.pending;
       const width = Math.max(WIDTH * this.scale, 1);
       context.fillRect(this.left + x * this.scale, this.top + y * this.scale, width, Math.max(HEIGHT * this.scale, 1));
     }

@@ -1,5 +1,5 @@
 // The graph as something that can be asked: neighbours, an order, paths.
-import { OVER, standing } from "./states.js";
+import { OVER, displayState } from "./states.js";
 
 export class Model {
   constructor({ nodes, edges }) {
@@ -67,7 +67,7 @@ export class Model {
     const ended = (id) => {
       const node = this.nodes.get(id);
       if (node.status === "skipped" || !node.started_at) return -Infinity;
-      return OVER.has(standing(node).name) ? Math.max(Date.parse(node.completed_at), Date.parse(node.last_ended_at ?? 0) || 0) : Infinity;
+      return OVER.has(displayState(node).name) ? Math.max(Date.parse(node.completed_at), Date.parse(node.last_ended_at ?? 0) || 0) : Infinity;
     };
     const nodes = new Set();
     const edges = new Set();

@@ -23,7 +23,7 @@ export const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => 
 // The server says how a node stands together with its items; an event tells of the node alone.
 export const outcomeAfter = (node, status) => (node.type === "fan_out" && status === "completed" ? "running" : status);
 
-export function standing(node) {
+export function displayState(node) {
   if (!node.status) return { name: "plain", icon: null, word: "" };
   const waits = node.waits_for && WAITS[node.waits_for];
   if (waits) return { name: node.waits_for === "job" ? "running" : "waiting", icon: waits[0], word: waits[1] };
@@ -40,7 +40,7 @@ export function items(node) {
 
 export function secondsOf(node, now = Date.now()) {
   if (!node.started_at) return null;
-  const open = standing(node).name === "running" || standing(node).name === "waiting";
+  const open = displayState(node).name === "running" || displayState(node).name === "waiting";
   const end = open ? now : Math.max(Date.parse(node.completed_at ?? node.started_at), Date.parse(node.last_ended_at ?? 0) || 0);
   return Math.max(0, (end - Date.parse(node.started_at)) / 1000);
 }

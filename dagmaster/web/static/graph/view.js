@@ -5,7 +5,7 @@ import { HEIGHT, WIDTH, layOut } from "./layout.js";
 import { Minimap } from "./minimap.js";
 import { Model } from "./model.js";
 import { Panel } from "./panel.js";
-import { outcomeAfter, standing } from "./states.js";
+import { outcomeAfter, displayState } from "./states.js";
 
 const ZOOM = [0.02, 2.5];
 const READABLE = 0.46;
@@ -158,7 +158,7 @@ export class View {
     if (!this.size.width || !this.model.nodes.size) return;
     const fitting = this.#fitting();
     if (fitting >= READABLE || this.model.nodes.size > 300) return this.fit(false);
-    const found = URGENT.map((name) => this.model.order.find((id) => standing(this.model.nodes.get(id)).name === name)).find(Boolean);
+    const found = URGENT.map((name) => this.model.order.find((id) => displayState(this.model.nodes.get(id)).name === name)).find(Boolean);
     const { x, y } = this.layout.places.get(found ?? this.model.order[0]);
     const k = 0.8;
     const left = Math.min(Math.max(x + WIDTH / 2 - this.size.width / 2 / k, -20), Math.max(-20, this.layout.width + 20 - this.size.width / k));
@@ -253,7 +253,7 @@ export class View {
     let any = false;
     for (const id of this.drawing.made.keys()) {
       const node = this.model.nodes.get(id);
-      if (!node || !["running", "waiting"].includes(standing(node).name)) continue;
+      if (!node || !["running", "waiting"].includes(displayState(node).name)) continue;
       this.model.nodes.set(id, { ...node });
       any = true;
     }

@@ -1,6 +1,6 @@
 """What people are shown of the job: outcomes, counts, progress and an estimate, compared with a plain look at its rows.
 
-The standing is put together from the rows as the statement `job_standing` does it.
+The snapshot is built from the rows in the way of the statement `job_snapshot`.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from dagmaster.explain.estimate import TIMED, Basis, Usual, estimate
 from dagmaster.model import progress as shown
 from dagmaster.model.graph import Graph
 from dagmaster.model.outcome import Outcome, count_outcomes
-from dagmaster.model.progress import FanStanding, JobStanding, NodeStanding
+from dagmaster.model.progress import FanSnapshot, JobSnapshot, NodeSnapshot
 from dagmaster.model.states import NODE_TERMINAL, EndedBy, JobStatus, NodeStatus
 from dagmaster.model.workflow import CHILD_SEPARATOR
 from simulation.ground import Ground, require
@@ -71,7 +71,7 @@ class Shown:
         if self._changes % EVERY and not store.is_over and not any(_is_early(row, store) for row in changed):
             return
         families = families_of(self._ground)
-        job = standing_of(store, families, self._ground.now)
+        job = snapshot_of(store, families, self._ground.now)
         outcomes = {name: plain_outcome(family) for name, family in families.items()}
         for name, family in families.items():
             if family.children or family.added or family.row.ended_by is EndedBy.CANCELLED:
@@ -83,7 +83,7 @@ class Shown:
         elif store.job.paused_at is None:
             _check_estimate(self._ground.case.blueprint.graph, job, self._usual)
 
-    def _check_progress(self, job: JobStanding, work: Work) -> None:
+    def _check_progress(self, job: JobSnapshot, work: Work) -> None:
         """It falls only when there is more to do than was known, and is all only at the end."""
         store, said, percent = self._ground.store, shown.work_percent(job), shown.percent_done(job)
         is_all = store.job.status is JobStatus.COMPLETED
@@ -122,15 +122,15 @@ def families_of(ground: Ground) -> dict[str, Family]:
     return families
 
 
-def standing_of(store: Store, families: Mapping[str, Family], now: datetime) -> JobStanding:
+def snapshot_of(store: Store, families: Mapping[str, Family], now: datetime) -> JobSnapshot:
     nodes = {name: _node(family) for name, family in families.items()}
-    return JobStanding(store.job.status, now, nodes, store.job.completed_at, store.job.paused_at)
+    return JobSnapshot(store.job.status, now, nodes, store.job.completed_at, store.job.paused_at)
 
 
-def _node(family: Family) -> NodeStanding:
+def _node(family: Family) -> NodeSnapshot:
     row, counts = family.row, Counter(map(_shown_status, family.children))
     has_failed = _shown_status(row) == NodeStatus.FAILED or NodeStatus.FAILED in counts
-    return NodeStanding(
+    return NodeSnapshot(
         row.status,
         row.dispatched_at,
         row.started_at,
@@ -143,11 +143,11 @@ def _node(family: Family) -> NodeStanding:
     )
 
 
-def _fan(family: Family, counts: Mapping[str, int]) -> FanStanding:
+def _fan(family: Family, counts: Mapping[str, int]) -> FanSnapshot:
     running = [row.started_at for row in family.children if row.status is NodeStatus.RUNNING and row.started_at]
     ended = [row.completed_at for row in family.children if row.completed_at is not None]
     retries = sum(row.attempt for row in family.children)
-    return FanStanding(family.items, counts, retries, max(ended, default=None), max(running, default=None))
+    return FanSnapshot(family.items, counts, retries, max(ended, default=None), max(running, default=None))
 
 
 def _shown_status(row: NodeRow) -> str:
@@ -164,12 +164,12 @@ def plain_outcome(family: Family) -> Outcome:
         return Outcome.CANCELLED
     if row.status is not NodeStatus.COMPLETED:
         return Outcome(row.status)
-    if any(one.status not in NODE_TERMINAL for one in family.everybody):
+    if any(member.status not in NODE_TERMINAL for member in family.everybody):
         return Outcome.RUNNING
-    failed = [one for one in family.everybody if _has_failed(one)]
-    if any(one.added_by is not None or not family.is_tolerant for one in failed):
+    failed = [member for member in family.everybody if _has_failed(member)]
+    if any(member.added_by is not None or not family.is_tolerant for member in failed):
         return Outcome.FAILED
-    if any(one.ended_by in (EndedBy.CANCELLED, EndedBy.SKIPPED) for one in family.children):
+    if any(child.ended_by in (EndedBy.CANCELLED, EndedBy.SKIPPED) for child in family.children):
         return Outcome.CANCELLED
     return Outcome.COMPLETED_WITH_FAILURES if failed else Outcome.COMPLETED
 
@@ -192,7 +192,7 @@ def _plain_work(families: Mapping[str, Family], outcomes: Mapping[str, Outcome])
     return done, known
 
 
-def _check_counts(job: JobStanding, families: Mapping[str, Family], outcomes: Mapping[str, Outcome]) -> None:
+def _check_counts(job: JobSnapshot, families: Mapping[str, Family], outcomes: Mapping[str, Outcome]) -> None:
     """What was cancelled is counted as that, and each node once."""
     counts = Counter(outcome.bucket for outcome in outcomes.values())
     counts.update(_shown_status(row) for family in families.values() for row in (*family.children, *family.added))
@@ -203,18 +203,18 @@ def _check_counts(job: JobStanding, families: Mapping[str, Family], outcomes: Ma
         require(said.get("cancelled", 0) >= stopped, "{} were cancelled, counted are {}", stopped, said)
 
 
-def _check_estimate(graph: Graph, job: JobStanding, usual: Mapping[str, Usual]) -> None:
+def _check_estimate(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> None:
     """It ends in the future, and says by how much it is late."""
-    found = estimate(graph, job, usual)
-    if found is None or found.basis is not Basis.HISTORY:
+    result = estimate(graph, job, usual)
+    if result is None or result.basis is not Basis.HISTORY:
         return
     late = max(_overtime(job), default=0.0)
-    said = found.overdue.total_seconds()
-    require(found.ends_at >= job.now, "it should have ended at {}", found.ends_at)
+    said = result.overdue.total_seconds()
+    require(result.ends_at >= job.now, "it should have ended at {}", result.ends_at)
     require(abs(said - max(late, 0.0)) < 0.001, "it is {} s late, said are {} s", late, said)
 
 
-def _overtime(job: JobStanding) -> Iterator[float]:
+def _overtime(job: JobSnapshot) -> Iterator[float]:
     for node in job.nodes.values():
         if node.status is NodeStatus.RUNNING and node.fan is None and node.started_at is not None:
             yield (job.now - node.started_at).total_seconds() - USUAL_SECONDS
