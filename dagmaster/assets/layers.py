@@ -1,9 +1,9 @@
 """Publish the layers of assets: write their projections, and remove them again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from dagmaster.assets.layer_projections import remove_projections, write_projections
 from dagmaster.assets.projections import CHANGES, Projection, ProjectionName, ProjectionOutcome, catalog_entry
@@ -47,6 +47,9 @@ class Publication:
     @property
     def errors(self) -> list[str]:
         return [f"{one.name}: {one.error}" for one in self.projections if one.error is not None]
+
+    def as_record(self) -> dict[str, Any]:
+        return {**asdict(self), "is_complete": self.is_complete}
 
 
 @dataclass(slots=True)

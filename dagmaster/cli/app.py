@@ -29,7 +29,7 @@ class Shared:
     api_key: str | None = None
 
 
-RUN, JOBS, SERVE, OPERATE = "Run workflows", "Inspect and control jobs", "Serve", "Operate"
+RUN, JOBS, ASSETS, SERVE, OPERATE = "Run workflows", "Inspect and control jobs", "Assets", "Serve", "Operate"
 # Options of the root command, and whether a value follows.
 SHARED = {
     "--data-dir": True,
@@ -74,6 +74,9 @@ COMMANDS: Mapping[str, Outline] = {
     "signal": Outline("signals", JOBS, "Send a signal to the waiting nodes of a job."),
     "approve": Outline("signals", JOBS, "Approve a node that waits for approval."),
     "reject": Outline("signals", JOBS, "Reject a node that waits for approval; the node fails."),
+    "assets": Outline("assets", ASSETS, "List assets, and approve, reject, clear and delete their versions."),
+    "layers": Outline("layers", ASSETS, "List, publish and unpublish the layers of assets."),
+    "platforms": Outline("platforms", ASSETS, "List and add the platforms whose assets are processed."),
     "dev": Outline("roles", SERVE, "Run everything in one process until Ctrl-C."),
     "orchestrator": Outline("roles", SERVE, "Run an orchestrator until stopped."),
     "api": Outline("roles", SERVE, "Serve the HTTP API until stopped."),

@@ -11,6 +11,7 @@ from dagmaster.ids import JobId
 
 if TYPE_CHECKING:  # Who asks for help does not wait for them.
     from dagmaster.explain.facts import Explanation
+    from dagmaster.service.asset_contract import AssetService
     from dagmaster.service.contract import Service, SubmitResult
     from dagmaster.settings import Settings
     from dagmaster.tasklogs.reader import LogSelection
@@ -74,6 +75,15 @@ def line_of(record: Row, required: Collection[str]) -> WorkflowLine:
 class Backend(Protocol):
     def call(self, verb: "Callable[[Service], Coroutine[Any, Any, T]]", *, actor: str | None = None) -> T:
         """Have the service do it, on behalf of `actor`."""
+
+    def call_assets(
+        self,
+        verb: "Callable[[AssetService], Coroutine[Any, Any, T]]",
+        *,
+        actor: str | None = None,
+        runs_workflows: bool = False,
+    ) -> T:
+        """The same of the service of assets; `runs_workflows` if the verb may start jobs."""
 
     def submit(self, arguments: SubmitArguments, show: "Callable[[SubmitResult], Show | None]") -> JobView | None:
         """`show` is told of the job, and says how to show it if its end is to be waited for."""

@@ -29,6 +29,8 @@ from dagmaster.handlers import Registry
 from dagmaster.ids import JobId, NodeId
 from dagmaster.model.states import JOB_TERMINAL
 from dagmaster.python.workflows import defined
+from dagmaster.service.asset_contract import AssetService
+from dagmaster.service.asset_database import DatabaseAssetService
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.contract import Service, SubmitRequest, SubmitResult
 from dagmaster.service.database import DatabaseService
@@ -80,6 +82,23 @@ class Local:
 
     def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
         return self._ask(lambda conn: verb(DatabaseService(ServiceContext(conn, self.settings, actor=actor))))
+
+    def call_assets(
+        self,
+        verb: Callable[[AssetService], Coroutine[Any, Any, T]],
+        *,
+        actor: str | None = None,
+        runs_workflows: bool = False,
+    ) -> T:
+        async def ask(conn: Connection) -> T:
+            definitions = None
+            if runs_workflows:
+                contracts = await known_contracts(conn, load_registry(self.settings, ()))
+                definitions = named_definitions("", self.settings, open_rules(contracts, self.settings), contracts)
+            context = ServiceContext(conn, self.settings, actor=actor)
+            return await verb(DatabaseAssetService(context, definitions))
+
+        return self._ask(ask)
 
     def submit(self, arguments: SubmitArguments, show: Callable[[SubmitResult], Show | None]) -> JobView | None:
         registry = load_registry(self.settings, with_module_of(arguments.workflow, arguments.handlers))

@@ -13,6 +13,7 @@ from dagmaster.cli.inputs import read_inputs
 from dagmaster.cli.output import between
 from dagmaster.cli.progress import SHARE_OF_TIME, FanView, JobView, NodeView, Outlook, Show
 from dagmaster.client import Client
+from dagmaster.client.asset_service import HttpAssetService
 from dagmaster.client.coroutines import complete
 from dagmaster.client.service import HttpService
 from dagmaster.errors import Invalid, Unavailable
@@ -24,6 +25,7 @@ from dagmaster.schemas.jobs import JobReply, NodeReply
 from dagmaster.schemas.nodes import JobProgress
 from dagmaster.schemas.timeline import GraphNode, TimelineEntry
 from dagmaster.schemas.workflows import WorkflowReply
+from dagmaster.service.asset_contract import AssetService
 from dagmaster.service.contract import Service, SubmitRequest, SubmitResult
 from dagmaster.settings import Settings
 from dagmaster.tasklogs.reader import LogSelection
@@ -53,6 +55,16 @@ class Remote:
     def call(self, verb: Callable[[Service], Coroutine[Any, Any, T]], *, actor: str | None = None) -> T:
         _check_actor(actor)
         return complete(verb(self.service))
+
+    def call_assets(
+        self,
+        verb: Callable[[AssetService], Coroutine[Any, Any, T]],
+        *,
+        actor: str | None = None,
+        runs_workflows: bool = False,
+    ) -> T:
+        _check_actor(actor)
+        return complete(verb(HttpAssetService(self.client.requests)))
 
     def submit(self, arguments: SubmitArguments, show: Callable[[SubmitResult], Show | None]) -> JobView | None:
         name = arguments.workflow

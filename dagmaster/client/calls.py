@@ -1,15 +1,11 @@
 """What can be asked of the server: each question as a value, and how its answer is read. No I/O."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, TypeVar, assert_never
-from urllib.parse import quote
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, assert_never
 from uuid import uuid4
 
-from pydantic import BaseModel, ValidationError
-
-from dagmaster.client.errors import ClientError
-from dagmaster.errors import Invalid
+from dagmaster.client.call import PREFIX, Call, body_of, chosen, get, quoted, read, reader
 from dagmaster.schemas import signals as schemas
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.fleet import FleetStatus, HandlerOfFleet, QueueReply, QueuesReply, WorkerReply
@@ -43,41 +39,21 @@ from dagmaster.service.contract import (
     WorkerCommand,
 )
 
-T = TypeVar("T")
-Model = TypeVar("Model", bound=BaseModel)
-PREFIX = "/api/v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
-    """One question. `is_safe` when asking twice is the same as asking once."""
-
-    method: str
-    path: str
-    read: Callable[[bytes], T]
-    params: Mapping[str, Any] = field(default_factory=dict)
-    body: BaseModel | None = None
-    is_safe: bool = False
-
-    @property
-    def content(self) -> bytes | None:
-        return self.body.model_dump_json(exclude_none=True).encode() if self.body is not None else None
-
 
 def submit(workflow_id: str, inputs: Mapping[str, Any] | None, **options: Any) -> Call[JobCreated]:
     """Under a key in any case: a submission that is sent again is still one job."""
-    body = _body(SubmitJob, {"workflow_id": workflow_id, "input_params": dict(inputs or {}), **_chosen(**options)})
+    body = body_of(SubmitJob, {"workflow_id": workflow_id, "input_params": dict(inputs or {}), **chosen(**options)})
     if body.idempotency_key is None:
         body.idempotency_key = str(uuid4())
-    return Call("POST", f"{PREFIX}/jobs", _reader(JobCreated), body=body, is_safe=True)
+    return Call("POST", f"{PREFIX}/jobs", reader(JobCreated), body=body, is_safe=True)
 
 
 def job(job_id: int | str, *, children: bool = False) -> Call[JobReply]:
-    return _get(JobReply, _job(job_id), children=children or None)
+    return get(JobReply, _job(job_id), children=children or None)
 
 
 def jobs(**filters: Any) -> Call[Page[JobSummary]]:
-    return _get(Page[JobSummary], f"{PREFIX}/jobs", **filters)
+    return get(Page[JobSummary], f"{PREFIX}/jobs", **filters)
 
 
 def control(job_id: int | str, command: JobChange) -> Call[JobSteered]:
@@ -89,112 +65,112 @@ def control(job_id: int | str, command: JobChange) -> Call[JobSteered]:
         case Resume():
             return _control(job_id, "resume")
         case Retry(node_id):
-            return _control(job_id, "retry" if node_id is None else f"nodes/{_quoted(node_id)}/retry")
+            return _control(job_id, "retry" if node_id is None else f"nodes/{quoted(node_id)}/retry")
         case _:
             assert_never(command)
 
 
 def signal(job_id: int | str, sent: Signal) -> Call[SignalReply]:
     body = SendSignal(data=sent.data)
-    return Call("POST", f"{_job(job_id)}/signals/{_quoted(sent.name)}", _reader(SignalReply), body=body)
+    return Call("POST", f"{_job(job_id)}/signals/{quoted(sent.name)}", reader(SignalReply), body=body)
 
 
 def decide(job_id: int | str, decision: Decide) -> Call[DecisionReply]:
     verb = "approve" if decision.is_approved else "reject"
-    path = f"{_job(job_id)}/nodes/{_quoted(decision.node_id)}/{verb}"
-    return Call("POST", path, _reader(DecisionReply), body=schemas.Decide(comment=decision.comment))
+    path = f"{_job(job_id)}/nodes/{quoted(decision.node_id)}/{verb}"
+    return Call("POST", path, reader(DecisionReply), body=schemas.Decide(comment=decision.comment))
 
 
 def timeline(job_id: int | str, *, node_id: str | None, event_types: Sequence[str], **page: Any) -> Call[TimelineReply]:
-    node = f"/nodes/{_quoted(node_id)}" if node_id is not None else ""
-    return _get(TimelineReply, f"{_job(job_id)}{node}/timeline", event_types=",".join(event_types) or None, **page)
+    node = f"/nodes/{quoted(node_id)}" if node_id is not None else ""
+    return get(TimelineReply, f"{_job(job_id)}{node}/timeline", event_types=",".join(event_types) or None, **page)
 
 
 def explain(job_id: int | str, node_id: str | None) -> Call[Explanation]:
-    node = f"/nodes/{_quoted(node_id)}" if node_id is not None else ""
-    return _get(Explanation, f"{_job(job_id)}{node}/explain")
+    node = f"/nodes/{quoted(node_id)}" if node_id is not None else ""
+    return get(Explanation, f"{_job(job_id)}{node}/explain")
 
 
 def progress(job_id: int | str) -> Call[JobProgress]:
-    return _get(JobProgress, f"{_job(job_id)}/progress")
+    return get(JobProgress, f"{_job(job_id)}/progress")
 
 
 def graph(job_id: int | str) -> Call[GraphReply]:
-    return _get(GraphReply, f"{_job(job_id)}/graph")
+    return get(GraphReply, f"{_job(job_id)}/graph")
 
 
 def workflows() -> Call[WorkflowList]:
-    return _get(WorkflowList, f"{PREFIX}/workflows")
+    return get(WorkflowList, f"{PREFIX}/workflows")
 
 
 def workflow(workflow_id: str) -> Call[WorkflowReply]:
-    return _get(WorkflowReply, f"{PREFIX}/workflows/{_quoted(workflow_id)}")
+    return get(WorkflowReply, f"{PREFIX}/workflows/{quoted(workflow_id)}")
 
 
 def schedules() -> Call[list[ScheduleReply]]:
-    return Call("GET", f"{PREFIX}/schedules", lambda data: _read(ScheduleList, data).schedules, is_safe=True)
+    return Call("GET", f"{PREFIX}/schedules", lambda data: read(ScheduleList, data).schedules, is_safe=True)
 
 
 def schedule(schedule_id: str) -> Call[ScheduleReply]:
-    return _get(ScheduleReply, _schedule(schedule_id))
+    return get(ScheduleReply, _schedule(schedule_id))
 
 
 def control_schedule(schedule_id: str, command: ScheduleCommand) -> Call[ScheduleReply]:
-    return Call("POST", f"{_schedule(schedule_id)}/{command}", _reader(ScheduleReply), is_safe=True)
+    return Call("POST", f"{_schedule(schedule_id)}/{command}", reader(ScheduleReply), is_safe=True)
 
 
 def trigger_schedule(schedule_id: str) -> Call[ScheduleTriggered]:
-    return Call("POST", f"{_schedule(schedule_id)}/trigger", _reader(ScheduleTriggered))
+    return Call("POST", f"{_schedule(schedule_id)}/trigger", reader(ScheduleTriggered))
 
 
 def sync_schedules(*, prune: bool) -> Call[SchedulesSynced]:
     body = SyncSchedules(prune=prune)
-    return Call("POST", f"{PREFIX}/schedules/sync", _reader(SchedulesSynced), body=body, is_safe=True)
+    return Call("POST", f"{PREFIX}/schedules/sync", reader(SchedulesSynced), body=body, is_safe=True)
 
 
 def backfill(schedule_id: str, request: BackfillRequest) -> Call[BackfillReply]:
     """A job for each time, however often it is asked for."""
-    body = _body(Backfill, asdict(request))
-    return Call("POST", f"{_schedule(schedule_id)}/backfill", _reader(BackfillReply), body=body, is_safe=True)
+    body = body_of(Backfill, asdict(request))
+    return Call("POST", f"{_schedule(schedule_id)}/backfill", reader(BackfillReply), body=body, is_safe=True)
 
 
 def clear_cache(handler: str | None) -> Call[CacheCleared]:
     params = {"handler": handler} if handler is not None else {}
-    return Call("DELETE", f"{PREFIX}/cache", _reader(CacheCleared), params, is_safe=True)
+    return Call("DELETE", f"{PREFIX}/cache", reader(CacheCleared), params, is_safe=True)
 
 
 def workers(**page: Any) -> Call[Page[WorkerReply]]:
-    return _get(Page[WorkerReply], f"{PREFIX}/workers", **page)
+    return get(Page[WorkerReply], f"{PREFIX}/workers", **page)
 
 
 def control_worker(worker_id: str, command: WorkerCommand) -> Call[WorkerWanted]:
-    path = f"{PREFIX}/workers/{_quoted(worker_id)}/{command}"
-    return Call("POST", path, _reader(WorkerWanted), is_safe=True)
+    path = f"{PREFIX}/workers/{quoted(worker_id)}/{command}"
+    return Call("POST", path, reader(WorkerWanted), is_safe=True)
 
 
 def orchestrators() -> Call[FleetStatus]:
-    return _get(FleetStatus, f"{PREFIX}/orchestrator/status")
+    return get(FleetStatus, f"{PREFIX}/orchestrator/status")
 
 
 def handlers() -> Call[list[HandlerOfFleet]]:
     path = f"{PREFIX}/handlers"
-    return Call("GET", path, lambda data: _read(Page[HandlerOfFleet], data).items, {"limit": 1000}, is_safe=True)
+    return Call("GET", path, lambda data: read(Page[HandlerOfFleet], data).items, {"limit": 1000}, is_safe=True)
 
 
 def queues() -> Call[list[QueueReply]]:
-    return Call("GET", f"{PREFIX}/queues/status", lambda data: _read(QueuesReply, data).queues, is_safe=True)
+    return Call("GET", f"{PREFIX}/queues/status", lambda data: read(QueuesReply, data).queues, is_safe=True)
 
 
 def logged(job_id: int | str, **page: Any) -> Call[Page[LoggedNode]]:
-    return _get(Page[LoggedNode], f"{_job(job_id)}/logs", **page)
+    return get(Page[LoggedNode], f"{_job(job_id)}/logs", **page)
 
 
 def logs(
     job_id: int | str, node_id: str, *, attempt: int | None, tail: int | None, follow: bool
 ) -> tuple[str, dict[str, Any]]:
     """The path and its parameters: what is answered is read piece by piece."""
-    params = _chosen(attempt=attempt, tail=tail, follow=follow or None)
-    return f"{_job(job_id)}/nodes/{_quoted(node_id)}/logs", params
+    params = chosen(attempt=attempt, tail=tail, follow=follow or None)
+    return f"{_job(job_id)}/nodes/{quoted(node_id)}/logs", params
 
 
 def stream_path(job_id: int | str) -> str:
@@ -202,49 +178,13 @@ def stream_path(job_id: int | str) -> str:
 
 
 def _job(job_id: int | str) -> str:
-    return f"{PREFIX}/jobs/{_quoted(job_id)}"
+    return f"{PREFIX}/jobs/{quoted(job_id)}"
 
 
 def _schedule(schedule_id: str) -> str:
-    return f"{PREFIX}/schedules/{_quoted(schedule_id)}"
-
-
-def _quoted(part: int | str) -> str:
-    return quote(str(part), safe="")
-
-
-def _get(kind: type[Model], path: str, **params: Any) -> Call[Model]:
-    return Call("GET", path, _reader(kind), _chosen(**params), is_safe=True)
-
-
-def _chosen(**params: Any) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if value is not None}
+    return f"{PREFIX}/schedules/{quoted(schedule_id)}"
 
 
 def _control(job_id: int | str, verb: str, reason: str | None = None) -> Call[JobSteered]:
     body = Reason(reason=reason) if reason is not None else None
-    return Call("POST", f"{_job(job_id)}/{verb}", _reader(JobSteered), body=body)
-
-
-def _body(kind: type[Model], fields: Mapping[str, Any]) -> Model:
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        raise Invalid("; ".join(f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors())) from error
-
-
-def _reader(kind: type[Model]) -> Callable[[bytes], Model]:
-    return lambda data: _read(kind, data)
-
-
-def _read(kind: type[Model], data: bytes) -> Model:
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        problem = f"{_place(first['loc'])}: {first['msg']}"
-        raise ClientError(f"the answer is no {kind.__name__}: {problem}; is this dagmaster?") from error
-
-
-def _place(loc: Sequence[int | str]) -> str:
-    return ".".join(map(str, loc)) or "the whole"
+    return Call("POST", f"{_job(job_id)}/{verb}", reader(JobSteered), body=body)

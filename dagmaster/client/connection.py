@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from dagmaster.client.calls import Call
+from dagmaster.client.call import Call
 from dagmaster.errors import Misconfigured
 from dagmaster.tracing import current_trace_parent
 

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import httpx
 
 from dagmaster.client import calls
-from dagmaster.client.calls import Call
+from dagmaster.client.asset_requests import AssetRequests
+from dagmaster.client.call import Call
 from dagmaster.client.errors import JobCancelled, JobFailed, TimedOut, error_of, unreachable
 from dagmaster.client.event_stream import LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, EventStream, pauses
 from dagmaster.client.transport import Transport
@@ -33,7 +34,7 @@ T = TypeVar("T")
 TRY_AGAIN = frozenset({502, 503, 504})
 
 
-class Requests:
+class Requests(AssetRequests):
     """`retries` are made where asking twice does no harm, when the server cannot be reached or is overloaded."""
 
     def __init__(self, transport: Transport, retries: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import httpx
 from httpx_sse import aconnect_sse, connect_sse
 
-from dagmaster.client.calls import Call
+from dagmaster.client.call import Call
 from dagmaster.client.connection import connection_options, headers_of, log_timeout
 from dagmaster.client.errors import error_of, unreachable
 from dagmaster.client.event_stream import EventStream

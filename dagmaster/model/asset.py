@@ -13,6 +13,7 @@ from dagmaster.ids import JobId
 from dagmaster.model.states import JobStatus
 
 MAX_REF_LENGTH = 256
+PLATFORM_ID_PATTERN = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
 class ApprovalState(StrEnum):

@@ -4,7 +4,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ExposureMode, ProcessingStatus
+from dagmaster.model.asset import (
+    PLATFORM_ID_PATTERN,
+    ApprovalState,
+    ClearanceState,
+    DataType,
+    ExposureMode,
+    ProcessingStatus,
+)
 from dagmaster.model.states import JobStatus
 from dagmaster.schemas.common import Body, Id, Json, Reply, Time
 from dagmaster.schemas.jobs import JobCreated, SubmitJob
@@ -12,7 +19,7 @@ from dagmaster.schemas.jobs import JobCreated, SubmitJob
 Refs = Annotated[dict[str, Any], Field(examples=[{"dataset_id": "0038272", "resource_id": "shapefile"}])]
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 Text = Annotated[str, Field(max_length=2000)]
-PlatformId = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z][a-z0-9_-]*$")]
+PlatformId = Annotated[str, Field(pattern=PLATFORM_ID_PATTERN)]
 RefName = Annotated[str, Field(min_length=1, max_length=64)]
 
 

@@ -1,12 +1,12 @@
 """What can be asked of assets, as values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from dagmaster.ids import JobId
-from dagmaster.model.asset import ClearanceState, DataType, ExposureMode
-from dagmaster.service.contract import SubmitRequest
+from dagmaster.model.asset import ClearanceState, DataType, ExposureMode, Platform
+from dagmaster.service.contract import Row, SubmitRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +110,48 @@ class Reprocess:
     version_label: str | None = None
     resubmits: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AssetQuery:
+    """Conditions that all hold; None holds for every asset."""
+
+    platform_id: str | None = None
+    data_type: str | None = None
+    clearance_state: str | None = None
+    approval_state: str | None = None
+    processing_status: str | None = None
+    include_deleted: bool = False
+
+
+class AssetService(Protocol):
+    """Over the database it is a `DatabaseAssetService`, over HTTP an `HttpAssetService` of the client."""
+
+    async def assets(self, query: AssetQuery, *, limit: int) -> Sequence[Row]:
+        """The newest first."""
+
+    async def asset(self, asset_id: str) -> Row:
+        """With its `versions`, the latest first."""
+
+    async def history(self, asset_id: str, *, limit: int) -> Sequence[Row]:
+        """The oldest first."""
+
+    async def decide(self, asset_id: str, command: AssetCommand) -> AssetResult: ...
+
+    async def reprocess(self, asset_id: str, command: Reprocess) -> AssetSubmitResult: ...
+
+    async def platforms(self) -> Sequence[Row]: ...
+
+    async def add_platform(self, platform: Platform) -> Row: ...
+
+    async def layers(self, *, limit: int) -> Sequence[Row]:
+        """In the order in which maps list them."""
+
+    async def publish_layer(self, asset_id: str) -> Row:
+        """What became of each projection."""
+
+    async def publish_layers(self) -> Row:
+        """All of them: how many changed, and which failed."""
+
+    async def unpublish_layer(self, asset_id: str) -> Row:
+        """What became of each projection."""

@@ -1,10 +1,11 @@
 """Platforms: the systems of partners, whose references identify assets."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from dagmaster.errors import Conflict, Invalid, UnknownPlatform
-from dagmaster.model.asset import Platform
+from dagmaster.model.asset import PLATFORM_ID_PATTERN, Platform
 from dagmaster.store.audit import note_command
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch
@@ -40,8 +41,13 @@ async def unknown_platform(conn: Connection, platform_id: str) -> UnknownPlatfor
 
 
 async def add_platform(conn: Connection, platform: Platform, *, actor: str | None, source_app: str = "cli") -> Row:
-    """Raises Conflict when there is one of this id, and Invalid for references that are named twice."""
+    """Raises Conflict when there is one of this id, and Invalid for an id or references that cannot be."""
+    if re.match(PLATFORM_ID_PATTERN, platform.platform_id) is None:
+        rule = "a lower-case letter, then lower-case letters, digits, '_' or '-', at most 64 in all"
+        raise Invalid(f"{platform.platform_id[:80]!r} cannot be the id of a platform: it must be {rule}")
     refs = [*platform.required_refs, *platform.optional_refs]
+    if not platform.required_refs or not all(refs):
+        raise Invalid("a platform needs the name of at least one reference that identifies its assets")
     if repeated := sorted({name for name in refs if refs.count(name) > 1}):
         raise Invalid(f"a reference is either required or optional, and named once: {', '.join(repeated)}")
     values = {

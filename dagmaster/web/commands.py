@@ -95,28 +95,24 @@ async def invalidate_caches(room: CommandContext, _: NoParams) -> Json:
 async def publish_layers(room: CommandContext, params: OneOrAllLayers) -> Json:
     if params.asset_id is None:
         return asdict(await layers.publish_all(room.conn, actor=room.actor))
-    return _publication(await layers.publish(room.conn, params.asset_id, actor=room.actor))
+    return (await layers.publish(room.conn, params.asset_id, actor=room.actor)).as_record()
 
 
 async def unpublish_layer(room: CommandContext, params: OneAsset) -> Json:
     dsn = room.services.settings.external_dsn()
-    return _publication(await layers.unpublish(room.conn, params.asset_id, actor=room.actor, external_dsn=dsn))
+    return (await layers.unpublish(room.conn, params.asset_id, actor=room.actor, external_dsn=dsn)).as_record()
 
 
 async def publish_layer_externally(room: CommandContext, params: OneAsset) -> Json:
     dsn = room.services.settings.external_dsn()
     publication = await layers.publish_externally(room.conn, params.asset_id, actor=room.actor, external_dsn=dsn)
-    return _publication(publication)
+    return publication.as_record()
 
 
 async def reindex_assets(room: CommandContext, _: NoParams) -> Json:
     dsn = room.services.settings.external_dsn()
     corrected, report = await layers.reindex(room.conn, actor=room.actor, external_dsn=dsn)
     return {"assets_corrected": corrected, "layers": asdict(report)}
-
-
-def _publication(publication: layers.Publication) -> Json:
-    return {**asdict(publication), "is_complete": publication.is_complete}
 
 
 OPERATING = frozenset({Role.ADMIN, Role.OPERATOR})

@@ -56,6 +56,14 @@ async def test_a_reference_is_named_once(conn: Connection) -> None:
         await change_platform(conn, "ddh", {"optional_refs": ["dataset_id"]}, actor="ada")
 
 
+@pytest.mark.parametrize(
+    "wrong", [Platform("Two Words", "x", ("id",)), Platform("", "x", ("id",)), Platform("none", "x", ())]
+)
+async def test_an_id_or_references_that_cannot_be_are_refused(conn: Connection, wrong: Platform) -> None:
+    with pytest.raises(Invalid, match=r"cannot be the id of a platform|needs the name of at least one reference"):
+        await add_platform(conn, wrong, actor="ada")
+
+
 async def test_only_the_given_columns_change(conn: Connection, dsn: str) -> None:
     before = await get_platform(conn, "ddh")
     after = await change_platform(conn, "ddh", {"is_active": False, "allowed_workflows": ["a"]}, actor="ada")

@@ -1,0 +1,67 @@
+"""One question to the server as a value, and how its answer is read. No I/O."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+
+from dagmaster.client.errors import ClientError
+from dagmaster.errors import Invalid
+
+T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
+PREFIX = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One question. `is_safe` when asking twice is the same as asking once."""
+
+    method: str
+    path: str
+    read: Callable[[bytes], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    body: BaseModel | None = None
+    is_safe: bool = False
+
+    @property
+    def content(self) -> bytes | None:
+        return self.body.model_dump_json(exclude_none=True).encode() if self.body is not None else None
+
+
+def quoted(part: int | str) -> str:
+    return quote(str(part), safe="")
+
+
+def get(kind: type[Model], path: str, **params: Any) -> Call[Model]:
+    return Call("GET", path, reader(kind), chosen(**params), is_safe=True)
+
+
+def chosen(**params: Any) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def body_of(kind: type[Model], fields: Mapping[str, Any]) -> Model:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise Invalid("; ".join(f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors())) from error
+
+
+def reader(kind: type[Model]) -> Callable[[bytes], Model]:
+    return lambda data: read(kind, data)
+
+
+def read(kind: type[Model], data: bytes) -> Model:
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        problem = f"{_place(first['loc'])}: {first['msg']}"
+        raise ClientError(f"the answer is no {kind.__name__}: {problem}; is this dagmaster?") from error
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    return ".".join(map(str, loc)) or "the whole"
