@@ -190,7 +190,7 @@ def reject(
 def clear(
     ctx: typer.Context,
     asset_id: AssetId,
-    level: Annotated[Level, typer.Argument(help="ouo: official use only; public: everybody.")],
+    level: Annotated[Level, typer.Argument(metavar="ouo|public", help="ouo: official use only; public: everybody.")],
     reason: Reason = None,
     actor: Actor = None,
     as_json: JsonOutput = False,
