@@ -8,6 +8,7 @@ from dagmaster.model.asset import DataType
 from dagmaster.schemas.common import Body, Json, Reply, Time
 
 Zoom = Annotated[int, Field(ge=0, le=24)]
+Actor = Annotated[str, Field(min_length=1, max_length=128)]
 Keyword = Annotated[str, Field(min_length=1, max_length=128)]
 
 
@@ -39,6 +40,7 @@ class NewLayer(LayerFields):
 
     asset_id: Annotated[str, Field(min_length=1, max_length=64)]
     data_type: DataType | None = Field(default=None, description="if given, it must be that of the asset")
+    actor: Actor | None = Field(default=None, description="who describes it, if known better than by the key")
 
 
 class LayerReplacement(LayerFields):
@@ -46,6 +48,7 @@ class LayerReplacement(LayerFields):
 
     version: Annotated[int, Field(ge=1)]
     data_type: DataType | None = Field(default=None, description="if given, it must be that of the asset")
+    actor: Actor | None = Field(default=None, description="who changes it, if known better than by the key")
 
 
 class LayerReply(Reply):

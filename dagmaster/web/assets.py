@@ -17,6 +17,7 @@ from dagmaster.web.services import Conn, Services
 STAFF = frozenset({Role.ADMIN, Role.OPERATOR})
 INTERNAL = frozenset({Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.VIEWER})
 
+Actor = Annotated[str | None, Query(max_length=128, description="Who decides; for operators and gateways.")]
 IncludeDeleted = Annotated[bool, Query(description="Include what is deleted; for operators.")]
 
 

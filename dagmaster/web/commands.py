@@ -179,7 +179,7 @@ async def execute(room: CommandContext, caller: Caller, name: str, given: Json) 
     except ValidationError as error:
         raise Invalid("; ".join(_problem(one) for one in error.errors())) from error
     began = perf_counter()
-    said = {"command": name, "actor": caller.name or None, "params": redact(given)}
+    said = {"command": name, "actor": room.actor, "params": redact(given)}
     try:
         result = await command.run(room, params)
     except DagmasterError as error:

@@ -119,6 +119,19 @@ async def test_each_command_leaves_one_trace_whether_it_succeeds_or_not(it: Web,
     assert event == {"event_type": "metadata_published", "actor": "me"}
 
 
+async def test_who_passes_on_the_wish_of_another_names_them(it: Web) -> None:
+    gateway = await it.key("gateway")
+    created = {"asset_id": "roads", "display_name": "Roads", "actor": "ada"}
+    await it.post(PATH, created, 201, headers=gateway)
+    replaced = {"version": 1, "display_name": "Streets", "actor": "bob"}
+    await it.ask("PUT", PATH + "roads", 200, json=replaced, headers=gateway)
+    await it.post(f"{COMMANDS}/metadata.publish", {"params": {"all": True}, "actor": "eve"}, headers=gateway)
+    await it.post(f"{COMMANDS}/metadata/unpublish/roads?actor=dan", headers=gateway)
+    await it.ask("DELETE", PATH + "roads?actor=ian", 204, headers=gateway)
+    audit = (await it.get("/api/v1/audit?limit=5", headers=gateway))["items"]
+    assert [entry["actor"] for entry in audit] == ["ian", "dan", "eve", "bob", "ada"]
+
+
 async def test_commands_say_which_parameters_are_wrong(it: Web) -> None:
     both = await it.post(f"{COMMANDS}/metadata.publish", {"params": {"asset_id": "x", "all": True}}, 422)
     assert both["error"]["message"] == "params: give either asset_id or all: true"

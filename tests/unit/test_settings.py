@@ -69,6 +69,7 @@ def test_in_one_place_the_full_name_beats_its_alias(monkeypatch):
 
 EXAMPLES = {
     "database_url": ("postgresql://host/db", SecretStr("postgresql://host/db")),
+    "external_b2c_connection_string": ("postgresql://host/outside", SecretStr("postgresql://host/outside")),
     "run_mode": ("worker", "worker"),
     "log_level": ("ERROR", "error"),
     "log_format": ("JSON", "json"),

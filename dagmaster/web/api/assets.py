@@ -28,7 +28,7 @@ from dagmaster.store.assets import AssetFilter, AssetRow, get_asset
 from dagmaster.store.assets import list_assets as list_asset_rows
 from dagmaster.web.access import ASSET_READERS, ASSET_SUBMITTERS, REVIEWERS, Admitted
 from dagmaster.web.api.submission import submitted_reply
-from dagmaster.web.assets import IncludeDeleted, VisibleAsset, in_name_of, may_see_deleted, platform_of
+from dagmaster.web.assets import Actor, IncludeDeleted, VisibleAsset, in_name_of, may_see_deleted, platform_of
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
 from dagmaster.web.service_context import Context
@@ -42,7 +42,6 @@ CHANGED: Any = {"responses": documented(404, 409)}
 CREATED: Any = {"status_code": 201, "responses": documented(404, 409)}
 Ordinal = Annotated[int, Query(ge=0)]
 Reason = Annotated[str | None, Query(max_length=2000)]
-Actor = Annotated[str | None, Query(max_length=128, description="Who decides; for operators and gateways.")]
 
 
 @router.get("", dependencies=[ASSET_READERS])

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 
 from dagmaster.schemas.system import CommandCall, CommandList, CommandReply
 from dagmaster.web.access import OPERATORS, Admitted
+from dagmaster.web.assets import Actor
 from dagmaster.web.commands import COMMANDS, CommandContext, execute
 from dagmaster.web.errors import documented
 from dagmaster.web.services import Conn, Given
@@ -24,8 +25,9 @@ async def run_command(
     name: str, caller: Admitted, request: Request, services: Given, conn: Conn, body: CommandCall | None = None
 ) -> CommandReply:
     """Run a command and return its result. Repeating a command is safe."""
-    context = CommandContext(request.app, services, conn, caller.name or None)
-    return await execute(context, caller, name, body.params if body else {})
+    call = body or CommandCall()
+    context = CommandContext(request.app, services, conn, call.actor or caller.name or None)
+    return await execute(context, caller, name, call.params)
 
 
 @router.post("/metadata/{verb}/{asset_id}", responses=documented(404, 409), dependencies=[OPERATORS])
@@ -36,7 +38,8 @@ async def run_layer_command(
     request: Request,
     services: Given,
     conn: Conn,
+    actor: Actor = None,
 ) -> CommandReply:
     """Publish or unpublish the layer of an asset, as the command of that name does."""
-    context = CommandContext(request.app, services, conn, caller.name or None)
+    context = CommandContext(request.app, services, conn, actor or caller.name or None)
     return await execute(context, caller, f"metadata.{verb}", {"asset_id": asset_id})

@@ -12,6 +12,7 @@ from dagmaster.store import layers as layer_store
 from dagmaster.store.layer_catalog import get_catalog_entry, list_catalog
 from dagmaster.store.layers import LayerRow
 from dagmaster.web.access import LAYER_READERS, OPERATORS, Admitted
+from dagmaster.web.assets import Actor
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
 from dagmaster.web.services import Conn
@@ -36,9 +37,9 @@ async def list_layers(
 @router.post(METADATA, status_code=201, responses=documented(404, 409), dependencies=[OPERATORS])
 async def add_layer(body: NewLayer, caller: Admitted, conn: Conn) -> LayerReply:
     """Describe the layer of an asset that has no metadata yet."""
-    fields = body.model_dump(exclude={"asset_id", "data_type"})
-    layer = await layer_metadata.add_layer(conn, body.asset_id, body.data_type, fields, actor=caller.name or None)
-    return _reply(layer)
+    fields = body.model_dump(exclude={"asset_id", "data_type", "actor"})
+    actor = body.actor or caller.name or None
+    return _reply(await layer_metadata.add_layer(conn, body.asset_id, body.data_type, fields, actor=actor))
 
 
 @router.get(LAYER, responses=documented(404), dependencies=[LAYER_READERS])
@@ -53,17 +54,16 @@ async def get_layer(asset_id: str, caller: Admitted, conn: Conn) -> LayerReply:
 @router.put(LAYER, responses=documented(404, 409), dependencies=[OPERATORS])
 async def replace_layer(asset_id: str, body: LayerReplacement, caller: Admitted, conn: Conn) -> LayerReply:
     """Replace the metadata of a layer; 409 unless `version` is the current one. Publish again to show the change."""
-    fields = body.model_dump(exclude={"version", "data_type"})
-    layer = await layer_metadata.replace_layer(
-        conn, asset_id, body.version, body.data_type, fields, actor=caller.name or None
-    )
+    fields = body.model_dump(exclude={"version", "data_type", "actor"})
+    actor = body.actor or caller.name or None
+    layer = await layer_metadata.replace_layer(conn, asset_id, body.version, body.data_type, fields, actor=actor)
     return _reply(layer)
 
 
 @router.delete(LAYER, status_code=204, responses=documented(404, 409), dependencies=[OPERATORS])
-async def remove_layer(asset_id: str, caller: Admitted, conn: Conn) -> Response:
+async def remove_layer(asset_id: str, caller: Admitted, conn: Conn, actor: Actor = None) -> Response:
     """Remove the metadata of a layer that is not published."""
-    await layer_metadata.remove_layer(conn, asset_id, actor=caller.name or None)
+    await layer_metadata.remove_layer(conn, asset_id, actor=actor or caller.name or None)
     return Response(status_code=204)
 
 
