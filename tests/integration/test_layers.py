@@ -1,5 +1,6 @@
 """Layers are published to the catalogue and to STAC, and outside only when they are public."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from dagmaster.service.asset_contract import Approve, DeleteAsset, DeleteVersion
 from dagmaster.service.assets import decide
 from dagmaster.service.context import ServiceContext
 from dagmaster.settings import load_settings
-from dagmaster.store.connect import Connection
+from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
 from dagmaster.store.layer_catalog import list_catalog
 from dagmaster.store.layers import get_layer
@@ -234,6 +235,13 @@ async def test_all_layers_are_published_at_once_and_those_that_cannot_be_are_cou
     assert [failure["asset_id"] for failure in first.failures] == ["twin"]
     again = await layers.publish_all(conn, actor="ada")
     assert (again.changed, again.unchanged, again.skipped, again.failed) == (0, 2, 1, 1)
+
+
+async def test_a_layer_that_two_publish_at_once_is_published_once(conn: Connection, roads: str, dsn: str) -> None:
+    async with opened(dsn, application="second") as second:
+        both = await asyncio.gather(*(layers.publish(one, roads, actor="ada") for one in (conn, second)))
+    assert sorted(outcomes(publication) for publication in both) == [[UNCHANGED] * 2, [WRITTEN] * 2]
+    assert await history(dsn) == ["metadata_published"]
 
 
 # Reindexing
