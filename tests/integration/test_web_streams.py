@@ -110,6 +110,7 @@ async def test_streams_go_on_when_the_database_was_away(dsn: str, monkeypatch: p
         await it.fleet.orchestrator()
         made = await it.post("/api/v1/jobs", {"workflow_id": "single"}, 201)
         listening = asyncio.create_task(listen(url, made["job_id"]))
+        await until(lambda: bool(it.app.state.streams._watchers))
         await it.fleet.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_waiting")
         kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dagmaster api'"
         for _ in range(3):
