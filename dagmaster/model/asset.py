@@ -182,6 +182,17 @@ def ref_strings(refs: Mapping[str, Any]) -> dict[str, str]:
     return {name: _ref_string(name, value) for name, value in refs.items() if value is not None}
 
 
+def parse_refs(text: str | None) -> dict[str, str]:
+    """The references of a query, a JSON object. Raises Invalid."""
+    try:
+        refs = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise Invalid(f'refs: must be a JSON object such as {{"dataset_id": "7"}}: {error}') from error
+    if not isinstance(refs, dict):
+        raise Invalid('refs: must be a JSON object such as {"dataset_id": "7"}')
+    return ref_strings(refs)
+
+
 def _ref_string(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise Invalid(f"platform_refs.{name} must be a string or a number, not {type(value).__name__}")

@@ -104,13 +104,20 @@ async def _check_platform(conn: Connection, role: Role, platform_id: str) -> Non
 
 async def find_key(conn: Connection, text: str) -> Key | None:
     """None for what is not a key, and for one that is unknown, revoked or expired."""
-    match = _TEXT.fullmatch(text)
-    if match is None:
+    fingerprint = fingerprint_of(text)
+    if fingerprint is None:
         return None
-    row = await (await run(conn, "find_key", {"key_id": match[1]})).fetchone()
-    if row is None or not hmac.compare_digest(row["key_hash"], _hash(text)):
+    key_id, key_hash = fingerprint
+    row = await (await run(conn, "find_key", {"key_id": key_id})).fetchone()
+    if row is None or not hmac.compare_digest(row["key_hash"], key_hash):
         return None
     return await _used(conn, row)
+
+
+def fingerprint_of(text: str) -> tuple[str, str] | None:
+    """The id and the hash by which a key is known; None for what is not a key."""
+    match = _TEXT.fullmatch(text)
+    return (match[1], _hash(text)) if match is not None else None
 
 
 async def find_key_by_id(conn: Connection, key_id: str) -> Key | None:

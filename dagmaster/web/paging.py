@@ -1,17 +1,11 @@
-"""Lists in pages."""
+"""Lists in pages, as long as the API allows."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import Query
 
-from dagmaster.schemas.common import Page
+from dagmaster.http.paging import Offset, cut
 
-T = TypeVar("T")
+__all__ = ["Limit", "Offset", "cut"]
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
-Offset = Annotated[int, Query(ge=0, le=1_000_000, description="How many to pass over.")]
-
-
-def cut(found: list[T], limit: int, offset: int) -> Page[T]:
-    """One more than `limit` was asked for, to see whether there is more."""
-    return Page[T](items=found[:limit], limit=limit, offset=offset, has_more=len(found) > limit)

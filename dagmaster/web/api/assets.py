@@ -2,11 +2,10 @@
 
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Query
 
-from dagmaster.errors import Invalid, UnknownVersion
-from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus, ref_strings
+from dagmaster.errors import UnknownVersion
+from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ProcessingStatus, parse_refs
 from dagmaster.schemas.assets import (
     AssetEventReply,
     AssetReply,
@@ -65,7 +64,7 @@ async def list_assets(
     own = platform_of(caller)
     where = AssetFilter(
         platform_id=own or platform_id,
-        refs=_parse_refs(refs),
+        refs=parse_refs(refs),
         data_type=data_type,
         clearance_state=clearance_state,
         approval_state=approval_state,
@@ -76,18 +75,6 @@ async def list_assets(
         return cut([], limit, offset)
     rows = await list_asset_rows(conn, where, limit=limit + 1, offset=offset)
     return cut([AssetSummary.model_validate(row) for row in rows], limit, offset)
-
-
-def _parse_refs(text: str | None) -> dict[str, str]:
-    if not text:
-        return {}
-    try:
-        refs = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise Invalid(f'refs: must be a JSON object such as {{"dataset_id": "7"}}: {error}') from error
-    if not isinstance(refs, dict):
-        raise Invalid('refs: must be a JSON object such as {"dataset_id": "7"}')
-    return ref_strings(refs)
 
 
 @router.get("/{asset_id}", dependencies=[ASSET_READERS], **NOT_FOUND)

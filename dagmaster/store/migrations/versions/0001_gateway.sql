@@ -14,14 +14,17 @@ CREATE VIEW gateway.requests AS
 SELECT r.request_id, r.platform_id, r.workflow_id, r.asset_id, r.version_ordinal,
     CASE r.status WHEN 'cancelled' THEN 'failed' ELSE r.status::text END AS status,
     r.created_at AS submitted_at, j.started_at, r.completed_at,
-    CASE WHEN r.status = 'completed' THEN (
-        SELECT jsonb_object_agg(part.key, part.value ORDER BY n.completed_at, n.node_id)
-        FROM jsonb_each(j.result_data) AS step (node_id, output)
-        JOIN dagapp.dag_node_states n ON n.job_id = j.job_id AND n.node_id = step.node_id
-        CROSS JOIN jsonb_each(
-            CASE jsonb_typeof(step.output) WHEN 'object' THEN step.output ELSE jsonb_build_object('value', step.output) END
-        ) AS part
-    ) END AS result,
+    CASE
+        WHEN r.status <> 'completed' THEN NULL
+        WHEN pg_column_size(j.result_data) > 4194304 THEN '{"omitted": "the result is larger than 4 MiB"}'
+        ELSE (
+            SELECT jsonb_object_agg(part.key, part.value ORDER BY n.completed_at, n.node_id)
+            FROM jsonb_each(j.result_data) AS step (node_id, output)
+            JOIN dagapp.dag_node_states n ON n.job_id = j.job_id AND n.node_id = step.node_id
+            CROSS JOIN jsonb_each(CASE jsonb_typeof(step.output)
+                WHEN 'object' THEN step.output ELSE jsonb_build_object('value', step.output) END) AS part
+        )
+    END AS result,
     CASE
         WHEN r.status = 'cancelled' THEN 'the request was cancelled'
         WHEN r.status = 'failed' AND j.ended_by = 'deadline' THEN 'the processing did not end in time'
@@ -70,10 +73,11 @@ JOIN dagapp.geospatial_assets a ON a.asset_id = v.asset_id AND a.deleted_at IS N
 WHERE v.deleted_at IS NULL;
 
 CREATE VIEW gateway.layer_metadata AS
-SELECT asset_id, data_type, display_name, description, attribution, keywords, style, legend, field_metadata, min_zoom,
-    max_zoom, default_visible, sort_order, thumbnail_url, published_at, published_externally_at, created_at, updated_at,
-    version
-FROM dagapp.layer_metadata;
+SELECT l.asset_id, a.platform_id, l.data_type, l.display_name, l.description, l.attribution, l.keywords, l.style, l.legend,
+    l.field_metadata, l.min_zoom, l.max_zoom, l.default_visible, l.sort_order, l.thumbnail_url, l.published_at,
+    l.published_externally_at, coalesce(l.updated_at > l.published_at, false) AS has_unpublished_changes, l.created_at,
+    l.updated_at, l.version
+FROM dagapp.layer_metadata l JOIN dagapp.geospatial_assets a ON a.asset_id = l.asset_id;
 
 CREATE VIEW gateway.layer_catalog AS
 SELECT table_name, source_asset_id, version_ordinal, data_type, display_name, description, attribution, keywords, style,

@@ -1,0 +1,16 @@
+"""Lists in pages."""
+
+from typing import Annotated, TypeVar
+
+from fastapi import Query
+
+from dagmaster.schemas.common import Page
+
+T = TypeVar("T")
+
+Offset = Annotated[int, Query(ge=0, le=1_000_000, description="How many to pass over.")]
+
+
+def cut(found: list[T], limit: int, offset: int) -> Page[T]:
+    """One more than `limit` was asked for, to see whether there is more."""
+    return Page[T](items=found[:limit], limit=limit, offset=offset, has_more=len(found) > limit)

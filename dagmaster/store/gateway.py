@@ -1,0 +1,124 @@
+"""What the gateway reads for partners and reviewers, from its views. There is nothing here that writes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from dagmaster.errors import UnknownAsset, UnknownLayer, UnknownRequest, UnknownVersion
+from dagmaster.model.access import Role
+from dagmaster.store.connect import Connection
+from dagmaster.store.keys import fingerprint_of
+from dagmaster.store.statements import fetch
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """`platform_id` is the one platform that a partner or a reviewer acts for; None stands for all."""
+
+    name: str
+    role: Role
+    platform_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssetFilter:
+    platform_id: str | None = None
+    asset_id: str | None = None
+    data_type: str | None = None
+    clearance_state: str | None = None
+    approval_state: str | None = None
+    processing_status: str | None = None
+    refs: Mapping[str, str] = field(default_factory=dict)
+
+
+async def reads_tables(conn: Connection) -> bool:
+    """Whether the role can do more than read the views, which it must not. Raises where it cannot read them."""
+    [row] = await fetch(conn, "gateway_access", {})
+    return bool(row["reads_tables"])
+
+
+async def find_key_holder(conn: Connection, text: str) -> KeyHolder | None:
+    """None for what is not a key, and for one that is unknown, revoked or expired."""
+    fingerprint = fingerprint_of(text)
+    if fingerprint is None:
+        return None
+    key_id, key_hash = fingerprint
+    rows = await fetch(conn, "gateway_key", {"key_id": key_id, "key_hash": key_hash})
+    return KeyHolder(rows[0]["name"], Role(rows[0]["role"]), rows[0]["platform_id"]) if rows else None
+
+
+async def get_request(conn: Connection, request_id: str, platform_id: str | None) -> Row:
+    """Raises UnknownRequest, also for a request of another platform."""
+    rows = await fetch(conn, "gateway_request", {"request_id": request_id, "platform_id": platform_id})
+    if not rows:
+        raise UnknownRequest(f"there is no request {request_id[:128]!r}")
+    return rows[0]
+
+
+async def list_platforms(conn: Connection, platform_id: str | None) -> list[Row]:
+    return await fetch(conn, "gateway_platforms", {"platform_id": platform_id})
+
+
+async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offset: int) -> list[Row]:
+    values = {
+        "asset_id": where.asset_id,
+        "platform_id": where.platform_id,
+        "data_type": where.data_type,
+        "clearance_state": where.clearance_state,
+        "approval_state": where.approval_state,
+        "processing_status": where.processing_status,
+        "refs": orjson.dumps(dict(where.refs)).decode(),
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch(conn, "gateway_assets", values)
+
+
+async def get_asset(conn: Connection, asset_id: str, platform_id: str | None) -> Row:
+    """Raises UnknownAsset, also for an asset of another platform."""
+    rows = await list_assets(conn, AssetFilter(platform_id, asset_id), limit=1, offset=0)
+    if not rows:
+        raise UnknownAsset(f"there is no asset {asset_id[:64]!r}")
+    return rows[0]
+
+
+async def list_versions(conn: Connection, asset_id: str, *, limit: int, offset: int = 0) -> list[Row]:
+    return await fetch(
+        conn, "gateway_versions", {"asset_id": asset_id, "ordinal": None, "limit": limit, "offset": offset}
+    )
+
+
+async def get_version(conn: Connection, asset_id: str, ordinal: int) -> Row:
+    values = {"asset_id": asset_id, "ordinal": ordinal, "limit": 1, "offset": 0}
+    rows = await fetch(conn, "gateway_versions", values)
+    if not rows:
+        raise UnknownVersion(f"asset {asset_id!r} has no version {ordinal}")
+    return rows[0]
+
+
+async def list_layers(conn: Connection, *, limit: int, offset: int) -> list[Row]:
+    return await fetch(conn, "gateway_layers", {"asset_id": None, "limit": limit, "offset": offset})
+
+
+async def get_layer(conn: Connection, asset_id: str) -> Row:
+    rows = await fetch(conn, "gateway_layers", {"asset_id": asset_id, "limit": 1, "offset": 0})
+    if not rows:
+        raise UnknownLayer(f"asset {asset_id[:64]!r} has no layer metadata")
+    return rows[0]
+
+
+async def list_catalog(conn: Connection, *, data_type: str | None, limit: int, offset: int) -> list[Row]:
+    values = {"table_name": None, "data_type": data_type, "limit": limit, "offset": offset}
+    return await fetch(conn, "gateway_catalog", values)
+
+
+async def get_catalog_entry(conn: Connection, table_name: str) -> Row:
+    values = {"table_name": table_name, "data_type": None, "limit": 1, "offset": 0}
+    rows = await fetch(conn, "gateway_catalog", values)
+    if not rows:
+        raise UnknownLayer(f"no published layer has the table {table_name[:256]!r}")
+    return rows[0]

@@ -1,0 +1,75 @@
+"""What the gateway reads for operators, from its views. There is nothing here that writes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagmaster.errors import UnknownJob
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch
+
+Row = dict[str, Any]
+
+MAX_RESULT_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    statuses: Sequence[str] | None = None
+    workflow_id: str | None = None
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
+    only_orphans: bool = False
+
+
+async def list_jobs(
+    conn: Connection, where: JobFilter, *, orphan_seconds: float, limit: int, offset: int = 0
+) -> list[Row]:
+    """The newest first."""
+    values = {
+        "statuses": list(where.statuses) if where.statuses is not None else None,
+        "workflow_id": where.workflow_id,
+        "correlation_id": where.correlation_id,
+        "idempotency_key": where.idempotency_key,
+        "only_orphans": where.only_orphans,
+        "orphan_seconds": orphan_seconds,
+        "limit": limit,
+        "offset": offset,
+    }
+    return await fetch(conn, "gateway_jobs", values)
+
+
+async def get_job(conn: Connection, job_id: int, *, orphan_seconds: float) -> Row:
+    values = {"job_id": job_id, "orphan_seconds": orphan_seconds, "max_result_bytes": MAX_RESULT_BYTES}
+    rows = await fetch(conn, "gateway_job", values)
+    if not rows:
+        raise UnknownJob(f"there is no job {job_id}")
+    return rows[0]
+
+
+async def list_nodes(conn: Connection, job_ids: Sequence[int], *, limit: int, offset: int = 0) -> list[Row]:
+    return await fetch(conn, "gateway_nodes", {"job_ids": list(job_ids), "limit": limit, "offset": offset})
+
+
+async def list_nodes_by_status(conn: Connection, status: str, *, only_live: bool, limit: int, offset: int) -> list[Row]:
+    """The ones that changed last."""
+    values = {"status": status, "only_live": only_live, "limit": limit, "offset": offset}
+    return await fetch(conn, "gateway_nodes_by_status", values)
+
+
+async def list_events(conn: Connection, job_id: int, *, limit: int, offset: int) -> list[Row]:
+    return await fetch(conn, "gateway_events", {"job_id": job_id, "limit": limit, "offset": offset})
+
+
+async def list_recent_events(conn: Connection, *, hours: int, limit: int, offset: int) -> list[Row]:
+    """The newest first."""
+    return await fetch(conn, "gateway_recent_events", {"hours": hours, "limit": limit, "offset": offset})
+
+
+async def list_workflows(conn: Connection, *, limit: int, offset: int) -> list[Row]:
+    return await fetch(conn, "gateway_workflows", {"limit": limit, "offset": offset})
+
+
+async def read_stats(conn: Connection) -> Row:
+    [row] = await fetch(conn, "gateway_stats", {})
+    return row
