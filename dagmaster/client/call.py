@@ -25,6 +25,7 @@ class Call(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     body: BaseModel | None = None
     is_safe: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def content(self) -> bytes | None:

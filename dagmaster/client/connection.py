@@ -23,7 +23,9 @@ def connection_options(url: str, key: str | None, timeout_seconds: float) -> dic
 
 def headers_of(call: Call[Any]) -> dict[str, str]:
     """The trace goes with the request."""
-    headers = {"Content-Type": "application/json"} if call.body is not None else {}
+    headers = dict(call.headers)
+    if call.body is not None:
+        headers["Content-Type"] = "application/json"
     if (trace_parent := current_trace_parent()) is not None:
         headers["traceparent"] = trace_parent
     return headers
