@@ -29,7 +29,14 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from dagmaster.errors import Misconfigured
 
 PREFIX = "DAGMASTER_"
-SECRETS = {"database_url", "postgres_password", "api_key", "secret_key", "external_b2c_connection_string"}
+SECRETS = {
+    "database_url",
+    "gateway_database_url",
+    "external_b2c_connection_string",
+    "postgres_password",
+    "api_key",
+    "secret_key",
+}
 
 # Aliases without the prefix; the first one that is set wins.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -52,6 +59,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "log_level": ("LOG_LEVEL",),
     "log_format": ("LOG_FORMAT",),
     "url": ("ORCHESTRATOR_URL",),
+    "worker_url": ("WORKER_URL",),
     "external_b2c_connection_string": ("EXTERNAL_B2C_CONNECTION_STRING",),
     "allow_destructive_bootstrap": ("ALLOW_DESTRUCTIVE_BOOTSTRAP",),
 }
@@ -129,6 +137,12 @@ class Settings(BaseSettings):
     enable_handler_test: bool = False
     allow_destructive_bootstrap: bool = False
 
+    gateway_database_url: SecretStr | None = None
+    gateway_timeout_seconds: Seconds = 30
+    gateway_rate_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10
+    gateway_burst: PositiveInt = 50
+    worker_url: str | None = None
+
     external_b2c_connection_string: SecretStr | None = None
 
     callback_allowed_hosts: Names = []
@@ -177,9 +191,9 @@ class Settings(BaseSettings):
     def _name_the_database(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         return _compose_url(info.data) if url is None else _be_a_database_url(url)
 
-    @field_validator("external_b2c_connection_string")
+    @field_validator("gateway_database_url", "external_b2c_connection_string")
     @classmethod
-    def _name_the_external_database(cls, url: SecretStr | None) -> SecretStr | None:
+    def _name_another_database(cls, url: SecretStr | None) -> SecretStr | None:
         return None if url is None else _be_a_database_url(url)
 
     @field_validator("worker_queues")
@@ -208,7 +222,7 @@ class Settings(BaseSettings):
             raise ValueError(f"should not be greater than max_queue_depth, which is {limit}")
         return depth
 
-    @field_validator("url", "public_url")
+    @field_validator("url", "public_url", "worker_url")
     @classmethod
     def _be_a_web_address(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(("http://", "https://")):
@@ -218,6 +232,11 @@ class Settings(BaseSettings):
     def database_dsn(self) -> str | None:
         """The URL of the database with its password; None means the embedded server."""
         return self.database_url.get_secret_value() if self.database_url else None
+
+    def gateway_dsn(self) -> str | None:
+        """The URL of the database for the gateway, whose role can only read."""
+        url = self.gateway_database_url or self.database_url
+        return url.get_secret_value() if url else None
 
     def external_dsn(self) -> str | None:
         """The URL of the database that publishes layers outside; None if there is none."""

@@ -117,3 +117,22 @@ def worker(
     from dagmaster.cli.serve import WorkerArguments, serve_worker
 
     serve_worker(ctx, begin(ctx, quiet=False), handlers, WorkerArguments(queues, concurrency), health_port)
+
+
+@app.command()
+def gateway(ctx: typer.Context, host: Host = None, port: Port = None) -> None:
+    """Serve the partners' gateway until stopped.
+
+    It reads from the database with a role that can only read, and sends every
+    change to the API at DAGMASTER_URL with DAGMASTER_API_KEY. Until the
+    settings and the database are in order, it serves only /api/livez and
+    /api/readyz.
+
+    \b
+    Examples:
+      dagmaster db create-reader gateway
+      dagmaster gateway --port 8081
+    """
+    from dagmaster.cli.gateway_server import serve_gateway
+
+    serve_gateway(begin(ctx, quiet=False), host, port)

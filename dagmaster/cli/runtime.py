@@ -6,9 +6,10 @@ import logging
 import os
 import signal
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dagmaster.fleet import Fleet
+if TYPE_CHECKING:  # A gateway has none, and starts without it.
+    from dagmaster.fleet import Fleet
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def tune_garbage_collection() -> None:
     gc.set_threshold(*COLLECT_THRESHOLDS)
 
 
-async def until_stopped(running: Fleet, stop: asyncio.Event) -> None:
+async def until_stopped(running: "Fleet", stop: asyncio.Event) -> None:
     """Wait for a signal, or for a role that fails."""
     waiter = asyncio.ensure_future(stop.wait())
     both: list[asyncio.Future[Any]] = [waiter, running.ended]

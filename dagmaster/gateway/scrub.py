@@ -12,11 +12,15 @@ MAX_DEPTH: Final = 100
 OUTPUTS: Final = frozenset({*VERSION_OUTPUTS, *EXPORT_OUTPUTS})
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# Of a name in lower case with underscores.
+# Of names in lower case with underscores.
+_PLACES = (
+    r"(\w+_)?(worker|owner|orchestrator|instance)_?ids?|owner|owner_epoch|worker|orchestrator"
+    r"|(\w+_)?(host|host_?name|host_key)|pid|(\w+_)?(trace_?back|stack_?trace|stack)|log_path|callback_url"
+)
+_OPERATIONAL_NAME = re.compile(_PLACES)
 _INTERNAL_NAME = re.compile(
-    r"(\w+_)?(job|task|node|worker|owner|orchestrator|instance|correlation|trace|span|group|attempt)_?ids?"
-    r"|parent_(job|task|node|group)\w*|owner|owner_epoch|worker|orchestrator|_?provenance"
-    r"|(\w+_)?(host|host_?name|host_key)|pid|(\w+_)?(trace_?parent|trace_?back|stack_?trace|stack)|log_path|callback_url"
+    rf"{_PLACES}|(\w+_)?(job|task|node|correlation|trace|span|group|attempt)_?ids?|parent_(job|task|node|group)\w*"
+    r"|_?provenance|(\w+_)?trace_?parent"
 )
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n?(?:[ \t]+.*(?:\n|$)|\n)*")
 _FRAME = re.compile(r"^[ \t]*File \"[^\"\n]*\", line \d+.*(?:\n[ \t]{4,}.*)*\n?", re.MULTILINE)
@@ -45,9 +49,14 @@ _FIRST_ID, _LAST_ID = 10**14, 10**19
 
 
 class Scrubber:
-    """Knows, besides what looks internal, the names of machines that are: as a word they are never told."""
+    """Knows, besides what looks internal, the names of machines that are: as a word they are never told.
 
-    def __init__(self, hosts: Iterable[str] = ()) -> None:
+    Operators work with jobs, nodes and tasks: with `hides_ids=False` these stay, and owners, hosts and code do not.
+    """
+
+    def __init__(self, hosts: Iterable[str] = (), *, hides_ids: bool = True) -> None:
+        self._hides_ids = hides_ids
+        self._names = _INTERNAL_NAME if hides_ids else _OPERATIONAL_NAME
         names = sorted({host for host in hosts if len(host) > 1}, key=len, reverse=True)
         words = "|".join(re.escape(name) for name in names)
         self._hosts = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])", re.IGNORECASE) if words else None
@@ -69,11 +78,11 @@ class Scrubber:
                 return {
                     self.text(str(key)): self._value(inner, str(key), depth - 1)
                     for key, inner in value.items()
-                    if not is_internal(str(key))
+                    if not self.is_internal(str(key))
                 }
             case list() | tuple():
                 return [self._value(inner, name, depth - 1) for inner in value]
-            case int() if not isinstance(value, bool) and _FIRST_ID <= value < _LAST_ID:
+            case int() if self._hides_ids and not isinstance(value, bool) and _FIRST_ID <= value < _LAST_ID:
                 return HIDDEN
             case _:
                 return value
@@ -81,15 +90,14 @@ class Scrubber:
     def _text(self, text: str, *, is_output: bool) -> str:
         text = _TRACEBACK.sub("", redact_text(text))
         text = _SQL_EXCERPT.sub("", _FRAME.sub("", text))
-        for pattern in (_SQL, _TABLE, _SERVER, _TASK_ID):
+        for pattern in (_SQL, _TABLE, _SERVER):
             text = pattern.sub(HIDDEN, text)
-        text = _ID.sub(lambda match: match["kept"] or HIDDEN, text)
-        if not is_output:
-            text = _PATH.sub(HIDDEN, text)
+        if self._hides_ids:
+            text = _ID.sub(lambda match: match["kept"] or HIDDEN, _TASK_ID.sub(HIDDEN, text))
+            text = text if is_output else _PATH.sub(HIDDEN, text)
         text = _NAMED_HOST.sub(rf"\1\2{HIDDEN}", _HOST.sub(HIDDEN, text))
         return self._hosts.sub(HIDDEN, text) if self._hosts is not None else text
 
-
-def is_internal(name: str) -> bool:
-    """Whether a field of this name says something about the inside, whatever its value is."""
-    return _INTERNAL_NAME.fullmatch(_HUMP.sub("_", name).replace("-", "_").lower()) is not None
+    def is_internal(self, name: str) -> bool:
+        """Whether a field of this name says something about the inside, whatever its value is."""
+        return self._names.fullmatch(_HUMP.sub("_", name).replace("-", "_").lower()) is not None

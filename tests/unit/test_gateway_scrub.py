@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagmaster.gateway.scrub import MAX_DEPTH, Scrubber, is_internal
+from dagmaster.gateway.scrub import MAX_DEPTH, Scrubber
 from dagmaster.snowflakes import new_id
 
 scrubber = Scrubber(["vm-worker-07", "db.example.org"])
@@ -132,14 +132,14 @@ def test_outputs_keep_their_paths_but_not_ids() -> None:
     "name", [*KEYS, "jobId", "Task-Id", "_provenance", "current_job_id", "exportJobIds", "workerHost"]
 )
 def test_internal_names(name: str) -> None:
-    assert is_internal(name)
+    assert scrubber.is_internal(name)
 
 
 @pytest.mark.parametrize(
     "name", ["dataset_id", "asset_id", "request_id", "workflow_id", "title", "job_title", "nodes", "id"]
 )
 def test_other_names(name: str) -> None:
-    assert not is_internal(name)
+    assert not scrubber.is_internal(name)
 
 
 def test_what_is_nested_without_end_is_cut() -> None:
@@ -147,3 +147,18 @@ def test_what_is_nested_without_end_is_cut() -> None:
     for _ in range(5 * MAX_DEPTH):
         value = [value]
     assert str(scrubber.value(value)).count("[") == MAX_DEPTH
+
+
+def test_operators_see_jobs_and_nodes_but_no_owner_host_or_code() -> None:
+    job_id = new_id()
+    event = {
+        "job_id": job_id,
+        "node_id": "load",
+        "owner_id": "7",
+        "workerId": "8",
+        "error": f"{job_id} on vm-worker-07",
+    }
+    text = f"worker {new_id()} lost {job_id}_load_0: SELECT x FROM y"
+    operators = Scrubber(["vm-worker-07"], hides_ids=False)
+    assert operators.value(event) == {"job_id": job_id, "node_id": "load", "error": f"{job_id} on ***"}
+    assert operators.text(text) == f"worker *** lost {job_id}_load_0: ***"

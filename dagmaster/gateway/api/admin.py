@@ -1,0 +1,103 @@
+"""The installation as operators see it."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from dagmaster.gateway.access import OPERATORS
+from dagmaster.gateway.health import examine
+from dagmaster.gateway.operations import event_reply, job_reply, node_reply
+from dagmaster.gateway.paging import Limit
+from dagmaster.gateway.services import Conn, Given
+from dagmaster.http.paging import Offset, cut
+from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.schemas.common import Page
+from dagmaster.schemas.gateway import (
+    GatewayConfig,
+    GatewayEvent,
+    GatewayHealth,
+    GatewayJob,
+    GatewayNode,
+    GatewayWorkflow,
+)
+from dagmaster.store import gateway_status as store
+from dagmaster.store.gateway_status import JobFilter
+
+router = APIRouter(prefix="/api/admin", tags=["admin"])
+
+LIVE = (JobStatus.PENDING, JobStatus.RUNNING)
+Hours = Annotated[int, Query(ge=1, le=24 * 30, description="How far back.")]
+
+
+@router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
+async def admin_health(request: Request, services: Given, response: Response) -> GatewayHealth:
+    """Check the settings, the database and the orchestrator's API."""
+    health = await examine(services, request.app.state.readiness)
+    response.status_code = 200 if health.status == "healthy" else 503
+    return health
+
+
+@router.get("/config", dependencies=[OPERATORS])
+async def show_config(services: Given) -> GatewayConfig:
+    """Show the limits of the gateway; no addresses and no secrets."""
+    settings = services.settings
+    return GatewayConfig(
+        version=version("dagmaster"),
+        has_orchestrator=settings.url is not None,
+        has_worker=settings.worker_url is not None,
+        timeout_seconds=settings.gateway_timeout_seconds,
+        rate_per_second=settings.gateway_rate_per_second,
+        burst=settings.gateway_burst,
+        max_body_bytes=settings.max_body_bytes,
+        orphan_threshold_seconds=settings.orphan_threshold_seconds,
+    )
+
+
+@router.get("/active-jobs", dependencies=[OPERATORS])
+async def list_active_jobs(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayJob]:
+    """List unfinished jobs, newest first."""
+    seconds = services.settings.orphan_threshold_seconds
+    rows = await store.list_jobs(conn, JobFilter(LIVE), orphan_seconds=seconds, limit=limit + 1, offset=offset)
+    return cut([job_reply(services, row) for row in rows], limit, offset)
+
+
+@router.get("/orphans", dependencies=[OPERATORS])
+async def list_orphans(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayJob]:
+    """List unfinished jobs whose owner is silent, or that nobody owns."""
+    seconds = services.settings.orphan_threshold_seconds
+    where = JobFilter(LIVE, only_orphans=True)
+    rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
+    return cut([job_reply(services, row) for row in rows], limit, offset)
+
+
+@router.get("/recent-events", dependencies=[OPERATORS])
+async def list_recent_events(
+    services: Given, conn: Conn, hours: Hours = 24, limit: Limit = 50, offset: Offset = 0
+) -> Page[GatewayEvent]:
+    """List the events of all jobs, newest first."""
+    rows = await store.list_recent_events(conn, hours=hours, limit=limit + 1, offset=offset)
+    return cut([event_reply(services, row) for row in rows], limit, offset)
+
+
+@router.get("/workflows", dependencies=[OPERATORS])
+async def list_workflows(conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayWorkflow]:
+    """List the workflows that were submitted."""
+    rows = await store.list_workflows(conn, limit=limit + 1, offset=offset)
+    return cut([GatewayWorkflow.model_validate(row) for row in rows], limit, offset)
+
+
+@router.get("/running-nodes", dependencies=[OPERATORS])
+async def list_running_nodes(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayNode]:
+    """List running nodes, those that changed last first."""
+    status = NodeStatus.RUNNING
+    rows = await store.list_nodes_by_status(conn, status, only_live=True, limit=limit + 1, offset=offset)
+    return cut([node_reply(services, row) for row in rows], limit, offset)
+
+
+@router.get("/failed-nodes", dependencies=[OPERATORS])
+async def list_failed_nodes(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayNode]:
+    """List failed nodes, those that failed last first."""
+    status = NodeStatus.FAILED
+    rows = await store.list_nodes_by_status(conn, status, only_live=False, limit=limit + 1, offset=offset)
+    return cut([node_reply(services, row) for row in rows], limit, offset)

@@ -1,0 +1,40 @@
+"""A way through the gateway for operators: what the allow-list names, and nothing else."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from dagmaster.gateway.access import OPERATORS, Caller
+from dagmaster.gateway.forwarding import Target, forward
+from dagmaster.gateway.health import examine_targets
+from dagmaster.gateway.services import Given
+from dagmaster.http.errors import documented
+from dagmaster.schemas.gateway import GatewayHealth
+
+router = APIRouter(prefix="/api/proxy", tags=["proxy"])
+
+FORWARDED: Any = {
+    "dependencies": [OPERATORS],
+    "response_class": Response,
+    "responses": documented(404, 413, 502, 504),
+}
+
+
+@router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
+async def proxy_health(services: Given, response: Response) -> GatewayHealth:
+    """Check the targets of the proxy."""
+    health = await examine_targets(services)
+    response.status_code = 200 if health.status == "healthy" else 503
+    return health
+
+
+@router.get("/{target}/{path:path}", **FORWARDED)
+async def read_through(target: Target, path: str, request: Request, caller: Caller, services: Given) -> Response:
+    """Read from the orchestrator or a worker."""
+    return await forward(services, caller, target, path, request)
+
+
+@router.post("/{target}/{path:path}", **FORWARDED)
+async def write_through(target: Target, path: str, request: Request, caller: Caller, services: Given) -> Response:
+    """Send a change to the orchestrator."""
+    return await forward(services, caller, target, path, request)

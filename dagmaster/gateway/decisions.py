@@ -1,0 +1,108 @@
+"""Decisions on assets, sent to the orchestrator in the name of the caller."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dagmaster.client import gateway_calls
+from dagmaster.errors import Conflict, UnknownAsset
+from dagmaster.gateway.services import Services
+from dagmaster.schemas.assets import Approval, Decision, Rejection, ReviewedVersion
+from dagmaster.schemas.gateway import (
+    ClearanceOutcome,
+    GatewayAsset,
+    GatewayVersion,
+    ReviewApproval,
+    ReviewOutcome,
+    ReviewRejection,
+    VersionTarget,
+)
+from dagmaster.store.gateway import KeyHolder, get_asset, get_request, get_version
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A version of an asset that the caller may see; without an ordinal the unresolved one."""
+
+    asset_id: str
+    ordinal: int | None = None
+
+
+async def find_target(services: Services, caller: KeyHolder, wanted: VersionTarget) -> Target:
+    """Raises UnknownRequest or UnknownAsset, also where the caller must not see it."""
+    if wanted.request_id is None:
+        assert wanted.asset_id is not None
+        return await visible_target(services, caller, wanted.asset_id, wanted.version_ordinal)
+    async with services.connection() as conn:
+        request = await get_request(conn, wanted.request_id, caller.platform_id)
+    if request["asset_id"] is None:
+        raise UnknownAsset(f"request {wanted.request_id!r} is not about an asset")
+    return Target(request["asset_id"], request["version_ordinal"])
+
+
+async def visible_target(services: Services, caller: KeyHolder, asset_id: str, ordinal: int | None = None) -> Target:
+    """Raises UnknownAsset, also for an asset of another platform."""
+    async with services.connection() as conn:
+        await get_asset(conn, asset_id, caller.platform_id)
+    return Target(asset_id, ordinal)
+
+
+async def approve(services: Services, caller: KeyHolder, target: Target, body: ReviewApproval) -> ReviewOutcome:
+    approval = Approval(
+        version_ordinal=target.ordinal,
+        reviewer=caller.name,
+        clearance_level=body.clearance_level,
+        comment=body.comment,
+    )
+    return await _outcome(services, await services.get_upstream().ask(gateway_calls.approve(target.asset_id, approval)))
+
+
+async def reject(services: Services, caller: KeyHolder, target: Target, body: ReviewRejection) -> ReviewOutcome:
+    rejection = Rejection(version_ordinal=target.ordinal, reviewer=caller.name, reason=body.reason)
+    return await _outcome(services, await services.get_upstream().ask(gateway_calls.reject(target.asset_id, rejection)))
+
+
+async def clear(
+    services: Services, caller: KeyHolder, target: Target, level: Literal["cleared", "public"], reason: str | None
+) -> ClearanceOutcome:
+    decision = Decision(actor=caller.name, reason=reason)
+    cleared = await services.get_upstream().ask(gateway_calls.clear(target.asset_id, level, decision))
+    warnings = services.scrubber.value(cleared.warnings)
+    return ClearanceOutcome.model_validate({**cleared.model_dump(), "warnings": warnings})
+
+
+async def delete_asset(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> GatewayAsset:
+    decision = Decision(actor=caller.name, reason=reason)
+    deleted = await services.get_upstream().ask(gateway_calls.delete_asset(target.asset_id, decision))
+    return GatewayAsset.model_validate(deleted.model_dump())
+
+
+async def delete_version(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> GatewayAsset:
+    """Without an ordinal, the version that waits for review or was rejected."""
+    ordinal = target.ordinal
+    if ordinal is None:
+        async with services.connection() as conn:
+            ordinal = (await get_asset(conn, target.asset_id, caller.platform_id))["unresolved_ordinal"]
+    if ordinal is None:
+        raise Conflict("no version of the asset waits for review or was rejected; name one by version_ordinal")
+    call = gateway_calls.delete_version(target.asset_id, ordinal, Decision(actor=caller.name, reason=reason))
+    return GatewayAsset.model_validate((await services.get_upstream().ask(call)).model_dump())
+
+
+def version_reply(services: Services, row: Mapping[str, Any]) -> GatewayVersion:
+    error = row["processing_error"]
+    return GatewayVersion.model_validate(
+        {**row, "processing_error": services.scrubber.text(error) if error is not None else None}
+    )
+
+
+async def _outcome(services: Services, reviewed: ReviewedVersion) -> ReviewOutcome:
+    """As the views show it: the orchestrator's own reply names nodes and jobs."""
+    version = reviewed.version
+    async with services.connection() as conn:
+        row = await get_version(conn, version.asset_id, version.version_ordinal)
+    return ReviewOutcome(
+        asset=GatewayAsset.model_validate(reviewed.asset.model_dump()),
+        version=version_reply(services, row),
+        warnings=services.scrubber.value(reviewed.warnings),
+    )

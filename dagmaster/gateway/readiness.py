@@ -1,0 +1,107 @@
+"""Is the gateway fit to serve? Until it is, only the probes are."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+import psycopg
+from psycopg_pool import PoolTimeout
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dagmaster.gateway.services import Services
+from dagmaster.http.errors import reply
+from dagmaster.store.connect import AWAY
+from dagmaster.store.gateway import reads_tables
+
+PROBES: Final = frozenset({"/api/livez", "/api/readyz"})
+REACH_SECONDS: Final = 2.0
+AGAIN_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`failure` is None when all is well."""
+
+    name: str
+    failure: str | None = None
+
+
+class Readiness:
+    """What was found lately. It is looked at again when somebody asks, at most once a second."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._lock = asyncio.Lock()
+        self._checks: Sequence[Check] = ()
+        self._due = -1.0
+
+    async def examine(self) -> Sequence[Check]:
+        async with self._lock:
+            if monotonic() >= self._due:
+                self._checks = [self._check_settings(), await self._check_database()]
+                self._due = monotonic() + AGAIN_SECONDS
+            return self._checks
+
+    async def failures(self) -> Sequence[Check]:
+        """What is wrong as far as is known. What was right is not looked at again for each request."""
+        if self._checks and not failed(self._checks):
+            return ()
+        return failed(await self.examine())
+
+    def _check_settings(self) -> Check:
+        settings = self._services.settings
+        missing = [
+            name
+            for name, value in (
+                ("DAGMASTER_GATEWAY_DATABASE_URL", settings.gateway_dsn()),
+                ("DAGMASTER_URL", settings.url),
+                ("DAGMASTER_API_KEY", settings.api_key),
+            )
+            if not value
+        ]
+        return Check("env_vars", f"not set: {', '.join(missing)}" if missing else None)
+
+    async def _check_database(self) -> Check:
+        pool = self._services.pool
+        if pool is None:
+            return Check("database", "no database is configured")
+        try:
+            async with pool.connection(timeout=REACH_SECONDS) as conn:
+                if await reads_tables(conn):
+                    return Check("database", "the role can do more than read; use one of `dagmaster db create-reader`")
+        except psycopg.errors.InsufficientPrivilege:
+            return Check("database", "the role cannot read the views; run `dagmaster db create-reader` again")
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            return Check("database", "the schema is missing or outdated; run `dagmaster migrate`")
+        except PoolTimeout:
+            return Check("database", "it cannot be reached")
+        except AWAY as error:
+            return Check("database", f"it cannot be asked: {type(error).__name__}")
+        return Check("database")
+
+
+def failed(checks: Sequence[Check]) -> Sequence[Check]:
+    return [check for check in checks if check.failure is not None]
+
+
+def describe(failures: Sequence[Check]) -> list[dict[str, str]]:
+    return [{"check": check.name, "message": check.failure or ""} for check in failures]
+
+
+class ReadyGate:
+    """Refuses everything but the probes until the checks succeed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        readiness: Readiness = scope["app"].state.readiness
+        if await readiness.failures():
+            await reply(503, "unavailable", "the gateway is not ready; see /api/readyz")(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

@@ -1,0 +1,114 @@
+"""What the routes of the gateway work with: one set for the whole server."""
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import httpx
+from fastapi import Depends
+from fastapi.requests import HTTPConnection
+from psycopg.conninfo import conninfo_to_dict
+
+from dagmaster.client import AsyncClient
+from dagmaster.errors import Misconfigured
+from dagmaster.gateway.rate_limit import RateLimiter
+from dagmaster.gateway.scrub import Scrubber
+from dagmaster.gateway.upstream import RETRIES, Upstream
+from dagmaster.settings import Settings
+from dagmaster.store.connect import Connection, Pool, open_pool
+
+STATEMENT_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`pool` and `upstream` are None as long as the settings do not name them: then only the probes are served.
+
+    `scrubber` is for partners and reviewers, `operations` for operators.
+    """
+
+    settings: Settings
+    pool: Pool | None
+    upstream: Upstream | None
+    http: httpx.AsyncClient
+    limiter: RateLimiter
+    scrubber: Scrubber
+    operations: Scrubber
+
+    def get_pool(self) -> Pool:
+        if self.pool is None:
+            raise Misconfigured("the gateway has no database")
+        return self.pool
+
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
+        """For what reads before or after a change: none is held while the orchestrator works."""
+        return self.get_pool().connection()
+
+    def get_upstream(self) -> Upstream:
+        if self.upstream is None:
+            raise Misconfigured("the gateway has no orchestrator")
+        return self.upstream
+
+
+@asynccontextmanager
+async def opened_services(settings: Settings) -> AsyncIterator[Services]:
+    """Nothing is waited for: a database that is away is asked again by the checks."""
+    hosts = list(_known_hosts(settings))
+    scrubber = Scrubber(hosts)
+    async with AsyncExitStack() as stack:
+        pool = upstream = None
+        if (dsn := settings.gateway_dsn()) is not None:
+            pool = await open_pool(
+                dsn,
+                application="dagmaster gateway",
+                size=settings.api_pool_size,
+                statement_timeout_seconds=STATEMENT_SECONDS,
+            )
+            stack.push_async_callback(pool.close)
+        if settings.url is not None:
+            key = settings.api_key.get_secret_value() if settings.api_key else None
+            timeout_seconds = settings.gateway_timeout_seconds
+            client = AsyncClient(settings.url, key, timeout_seconds=timeout_seconds, retries=RETRIES)
+            upstream = Upstream(await stack.enter_async_context(client), scrubber, timeout_seconds)
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(timeout=settings.gateway_timeout_seconds, follow_redirects=False, trust_env=False)
+        )
+        yield Services(
+            settings,
+            pool,
+            upstream,
+            http,
+            RateLimiter(settings.gateway_rate_per_second, settings.gateway_burst),
+            scrubber,
+            Scrubber(hosts, hides_ids=False),
+        )
+
+
+def _known_hosts(settings: Settings) -> Iterator[str]:
+    """The machines that the settings name, and this one."""
+    yield socket.gethostname()
+    for url in filter(None, (settings.url, settings.worker_url)):
+        yield urlsplit(url).hostname or ""
+    if (dsn := settings.gateway_dsn()) is not None:
+        yield from (host for host in str(conninfo_to_dict(dsn).get("host", "")).split(",") if not host.startswith("/"))
+
+
+# Async though it waits for nothing: FastAPI runs plain functions in threads.
+async def services_of(request: HTTPConnection) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Given = Annotated[Services, Depends(services_of)]
+
+
+async def connection(services: Given) -> AsyncIterator[Connection]:
+    """For one request; given back before the answer is sent."""
+    async with services.connection() as conn:
+        yield conn
+
+
+Conn = Annotated[Connection, Depends(connection, scope="function")]

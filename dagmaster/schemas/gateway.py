@@ -1,0 +1,317 @@
+"""The bodies of the gateway: what partners, reviewers and operators send and see there."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field, model_validator
+
+from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, ExposureMode, ProcessingStatus
+from dagmaster.schemas.assets import Label, Refs, Text
+from dagmaster.schemas.common import Body, Id, Json, Problem, Reply, Time
+
+MAX_BATCH = 100
+
+Ordinal = Annotated[int, Field(ge=0)]
+
+
+class PartnerSubmission(Body):
+    """A version of an asset if `platform_refs` are given, else a plain job.
+
+    Repeating an `idempotency_key` with the same content returns the first request.
+    """
+
+    workflow_id: Annotated[str, Field(min_length=1, max_length=64)]
+    input_params: Json = Field(default_factory=dict, validation_alias=AliasChoices("input_params", "input_data"))
+    platform_id: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None, description="the platform of the key, if it has one"
+    )
+    platform_refs: Refs | None = None
+    data_type: DataType | None = None
+    version_label: Label | None = None
+    resubmit: bool = Field(default=False, description="replace the version that was rejected or failed")
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    callback_url: Annotated[str, Field(max_length=2048)] | None = None
+
+    @model_validator(mode="after")
+    def _is_an_asset_or_a_job(self) -> "PartnerSubmission":
+        if self.platform_refs is not None:
+            if self.data_type is None:
+                raise ValueError("data_type: raster or vector, is needed with platform_refs")
+            return self
+        extra = [name for name in ("data_type", "version_label", "resubmit") if getattr(self, name)]
+        if extra:
+            raise ValueError(f"{', '.join(extra)}: only with platform_refs, the references of the dataset")
+        return self
+
+
+class OperatorSubmission(PartnerSubmission):
+    """As a partner's, with the means of an operator."""
+
+    priority: Annotated[int, Field(ge=-32768, le=32767)] = 0
+    metadata: Json = Field(default_factory=dict)
+
+
+class Accepted(Reply):
+    """A request that was taken: poll its status by `request_id`."""
+
+    request_id: str
+    workflow_id: str
+    submitted_at: Time
+    status: Literal["accepted"] = "accepted"
+    asset_id: str | None = None
+    version_ordinal: int | None = None
+
+
+class Batch(Body):
+    """Up to 100 submissions. Each is checked on its own: one that is invalid does not stop the others."""
+
+    items: Annotated[list[Json], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class BatchItem(Reply):
+    """`index` is the place in the batch."""
+
+    index: int
+    status: Literal["accepted", "rejected"]
+    request_id: str | None = None
+    error: Problem | None = None
+
+
+class BatchReply(Reply):
+    accepted: int
+    rejected: int
+    items: list[BatchItem]
+
+
+class RequestStatus(Reply):
+    """`result` holds the outputs by name once the request has completed; `progress` is a percentage."""
+
+    request_id: str
+    workflow_id: str
+    status: Literal["pending", "running", "completed", "failed"]
+    submitted_at: Time
+    completed_at: Time | None
+    result: Json | None
+    error: str | None
+    progress: float | None
+
+
+class VersionTarget(Body):
+    """A version, by the request that submitted it or by its asset; without an ordinal the one that waits for review."""
+
+    request_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    asset_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    version_ordinal: Ordinal | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "VersionTarget":
+        if (self.request_id is None) == (self.asset_id is None):
+            raise ValueError("give either request_id or asset_id")
+        if self.request_id is not None and self.version_ordinal is not None:
+            raise ValueError("version_ordinal: only with asset_id; a request has its own")
+        return self
+
+
+class ReviewApproval(Body):
+    """`clearance_level` clears the asset in the same step; without it the asset must be cleared already."""
+
+    clearance_level: Literal["ouo", "public"] | None = None
+    comment: Text | None = None
+
+
+class ReviewRejection(Body):
+    reason: Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class DecisionReason(Body):
+    """Why; recorded in the history of the asset."""
+
+    reason: Text | None = None
+
+
+class TargetApproval(VersionTarget, ReviewApproval):
+    pass
+
+
+class TargetRejection(VersionTarget, ReviewRejection):
+    pass
+
+
+class TargetRemoval(VersionTarget, DecisionReason):
+    pass
+
+
+class GatewayVersion(Reply):
+    asset_id: str
+    version_ordinal: int
+    version_label: str | None
+    platform_refs: Json
+    approval_state: ApprovalState
+    approval_at: Time | None
+    approval_reason: str | None
+    processing_status: ProcessingStatus
+    processing_started_at: Time | None
+    processing_completed_at: Time | None
+    processing_error: str | None
+    revision: int
+    blob_path: str | None
+    table_name: str | None
+    stac_item_id: str | None
+    stac_collection_id: str | None
+    content_hash: str | None
+    bbox: list[float] | None
+    external_blob_path: str | None
+    exported_at: Time | None
+    created_at: Time
+    updated_at: Time
+
+
+class GatewayAsset(Reply):
+    """`unresolved_ordinal` is the version that waits for review or was rejected: no other can be submitted before."""
+
+    asset_id: str
+    platform_id: str
+    platform_refs: Json
+    data_type: DataType
+    clearance_state: ClearanceState
+    cleared_at: Time | None
+    made_public_at: Time | None
+    exposure_mode: ExposureMode
+    latest_approved_version_ordinal: int | None
+    unresolved_ordinal: int | None
+    version_count: int
+    created_at: Time
+    updated_at: Time
+
+
+class GatewayAssetDetail(GatewayAsset):
+    """An asset with its versions, latest first."""
+
+    versions: list[GatewayVersion]
+
+
+class ReviewOutcome(Reply):
+    """The version and its asset after a decision."""
+
+    asset: GatewayAsset
+    version: GatewayVersion
+    warnings: list[str] = Field(default_factory=list)
+
+
+class ClearanceOutcome(GatewayAsset):
+    warnings: list[str] = Field(default_factory=list)
+
+
+class GatewayNode(Reply):
+    job_id: Id
+    node_id: str
+    status: str
+    retry_count: int
+    max_retries: int
+    parent_node_id: str | None
+    fan_out_index: int | None
+    queue: str | None
+    error_message: str | None
+    ended_by: str | None
+    not_before: Time | None
+    created_at: Time
+    dispatched_at: Time | None
+    started_at: Time | None
+    completed_at: Time | None
+
+
+class GatewayJob(Reply):
+    """`is_orphaned` says that the owner of an unfinished job is silent; `nodes` is null unless asked for."""
+
+    job_id: Id
+    workflow_id: str
+    workflow_version: int
+    status: str
+    priority: int
+    error_message: str | None
+    failed_node: str | None
+    ended_by: str | None
+    submitted_by: str
+    correlation_id: str | None
+    idempotency_key: str | None
+    asset_id: str | None
+    version_ordinal: int | None
+    parent_job_id: Id | None
+    schedule_id: str | None
+    paused_at: Time | None
+    created_at: Time
+    started_at: Time | None
+    completed_at: Time | None
+    is_orphaned: bool
+    nodes: list[GatewayNode] | None = None
+
+
+class GatewayJobDetail(GatewayJob):
+    """`result_data` is null if it is larger than 4 MiB."""
+
+    deadline_at: Time | None
+    updated_at: Time
+    result_data: Json | None
+
+
+class GatewayEvent(Reply):
+    job_id: Id
+    event_id: Id
+    created_at: Time
+    node_id: str | None
+    event_type: str
+    event_status: str
+    checkpoint_name: str | None
+    event_data: Any
+    error_message: str | None
+    duration_ms: int | None
+    source_app: str
+
+
+class GatewayWorkflow(Reply):
+    """The version that was submitted last."""
+
+    workflow_id: str
+    version: int
+    created_at: Time
+
+
+class GatewayStats(Reply):
+    """Numbers of rows, and the seconds since the latest heartbeat of an orchestrator and of a worker."""
+
+    jobs: dict[str, int]
+    tasks_waiting: int
+    tasks_running: int
+    requests: int
+    assets: int
+    versions_to_review: int
+    orchestrator_silent_seconds: float | None
+    worker_silent_seconds: float | None
+
+
+class GatewayConfig(Reply):
+    version: str
+    has_orchestrator: bool
+    has_worker: bool
+    timeout_seconds: float
+    rate_per_second: float
+    burst: int
+    max_body_bytes: int
+    orphan_threshold_seconds: float
+
+
+class GatewayCheck(Reply):
+    name: str
+    status: Literal["healthy", "unhealthy"]
+    message: str
+
+
+class GatewayHealth(Reply):
+    status: Literal["healthy", "unhealthy"]
+    checks: list[GatewayCheck]
+
+
+class ExternalPublication(Reply):
+    """What the publication of a layer has written."""
+
+    asset_id: str
+    result: Json

@@ -1,0 +1,262 @@
+"""Partners submit and poll through the gateway; reviewers decide; each sees only its own."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from gateway import OUTPUTS, REFS, Gateway, Site, gateway, site
+
+STATUS_FIELDS = {
+    "request_id",
+    "workflow_id",
+    "status",
+    "submitted_at",
+    "completed_at",
+    "result",
+    "error",
+    "progress",
+}
+
+
+@pytest.fixture(scope="module")
+def installed(shared_dsn: str) -> Iterator[Site]:
+    with tempfile.TemporaryDirectory() as folder, site(shared_dsn, Path(folder)) as it:
+        yield it
+
+
+@pytest.fixture
+async def it(installed: Site) -> AsyncIterator[Gateway]:
+    async with gateway(installed) as one:
+        yield one
+
+
+def refs() -> dict[str, str]:
+    """Of a dataset that no other test has."""
+    return {"dataset_id": str(uuid4()), "resource_id": "shapefile"}
+
+
+async def submit_version(
+    it: Gateway, source: str = "good", key: str = "partner", **fields: object
+) -> dict[str, object]:
+    body = {"workflow_id": "ingest", "input_params": {"source": source}, "data_type": "vector", **fields}
+    accepted: dict[str, object] = await it.post("/api/platform/submit", {"platform_refs": refs(), **body}, 202, key)
+    return accepted
+
+
+# Submit and poll.
+
+
+async def test_a_partner_submits_polls_and_gets_a_result_without_our_inside(it: Gateway) -> None:
+    body = {"workflow_id": "ingest", "input_params": {"source": "good"}, "platform_refs": REFS, "data_type": "vector"}
+    accepted = await it.post("/api/platform/submit", body, 202)
+    assert set(accepted) == {"request_id", "workflow_id", "submitted_at", "status", "asset_id", "version_ordinal"}
+    assert (accepted["status"], accepted["workflow_id"]) == ("accepted", "ingest")
+    assert accepted["asset_id"] == "a9234e9e7b1ae7c5151568522b54db33"
+    assert str(UUID(accepted["request_id"])) == accepted["request_id"]
+    ended = await it.until(accepted["request_id"], "completed", "failed")
+    assert set(ended) == STATUS_FIELDS
+    assert (ended["status"], ended["progress"], ended["error"]) == ("completed", 100.0, None)
+    assert ended["result"] == {
+        **OUTPUTS,
+        "rows": 7,
+        "echo": [{"place": {"note": ended["result"]["echo"][0]["place"]["note"]}}],
+    }
+    [job] = it.site.rows("SELECT * FROM dagapp.dag_jobs WHERE job_id = %s", it.job_of(accepted["request_id"]))
+    assert job["correlation_id"] == accepted["request_id"]
+    assert job["submitted_by"] == "partner"
+
+
+async def test_a_plain_job_belongs_to_the_platform_of_its_key(it: Gateway) -> None:
+    request_id = await it.submit()
+    await it.until(request_id, "completed")
+    [row] = it.site.rows("SELECT * FROM dagapp.dag_api_requests WHERE request_id = %s", request_id)
+    assert (row["platform_id"], row["asset_id"], row["submitted_by"]) == ("ddh", None, "partner")
+
+
+async def test_the_error_of_a_failed_request_tells_the_reason_and_nothing_else(it: Gateway) -> None:
+    ended = await it.until(await it.submit("bad"), "completed", "failed")
+    assert ended["status"] == "failed"
+    assert ended["error"].startswith("ValueError: band 4 is missing: task *** of job *** by worker *** on ***")
+    assert ended["result"] is None
+
+
+async def test_a_cancelled_request_has_failed(it: Gateway) -> None:
+    request_id = await it.submit("slow")
+    await it.until(request_id, "running")
+    await it.post(f"/api/proxy/orchestrator/api/v1/jobs/{it.job_of(request_id)}/cancel", None, 200, "operator")
+    ended = await it.until(request_id, "failed")
+    assert ended["error"] == "the request was cancelled"
+
+
+async def test_a_request_outlives_its_job(it: Gateway) -> None:
+    request_id = await it.submit()
+    await it.until(request_id, "completed")
+    it.site.rows("DELETE FROM dagapp.dag_jobs WHERE job_id = %s", it.job_of(request_id))
+    ended = await it.get(f"/api/platform/status/{request_id}")
+    assert (ended["status"], ended["result"]) == ("completed", None)
+
+
+async def test_the_same_idempotency_key_gives_the_first_request(it: Gateway) -> None:
+    key = str(uuid4())
+    first = await it.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202)
+    again = await it.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202)
+    assert again["request_id"] == first["request_id"]
+    assert again["submitted_at"][:16] == first["submitted_at"][:16]
+    other = {"workflow_id": "ingest", "input_params": {"source": "bad"}, "idempotency_key": key}
+    refused = await it.post("/api/platform/submit", other, 409)
+    assert refused["error"]["code"] == "idempotency_conflict"
+    assert first["request_id"] in refused["error"]["message"]
+    theirs = await it.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202, "other")
+    assert theirs["request_id"] != first["request_id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"workflow_id": "ingest", "platform_id": "arcgis"}, 403, "this key is for platform 'ddh', not 'arcgis'"),
+        ({"workflow_id": "nothing"}, 404, "nothing"),
+        ({"workflow_id": "ingest", "platform_refs": {"dataset_id": "1"}, "data_type": "raster"}, 422, "'resource_id'"),
+        ({"workflow_id": "ingest", "platform_refs": {"dataset_id": "1"}}, 422, "data_type"),
+        ({"workflow_id": "ingest", "version_label": "v1"}, 422, "only with platform_refs"),
+        ({"workflow_id": "ingest", "request_id": "mine"}, 422, "request_id"),
+        ({"workflow_id": "ingest", "submitted_by": "admin"}, 422, "submitted_by"),
+        ({}, 422, "workflow_id"),
+    ],
+)
+async def test_a_submission_that_cannot_be_taken_is_refused_with_the_reason(
+    it: Gateway, body: dict[str, object], status: int, message: str
+) -> None:
+    refused = await it.post("/api/platform/submit", body, status)
+    assert message in refused["error"]["message"]
+    assert refused["detail"] == refused["error"]["message"]
+
+
+async def test_a_second_version_waits_until_the_first_is_resolved(it: Gateway) -> None:
+    first = await submit_version(it)
+    asset = await it.get(f"/api/assets/{first['asset_id']}")
+    body = {"workflow_id": "ingest", "platform_refs": asset["platform_refs"], "data_type": "vector"}
+    refused = await it.post("/api/platform/submit", body, 409)
+    assert "version 0" in refused["error"]["message"]
+
+
+# Only one's own.
+
+
+async def test_another_platforms_request_does_not_exist(it: Gateway) -> None:
+    request_id = await it.submit()
+    path = f"/api/platform/status/{request_id}"
+    for key in ("other", "arcgis reviewer"):
+        assert (await it.get(path, 404, key))["error"]["code"] == "unknown_request"
+    for key in ("partner", "ddh reviewer", "reviewer", "operator", "admin"):
+        assert (await it.get(path, key=key))["request_id"] == request_id
+
+
+async def test_another_platforms_asset_does_not_exist(it: Gateway) -> None:
+    asset_id = (await submit_version(it))["asset_id"]
+    path = f"/api/assets/{asset_id}"
+    for suffix in ("", "/versions", "/versions/latest", "/versions/0"):
+        refused = await it.get(f"{path}{suffix}", 404, "other")
+        assert refused["error"]["message"] == f"there is no asset {asset_id!r}"
+    assert (await it.ask("DELETE", f"{path}/versions/0", 404, "other"))["error"]["code"] == "unknown_asset"
+    for verb, body in (("approve", {}), ("reject", {"reason": "no"}), ("clearance/public", {})):
+        assert (await it.post(f"{path}/{verb}", body, 404, "arcgis reviewer"))["error"]["code"] == "unknown_asset"
+    assert (await it.get("/api/assets", key="other"))["items"] == []
+    assert (await it.get("/api/assets?platform_id=ddh", key="other"))["items"] == []
+    assert {row["platform_id"] for row in (await it.get("/api/assets", key="ddh reviewer"))["items"]} == {"ddh"}
+
+
+async def test_platforms_are_those_that_the_key_may_act_for(it: Gateway) -> None:
+    assert [row["platform_id"] for row in await it.get("/api/assets/platforms")] == ["ddh"]
+    assert {row["platform_id"] for row in await it.get("/api/assets/platforms", key="reviewer")} >= {"arcgis", "ddh"}
+
+
+# Review.
+
+
+async def test_a_version_is_approved_cleared_made_public_and_withdrawn(it: Gateway) -> None:
+    accepted = await submit_version(it, version_label="2026")
+    await it.until(str(accepted["request_id"]), "completed")
+    path = f"/api/assets/{accepted['asset_id']}"
+    assert (await it.get(f"{path}/versions/latest", 404))["error"]["code"] == "unknown_version"
+    uncleared = await it.post("/api/platform/approve", {"request_id": accepted["request_id"]}, 409, "ddh reviewer")
+    assert "clear" in uncleared["error"]["message"]
+    approved = await it.post(f"{path}/approve", {"clearance_level": "ouo", "comment": "fine"}, 200, "ddh reviewer")
+    assert approved["version"]["approval_state"] == "approved"
+    assert approved["asset"]["clearance_state"] == "ouo"
+    assert (await it.get(f"{path}/versions/latest"))["version_label"] == "2026"
+    public = await it.post(f"{path}/clearance/public", {"reason": "asked for"}, 200, "reviewer")
+    assert public["clearance_state"] == "public"
+    assert "export_job_id" not in public
+    [event] = it.site.rows(
+        "SELECT actor FROM dagapp.asset_events WHERE asset_id = %s AND event_type = 'version_approved'",
+        accepted["asset_id"],
+    )
+    assert event["actor"] == "ddh reviewer"
+    withdrawn = await it.post("/api/platform/unpublish", {"request_id": accepted["request_id"]})
+    assert withdrawn["version_count"] == 0
+    assert (await it.get(f"{path}/versions"))["items"] == []
+
+
+async def test_a_version_is_rejected_with_a_reason_and_submitted_again(it: Gateway) -> None:
+    accepted = await submit_version(it)
+    await it.until(str(accepted["request_id"]), "completed")
+    target = {"asset_id": accepted["asset_id"], "version_ordinal": 0}
+    assert "reason" in (await it.post("/api/platform/reject", target, 422, "reviewer"))["error"]["message"]
+    rejected = await it.post("/api/platform/reject", {**target, "reason": "wrong bands"}, 200, "reviewer")
+    assert rejected["version"]["approval_state"] == "rejected"
+    assert (await it.get(f"/api/assets/{accepted['asset_id']}/versions/0"))["approval_reason"] == "wrong bands"
+    again = await it.post("/api/platform/submit", {**await _same(it, accepted), "resubmit": True}, 202)
+    assert (again["asset_id"], again["version_ordinal"]) == (accepted["asset_id"], 0)
+
+
+async def _same(it: Gateway, accepted: dict[str, object]) -> dict[str, object]:
+    asset = await it.get(f"/api/assets/{accepted['asset_id']}")
+    return {"workflow_id": "ingest", "platform_refs": asset["platform_refs"], "data_type": "vector"}
+
+
+async def test_a_partner_decides_on_nothing_but_withdrawal(it: Gateway) -> None:
+    accepted = await submit_version(it)
+    path = f"/api/assets/{accepted['asset_id']}"
+    for verb in ("approve", "reject", "versions/0/approve", "clearance/cleared", "clearance/public"):
+        refused = await it.post(f"{path}/{verb}", {"reason": "x"}, 403)
+        assert refused["error"]["message"].startswith("a key of role partner may not do that")
+    for verb in ("approve", "reject"):
+        await it.post(f"/api/platform/{verb}", {"request_id": accepted["request_id"], "reason": "x"}, 403)
+    await it.ask("DELETE", path, 403)
+    withdrawn = await it.ask("DELETE", f"{path}/versions/0?reason=mistake")
+    assert withdrawn["unresolved_ordinal"] is None
+    deleted = await it.ask("DELETE", path, 200, "operator")
+    assert deleted["asset_id"] == accepted["asset_id"]
+    await it.get(path, 404)
+
+
+async def test_a_target_is_a_request_or_an_asset(it: Gateway) -> None:
+    for body in ({}, {"request_id": "a", "asset_id": "b"}, {"request_id": "a", "version_ordinal": 1}):
+        await it.post("/api/platform/unpublish", body, 422)
+    plain = await it.submit()
+    refused = await it.post("/api/platform/unpublish", {"request_id": plain}, 404)
+    assert refused["error"]["message"].endswith("is not about an asset")
+
+
+async def test_assets_are_found_by_references_and_states(it: Gateway) -> None:
+    accepted = await submit_version(it)
+    asset = await it.get(f"/api/assets/{accepted['asset_id']}")
+    dataset = asset["platform_refs"]["dataset_id"]
+    found = await it.get("/api/assets", params={"refs": f'{{"dataset_id": "{dataset}"}}'})
+    assert [row["asset_id"] for row in found["items"]] == [accepted["asset_id"]]
+    await it.until(str(accepted["request_id"]), "completed")
+    query = {"approval_state": "pending_review", "processing_status": "completed", "clearance_state": "uncleared"}
+    assert accepted["asset_id"] in {row["asset_id"] for row in (await it.get("/api/assets", params=query))["items"]}
+    assert (await it.get("/api/assets", params={"refs": "[1]"}, status=422))["error"]["code"] == "invalid"
+    page = await it.get("/api/assets?limit=1")
+    assert len(page["items"]) == 1
+
+
+async def test_many_partners_at_once_get_one_request_each(it: Gateway) -> None:
+    ids = await asyncio.gather(*(it.submit() for _ in range(20)))
+    assert len(set(ids)) == 20
+    for request_id in ids:
+        assert (await it.until(request_id, "completed"))["request_id"] == request_id
