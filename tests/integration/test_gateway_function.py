@@ -1,0 +1,143 @@
+"""The gateway as an Azure Function answers as it does under a web server."""
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import azure.functions as func
+import httpx
+import psycopg
+import pytest
+from reading import dropped_after, make_reader, new_role
+
+from dagmaster.gateway import services
+from dagmaster.gateway.app import create_app
+from dagmaster.model.access import Role
+from dagmaster.settings import load_settings
+from dagmaster.store.connect import opened
+from dagmaster.store.keys import new_key
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "function"
+REQUEST_ID = str(uuid4())
+
+
+@pytest.fixture(scope="module")
+def reader(shared_dsn: str) -> Iterator[str]:
+    with dropped_after(shared_dsn, new_role()) as role:
+        yield asyncio.run(make_reader(shared_dsn, role))
+
+
+@pytest.fixture(scope="module")
+def key(shared_dsn: str) -> str:
+    with psycopg.connect(shared_dsn) as conn:
+        conn.execute(
+            "INSERT INTO dagapp.dag_api_requests (request_id, platform_id, workflow_id, request_hash, status) "
+            "VALUES (%s, 'ddh', 'ingest', 'h', 'failed')",
+            [REQUEST_ID],
+        )
+
+    async def make() -> str:
+        async with opened(shared_dsn, application="test") as conn:
+            partner = await new_key(conn, name="partner", role=Role.PARTNER, created_by="test", platform_id="ddh")
+            return partner.text
+
+    return asyncio.run(make())
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+    monkeypatch.setenv("DAGMASTER_GATEWAY_DATABASE_URL", reader)
+    monkeypatch.setenv("DAGMASTER_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("DAGMASTER_API_KEY", "dm_the_gateways_own")
+
+
+@pytest.fixture
+async def function(environment: None) -> AsyncIterator[Any]:
+    """What the host finds in the folder."""
+    spec = importlib.util.spec_from_file_location("function_app", FOLDER / "function_app.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    [registered] = module.app.get_functions()
+    yield registered
+    if module.app.startup_task_done:
+        await module.app.middleware.notify_shutdown()
+        module.app.startup_task_done = False  # It would do that again, in a loop of its own, when it is collected.
+
+
+async def call(function: Any, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> func.HttpResponse:
+    request = func.HttpRequest(method, f"https://gateway.example.com{path}", headers=headers, body=body)
+    context = SimpleNamespace(
+        function_directory="",
+        function_name="gateway",
+        invocation_id="1",
+        thread_local_storage=None,
+        trace_context=None,
+        retry_context=None,
+    )
+    response = await function.get_user_function()(request, context)
+    assert isinstance(response, func.HttpResponse)
+    return response
+
+
+def test_the_host_passes_every_path_and_asks_for_no_key_of_its_own() -> None:
+    host = json.loads((FOLDER / "host.json").read_text())
+    assert host["extensions"]["http"]["routePrefix"] == ""
+
+
+async def test_one_function_serves_all_routes(function: Any) -> None:
+    trigger = function.get_trigger()
+    assert trigger.route == "/{*route}"
+    assert trigger.auth_level is func.AuthLevel.ANONYMOUS
+    assert {method.value for method in trigger.methods} >= {"GET", "POST", "PUT", "DELETE"}
+
+
+async def test_it_answers_as_under_a_web_server(function: Any, environment: None, key: str) -> None:
+    authorized = {"Authorization": f"Bearer {key}", "X-Request-ID": "abc"}
+    requests = [
+        ("GET", "/api/livez", {}, b""),
+        ("GET", "/api/readyz", {}, b""),
+        ("GET", "/api/assets", {}, b""),
+        ("GET", "/api/assets?limit=1", authorized, b""),
+        ("GET", "/api/assets/platforms", authorized, b""),
+        ("GET", f"/api/platform/status/{REQUEST_ID}", authorized, b""),
+        ("GET", "/api/platform/status/nobody", authorized, b""),
+        ("GET", "/api/status/stats", authorized, b""),
+        ("POST", "/api/platform/submit", authorized, b'{"workflow_id": "ingest"}'),
+        ("POST", "/api/platform/submit", authorized, b'{"colour": "red"}'),
+        ("PUT", "/api/assets", authorized, b""),
+        ("GET", "/elsewhere", {}, b""),
+    ]
+    app = create_app(load_settings())
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="https://gateway.example.com") as client:
+            for method, path, headers, body in requests:
+                served = await client.request(method, path, headers=headers, content=body)
+                answered = await call(function, method, path, headers, body)
+                assert (answered.status_code, answered.get_body()) == (served.status_code, served.content), path
+                for name in ("content-type", "retry-after", "www-authenticate", "allow"):
+                    assert answered.headers.get(name) == served.headers.get(name), f"{path}: {name}"
+                if "X-Request-ID" in headers:
+                    assert answered.headers["x-request-id"] == "abc"
+
+
+async def test_the_first_requests_start_the_application_once(
+    environment: None, function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    opened_services = services.opened_services
+
+    def counted(settings: Any) -> Any:
+        started.append(True)
+        return opened_services(settings)
+
+    monkeypatch.setattr("dagmaster.gateway.app.opened_services", counted)
+    answers = await asyncio.gather(*(call(function, "GET", "/api/readyz", {}) for _ in range(5)))
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert len(started) == 1
