@@ -79,6 +79,7 @@ EXAMPLES = {
     "postgres_user": ("me", "me"),
     "worker_queue": ("heavy", "heavy"),
     "url": ("https://dagmaster.example.com/", "https://dagmaster.example.com"),
+    "worker_url": ("http://worker.example.com:8080/", "http://worker.example.com:8080"),
     "allow_destructive_bootstrap": ("true", True),
     "orphan_threshold_seconds": ("77", 77),
     "heartbeat_interval_seconds": ("7", 7),

@@ -1,7 +1,8 @@
 -- What the gateway may read: views in a schema of their own. They read with the rights of their owner, so that the
 -- gateway's role needs no right on a table. None has owners, hosts, epochs, hashes, callback addresses or secrets.
 
-CREATE SCHEMA gateway;
+-- What is left of an earlier schema, after `DROP SCHEMA dagapp CASCADE`, is replaced.
+CREATE SCHEMA IF NOT EXISTS gateway;
 COMMENT ON SCHEMA gateway IS 'dagmaster: views for the gateway, which can only read';
 
 CREATE VIEW gateway.platforms AS
@@ -131,7 +132,7 @@ SELECT
      WHERE status = 'active') AS worker_silent_seconds;
 
 -- Whose key this is, for a caller who knows the whole key; nothing for one that was revoked or has expired.
-CREATE FUNCTION gateway.find_key(key_id text, key_hash text)
+CREATE OR REPLACE FUNCTION gateway.find_key(key_id text, key_hash text)
 RETURNS TABLE (name text, role text, platform_id text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT k.name::text, k.role::text, k.platform_id::text
