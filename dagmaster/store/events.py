@@ -61,9 +61,10 @@ async def last_event_of_job(conn: Connection, job: Mapping[str, Any]) -> int:
     return int(row["event_id"])
 
 
-async def last_event_id(conn: Connection) -> int:
-    row = await (await run(conn, "last_event_id")).fetchone()
-    return int(row["event_id"]) if row else 0
+async def count_changes(conn: Connection) -> int:
+    """Rises with every event of a job or of an asset."""
+    row = await (await run(conn, "count_changes")).fetchone()
+    return int(row["changes"]) if row else 0
 
 
 async def is_settled(conn: Connection) -> bool:

@@ -34,10 +34,13 @@ ORDER BY event_id DESC LIMIT :limit;
 SELECT coalesce(max(event_id), 0) AS event_id FROM dagapp.dag_job_events
 WHERE job_id = :job_id AND created_at >= :since;
 
--- last_event_id --
--- The newest event of all, by which somebody who looks sees that something has happened. From the sequence: no index
--- has the ids of all jobs in order.
-SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('dagapp.dag_job_events', 'event_id')), 0) AS event_id;
+-- count_changes --
+-- Rises with every event of a job or of an asset, by which somebody who looks sees that something has happened. From the
+-- sequences: no index has the ids of all jobs in order.
+SELECT (
+    coalesce(pg_sequence_last_value(pg_get_serial_sequence('dagapp.dag_job_events', 'event_id')), 0)
+    + coalesce(pg_sequence_last_value(pg_get_serial_sequence('dagapp.asset_events', 'event_id')), 0)
+) AS changes;
 
 -- is_settled --
 -- Whether no transaction is under way: every event whose id was given out before can be seen.

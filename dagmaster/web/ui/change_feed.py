@@ -10,7 +10,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from dagmaster.errors import DagmasterError, Unauthorized
 from dagmaster.store.connect import AWAY, Connection, Pool
-from dagmaster.store.events import is_settled, last_event_id
+from dagmaster.store.events import count_changes, is_settled
 from dagmaster.web.access import EVERYBODY, caller_of
 from dagmaster.web.services import services_of
 from dagmaster.web.ui.navigation import OWN
@@ -25,18 +25,18 @@ MAX_PAGES: Final = 1000
 UNKNOWN: Final = -1
 
 
-def beat_of(event_id: int, *, is_quiet: bool) -> int:
+def beat_of(changes: int, *, is_quiet: bool) -> int:
     """Rises when something has happened, and once more when all is quiet.
 
     An id is given out before its event can be seen: who looked at once may have come too early.
     """
-    return 2 * event_id + is_quiet
+    return 2 * changes + is_quiet
 
 
 async def beat_now(conn: Connection) -> int:
     """For a page: what is read after this is not older. A page that has all of a beat need not ask again for it."""
-    newest = await last_event_id(conn)
-    return beat_of(newest, is_quiet=await is_settled(conn))  # In this order: ids that are given out later do not count.
+    changes = await count_changes(conn)  # First: ids that are given out later do not count.
+    return beat_of(changes, is_quiet=await is_settled(conn))
 
 
 class ChangeFeed:
@@ -72,10 +72,10 @@ class ChangeFeed:
         self.beat = UNKNOWN
 
     async def _newest(self) -> tuple[int | None, bool]:
-        """The newest event, and whether all events up to it can be seen."""
+        """The number of changes, and whether all of them can be seen."""
         try:
             async with self._pool.connection() as conn:
-                return await last_event_id(conn), await is_settled(conn)
+                return await count_changes(conn), await is_settled(conn)
         except AWAY as error:
             log.warning("open pages cannot be kept up to date: %s", str(error).partition("\n")[0])
             return None, False
