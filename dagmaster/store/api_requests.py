@@ -50,11 +50,19 @@ async def list_requests(
     platform_id: str | None = None,
     status: str | None = None,
     asset_id: str | None = None,
+    text: str | None = None,
     limit: int,
     offset: int = 0,
 ) -> list[RequestRow]:
-    """The newest first."""
-    values = {"platform_id": platform_id, "status": status, "asset_id": asset_id, "limit": limit, "offset": offset}
+    """The newest first. `text` is a request id, an idempotency key or the correlation id of a job."""
+    values = {
+        "platform_id": platform_id,
+        "status": status,
+        "asset_id": asset_id,
+        "text": text,
+        "limit": limit,
+        "offset": offset,
+    }
     return await fetch_as(conn, RequestRow, "list_requests", values)
 
 

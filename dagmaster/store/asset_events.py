@@ -21,8 +21,20 @@ class AssetEventRow(TypedDict):
 
 
 async def list_asset_events(
-    conn: Connection, asset_id: str, *, ordinal: int | None = None, limit: int, offset: int = 0
+    conn: Connection,
+    asset_id: str,
+    *,
+    ordinal: int | None = None,
+    newest_first: bool = False,
+    limit: int,
+    offset: int = 0,
 ) -> list[AssetEventRow]:
-    """The oldest first; of one version, or of all and of the asset itself."""
-    values = {"asset_id": asset_id, "version_ordinal": ordinal, "limit": limit, "offset": offset}
+    """The oldest first, unless told otherwise; of one version, or of all and of the asset itself."""
+    values = {
+        "asset_id": asset_id,
+        "version_ordinal": ordinal,
+        "newest_first": newest_first,
+        "limit": limit,
+        "offset": offset,
+    }
     return await fetch_as(conn, AssetEventRow, "list_asset_events", values)

@@ -212,8 +212,8 @@ class DagApiRequest(Base, table=True):
         Index("ix_dag_api_requests_asset", "asset_id", postgresql_where=text("asset_id IS NOT NULL")),
         Index(
             "uq_dag_api_requests_idempotency_key",
-            "submitted_by",
             "idempotency_key",
+            "submitted_by",
             unique=True,
             postgresql_where=text("idempotency_key IS NOT NULL"),
         ),

@@ -1,6 +1,6 @@
 """The versions of assets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -46,6 +46,15 @@ class VersionRow(TypedDict):
     version: int
 
 
+class UnresolvedRow(TypedDict):
+    asset_id: str
+    version_ordinal: int
+    version_label: str | None
+    approval_state: str
+    processing_status: str
+    updated_at: datetime
+
+
 class ReviewRow(TypedDict):
     """A version that waits for review, with what is known of its asset."""
 
@@ -86,6 +95,12 @@ async def get_version_row(conn: Connection, asset_id: str, ordinal: int) -> Vers
     if not rows:
         raise UnknownVersion(f"asset {asset_id!r} has no version {ordinal}")
     return rows[0]
+
+
+async def unresolved_versions(conn: Connection, asset_ids: Sequence[str]) -> dict[str, UnresolvedRow]:
+    """By asset: the version that waits for review or was rejected."""
+    rows = await fetch_as(conn, UnresolvedRow, "list_unresolved_versions", {"asset_ids": list(asset_ids)})
+    return {row["asset_id"]: row for row in rows}
 
 
 async def list_review_queue(

@@ -40,10 +40,14 @@ class AssetRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class AssetFilter:
-    """Conditions that all hold. `refs` are contained in the references of the asset or of one of its versions."""
+    """Conditions that all hold. `refs` are contained in the references of the asset or of one of its versions.
+
+    `text` is the id of the asset or the value of one of these references.
+    """
 
     platform_id: str | None = None
     refs: Mapping[str, str] = field(default_factory=dict)
+    text: str | None = None
     data_type: str | None = None
     clearance_state: str | None = None
     approval_state: str | None = None

@@ -21,12 +21,20 @@ WHERE request_id = :request_id OR (submitted_by = :submitted_by AND idempotency_
 ORDER BY request_id = :request_id DESC LIMIT 1;
 
 -- list_requests --
--- The newest first.
+-- The newest first. A text is the request's id or idempotency key, or the correlation id of its job.
 SELECT request_id, platform_id, workflow_id, asset_id, version_ordinal, job_id, status, error_message, submitted_by,
     idempotency_key, request_hash, created_at, completed_at
 FROM dagapp.dag_api_requests
 WHERE (:platform_id::text IS NULL OR platform_id = :platform_id)
     AND (:status::text IS NULL OR status = :status::dagapp.job_status)
     AND (:asset_id::text IS NULL OR asset_id = :asset_id)
+    AND (:text::text IS NULL OR request_id = ANY (ARRAY(
+        SELECT r.request_id FROM dagapp.dag_api_requests r WHERE r.request_id = :text
+        UNION
+        SELECT r.request_id FROM dagapp.dag_api_requests r WHERE r.idempotency_key = :text
+        UNION
+        SELECT r.request_id FROM dagapp.dag_jobs j JOIN dagapp.dag_api_requests r USING (job_id)
+        WHERE j.correlation_id = :text
+    )))
 ORDER BY created_at DESC, request_id
 LIMIT :limit OFFSET :offset;

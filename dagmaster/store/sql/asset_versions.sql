@@ -34,6 +34,12 @@ WHERE v.asset_id = :asset_id AND (:include_deleted::boolean OR v.deleted_at IS N
 ORDER BY v.version_ordinal DESC
 LIMIT :limit OFFSET :offset;
 
+-- list_unresolved_versions --
+-- Those of some assets: at most one of each.
+SELECT asset_id, version_ordinal, version_label, approval_state, processing_status, updated_at
+FROM dagapp.asset_versions
+WHERE asset_id = ANY(:asset_ids::text[]) AND approval_state IN ('pending_review', 'rejected') AND deleted_at IS NULL;
+
 -- list_review_queue --
 -- The versions that wait for review, the oldest first, with what a reviewer needs to know of the asset.
 SELECT v.asset_id, v.version_ordinal, v.version_label, v.platform_refs, v.processing_status, v.processing_error,

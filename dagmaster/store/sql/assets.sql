@@ -73,7 +73,8 @@ SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_stat
 FROM dagapp.geospatial_assets a WHERE a.asset_id = :asset_id;
 
 -- list_assets --
--- The newest first. Conditions on versions are about one and the same version.
+-- The newest first. Conditions on versions are about one and the same version. A text is an id, or the value of any
+-- reference that a platform names.
 SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_state, a.cleared_at, a.cleared_by,
     a.made_public_at, a.made_public_by, a.exposure_mode, a.latest_approved_version_ordinal, a.deleted_at, a.created_at,
     a.updated_at, a.version,
@@ -92,6 +93,17 @@ WHERE (:include_deleted::boolean OR a.deleted_at IS NULL)
         WHERE w.platform_refs @> :refs::jsonb AND (:include_deleted::boolean OR w.deleted_at IS NULL)
         UNION
         SELECT v.asset_id FROM dagapp.asset_versions v WHERE v.platform_refs @> :refs::jsonb AND v.deleted_at IS NULL
+    )))
+    AND (:text::text IS NULL OR a.asset_id = :text OR a.asset_id = ANY (ARRAY(
+        WITH wanted AS (
+            SELECT DISTINCT jsonb_build_object(name, :text::text) AS refs
+            FROM dagapp.platforms, unnest(required_refs || optional_refs) AS name
+        )
+        SELECT w.asset_id FROM wanted JOIN dagapp.geospatial_assets w ON w.platform_refs @> wanted.refs
+        WHERE :include_deleted::boolean OR w.deleted_at IS NULL
+        UNION
+        SELECT v.asset_id FROM wanted JOIN dagapp.asset_versions v ON v.platform_refs @> wanted.refs
+        WHERE v.deleted_at IS NULL
     )))
     AND (:approval_state::text IS NULL AND :processing_status::text IS NULL OR EXISTS (
         SELECT FROM dagapp.asset_versions v

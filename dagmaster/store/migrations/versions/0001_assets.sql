@@ -129,7 +129,7 @@ CREATE TABLE dagapp.dag_api_requests (
 CREATE INDEX ix_dag_api_requests_job ON dagapp.dag_api_requests (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX ix_dag_api_requests_platform ON dagapp.dag_api_requests (platform_id, created_at);
 CREATE INDEX ix_dag_api_requests_asset ON dagapp.dag_api_requests (asset_id) WHERE asset_id IS NOT NULL;
-CREATE UNIQUE INDEX uq_dag_api_requests_idempotency_key ON dagapp.dag_api_requests (submitted_by, idempotency_key)
+CREATE UNIQUE INDEX uq_dag_api_requests_idempotency_key ON dagapp.dag_api_requests (idempotency_key, submitted_by)
     WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE dagapp.layer_metadata (
