@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.store.approvals import waiting_approvals
+from dagmaster.store.asset_versions import ReviewRow, list_review_queue
 from dagmaster.store.connect import Connection
 from dagmaster.store.statements import fetch
 from dagmaster.store.workers import WorkerRow, list_troubled_workers
@@ -37,6 +38,7 @@ class Trouble:
 
     failures: Sequence[Row] = ()
     approvals: Sequence[Row] = ()
+    reviews: Sequence[ReviewRow] = ()
     untaken: Sequence[Row] = ()
     still: Sequence[Row] = ()
     workers: Sequence[WorkerRow] = ()
@@ -66,6 +68,7 @@ async def find_trouble(conn: Connection, patience: Patience, *, hours: int = HOU
     return Trouble(
         failures=await _failures(conn, values),
         approvals=await waiting_approvals(conn, limit=MOST),
+        reviews=await list_review_queue(conn, is_reviewable=True, limit=MOST),
         untaken=await fetch(conn, "overview_untaken", values),
         still=await fetch(conn, "overview_still", values),
         workers=await list_troubled_workers(conn, lost_after_seconds=patience.lost_after_seconds, limit=MOST),

@@ -225,6 +225,8 @@ MACHINES = _allow(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.WO
 ADMINS = _allow(Role.ADMIN)
 # Of assets: these routes limit a caller that has a platform to the assets of that platform.
 ASSET_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER)
+# Partners have no pages of assets.
+ASSET_VIEWERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
 ASSET_SUBMITTERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.PARTNER)
 LAYER_READERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER)
 REVIEWERS = _allow_by_platform(Role.ADMIN, Role.OPERATOR, Role.REVIEWER)

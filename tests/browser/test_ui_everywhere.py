@@ -22,6 +22,11 @@ PAGES = (
     "/ui/submit?workflow=greet",
     "/ui/schedules",
     "/ui/approvals",
+    "/ui/review",
+    "/ui/assets",
+    "/ui/assets/{asset}",
+    "/ui/assets/{asset}?tab=history",
+    "/ui/requests",
     "/ui/nodes",
     "/ui/tasks",
     "/ui/queues",
@@ -39,7 +44,30 @@ def jobs(site: Site) -> dict[str, str]:
     """One of them needs approval, after a branch was skipped and an item failed."""
     asking = site.submit("forks")
     site.client.post(f"/api/v1/jobs/{asking}/signals/go").raise_for_status()
-    return {"asking": asking, "done": site.run("greet", name="everywhere"), "failed": site.run("fails")}
+    return {
+        "asking": asking,
+        "done": site.run("greet", name="everywhere"),
+        "failed": site.run("fails"),
+        "asset": _asset(site),
+    }
+
+
+def _asset(site: Site) -> str:
+    """With a deleted version and one that waits for review, on the map."""
+    body = {
+        "workflow_id": "greet",
+        "platform_id": "arcgis",
+        "platform_refs": {"item_id": "b4a1c9d2e3f4455696a7b8c9d0e1f2a3"},
+        "data_type": "raster",
+    }
+    first = site.client.post("/api/v1/submit", json=body).raise_for_status().json()
+    site.until(first["job_id"], "completed")
+    site.client.delete(f"/api/v1/assets/{first['asset_id']}/versions/0").raise_for_status()
+    second = site.client.post("/api/v1/submit", json={**body, "version_label": "second"}).raise_for_status().json()
+    site.until(second["job_id"], "completed")
+    outputs = "blob_path = 'silver/b4a1c9d2e3f4455696a7b8c9d0e1f2a3/2026-11-17/second.tif', bbox = '{5, 47, 15, 55}'"
+    site.execute(f"UPDATE dagapp.asset_versions SET {outputs} WHERE version_ordinal = 1")
+    return str(first["asset_id"])
 
 
 @pytest.mark.parametrize("path", PAGES)

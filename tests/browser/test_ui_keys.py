@@ -83,7 +83,7 @@ def test_a_name_that_is_taken_is_said_at_the_form(sign_in: Callable[[Role], Visi
 
 def test_a_viewer_sees_lists_without_buttons(sign_in: Callable[[Role], Visit]) -> None:
     page = sign_in(Role.VIEWER).page
-    for path in ("nodes", "tasks", "queues", "handlers", "workers", "schedules", "approvals", "health"):
+    for path in ("nodes", "tasks", "queues", "handlers", "workers", "schedules", "approvals", "review", "health"):
         page.goto(f"/ui/{path}")
         expect(page.locator("h1")).to_be_visible()
         expect(page.locator("[data-action]")).to_have_count(0)
@@ -97,6 +97,30 @@ def test_an_operator_steers_but_has_no_keys(sign_in: Callable[[Role], Visit]) ->
     expect(page.get_by_role("button", name="Drain").first).to_be_visible()
     _expect_places(page, without=("Keys",))
     page.goto("/ui/keys")
+    expect(page.get_by_role("heading", name="You don't have permission")).to_be_visible()
+    one.forgive("403")
+
+
+def test_a_reviewer_of_one_platform_has_the_pages_of_assets_alone(
+    site: Site, visit: Callable[..., Visit], keys: dict[Role, str]
+) -> None:
+    body = {"name": "gis review", "role": "reviewer", "platform_id": "arcgis"}
+    answer = site.client.post("/api/v1/keys", json=body, headers={"Authorization": f"Bearer {keys[Role.ADMIN]}"})
+    one = visit()
+    page = one.page
+    page.goto("/ui/login")
+    page.get_by_label("API key").fill(answer.raise_for_status().json()["key"])
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/ui/review")
+    expect(page.locator("#sidebar nav a")).to_have_text(["Review", "Assets", "Requests"])
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    page.keyboard.press("/")
+    page.locator("#palette input").fill("greet")
+    expect(page.locator("#palette-list")).to_have_text("No matches")
+    page.keyboard.press("Escape")
+    page.locator(".brand").click()
+    page.wait_for_url("**/ui/review")
+    page.goto("/ui/jobs")
     expect(page.get_by_role("heading", name="You don't have permission")).to_be_visible()
     one.forgive("403")
 

@@ -80,7 +80,7 @@ def past(dsn: str) -> Past:
 async def test_an_empty_database_has_nothing_to_tell(past: Past) -> None:
     counts = await past.asked(job_counts)
     assert [counts[name] for name in ("pending", "running", "completed", "failed", "has_jobs")] == [0, 0, 0, 0, False]
-    assert await past.trouble() == Trouble([], [], [], [], [], [])
+    assert await past.trouble() == Trouble([], [], [], [], [], [], [])
     assert await past.asked(runs_by_workflow, workflows=5, runs=5) == {}
 
 

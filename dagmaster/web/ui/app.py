@@ -12,6 +12,8 @@ from dagmaster.web.access import EVERYBODY, Allow
 from dagmaster.web.services import Services
 from dagmaster.web.ui import (
     approvals,
+    asset,
+    assets,
     change_feed,
     dashboard,
     failures,
@@ -26,6 +28,8 @@ from dagmaster.web.ui import (
     nodes,
     palette,
     queues,
+    requests,
+    review,
     schedules,
     submit,
     tasks,
@@ -63,6 +67,10 @@ ROUTERS = (
     workers.router,
     schedules.router,
     approvals.router,
+    review.router,
+    assets.router,
+    asset.router,
+    requests.router,
     health.router,
     keys.router,
     submit.router,

@@ -11,6 +11,7 @@ from dagmaster.authoring.catalog import Catalog
 from dagmaster.engine.messages import NO_MESSAGE
 from dagmaster.model.problems import Problem
 from dagmaster.model.redact import redact_text
+from dagmaster.store.asset_versions import ReviewRow
 from dagmaster.store.dashboard import HOURS, MOST, VARIABLE, Trouble
 from dagmaster.web.ui.filters import first_line
 from dagmaster.web.ui.list_filters import ENDED
@@ -57,6 +58,7 @@ def find_needs(trouble: Trouble, catalog: Catalog, *, is_orchestrated: bool, liv
         *(_failure(row) for row in fresh),
         *_still(trouble.still),
         *_approvals(trouble.approvals),
+        *_reviews(trouble.reviews),
         *(_worker(row) for row in trouble.workers if row["status"] == "active"),
         *(_schedule(row) for row in trouble.schedules),
         *_files(catalog),
@@ -153,6 +155,16 @@ def _approvals(rows: Sequence[Row]) -> Iterator[Need]:
         "Decide",
         at=first["started_at"],
     )
+
+
+def _reviews(rows: Sequence[ReviewRow]) -> Iterator[Need]:
+    if not rows:
+        return
+    first, number = rows[0], len(rows)
+    title = f"{number}{'+' if number >= MOST else ''} {'version waits' if number == 1 else 'versions wait'} for review"
+    refs = ", ".join(f"{name} {value}" for name, value in sorted(first["platform_refs"].items()))
+    sentence = f"{first['platform_id']}: {first_line(refs, 200)}"
+    yield Need("reviews", "paused", "eye", title, sentence, "/ui/review", "Review", at=first["created_at"])
 
 
 def _worker(row: Row) -> Need:

@@ -71,6 +71,8 @@ class JobHead:
     deadline_at: datetime | None
     parent_job_id: str | None
     parent_node_id: str | None
+    asset_id: str | None
+    version_ordinal: int | None
     priority: int
     callback_url: str | None
     paused_by: str | None
@@ -168,6 +170,8 @@ async def _head(view: JobView) -> JobHead:
         deadline_at=job["deadline_at"],
         parent_job_id=str(job["parent_job_id"]) if job["parent_job_id"] else None,
         parent_node_id=job["parent_node_id"],
+        asset_id=job["asset_id"],
+        version_ordinal=job["version_ordinal"],
         priority=job["priority"],
         callback_url=redact(job["callback_url"]),
         paused_by=job["paused_by"],

@@ -20,6 +20,7 @@ from dagmaster.web.ui.navigation import current_place, places_for
 from dagmaster.web.ui.static_files import static
 
 OPERATING: Final = frozenset({Role.ADMIN, Role.OPERATOR})
+REVIEWING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.REVIEWER})
 SUBMITTING: Final = frozenset({Role.ADMIN, Role.OPERATOR, Role.PARTNER})
 
 
@@ -55,6 +56,10 @@ class Page:
     @property
     def may_submit(self) -> bool:
         return self.caller.role in SUBMITTING
+
+    @property
+    def may_review(self) -> bool:
+        return self.caller.role in REVIEWING
 
     @property
     def is_signed_in(self) -> bool:

@@ -1,0 +1,90 @@
+// Decisions about assets: a dialog asks for what the API needs, and shows why it refuses.
+import { send, toast, toastLater } from "./actions.js";
+import { refreshNow } from "./live.js";
+
+const dialog = document.getElementById("decide");
+const form = dialog.querySelector("form");
+const [clearance, reason] = ["[data-clearance-field]", "[data-reason-field]"].map((name) => form.querySelector(name));
+const level = clearance.querySelector("select");
+const words = reason.querySelector("textarea");
+const problem = form.querySelector(".problem");
+const yes = form.querySelector("[data-decide-yes]");
+const warnings = document.getElementById("decision-warnings");
+let asked = null;
+
+// A copy: the button may show something else by the time the person decides.
+function ask(button) {
+  asked = { ...button.dataset };
+  form.reset();
+  dialog.querySelector("#decide-title").textContent = asked.title;
+  dialog.querySelector("#decide-text").textContent = asked.text;
+  clearance.hidden = asked.clearance === undefined;
+  reason.hidden = asked.reason === undefined;
+  reason.querySelector("span").textContent = asked.reasonLabel ?? "";
+  words.required = asked.required !== undefined;
+  problem.hidden = true;
+  yes.textContent = asked.yes;
+  yes.className = `button ${button.classList.contains("danger") ? "danger" : "primary"}`;
+  showPublicWarning();
+  dialog.showModal();
+  (words.required ? words : form.querySelector("[data-decide-close]")).focus();
+}
+
+function showPublicWarning() {
+  const isPublic = !clearance.hidden && level.value === "public";
+  form.querySelector("[data-public-warning]").hidden = !isPublic;
+}
+
+function request() {
+  const body = asked.body ? JSON.parse(asked.body) : {};
+  const said = reason.hidden ? "" : words.value.trim();
+  if (!clearance.hidden) body.clearance_level = level.value;
+  if (asked.method === "DELETE") {
+    return [said ? `${asked.decide}?${new URLSearchParams({ [asked.reason]: said })}` : asked.decide, { method: "DELETE" }];
+  }
+  if (said) body[asked.reason] = said;
+  return [asked.decide, { method: asked.method, body }];
+}
+
+async function decide() {
+  yes.disabled = true;
+  problem.hidden = true;
+  try {
+    const reply = await send(...request());
+    dialog.close();
+    if (asked.next) {
+      toastLater(asked.done);
+      return location.assign(asked.next);
+    }
+    toast(asked.done);
+    warn(reply?.warnings ?? []);
+    await refreshNow();
+  } catch (error) {
+    problem.textContent = error.message;
+    problem.hidden = false;
+  } finally {
+    yes.disabled = false;
+  }
+}
+
+// They stay until the next decision: what the API could not do is for people to do.
+function warn(texts) {
+  warnings.hidden = !texts.length;
+  warnings.replaceChildren(...texts.map((text) => {
+    const notice = document.createElement("p");
+    notice.className = "notice is-warning";
+    notice.textContent = text;
+    return notice;
+  }));
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-decide]");
+  if (button && event.detail < 2) ask(button);
+});
+form.querySelector("[data-decide-close]").addEventListener("click", () => dialog.close());
+level.addEventListener("change", showPublicWarning);
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  decide();
+});

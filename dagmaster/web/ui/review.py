@@ -1,0 +1,55 @@
+"""The review queue: versions that wait for a decision, oldest first."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from dagmaster.model.asset import ProcessingStatus
+from dagmaster.model.redact import redact
+from dagmaster.store.asset_versions import ReviewRow, list_review_queue
+from dagmaster.store.platforms import list_platforms
+from dagmaster.web.access import ASSET_VIEWERS
+from dagmaster.web.assets import platform_of
+from dagmaster.web.services import Conn
+from dagmaster.web.ui.assets import Refs, ordered_refs, required_refs
+from dagmaster.web.ui.pages import Shown
+
+router = APIRouter(prefix="/ui", include_in_schema=False)
+
+MOST: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewLine:
+    row: ReviewRow
+    refs: Refs
+    error: str | None
+
+
+@router.get("/review", dependencies=[ASSET_VIEWERS])
+async def show_review_queue(page: Shown, conn: Conn) -> HTMLResponse:
+    """Two questions: many versions that are still being processed must not hide one that is ready."""
+    own = platform_of(page.caller)
+    names = required_refs(await list_platforms(conn))
+    ready = await list_review_queue(conn, platform_id=own, is_reviewable=True, limit=MOST)
+    waiting = await list_review_queue(conn, platform_id=own, limit=MOST)
+    return page.render(
+        "review.html",
+        {
+            "ready": [review_line(row, names) for row in ready],
+            "unready": [review_line(row, names) for row in waiting if not is_ready(row)],
+            "most": MOST,
+        },
+    )
+
+
+def is_ready(row: ReviewRow) -> bool:
+    return row["processing_status"] == ProcessingStatus.COMPLETED
+
+
+def review_line(row: ReviewRow, names: Mapping[str, Sequence[str]]) -> ReviewLine:
+    refs = ordered_refs(row["platform_refs"], names.get(row["platform_id"], ()))
+    return ReviewLine(row, refs, redact(row["processing_error"]))

@@ -1,0 +1,164 @@
+"""The pages of assets, their review and their requests: what they show of a database, and to whom."""
+
+import re
+from typing import Any
+
+from test_assets import ASSET_ID, REFS, decide, site, submit, submit_and_process
+from web import Web, web
+
+from dagmaster.model.access import Role
+from dagmaster.store.connect import opened
+from dagmaster.store.events import count_changes
+
+LISTS = ("review", "assets", "requests")
+OTHER = {"platform_id": "arcgis", "platform_refs": {"item_id": "gis-1"}}
+
+
+async def listed(it: Web, query: str = "", **options: Any) -> set[str]:
+    """The assets that the list shows."""
+    return set(re.findall(r'id="asset-(\w+)"', await it.get(f"/ui/assets{query}", **options)))
+
+
+async def test_an_empty_database_says_how_to_submit(dsn: str) -> None:
+    async with web(dsn) as it:
+        shown = await it.get("/ui/assets")
+        assert "No assets yet" in shown
+        assert "curl http://127.0.0.1/api/v1/submit" in shown
+        assert "Authorization" not in shown
+        assert "Nothing to review" in await it.get("/ui/review")
+        assert "No requests yet" in await it.get("/ui/requests")
+        assert "Not found" in await it.get(f"/ui/assets/{ASSET_ID}", 404)
+
+
+async def test_assets_are_found_by_reference_and_state(dsn: str) -> None:
+    async with site(dsn) as it:
+        await submit_and_process(it, platform_refs={**REFS, "version_id": "1.0"})
+        other = (await submit_and_process(it, workflow_id="broken", **OTHER))["asset_id"]
+        assert await listed(it) == {ASSET_ID, other}
+        for query in (
+            "text=0038272",
+            "text=dataset_id=0038272",
+            "text=dataset_id=0038272+resource_id=shapefile",
+            "text=1.0",
+            f"text={ASSET_ID}",
+            "platform=ddh",
+            "processing=completed",
+        ):
+            assert await listed(it, f"?{query}") == {ASSET_ID}, query
+        for query in ("platform=arcgis", "processing=failed", "text=gis-1"):
+            assert await listed(it, f"?{query}") == {other}, query
+        for query in ("clearance=uncleared", "approval=pending_review", "approval=nonsense"):
+            assert await listed(it, f"?{query}") == {ASSET_ID, other}, query
+        for query in ("text=003", "text=resource_id=0038272", "clearance=public", "approval=approved", "offset=2"):
+            assert await listed(it, f"?{query}") == set(), query
+        assert "No matching assets" in await it.get("/ui/assets?text=003")
+
+
+async def test_only_operators_see_what_is_deleted(dsn: str) -> None:
+    async with site(dsn) as it:
+        await submit_and_process(it, version_label="spring")
+        await it.ask("DELETE", f"/api/v1/assets/{ASSET_ID}", 200, params={"reason": "a duplicate"})
+        viewer, operator = await it.key("eva", Role.VIEWER), await it.key("ann", Role.OPERATOR)
+        assert await listed(it, headers=operator) == set()
+        assert await listed(it, "?deleted=true", headers=viewer) == set()
+        assert await listed(it, "?deleted=true", headers=operator) == {ASSET_ID}
+        await it.get(f"/ui/assets/{ASSET_ID}", 404, headers=viewer)
+        shown = await it.get(f"/ui/assets/{ASSET_ID}", headers=operator)
+        assert "This asset was deleted" in shown
+        assert "data-decide=" not in shown
+        assert "a duplicate" in await it.get(f"/ui/assets/{ASSET_ID}?tab=history", headers=operator)
+
+
+async def test_viewers_see_everything_and_decide_nothing(dsn: str) -> None:
+    async with site(dsn) as it:
+        submitted = await submit_and_process(it, version_label="spring")
+        keys = {role: await it.key(role, role) for role in Role}
+        paths = ["/ui/review", f"/ui/assets/{ASSET_ID}"]
+        for path in paths:
+            for role in (Role.ADMIN, Role.OPERATOR, Role.REVIEWER):
+                assert f"/api/v1/assets/{ASSET_ID}/versions/0/approve" in await it.get(path, headers=keys[role])
+            seen = await it.get(path, headers=keys[Role.VIEWER])
+            assert "spring" in seen
+            assert "data-decide=" not in seen
+        for path in [*paths, *(f"/ui/{name}" for name in LISTS)]:
+            await it.get(path, 403, headers=keys[Role.PARTNER])
+        head = await it.get(f"/ui/jobs/{submitted['job_id']}", headers=keys[Role.VIEWER])
+        assert f'href="/ui/assets/{ASSET_ID}#version-0"' in head
+
+
+async def test_a_reviewer_of_one_platform_sees_only_what_is_of_that_platform(dsn: str) -> None:
+    async with site(dsn) as it:
+        own = await submit_and_process(it)
+        other = await submit_and_process(it, **OTHER)
+        reviewer = await it.key("hub", Role.REVIEWER, platform_id="ddh")
+        assert await listed(it, headers=reviewer) == {ASSET_ID}
+        assert await listed(it, "?platform=arcgis", headers=reviewer) == {ASSET_ID}
+        await it.get(f"/ui/assets/{other['asset_id']}", 404, headers=reviewer)
+        for name in LISTS:
+            shown = await it.get(f"/ui/{name}", headers=reviewer)
+            assert ASSET_ID in shown
+            assert other["asset_id"] not in shown
+            # Jobs and the fleet are those of all platforms: nothing leads there.
+            assert own["job_id"] in shown or name == "assets"
+            assert not re.search(r'href="/ui/(jobs|workflows|workers|")', shown)
+        assert await it.get("/ui/palette?text=ingest", headers=reviewer) == []
+        key = reviewer["Authorization"].removeprefix("Bearer ")
+        answer = await it.client.post("/ui/login", data={"key": key})
+        assert answer.headers["location"] == "/ui/review"
+
+
+async def test_what_is_ready_for_review_comes_before_what_is_not(dsn: str) -> None:
+    async with site(dsn) as it:
+        failed = (await submit_and_process(it, workflow_id="broken", **OTHER))["asset_id"]
+        await submit_and_process(it)
+        assert "1 version waits for review" in await it.get("/ui/")
+        shown = await it.get("/ui/review")
+        assert re.findall(r'id="review-(\w+)"', shown) == [ASSET_ID, failed]
+        assert "the file is not a raster" in shown
+        assert f"{failed}/versions/0/approve" not in shown
+        assert f"{failed}/versions/0/reject" in shown
+        await decide(it, "/reject", {"reason": "blurred"})
+        assert ASSET_ID not in await it.get("/ui/review")
+        assert "for review" not in await it.get("/ui/")
+
+
+async def test_a_request_is_found_by_its_id_its_key_and_the_correlation_id_of_its_job(dsn: str) -> None:
+    async with site(dsn) as it:
+        await submit_and_process(it, request_id="r-1", idempotency_key="key-1", correlation_id="order-7")
+        await submit_and_process(it, request_id="r-2", workflow_id="broken", **OTHER)
+
+        async def found(query: str) -> list[str]:
+            return re.findall(r'id="request-([\w-]+)"', await it.get(f"/ui/requests?{query}"))
+
+        assert await found("") == ["r-2", "r-1"]
+        for text in ("r-1", "key-1", "order-7"):
+            assert await found(f"text={text}") == ["r-1"], text
+        assert await found("text=r-2") == ["r-2"]
+        assert await found("status=failed") == ["r-2"]
+        assert await found("status=failed&text=r-1") == []
+        shown = await it.get("/ui/requests?text=order-7")
+        assert f'href="/ui/assets/{ASSET_ID}#version-0"' in shown
+
+
+async def test_the_history_tells_who_decided_what_and_why_newest_first(dsn: str) -> None:
+    async with site(dsn) as it:
+        await submit_and_process(it)
+        ada = await it.key("ada", Role.REVIEWER)
+        await decide(it, "/approve", {"clearance_level": "ouo", "comment": "fine at all scales"}, headers=ada)
+        shown = await it.get(f"/ui/assets/{ASSET_ID}?tab=history", headers=ada)
+        titles = re.findall(r'<div class="event-text"><span>([^<]+)', shown)
+        assert titles[:3] == [
+            "Version 0 approved",
+            "Asset cleared for official use only",
+            "Processing of version 0 completed",
+        ]
+        assert titles[-1] == "Asset created"
+        assert "by ada: “fine at all scales”" in shown
+
+
+async def test_a_decision_tells_open_pages_that_something_has_changed(dsn: str) -> None:
+    async with site(dsn, runs=False) as it, opened(dsn, application="test") as conn:
+        await submit(it)
+        before = await count_changes(conn)
+        await decide(it, "/clearance/cleared")
+        assert await count_changes(conn) > before
