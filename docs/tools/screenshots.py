@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOUR = ROOT / "examples" / "tour"
 PICTURES = ROOT / "docs" / "images"
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-SHOWN = ("job", "dashboard", "failed", "gantt", "workflow", "submit", "node", "dashboard-dark", "job-narrow")
+SHOWN = ("job", "dashboard", "failed", "gantt", "workflow", "submit", "node", "asset", "dashboard-dark", "job-narrow")
 SOME_DONE = 250
 ENDED = ("completed", "failed", "cancelled")
 
@@ -69,14 +69,35 @@ def wait(client: httpx.Client, job_id: str, *, node: str | None = None) -> str:
 
 
 def tour(client: httpx.Client) -> dict[str, str]:
-    """Some history, a job that has failed, one that waits for a person, and one that runs."""
+    """Some history, a job that has failed, one that waits for a person, an asset under review, and a job that runs."""
     for scenes in (6, 9, 12, 8, 10, 7):
         wait(client, submit(client, "nightly_mosaic", scenes=scenes))
     for _ in range(4):
         wait(client, submit(client, "hourly_export"))
     failed = wait(client, submit(client, "nightly_mosaic", scenes=12, is_broken=True))
     waiting = wait(client, submit(client, "nightly_mosaic", scenes=12, review=True), node="look")
-    return {"failed": failed, "waiting": waiting, "running": submit(client, "nightly_mosaic", scenes=900)}
+    asset = submit_version(client, "2026 spring", bbox=[5.8, 47.2, 15.1, 55.1])
+    approval = {"clearance_level": "ouo", "comment": "Looks right at all scales."}
+    client.post(f"/api/v1/assets/{asset}/approve", json=approval).raise_for_status()
+    submit_version(client, "2026 autumn", bbox=[4.1, 46.9, 15.1, 55.1])
+    running = submit(client, "nightly_mosaic", scenes=900)
+    return {"failed": failed, "waiting": waiting, "asset": asset, "running": running}
+
+
+def submit_version(client: httpx.Client, label: str, **inputs: Any) -> str:
+    """Of the one asset, and wait until it is processed."""
+    body = {
+        "workflow_id": "nightly_mosaic",
+        "input_params": {"scenes": 2, **inputs},
+        "platform_id": "ddh",
+        "platform_refs": {"dataset_id": "0038272", "resource_id": "mosaic"},
+        "data_type": "raster",
+        "version_label": label,
+        "submitted_by": "hub",
+    }
+    submitted = client.post("/api/v1/submit", json=body).raise_for_status().json()
+    wait(client, submitted["job_id"])
+    return str(submitted["asset_id"])
 
 
 def pictures(jobs: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -86,6 +107,10 @@ def pictures(jobs: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "gantt", f"/ui/jobs/{jobs['failed']}?tab=gantt"
     yield "approvals", "/ui/approvals"
     yield "jobs", "/ui/jobs"
+    yield "asset", f"/ui/assets/{jobs['asset']}"
+    yield "assets", "/ui/assets"
+    yield "review", "/ui/review"
+    yield "requests", "/ui/requests"
     yield "workflow", "/ui/workflows/nightly_mosaic"
     yield "submit", "/ui/submit?workflow=nightly_mosaic"
     yield "node", f"/ui/jobs/{jobs['waiting']}/nodes/mosaic"

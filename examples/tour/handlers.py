@@ -44,7 +44,12 @@ def mosaic(ctx: HandlerContext) -> dict[str, Any]:
         time.sleep(0.15)
         ctx.progress(percent, 100, "blending")
         ctx.logger.info("blended %d %%", percent)
-    return {"href": "s3://mosaics/2026-11-16.tif", "bbox": ctx.params["bbox"], "scenes": len(ctx.params["scenes"])}
+    return {
+        "href": "s3://mosaics/2026-11-16.tif",
+        "blob_path": "mosaics/2026-11-16.tif",
+        "bbox": ctx.params["bbox"],
+        "scenes": len(ctx.params["scenes"]),
+    }
 
 
 @handler("tour.check")
