@@ -78,11 +78,16 @@ class AssetChange:
     cancel_reason: str | None = None
 
 
-async def get_asset(conn: Connection, asset_id: str) -> AssetRow:
+async def find_asset(conn: Connection, asset_id: str) -> AssetRow | None:
     rows = await fetch_as(conn, AssetRow, "show_asset", {"asset_id": asset_id})
-    if not rows:
+    return rows[0] if rows else None
+
+
+async def get_asset(conn: Connection, asset_id: str) -> AssetRow:
+    asset = await find_asset(conn, asset_id)
+    if asset is None:
         raise UnknownAsset(f"there is no asset {asset_id!r}")
-    return rows[0]
+    return asset
 
 
 async def list_assets(conn: Connection, where: AssetFilter, *, limit: int, offset: int = 0) -> list[AssetRow]:
@@ -115,6 +120,7 @@ async def lock_asset(conn: Connection, asset_id: str) -> Asset:
     if not rows:
         raise UnknownAsset(f"there is no asset {asset_id!r}")
     [row] = rows
+    approved = await fetch(conn, "approved_ordinals", {"asset_id": asset_id})
     return Asset(
         asset_id=row["asset_id"],
         platform_id=row["platform_id"],
@@ -124,7 +130,7 @@ async def lock_asset(conn: Connection, asset_id: str) -> Asset:
         exposure_mode=ExposureMode(row["exposure_mode"]),
         next_ordinal=row["next_ordinal"],
         version=row["version"],
-        approved=tuple(row["approved"]),
+        approved=tuple(row["version_ordinal"] for row in approved),
         deleted_at=row["deleted_at"],
     )
 

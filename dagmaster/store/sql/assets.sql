@@ -7,14 +7,15 @@ RETURNING asset_id;
 
 -- lock_asset --
 -- Until the end of the transaction nobody else decides anything about this asset.
-SELECT a.asset_id, a.platform_id, a.platform_refs, a.data_type, a.clearance_state, a.exposure_mode, a.next_ordinal,
-    a.version, a.deleted_at, ARRAY(
-        SELECT v.version_ordinal FROM dagapp.asset_versions v
-        WHERE v.asset_id = a.asset_id AND v.approval_state = 'approved' AND v.deleted_at IS NULL
-        ORDER BY v.version_ordinal
-    ) AS approved
-FROM dagapp.geospatial_assets a WHERE a.asset_id = :asset_id
-FOR NO KEY UPDATE OF a;
+SELECT asset_id, platform_id, platform_refs, data_type, clearance_state, exposure_mode, next_ordinal, version, deleted_at
+FROM dagapp.geospatial_assets WHERE asset_id = :asset_id
+FOR NO KEY UPDATE;
+
+-- approved_ordinals --
+-- Of an asset that is locked. A statement that waits for the lock would still see the versions as they were before.
+SELECT version_ordinal FROM dagapp.asset_versions
+WHERE asset_id = :asset_id AND approval_state = 'approved' AND deleted_at IS NULL
+ORDER BY version_ordinal;
 
 -- save_asset_change --
 -- Write what a decision changes: columns of the asset, columns of the version if it is as it was known, the events, and
