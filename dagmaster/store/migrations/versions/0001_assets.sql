@@ -109,7 +109,8 @@ CREATE TABLE dagapp.asset_events (
 );
 CREATE INDEX ix_asset_events_asset ON dagapp.asset_events (asset_id, event_id);
 
--- What a partner or the gateway asked for, by an id that it chose. It may have no job, and it outlives its job.
+-- What a partner or the gateway asked for, by an id that it chose. It may have no job. What is about an asset outlives
+-- its job.
 CREATE TABLE dagapp.dag_api_requests (
     request_id varchar(128) NOT NULL,
     platform_id varchar(64),
@@ -204,29 +205,39 @@ CREATE TRIGGER keep_asset_identity BEFORE UPDATE ON dagapp.geospatial_assets FOR
     WHEN (NEW.asset_id <> OLD.asset_id OR NEW.platform_id <> OLD.platform_id OR NEW.platform_refs <> OLD.platform_refs)
     EXECUTE FUNCTION dagapp.keep_asset_identity();
 
--- An output of a job by its name: from the result, from what the result collects, or from the last node that has it.
-CREATE FUNCTION dagapp.job_output(job bigint, result jsonb, name text) RETURNS jsonb LANGUAGE sql STABLE AS $$
-    SELECT coalesce(
-        result -> name,
-        (SELECT part.value -> name FROM jsonb_each(CASE jsonb_typeof(result) WHEN 'object' THEN result ELSE '{}' END) AS part
-         WHERE jsonb_typeof(part.value) = 'object' AND part.value ? name ORDER BY part.key DESC LIMIT 1),
-        (SELECT n.output -> name FROM dagapp.dag_node_states n
-         WHERE n.job_id = job AND n.parent_node_id IS NULL AND n.status = 'completed'
-             AND jsonb_typeof(n.output) = 'object' AND n.output ? name
-         ORDER BY n.completed_at DESC, n.node_id LIMIT 1)
+-- Whether a value can be this output of a job: a box of four numbers, or a string of a path's or a name's length.
+CREATE FUNCTION dagapp.is_job_output(name text, value jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(CASE WHEN name = 'bbox' THEN jsonb_path_match(value,
+            '$.type() == "array" && $.size() == 4 && !exists($[*] ? (@.type() != "number" || @ > 1e12 || @ < -1e12))')
+        ELSE jsonb_typeof(value) = 'string' AND length(value #>> '{}') BETWEEN 1 AND 2000 END, false)
+$$;
+
+-- What a job that has completed says about its version: each output from the node that completed last with it, be it a
+-- node of the job or of a job that it called. One look at the nodes, whatever their number.
+CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE family(job_id, depth) AS (
+        SELECT job, 0
+        UNION ALL
+        SELECT c.job_id, f.depth + 1
+        FROM family f
+        JOIN dagapp.dag_jobs c ON c.parent_job_id = f.job_id AND c.status = 'completed'
+        JOIN dagapp.dag_node_states n ON n.job_id = c.parent_job_id AND n.node_id = c.parent_node_id
+            AND n.task_id = c.parent_task_id AND n.parent_node_id IS NULL
+        WHERE f.depth < 10
+    ), names AS (
+        SELECT ARRAY['blob_path', 'table_name', 'stac_item_id', 'stac_collection_id', 'content_hash', 'bbox',
+            'external_blob_path', 'adf_run_id'] AS names
+    ), named AS (
+        SELECT DISTINCT ON (name) name, n.output -> name AS value
+        FROM family f
+        CROSS JOIN names
+        JOIN dagapp.dag_node_states n ON n.job_id = f.job_id AND n.parent_node_id IS NULL AND n.status = 'completed'
+            AND n.output ?| names.names
+        CROSS JOIN unnest(names.names) AS name
+        WHERE dagapp.is_job_output(name, n.output -> name)
+        ORDER BY name, n.completed_at DESC, f.depth, n.node_id
     )
-$$;
-
-CREATE FUNCTION dagapp.job_output_text(job bigint, result jsonb, name text) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN jsonb_typeof(value) = 'string' THEN left(value #>> '{}', 2000) END
-    FROM dagapp.job_output(job, result, name) AS value
-$$;
-
--- West, south, east, north; null where the job has no such output.
-CREATE FUNCTION dagapp.job_output_bbox(job bigint, result jsonb) RETURNS double precision[] LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN jsonb_path_match(value, '$.type() == "array" && $.size() == 4 && !exists($[*] ? (@.type() != "number"))')
-        THEN ARRAY(SELECT part::double precision FROM jsonb_array_elements_text(value) AS part) END
-    FROM dagapp.job_output(job, result, 'bbox') AS value
+    SELECT coalesce(jsonb_object_agg(name, value), '{}') FROM named
 $$;
 
 -- In the transaction that moves the job: the version that it processes, the version that it exports, and the request that
@@ -237,12 +248,17 @@ DECLARE
         WHEN 'failed' THEN NEW.error_message
         WHEN 'cancelled' THEN 'the job was cancelled' END;
     moved dagapp.asset_event_type;
+    is_completed boolean := NEW.status = 'completed';
+    outputs jsonb;
 BEGIN
     UPDATE dagapp.dag_api_requests
     SET status = NEW.status, error_message = problem, completed_at = NEW.completed_at
     WHERE job_id = NEW.job_id;
     IF NEW.asset_id IS NULL THEN
         RETURN NULL;
+    END IF;
+    IF is_completed THEN
+        outputs := dagapp.job_outputs(NEW.job_id);
     END IF;
 
     UPDATE dagapp.asset_versions v
@@ -251,18 +267,15 @@ BEGIN
         processing_started_at = coalesce(NEW.started_at, v.processing_started_at),
         processing_completed_at = NEW.completed_at,
         processing_error = problem,
-        blob_path = CASE WHEN NEW.status = 'completed'
-            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'blob_path') ELSE v.blob_path END,
-        table_name = CASE WHEN NEW.status = 'completed'
-            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'table_name') ELSE v.table_name END,
-        stac_item_id = CASE WHEN NEW.status = 'completed'
-            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'stac_item_id') ELSE v.stac_item_id END,
-        stac_collection_id = CASE WHEN NEW.status = 'completed'
-            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'stac_collection_id') ELSE v.stac_collection_id END,
-        content_hash = CASE WHEN NEW.status = 'completed'
-            THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'content_hash') ELSE v.content_hash END,
-        bbox = CASE WHEN NEW.status = 'completed'
-            THEN dagapp.job_output_bbox(NEW.job_id, NEW.result_data) ELSE v.bbox END,
+        blob_path = CASE WHEN is_completed THEN outputs ->> 'blob_path' ELSE v.blob_path END,
+        table_name = CASE WHEN is_completed THEN outputs ->> 'table_name' ELSE v.table_name END,
+        stac_item_id = CASE WHEN is_completed THEN outputs ->> 'stac_item_id' ELSE v.stac_item_id END,
+        stac_collection_id = CASE WHEN is_completed THEN outputs ->> 'stac_collection_id' ELSE v.stac_collection_id END,
+        content_hash = CASE WHEN is_completed THEN outputs ->> 'content_hash' ELSE v.content_hash END,
+        -- Rounded to what a double can hold: a number that is almost zero would be an error.
+        bbox = CASE WHEN NOT is_completed THEN v.bbox WHEN outputs ? 'bbox' THEN ARRAY(
+            SELECT round(part::numeric, 15)::double precision FROM jsonb_array_elements_text(outputs -> 'bbox') AS part
+        ) END,
         updated_at = now(),
         version = v.version + 1
     WHERE v.asset_id = NEW.asset_id AND v.version_ordinal = NEW.version_ordinal AND v.current_job_id = NEW.job_id
@@ -277,11 +290,9 @@ BEGIN
 
     IF NEW.status <> 'running' THEN
         UPDATE dagapp.asset_versions v
-        SET external_blob_path = CASE WHEN NEW.status = 'completed'
-                THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'external_blob_path') ELSE v.external_blob_path END,
-            adf_run_id = CASE WHEN NEW.status = 'completed'
-                THEN dagapp.job_output_text(NEW.job_id, NEW.result_data, 'adf_run_id') ELSE v.adf_run_id END,
-            exported_at = CASE WHEN NEW.status = 'completed' THEN NEW.completed_at ELSE v.exported_at END,
+        SET external_blob_path = CASE WHEN is_completed THEN outputs ->> 'external_blob_path' ELSE v.external_blob_path END,
+            adf_run_id = CASE WHEN is_completed THEN outputs ->> 'adf_run_id' ELSE v.adf_run_id END,
+            exported_at = CASE WHEN is_completed THEN NEW.completed_at ELSE v.exported_at END,
             export_error = problem,
             updated_at = now(),
             version = v.version + 1
