@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from random import Random
 from time import time
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import orjson
@@ -123,9 +123,13 @@ class Callbacks:
 
 
 def body_of(callback: Callback, public_url: str | None) -> bytes:
-    job_id = str(callback.job_id)
-    result_url = f"{public_url}/api/v1/jobs/{job_id}" if public_url else None
-    return orjson.dumps({"id": job_id, "status": callback.job_status, "result_url": result_url})
+    """Whoever sent a request knows it by its own id, and nothing of jobs."""
+    if callback.request_id is not None:
+        known_as, path = callback.request_id, f"requests/{quote(callback.request_id, safe='')}"
+    else:
+        known_as, path = str(callback.job_id), f"jobs/{callback.job_id}"
+    result_url = f"{public_url}/api/v1/{path}" if public_url else None
+    return orjson.dumps({"id": known_as, "status": callback.job_status, "result_url": result_url})
 
 
 def headers_of(callback: Callback, secret: bytes, body: bytes) -> dict[str, str]:

@@ -85,7 +85,8 @@ async def add_request(conn: Connection, request: NewRequest) -> RequestRow | Non
     first = await _find(conn, request.request_id, request.submitted_by, request.idempotency_key)
     if first is None:
         raise UnknownRequest("the request that used this id or key before was removed; submit again")
-    if first["request_hash"] != request.request_hash or first["submitted_by"] != request.submitted_by:
+    asked = (request.request_hash, request.submitted_by, request.platform_id)
+    if (first["request_hash"], first["submitted_by"], first["platform_id"]) != asked:
         name = "request id" if first["request_id"] == request.request_id else "idempotency key"
         raise IdempotencyConflict(
             f"the {name} was used before with other content, by request {first['request_id']!r}; use a new one"

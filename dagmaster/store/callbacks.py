@@ -10,13 +10,17 @@ from dagmaster.store.statements import run
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """`attempts` counts this one too; who claims it later has a higher one, and the earlier claim is void."""
+    """`attempts` counts this one too; who claims it later has a higher one, and the earlier claim is void.
+
+    `request_id` is that of the request that the job answers, if it answers one.
+    """
 
     callback_id: int
     job_id: JobId
     url: str
     job_status: JobStatus
     attempts: int
+    request_id: str | None = None
 
 
 async def claim_callbacks(conn: Connection, *, limit: int, lease_seconds: float) -> list[Callback]:

@@ -10,7 +10,8 @@ UPDATE dagapp.dag_callbacks c
 SET attempts = c.attempts + 1, last_attempt_at = clock_timestamp(),
     next_attempt_at = clock_timestamp() + make_interval(secs => :lease_seconds)
 FROM due WHERE c.callback_id = due.callback_id
-RETURNING c.callback_id, c.job_id, c.url, c.job_status, c.attempts;
+RETURNING c.callback_id, c.job_id, c.url, c.job_status, c.attempts,
+    (SELECT r.request_id FROM dagapp.dag_api_requests r WHERE r.job_id = c.job_id LIMIT 1) AS request_id;
 
 -- close_callback --
 -- The call was made, or is given up; unless another has claimed it since.

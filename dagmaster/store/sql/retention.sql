@@ -194,6 +194,9 @@ WITH gone AS MATERIALIZED (
     SELECT coalesce(array_agg(job_id), '{}') AS job_ids FROM gone
 ), callbacks AS (
     DELETE FROM dagapp.dag_callbacks WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
+), requests AS ( -- Those about assets are part of their history.
+    DELETE FROM dagapp.dag_api_requests
+    WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[]) AND asset_id IS NULL
 ), groups AS (
     DELETE FROM dagapp.dag_groups WHERE job_id = ANY((SELECT job_ids FROM ids)::bigint[])
 ), dependencies AS (
