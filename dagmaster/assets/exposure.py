@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from dagmaster.errors import Invalid, NotFound
+from dagmaster.errors import Invalid, UnknownAsset, UnknownVersion
 from dagmaster.model.asset import ApprovalState, ClearanceState, ExposureMode, ProcessingStatus
 from dagmaster.store.asset_versions import VersionRow
 from dagmaster.store.assets import AssetRow
@@ -28,11 +28,11 @@ def parse_version(text: str) -> int | None:
 
 
 def check_asset(asset: AssetRow, audience: Audience) -> None:
-    """Raises NotFound for an asset that this audience must not know of: as if it did not exist."""
+    """Raises UnknownAsset for one that this audience must not know of, in the words for one that does not exist."""
     needed = {Audience.PUBLIC: (ClearanceState.PUBLIC,), Audience.INTERNAL: (ClearanceState.OUO, ClearanceState.PUBLIC)}
     is_hidden = audience in needed and asset["clearance_state"] not in needed[audience]
     if asset["deleted_at"] is not None or is_hidden:
-        raise NotFound(f"asset {asset['asset_id']!r} is not available")
+        raise UnknownAsset(f"there is no asset {asset['asset_id']!r}")
 
 
 def select_ordinal(asset: AssetRow, requested: int | None, audience: Audience) -> int:
@@ -40,11 +40,11 @@ def select_ordinal(asset: AssetRow, requested: int | None, audience: Audience) -
     latest = asset["latest_approved_version_ordinal"]
     if requested is None:
         if latest is None:
-            raise NotFound(f"no version of asset {asset['asset_id']!r} is approved")
+            raise UnknownVersion(f"no version of asset {asset['asset_id']!r} is approved")
         return latest
     is_exposed = requested == latest or asset["exposure_mode"] == ExposureMode.ALL_VERSIONS
     if audience is Audience.PUBLIC and not is_exposed:
-        raise NotFound(f"version {requested} of asset {asset['asset_id']!r} is not available")
+        raise UnknownVersion(f"asset {asset['asset_id']!r} has no version {requested}")
     return requested
 
 
@@ -54,4 +54,4 @@ def check_version(version: VersionRow, *, is_preview: bool) -> None:
         is_preview and version["processing_status"] == ProcessingStatus.COMPLETED
     )
     if version["deleted_at"] is not None or not is_seen:
-        raise NotFound(f"version {version['version_ordinal']} of asset {version['asset_id']!r} is not available")
+        raise UnknownVersion(f"asset {version['asset_id']!r} has no version {version['version_ordinal']}")

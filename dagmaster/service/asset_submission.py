@@ -61,7 +61,7 @@ async def submit_version(
         asset = await lock_asset(conn, asset_id)
         _check_accepts(asset, submission)
         version = await _version_to_process(conn, asset, submission, refs)
-        inputs = _with_asset_inputs(workflow, job.inputs, submission, version)
+        inputs = _with_asset_inputs(workflow, job.inputs, asset, version, refs, submission.version_label)
         new, warnings = await prepare_job(
             context,
             definitions,
@@ -140,10 +140,16 @@ async def _platform_for(conn: Connection, platform_id: str, workflow_id: str) ->
         raise await unknown_platform(conn, platform_id)
     if not platform.is_active:
         raise Invalid(f"platform {platform_id!r} is not active and accepts no submissions")
+    _check_allowed(platform, workflow_id)
+    return platform
+
+
+def _check_allowed(platform: Platform, workflow_id: str) -> None:
     if platform.allowed_workflows is not None and workflow_id not in platform.allowed_workflows:
         allowed = ", ".join(map(repr, platform.allowed_workflows)) or "none"
-        raise Forbidden(f"platform {platform_id!r} may not submit workflow {workflow_id!r}; allowed: {allowed}")
-    return platform
+        raise Forbidden(
+            f"platform {platform.platform_id!r} may not submit workflow {workflow_id!r}; allowed: {allowed}"
+        )
 
 
 def _check_accepts(asset: Asset, submission: AssetSubmission) -> None:
@@ -181,16 +187,21 @@ async def _version_to_process(
 
 
 def _with_asset_inputs(
-    workflow: Workflow, inputs: Mapping[str, Any], submission: AssetSubmission, version: AssetVersion
+    workflow: Workflow,
+    inputs: Mapping[str, Any],
+    asset: Asset,
+    version: AssetVersion,
+    refs: Mapping[str, Any],
+    label: str | None,
 ) -> dict[str, Any]:
     """What the workflow declares and the submitter has not said: which asset and version it is about."""
     known = {
-        "asset_id": version.asset_id,
+        "asset_id": asset.asset_id,
         "version_ordinal": version.version_ordinal,
-        "version_label": submission.version_label,
-        "platform_id": submission.platform_id,
-        "platform_refs": dict(submission.platform_refs),
-        "data_type": str(submission.data_type),
+        "version_label": label,
+        "platform_id": asset.platform_id,
+        "platform_refs": dict(refs),
+        "data_type": str(asset.data_type),
     }
     return {**{name: value for name, value in known.items() if name in workflow.inputs}, **inputs}
 
@@ -247,7 +258,8 @@ async def reprocess(
         review.check_live(asset, version)
         last = await _last_job(conn, version, command)
         workflow = definitions.find(command.workflow or last["workflow_id"])
-        inputs = last["input_params"] if command.inputs is None else command.inputs
+        await _check_platform_of(conn, asset, workflow.workflow_id, is_submission=command.resubmits)
+        inputs = _inputs_of(workflow, asset, version, command, last)
         job = new_job(
             definitions.graph_of(workflow),
             inputs,
@@ -289,6 +301,25 @@ async def reprocess(
         )
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
+
+
+async def _check_platform_of(conn: Connection, asset: Asset, workflow_id: str, *, is_submission: bool) -> None:
+    """A platform that accepts nothing new may still have what it has processed again."""
+    if is_submission:
+        await _platform_for(conn, asset.platform_id, workflow_id)
+    elif (platform := await find_platform(conn, asset.platform_id)) is not None:
+        _check_allowed(platform, workflow_id)
+
+
+def _inputs_of(
+    workflow: Workflow, asset: Asset, version: AssetVersion, command: Reprocess, last: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those of the last job, or others. A new label replaces the one that the last job was given."""
+    label = command.version_label
+    inputs = dict(last["input_params"] if command.inputs is None else command.inputs)
+    if command.inputs is None and label is not None and "version_label" in inputs:
+        inputs["version_label"] = label
+    return _with_asset_inputs(workflow, inputs, asset, version, version.platform_refs, label or version.version_label)
 
 
 async def _last_job(conn: Connection, version: AssetVersion, command: Reprocess) -> Mapping[str, Any]:

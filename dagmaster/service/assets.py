@@ -6,7 +6,7 @@ from typing import assert_never
 
 from dagmaster.assets import layers, processing, review
 from dagmaster.assets.review import Decision
-from dagmaster.errors import Conflict, UnknownWorkflow
+from dagmaster.errors import Conflict, Invalid, UnknownWorkflow
 from dagmaster.ids import JobId
 from dagmaster.model.asset import ApprovalState, Asset, AssetVersion, ClearanceState
 from dagmaster.service.asset_contract import (
@@ -26,6 +26,7 @@ from dagmaster.service.submission import new_job
 from dagmaster.store.asset_versions import job_ids_of_asset
 from dagmaster.store.assets import AssetChange, lock_asset
 from dagmaster.store.connect import Connection
+from dagmaster.store.submission import NewJob
 
 
 async def decide(
@@ -70,7 +71,7 @@ async def export_version(context: ServiceContext, definitions: Definitions, asse
         if asset.clearance_state is not ClearanceState.PUBLIC or version.approval_state is not ApprovalState.APPROVED:
             raise Conflict("only an approved version of an asset with public clearance is exported")
         decision = Decision(context.actor, datetime.now(UTC))
-        job_id = await _store_export(context, definitions, asset, version)
+        job_id = await store_job(context, _export_job(context, definitions, asset, version))
         await save(context.conn, asset, processing.export(version, decision, job_id), version)
         return AssetResult(asset_id, ordinal, job_id)
 
@@ -135,12 +136,15 @@ async def _queue_export(
     if definitions is None:
         return None, (f"the version was not exported: no workflows are known here, and so not {name!r}",)
     try:
-        return await _store_export(context, definitions, asset, version), ()
+        job = _export_job(context, definitions, asset, version)
     except UnknownWorkflow:
         return None, (
             f"the version was not exported: no workflow is named {name!r} (DAGMASTER_EXPORT_WORKFLOW); "
             "once it is there, export the version",
         )
+    except Invalid as error:  # A version without a blob, and a workflow that needs one: the approval stands.
+        return None, (f"the version was not exported: {error}",)
+    return await store_job(context, job), ()
 
 
 def _with_export(
@@ -152,23 +156,20 @@ def _with_export(
     return replace(change, version={**change.version, **exported.version}, events=(*change.events, *exported.events))
 
 
-async def _store_export(
-    context: ServiceContext, definitions: Definitions, asset: Asset, version: AssetVersion
-) -> JobId:
+def _export_job(context: ServiceContext, definitions: Definitions, asset: Asset, version: AssetVersion) -> NewJob:
     workflow = definitions.find(context.settings.export_workflow)
     known = {
         "asset_id": asset.asset_id,
         "version_ordinal": version.version_ordinal,
         "blob_path": version.blob_path,
     }
-    inputs = {name: value for name, value in known.items() if name in workflow.inputs or workflow.additional_inputs}
-    job = new_job(
+    is_taken = workflow.additional_inputs
+    return new_job(
         definitions.graph_of(workflow),
-        inputs,
+        {name: value for name, value in known.items() if value is not None and (is_taken or name in workflow.inputs)},
         context.settings,
         submitted_by=context.actor or "",
         actor=context.actor,
         asset_id=asset.asset_id,
         version_ordinal=version.version_ordinal,
     )
-    return await store_job(context, job)

@@ -59,14 +59,14 @@ def in_name_of(context: ServiceContext, caller: Caller, name: str | None) -> Ser
     return replace(context, actor=name) if name and caller.role in STAFF else context
 
 
-async def audience_of(request: HTTPConnection, services: Services, asset: AssetRow) -> Audience:
-    """Who asks for the data of an asset. Partners are outside, and so is whoever shows no key."""
+async def audience_of(request: HTTPConnection, services: Services, platform_id: str | None) -> Audience:
+    """Who asks for the data of an asset of this platform. Partners are outside, and so is whoever shows no key."""
     try:
         caller = await caller_of(request, services)
     except Unauthorized:
         if "authorization" in request.headers or "x-api-key" in request.headers:
             raise
         return Audience.PUBLIC
-    if caller.role not in INTERNAL or (caller.platform_id or asset["platform_id"]) != asset["platform_id"]:
+    if caller.role not in INTERNAL or caller.platform_id not in (None, platform_id):
         return Audience.PUBLIC
     return Audience.INTERNAL if caller.role is Role.VIEWER else Audience.REVIEWERS

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 
 from dagmaster.assets.exposure import Audience, check_asset, check_version, parse_version, select_ordinal
-from dagmaster.errors import Forbidden
+from dagmaster.errors import Forbidden, UnknownAsset
 from dagmaster.model.asset import ApprovalState
 from dagmaster.schemas.assets import ServiceReply
 from dagmaster.store.asset_versions import get_version_row
-from dagmaster.store.assets import get_asset
+from dagmaster.store.assets import find_asset
 from dagmaster.web.access import EVERYBODY
 from dagmaster.web.assets import audience_of
 from dagmaster.web.errors import documented
@@ -31,12 +31,14 @@ async def resolve_service(
 ) -> ServiceReply:
     """Find the data of a version. Outside, only approved versions of public assets exist."""
     ordinal = parse_version(version)
-    asset = await get_asset(conn, asset_id)
-    audience = await audience_of(request, services, asset)
+    asset = await find_asset(conn, asset_id)
+    audience = await audience_of(request, services, asset["platform_id"] if asset is not None else None)
     if preview and audience is not Audience.REVIEWERS:
         raise Forbidden("a preview is for reviewers; it takes a key of role reviewer, operator or admin")
     if audience is Audience.REVIEWERS and not preview:
         audience = Audience.INTERNAL
+    if asset is None:
+        raise UnknownAsset(f"there is no asset {asset_id!r}")
     check_asset(asset, audience)
     row = await get_version_row(conn, asset_id, select_ordinal(asset, ordinal, audience))
     check_version(row, is_preview=preview)
