@@ -29,6 +29,8 @@ def _lines() -> Iterator[str]:
     groups: dict[str, list[Any]] = {}
     for router in ROUTERS:
         for route in router.routes:
+            if not getattr(route, "include_in_schema", True):
+                continue  # Another name of an operation that is listed.
             groups.setdefault(str((*getattr(route, "tags", ()), *router.tags)[0]), []).append(route)
     for name, routes in groups.items():
         yield from [f"### {name.capitalize()}", "", "| Operation | Roles | What it does |", "|---|---|---|"]

@@ -289,6 +289,18 @@ async def test_a_version_without_a_blob_is_approved_and_not_exported(dsn: str) -
         assert "export_queued" not in await events(it)
 
 
+async def test_every_operation_on_assets_has_its_other_name(dsn: str) -> None:
+    async with site(dsn, runs=False) as it:
+        submitted = await it.post("/api/dag/submit", BODY, 201)
+        for path in (f"assets/{ASSET_ID}", "assets", f"assets/{ASSET_ID}/versions/0", "commands"):
+            assert await it.get(f"/api/dag/{path}") == await it.get(f"/api/v1/{path}")
+        job = await it.get(f"/api/dag/status/job/{submitted['job_id']}")
+        assert job == await it.get(f"/api/v1/jobs/{submitted['job_id']}")
+        await it.post(f"/api/dag/assets/{ASSET_ID}/reject", {"reason": "blurred"})
+        assert (await version_of(it))["approval_reason"] == "blurred"
+        assert not [path for path in (await it.get("/openapi.json"))["paths"] if path.startswith("/api/dag/assets")]
+
+
 # Callbacks.
 
 

@@ -173,6 +173,13 @@ DECIDED: dict[str, Any] = {
     "GET /api/dag/jobs/{job_id}/nodes": OWN,
     "POST /api/dag/jobs/{job_id}/cancel": SUBMIT,
 }
+# Other names of the same operations, for the same roles.
+MIRRORED = tuple(f"/api/v1/{noun}" for noun in ("assets", "status", "commands"))
+DECIDED |= {
+    name.replace("/api/v1/", "/api/dag/"): roles
+    for name, roles in DECIDED.items()
+    if name.partition(" ")[2].startswith(MIRRORED)
+}
 ROUTES = {
     f"{method} {route.path}": decision(route)
     for router in ROUTERS

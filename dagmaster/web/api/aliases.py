@@ -3,14 +3,16 @@
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 
 from dagmaster.schemas.jobs import JobReply
 from dagmaster.web.access import READERS_OF_OWN, SUBMITTERS
-from dagmaster.web.api import jobs, nodes, submission, timeline
+from dagmaster.web.api import asset_review, asset_service, assets, commands, jobs, nodes, submission, timeline
 from dagmaster.web.errors import documented
 
 router = APIRouter(tags=["other names"])
 
+MIRRORED = ("/api/v1/assets", "/api/v1/status", "/api/v1/commands")
 SHOWN: Any = {"responses": documented(404), "dependencies": [READERS_OF_OWN]}
 
 
@@ -32,3 +34,23 @@ _add(
     responses=jobs.STEERED,
     dependencies=[SUBMITTERS],
 )
+
+
+def _add_all(*routers: APIRouter) -> None:
+    """The same operations under /api/dag. They are not in the OpenAPI document: it would say everything twice."""
+    for route in [route for one in routers for route in one.routes]:
+        if isinstance(route, APIRoute) and route.path.startswith(MIRRORED):
+            _add(
+                route.path.replace("/api/v1/", "/api/dag/", 1),
+                route.endpoint,
+                f"dag_{route.name}",
+                methods=sorted(route.methods),
+                status_code=route.status_code,
+                response_model=route.response_model,
+                responses=route.responses,
+                dependencies=route.dependencies,
+                include_in_schema=False,
+            )
+
+
+_add_all(assets.router, asset_review.router, asset_service.router, commands.router, router)
