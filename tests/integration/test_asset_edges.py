@@ -212,8 +212,8 @@ async def test_references_are_any_strings_and_numbers_of_a_bounded_length(dsn: s
             refs = {**REFS, "dataset_id": value}
             submitted = await submit(it, platform_refs=refs)
             assert submitted["asset_id"] == asset_id_of("ddh", {**REFS, "dataset_id": stored})
-        for value in ("x" * 257, True, {"a": 1}, "a\0b", "", None):
-            await submit(it, 422, platform_refs={**REFS, "dataset_id": value})
+        for refused in ("x" * 257, True, {"a": 1}, "a\0b", "", None):
+            await submit(it, 422, platform_refs={**REFS, "dataset_id": refused})
         await submit(it, 422, version_label="")
         await submit(it, 422, version_label="v\0")
         label = "  v1.0-β/../%00  "
