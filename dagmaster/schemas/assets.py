@@ -20,6 +20,8 @@ Refs = Annotated[dict[str, Any], Field(examples=[{"dataset_id": "0038272", "reso
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 Text = Annotated[str, Field(max_length=2000)]
 PlatformId = Annotated[str, Field(pattern=PLATFORM_ID_PATTERN)]
+# Part of a URL: without slashes, spaces and names of folders.
+RequestId = Annotated[str, Field(max_length=128, pattern=r"^\w[\w.:@+=~-]*$", examples=["order-17"])]
 RefName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -34,7 +36,7 @@ class Submission(SubmitJob):
     data_type: DataType | None = None
     version_label: Label | None = None
     resubmit: bool = Field(default=False, description="replace the version that was rejected or failed")
-    request_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    request_id: RequestId | None = None
 
     @model_validator(mode="after")
     def _is_an_asset_or_a_job(self) -> "Submission":

@@ -258,7 +258,7 @@ async def reprocess(
         review.check_live(asset, version)
         last = await _last_job(conn, version, command)
         workflow = definitions.find(command.workflow or last["workflow_id"])
-        await _check_platform_of(conn, asset, workflow.workflow_id, is_submission=command.resubmits)
+        await _check_platform_of(conn, asset, workflow.workflow_id, command)
         inputs = _inputs_of(workflow, asset, version, command, last)
         job = new_job(
             definitions.graph_of(workflow),
@@ -303,11 +303,11 @@ async def reprocess(
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
 
-async def _check_platform_of(conn: Connection, asset: Asset, workflow_id: str, *, is_submission: bool) -> None:
-    """A platform that accepts nothing new may still have what it has processed again."""
-    if is_submission:
+async def _check_platform_of(conn: Connection, asset: Asset, workflow_id: str, command: Reprocess) -> None:
+    """What is there may be processed again as it was, whatever the platform accepts today."""
+    if command.resubmits:
         await _platform_for(conn, asset.platform_id, workflow_id)
-    elif (platform := await find_platform(conn, asset.platform_id)) is not None:
+    elif command.workflow is not None and (platform := await find_platform(conn, asset.platform_id)) is not None:
         _check_allowed(platform, workflow_id)
 
 

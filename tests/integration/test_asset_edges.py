@@ -216,6 +216,8 @@ async def test_references_are_any_strings_and_numbers_of_a_bounded_length(dsn: s
             await submit(it, 422, platform_refs={**REFS, "dataset_id": refused})
         await submit(it, 422, version_label="")
         await submit(it, 422, version_label="v\0")
+        for request_id in ("", "a/b", "..", "a b", "r" * 129):
+            await submit(it, 422, request_id=request_id)
         label = "  v1.0-β/../%00  "
         assert (await submit(it, version_label=label))["version_ordinal"] == 0
         assert (await version_of(it))["version_label"] == label
@@ -255,6 +257,9 @@ async def test_a_partner_resubmits_only_workflows_of_its_platform(dsn: str) -> N
             for status in ("running", "failed"):
                 await move_job(conn, int(submitted["job_id"]), status)
         path = f"/api/v1/assets/{ASSET_ID}/versions/0/resubmit"
+        again = f"/api/v1/assets/{ASSET_ID}/versions/0/reprocess"
+        reviewer = await it.key("ana", Role.REVIEWER, platform_id="ddh")
+        await it.post(again, {"workflow_id": "internal"}, 403, headers=reviewer)
         refused = await it.post(path, {"workflow_id": "internal"}, 403, headers=ddh)
         assert "may not submit workflow 'internal'; allowed: 'ingest'" in refused["detail"]
         await rows(dsn, "UPDATE dagapp.platforms SET is_active = false WHERE platform_id = 'ddh'")
@@ -306,7 +311,7 @@ async def test_every_operation_on_assets_has_its_other_name(dsn: str) -> None:
 
 async def test_a_callback_names_the_request_and_never_the_job(dsn: str) -> None:
     async with site(dsn, runs=False) as it, receiving() as receiver:
-        submitted = await submit(it, request_id="order 7/b")
+        submitted = await submit(it, request_id="order:7")
         job_id = int(submitted["job_id"])
         await rows(dsn, "UPDATE dagapp.dag_jobs SET callback_url = %s WHERE job_id = %s", receiver.url(), job_id)
         async with opened(dsn, application="test") as conn:
@@ -314,5 +319,5 @@ async def test_a_callback_names_the_request_and_never_the_job(dsn: str) -> None:
         await make_calls(dsn, options(public_url="https://dag.example"))
     [call] = receiver.calls
     assert call.body == (
-        b'{"id":"order 7/b","status":"cancelled","result_url":"https://dag.example/api/v1/requests/order%207%2Fb"}'
+        b'{"id":"order:7","status":"cancelled","result_url":"https://dag.example/api/v1/requests/order%3A7"}'
     )
