@@ -107,8 +107,10 @@ def test_the_nodes_of_a_large_job_are_read_once(shared_dsn: str) -> None:
                FROM generate_series(1, 10000) AS n"""
         )
         before = node_reads(conn)
+        assert table_scans(conn) == 0
         assert conn.execute("SELECT dagapp.job_outputs(7)").fetchone() == ({"blob_path": "silver/a.tif"},)
         assert node_reads(conn) - before <= 10_001
+        assert table_scans(conn) == 0
         conn.rollback()
 
 
@@ -119,6 +121,27 @@ def node_reads(conn: psycopg.Connection[Any]) -> int:
     ).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def table_scans(conn: psycopg.Connection[Any]) -> int:
+    row = conn.execute(
+        "SELECT sum(seq_scan) FROM pg_stat_xact_user_tables WHERE relname IN ('dag_jobs', 'dag_node_states')"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def test_a_version_that_is_processed_again_says_since_when(dsn: str) -> None:
+    async with site(dsn, runs=False) as it, opened(dsn, application="test") as conn:
+        first = await submit(it)
+        for status in ("running", "completed"):
+            await move_job(conn, int(first["job_id"]), status)
+        second = await decide(it, "/versions/0/reprocess", status=201)
+        assert (await version_of(it))["processing_started_at"] is None
+        await move_job(conn, int(second["job_id"]), "running")
+        version = await version_of(it)
+        assert version["processing_started_at"] is not None and version["processing_completed_at"] is None
+        assert (await events(it))[-1] == "version_reprocessed"
 
 
 def test_plain_jobs_do_not_even_call_the_function_that_follows_jobs(shared_dsn: str) -> None:

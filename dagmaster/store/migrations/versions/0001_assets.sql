@@ -213,8 +213,9 @@ CREATE FUNCTION dagapp.is_job_output(name text, value jsonb) RETURNS boolean LAN
 $$;
 
 -- What a job that has completed says about its version: each output from the node that completed last with it, be it a
--- node of the job or of a job that it called. One look at the nodes, whatever their number.
-CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE AS $$
+-- node of the job or of a job that it called. One look at the nodes, whatever their number; by key, also with a plan that
+-- was made while the tables were empty.
+CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE SET enable_seqscan = off AS $$
     WITH RECURSIVE family(job_id, depth) AS (
         SELECT job, 0
         UNION ALL
@@ -286,6 +287,10 @@ BEGIN
     IF FOUND THEN
         moved := CASE NEW.status WHEN 'running' THEN 'processing_started'
             WHEN 'completed' THEN 'processing_completed' ELSE 'processing_failed' END;
+    ELSIF NEW.status = 'running' THEN -- It is being processed again, and was so since that was decided.
+        UPDATE dagapp.asset_versions v SET processing_started_at = NEW.started_at, updated_at = now()
+        WHERE v.asset_id = NEW.asset_id AND v.version_ordinal = NEW.version_ordinal AND v.current_job_id = NEW.job_id
+            AND v.processing_status = 'processing' AND v.processing_started_at IS NULL AND v.deleted_at IS NULL;
     END IF;
 
     IF NEW.status <> 'running' THEN
