@@ -74,6 +74,7 @@ def callback_options(settings: Settings) -> CallbackOptions:
         max_attempts=settings.callback_max_attempts,
         timeout_seconds=settings.callback_timeout_seconds,
         public_url=settings.public_url,
+        gateway_url=settings.gateway_url,
         secret=settings.chosen_secret(),
     )
 

@@ -132,6 +132,7 @@ class Settings(BaseSettings):
     api_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     api_pool_size: PositiveInt = 10
     public_url: str | None = None
+    gateway_url: str | None = None
     cors_origins: Names = []
     secret_key: Annotated[SecretStr, Field(min_length=16)] | None = None
     enable_handler_test: bool = False
@@ -222,7 +223,7 @@ class Settings(BaseSettings):
             raise ValueError(f"should not be greater than max_queue_depth, which is {limit}")
         return depth
 
-    @field_validator("url", "public_url", "worker_url")
+    @field_validator("url", "public_url", "gateway_url", "worker_url")
     @classmethod
     def _be_a_web_address(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(("http://", "https://")):

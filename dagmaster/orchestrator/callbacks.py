@@ -36,6 +36,7 @@ class CallbackOptions:
     timeout_seconds: float = 10.0
     first_delay_seconds: float = FIRST_DELAY_SECONDS
     public_url: str | None = None
+    gateway_url: str | None = None
     secret: bytes | None = None
     look_up: Resolver = look_up
 
@@ -107,7 +108,7 @@ class Callbacks:
         try:
             async with asyncio.timeout(seconds):
                 target = await resolve(callback.url, self._options.policy, self._options.look_up)
-                body = body_of(callback, self._options.public_url)
+                body = body_of(callback, self._options)
                 status = await send(target, body, headers_of(callback, secret, body), seconds)
         except Refused as error:
             return Answer(str(error), is_final=True)
@@ -122,14 +123,18 @@ class Callbacks:
         return Answer(f"the receiver returned {status}", status, is_final=status == HTTPStatus.GONE)
 
 
-def body_of(callback: Callback, public_url: str | None) -> bytes:
-    """Whoever sent a request knows it by its own id, and nothing of jobs."""
+def body_of(callback: Callback, options: CallbackOptions) -> bytes:
+    """Whoever sent a request knows it by its own id, asks the gateway for it where there is one, and knows no jobs."""
+    known_as = callback.request_id if callback.request_id is not None else str(callback.job_id)
+    base, path = options.public_url, f"/api/v1/jobs/{callback.job_id}"
     if callback.request_id is not None:
-        known_as, path = callback.request_id, f"requests/{quote(callback.request_id, safe='')}"
-    else:
-        known_as, path = str(callback.job_id), f"jobs/{callback.job_id}"
-    result_url = f"{public_url}/api/v1/{path}" if public_url else None
-    return orjson.dumps({"id": known_as, "status": callback.job_status, "result_url": result_url})
+        quoted = quote(callback.request_id, safe="")
+        path = f"/api/v1/requests/{quoted}"
+        if options.gateway_url is not None:
+            base, path = options.gateway_url, f"/api/platform/status/{quoted}"
+    return orjson.dumps(
+        {"id": known_as, "status": callback.job_status, "result_url": f"{base}{path}" if base else None}
+    )
 
 
 def headers_of(callback: Callback, secret: bytes, body: bytes) -> dict[str, str]:

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 import pytest
 from asset_worlds import move_job
@@ -332,15 +333,22 @@ async def test_every_operation_on_assets_has_its_other_name(dsn: str) -> None:
 # Callbacks.
 
 
-async def test_a_callback_names_the_request_and_never_the_job(dsn: str) -> None:
+@pytest.mark.parametrize(
+    ("gateway_url", "result_url"),
+    [
+        (None, "https://dag.example/api/v1/requests/order%3A7"),
+        ("https://gate.example", "https://gate.example/api/platform/status/order%3A7"),
+    ],
+)
+async def test_a_callback_names_the_request_and_never_the_job(
+    dsn: str, gateway_url: str | None, result_url: str
+) -> None:
     async with site(dsn, runs=False) as it, receiving() as receiver:
         submitted = await submit(it, request_id="order:7")
         job_id = int(submitted["job_id"])
         await rows(dsn, "UPDATE dagapp.dag_jobs SET callback_url = %s WHERE job_id = %s", receiver.url(), job_id)
         async with opened(dsn, application="test") as conn:
             await move_job(conn, job_id, "cancelled")
-        await make_calls(dsn, options(public_url="https://dag.example"))
+        await make_calls(dsn, options(public_url="https://dag.example", gateway_url=gateway_url))
     [call] = receiver.calls
-    assert call.body == (
-        b'{"id":"order:7","status":"cancelled","result_url":"https://dag.example/api/v1/requests/order%3A7"}'
-    )
+    assert orjson.loads(call.body) == {"id": "order:7", "status": "cancelled", "result_url": result_url}
