@@ -84,7 +84,21 @@ async def end_a_job_whose_version_has_another(site: Site) -> None:
     assert site.world.assets["a"].versions[0].processing == "processing"
 
 
+async def delete_a_version_that_is_being_processed(site: Site) -> None:
+    [submitted] = await site.round(Submit("a"))
+    assert submitted.job_id is not None
+    await site.round(MoveJob(submitted.job_id, "running"))
+    await site.round(Decide("a", DeleteVersion(0)))
+
+
+async def reopen_a_failed_job(site: Site) -> None:
+    job_id = await submit_and_run(site, "failed")
+    await site.round(MoveJob(job_id, "running"))
+
+
 SCENARIOS = [
+    delete_a_version_that_is_being_processed,
+    reopen_a_failed_job,
     approve_one_version_while_another_is_deleted,
     write_at_once_after_both_have_read,
     delete_the_only_approved_version,
@@ -150,7 +164,7 @@ def a_request_does_not_follow_its_job(patch: pytest.MonkeyPatch, dsn: str) -> No
     change_function(dsn, "follow_job", r"WHERE job_id = NEW\.job_id;", "WHERE false;")
 
 
-@bug()
+@bug(reopen_a_failed_job)
 def a_reopened_job_leaves_its_version_failed(patch: pytest.MonkeyPatch, dsn: str) -> None:
     change_function(dsn, "follow_job", r"WHEN NEW\.status = 'running' THEN 'failed'", "WHEN false THEN 'failed'")
 
@@ -177,7 +191,7 @@ def the_approved_versions_are_read_before_the_lock(patch: pytest.MonkeyPatch, ds
         patch.setattr(module, "lock_asset", lock_asset)
 
 
-@bug()
+@bug(delete_the_only_approved_version)
 def the_public_sees_what_is_not_cleared(patch: pytest.MonkeyPatch, dsn: str) -> None:
     def check_asset(asset: AssetRow, audience: exposure.Audience) -> None:
         """Whatever its clearance."""
@@ -185,7 +199,7 @@ def the_public_sees_what_is_not_cleared(patch: pytest.MonkeyPatch, dsn: str) -> 
     patch.setattr(exposure, "check_asset", check_asset)
 
 
-@bug()
+@bug(delete_the_only_approved_version)
 def clearance_is_not_recorded(patch: pytest.MonkeyPatch, dsn: str) -> None:
     cleared = review.clear
 
@@ -195,13 +209,13 @@ def clearance_is_not_recorded(patch: pytest.MonkeyPatch, dsn: str) -> None:
     patch.setattr(review, "clear", clear)
 
 
-@bug()
+@bug(end_a_job_whose_version_has_another)
 def a_revision_is_not_counted(patch: pytest.MonkeyPatch, dsn: str) -> None:
     restarted = processing._restarted
     patch.setattr(processing, "_restarted", lambda version, job_id: restarted(replace(version, revision=0), job_id))
 
 
-@bug()
+@bug(delete_a_version_that_is_being_processed)
 def the_jobs_of_a_deleted_version_go_on(patch: pytest.MonkeyPatch, dsn: str) -> None:
     deleted = review.delete_version
 
