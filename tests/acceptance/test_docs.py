@@ -87,10 +87,10 @@ def test_the_command_line_is_described_as_it_is() -> None:
     assert page == tool.renew(page), "run: python docs/tools/cli_reference.py"
 
 
-def test_the_http_api_is_described_as_it_is() -> None:
+def test_the_api_and_the_gateway_are_described_as_they_are() -> None:
     tool = _load(ROOT / "docs" / "tools" / "http_reference.py")
-    page = tool.PAGE.read_text(encoding="utf-8")
-    assert page == tool.renew(page), "run: python docs/tools/http_reference.py"
+    for path in tool.PAGES:
+        assert path.read_text(encoding="utf-8") == tool.renew(path), "run: python docs/tools/http_reference.py"
 
 
 def test_all_commands_of_the_api_are_described() -> None:
