@@ -15,10 +15,11 @@ MAX_RESULT_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    statuses: Sequence[str] | None = None
+    status: str | None = None
     workflow_id: str | None = None
     correlation_id: str | None = None
     idempotency_key: str | None = None
+    only_live: bool = False
     only_orphans: bool = False
 
 
@@ -27,7 +28,8 @@ async def list_jobs(
 ) -> list[Row]:
     """The newest first."""
     values = {
-        "statuses": list(where.statuses) if where.statuses is not None else None,
+        "status": where.status,
+        "only_live": where.only_live,
         "workflow_id": where.workflow_id,
         "correlation_id": where.correlation_id,
         "idempotency_key": where.idempotency_key,
@@ -51,9 +53,9 @@ async def list_nodes(conn: Connection, job_ids: Sequence[int], *, limit: int, of
     return await fetch(conn, "gateway_nodes", {"job_ids": list(job_ids), "limit": limit, "offset": offset})
 
 
-async def list_nodes_by_status(conn: Connection, status: str, *, only_live: bool, limit: int, offset: int) -> list[Row]:
-    """The ones that changed last."""
-    values = {"status": status, "only_live": only_live, "limit": limit, "offset": offset}
+async def list_nodes_by_status(conn: Connection, status: str, *, hours: int, limit: int, offset: int) -> list[Row]:
+    """The ones that changed last, of jobs that are unfinished or ended in the last hours."""
+    values = {"status": status, "hours": hours, "limit": limit, "offset": offset}
     return await fetch(conn, "gateway_nodes_by_status", values)
 
 

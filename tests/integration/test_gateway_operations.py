@@ -272,6 +272,9 @@ async def test_jobs_are_looked_up_by_one_of_two_keys(it: Gateway) -> None:
     accepted = await it.post("/api/platform/submit", {"workflow_id": "ingest", "idempotency_key": key}, 202)
     [job] = await operator_gets(it, f"/api/status/lookup?correlation_id={accepted['request_id']}")
     assert job["submitted_by"] == "partner"
+    assert [one["job_id"] for one in await operator_gets(it, f"/api/status/lookup?idempotency_key={key}")] == [
+        job["job_id"]
+    ]
     for query in ("", "?correlation_id=a&idempotency_key=b"):
         await operator_gets(it, f"/api/status/lookup{query}", 422)
     assert (await operator_gets(it, "/api/status/lookup?correlation_id=nobody", 404))["error"]["code"] == "unknown_job"

@@ -11,7 +11,7 @@ from dagmaster.gateway.operations import event_reply, job_reply, node_reply
 from dagmaster.gateway.paging import Limit
 from dagmaster.gateway.services import Conn, Given
 from dagmaster.http.paging import Offset, cut
-from dagmaster.model.states import JobStatus, NodeStatus
+from dagmaster.model.states import NodeStatus
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import (
     GatewayConfig,
@@ -26,8 +26,7 @@ from dagmaster.store.gateway_status import JobFilter
 
 router = APIRouter(prefix="/api/admin", tags=["admin"])
 
-LIVE = (JobStatus.PENDING, JobStatus.RUNNING)
-Hours = Annotated[int, Query(ge=1, le=24 * 30, description="How far back.")]
+Hours = Annotated[int, Query(ge=1, le=24 * 7, description="How far back.")]
 
 
 @router.get("/health", responses={503: {"model": GatewayHealth}}, dependencies=[OPERATORS])
@@ -58,7 +57,9 @@ async def show_config(services: Given) -> GatewayConfig:
 async def list_active_jobs(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayJob]:
     """List unfinished jobs, newest first."""
     seconds = services.settings.orphan_threshold_seconds
-    rows = await store.list_jobs(conn, JobFilter(LIVE), orphan_seconds=seconds, limit=limit + 1, offset=offset)
+    rows = await store.list_jobs(
+        conn, JobFilter(only_live=True), orphan_seconds=seconds, limit=limit + 1, offset=offset
+    )
     return cut([job_reply(services, row) for row in rows], limit, offset)
 
 
@@ -66,14 +67,14 @@ async def list_active_jobs(services: Given, conn: Conn, limit: Limit = 50, offse
 async def list_orphans(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayJob]:
     """List unfinished jobs whose owner is silent, or that nobody owns."""
     seconds = services.settings.orphan_threshold_seconds
-    where = JobFilter(LIVE, only_orphans=True)
+    where = JobFilter(only_live=True, only_orphans=True)
     rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
     return cut([job_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/recent-events", dependencies=[OPERATORS])
 async def list_recent_events(
-    services: Given, conn: Conn, hours: Hours = 24, limit: Limit = 50, offset: Offset = 0
+    services: Given, conn: Conn, hours: Hours = 1, limit: Limit = 50, offset: Offset = 0
 ) -> Page[GatewayEvent]:
     """List the events of all jobs, newest first."""
     rows = await store.list_recent_events(conn, hours=hours, limit=limit + 1, offset=offset)
@@ -90,14 +91,14 @@ async def list_workflows(conn: Conn, limit: Limit = 50, offset: Offset = 0) -> P
 @router.get("/running-nodes", dependencies=[OPERATORS])
 async def list_running_nodes(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayNode]:
     """List running nodes, those that changed last first."""
-    status = NodeStatus.RUNNING
-    rows = await store.list_nodes_by_status(conn, status, only_live=True, limit=limit + 1, offset=offset)
+    rows = await store.list_nodes_by_status(conn, NodeStatus.RUNNING, hours=0, limit=limit + 1, offset=offset)
     return cut([node_reply(services, row) for row in rows], limit, offset)
 
 
 @router.get("/failed-nodes", dependencies=[OPERATORS])
-async def list_failed_nodes(services: Given, conn: Conn, limit: Limit = 50, offset: Offset = 0) -> Page[GatewayNode]:
-    """List failed nodes, those that failed last first."""
-    status = NodeStatus.FAILED
-    rows = await store.list_nodes_by_status(conn, status, only_live=False, limit=limit + 1, offset=offset)
+async def list_failed_nodes(
+    services: Given, conn: Conn, hours: Hours = 24, limit: Limit = 50, offset: Offset = 0
+) -> Page[GatewayNode]:
+    """List failed nodes of jobs that are unfinished or ended lately, those that failed last first."""
+    rows = await store.list_nodes_by_status(conn, NodeStatus.FAILED, hours=hours, limit=limit + 1, offset=offset)
     return cut([node_reply(services, row) for row in rows], limit, offset)

@@ -34,7 +34,7 @@ async def list_jobs(
     offset: Offset = 0,
 ) -> Page[GatewayJob]:
     """List jobs, newest first."""
-    where = JobFilter([status] if status else None, workflow_id)
+    where = JobFilter(status, workflow_id)
     seconds = services.settings.orphan_threshold_seconds
     rows = await store.list_jobs(conn, where, orphan_seconds=seconds, limit=limit + 1, offset=offset)
     page = cut([job_reply(services, row) for row in rows], limit, offset)

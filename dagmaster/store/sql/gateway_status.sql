@@ -7,7 +7,8 @@ SELECT job_id, workflow_id, workflow_version, status, priority, error_message, f
         owner_silent_seconds, extract(epoch FROM clock_timestamp() - created_at)::float
     ) AS is_orphaned
 FROM gateway.jobs
-WHERE (:statuses::text[] IS NULL OR status = ANY(:statuses))
+WHERE (:status::text IS NULL OR status::text = :status)
+    AND (NOT :only_live::boolean OR status IN ('pending', 'running')) -- Of these there is an index.
     AND (:workflow_id::text IS NULL OR workflow_id = :workflow_id)
     AND (:correlation_id::text IS NULL OR correlation_id = :correlation_id)
     AND (:idempotency_key::text IS NULL OR idempotency_key = :idempotency_key)
@@ -35,12 +36,15 @@ WHERE job_id = ANY(:job_ids::bigint[])
 ORDER BY job_id DESC, coalesce(started_at, dispatched_at) NULLS LAST, created_at, node_id LIMIT :limit OFFSET :offset;
 
 -- gateway_nodes_by_status --
--- The ones that changed last, of all jobs that are kept.
+-- The ones that changed last, of jobs that are unfinished or ended lately: the nodes of all jobs may be many millions.
 SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, queue, error_message, ended_by,
     not_before, created_at, dispatched_at, started_at, completed_at
-FROM gateway.nodes WHERE status = :status AND (NOT :only_live::boolean OR job_id IN (
+FROM gateway.nodes
+WHERE status::text = :status AND job_id IN (
     SELECT job_id FROM gateway.jobs WHERE status IN ('pending', 'running')
-))
+    UNION ALL
+    SELECT job_id FROM gateway.jobs WHERE completed_at > clock_timestamp() - make_interval(hours => :hours)
+)
 ORDER BY updated_at DESC, job_id DESC, node_id LIMIT :limit OFFSET :offset;
 
 -- gateway_events --

@@ -86,9 +86,9 @@ SELECT table_name, source_asset_id, version_ordinal, data_type, display_name, de
 FROM dagapp.layer_catalog;
 
 -- For operators. Whether the owner of a job still beats is seen by the seconds since its last heartbeat, which are null
--- where nobody owns the job.
+-- where nobody owns the job. The status keeps its type: there is an index of what is unfinished.
 CREATE VIEW gateway.jobs AS
-SELECT j.job_id, j.workflow_id, j.workflow_version, j.status::text AS status, j.priority, j.result_data, j.error_message,
+SELECT j.job_id, j.workflow_id, j.workflow_version, j.status, j.priority, j.result_data, j.error_message,
     j.failed_node, j.ended_by::text AS ended_by, j.submitted_by, j.correlation_id, j.idempotency_key, j.asset_id,
     j.version_ordinal, j.parent_job_id, j.schedule_id, j.paused_at, j.deadline_at, j.created_at, j.started_at,
     j.completed_at, j.updated_at,
@@ -99,7 +99,7 @@ FROM dagapp.dag_jobs j
 LEFT JOIN dagapp.dag_orchestrators o ON o.orchestrator_id = j.owner_id;
 
 CREATE VIEW gateway.nodes AS
-SELECT job_id, node_id, status::text AS status, retry_count, max_retries, parent_node_id, fan_out_index, queue,
+SELECT job_id, node_id, status, retry_count, max_retries, parent_node_id, fan_out_index, queue,
     error_message, ended_by::text AS ended_by, not_before, created_at, dispatched_at, started_at, completed_at, updated_at
 FROM dagapp.dag_node_states;
 
