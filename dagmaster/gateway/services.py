@@ -1,7 +1,7 @@
 """What the routes of the gateway work with: one set for the whole server."""
 
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -56,7 +56,7 @@ class Services:
 @asynccontextmanager
 async def opened_services(settings: Settings) -> AsyncIterator[Services]:
     """Nothing is waited for: a database that is away is asked again by the checks."""
-    hosts = list(_known_hosts(settings))
+    hosts = known_hosts(settings)
     scrubber = Scrubber(hosts)
     async with AsyncExitStack() as stack:
         pool = upstream = None
@@ -87,13 +87,16 @@ async def opened_services(settings: Settings) -> AsyncIterator[Services]:
         )
 
 
-def _known_hosts(settings: Settings) -> Iterator[str]:
-    """The machines that the settings name, and this one."""
-    yield socket.gethostname()
-    for url in filter(None, (settings.url, settings.worker_url)):
-        yield urlsplit(url).hostname or ""
+def known_hosts(settings: Settings) -> set[str]:
+    """This machine, and those that the settings name by more than a plain word: `db` may be anything.
+
+    The public address is meant to be seen.
+    """
+    named = {urlsplit(url).hostname or "" for url in (settings.url, settings.worker_url) if url is not None}
     if (dsn := settings.gateway_dsn()) is not None:
-        yield from (host for host in str(conninfo_to_dict(dsn).get("host", "")).split(",") if not host.startswith("/"))
+        named |= {host for host in str(conninfo_to_dict(dsn).get("host", "")).split(",") if not host.startswith("/")}
+    public = {urlsplit(settings.public_url).hostname} if settings.public_url is not None else set()
+    return {socket.gethostname(), *(host for host in named - public if host and not host.isalpha())}
 
 
 # Async though it waits for nothing: FastAPI runs plain functions in threads.

@@ -1,5 +1,6 @@
 """Nothing internal leaves in a result or an error, and what is not internal stays as it is."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagmaster.gateway.scrub import MAX_DEPTH, Scrubber
+from dagmaster.gateway.services import known_hosts
+from dagmaster.settings import load_settings
 from dagmaster.snowflakes import new_id
 
 scrubber = Scrubber(["vm-worker-07", "db.example.org"])
@@ -162,3 +165,13 @@ def test_operators_see_jobs_and_nodes_but_no_owner_host_or_code() -> None:
     operators = Scrubber(["vm-worker-07"], hides_ids=False)
     assert operators.value(event) == {"job_id": job_id, "node_id": "load", "error": f"{job_id} on ***"}
     assert operators.text(text) == f"worker *** lost {job_id}_load_0: ***"
+
+
+def test_the_machines_of_the_settings_are_hidden_unless_they_are_public_or_any_word() -> None:
+    settings = load_settings(
+        url="http://orchestrator-1.example.org:8080",
+        worker_url="https://maps.example.org",
+        public_url="https://maps.example.org",
+        gateway_database_url="postgresql://reader@db,db-2.example.org/dagmaster",
+    )
+    assert known_hosts(settings) == {socket.gethostname(), "orchestrator-1.example.org", "db-2.example.org"}
