@@ -96,6 +96,18 @@ def test_every_alias_is_read(monkeypatch, setting, alias):
     assert getattr(load_settings(), setting) == value
 
 
+def test_the_gateway_has_a_database_of_its_own_or_the_one_of_all(monkeypatch):
+    assert load_settings().gateway_dsn() is None
+    monkeypatch.setenv("DATABASE_URL", "postgresql://owner@host/db")
+    assert load_settings().gateway_dsn() == "postgresql://owner@host/db"
+    monkeypatch.setenv("DAGMASTER_GATEWAY_DATABASE_URL", "postgresql://reader@host/db")
+    assert load_settings().gateway_dsn() == "postgresql://reader@host/db"
+    monkeypatch.setenv("DAGMASTER_GATEWAY_DATABASE_URL", "mysql://reader:hush@host/db")
+    with pytest.raises(Misconfigured, match="DAGMASTER_GATEWAY_DATABASE_URL") as refused:
+        load_settings()
+    assert "hush" not in str(refused.value)
+
+
 def test_every_alias_names_a_setting():
     assert set(ALIASES) <= set(Settings.model_fields)
 
