@@ -210,6 +210,17 @@ async def test_the_proxy_follows_no_redirect_and_passes_few_headers(reader: str,
         assert not {"cookie", "x-forwarded-for", "x-api-key"} & set(received)
 
 
+async def test_a_worker_is_asked_without_the_gateways_key(reader: str, keys: dict[str, str]) -> None:
+    worker = Orchestrator(lambda _: JSONResponse({"status": "ready", "worker_id": "7", "hostname": "vm-7"}))
+    listener = bind("127.0.0.1", 0)
+    to_worker = gateway_to("http://127.0.0.1:1", reader, keys, worker_url=url_of(listener))
+    async with served(worker.app, listener), to_worker as it:
+        assert await it.get("/api/proxy/worker/readyz", key="operator") == {"status": "ready"}
+        await it.get("/api/proxy/worker/api/v1/jobs", 404, "operator")
+    assert len(worker.requests) == 1
+    assert "authorization" not in worker.requests[0].headers
+
+
 async def test_a_response_that_is_too_large_is_not_passed_on(
     reader: str, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from reading import PASSWORD, as_role, dropped_after, make_reader, new_role
 from dagmaster.errors import Conflict, Invalid
 from dagmaster.store.connect import Connection
 from dagmaster.store.reader import create_reader
+from dagmaster.store.statements import SQL
 
 REFUSED = (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction)
 # A view of several tables cannot be written by anybody.
@@ -225,3 +226,20 @@ def test_the_command_prints_a_generated_password_once(dsn: str, role: str) -> No
     empty = call("db", "create-reader", role, "--password-stdin", "--database-url", dsn, input="")
     assert empty.code == 2
     assert "stdin has no password" in empty.err
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"only_live": True}, {"only_live": True, "only_orphans": True}, {"correlation_id": "x"}],
+    ids=["all", "unfinished", "orphans", "by correlation id"],
+)
+def test_lists_of_jobs_are_read_by_index_through_the_views(reader: Reader, values: dict[str, Any]) -> None:
+    unused = {"status": None, "workflow_id": None, "correlation_id": None, "idempotency_key": None}
+    page = {"only_live": False, "only_orphans": False, "orphan_seconds": 120.0, "limit": 50, "offset": 0}
+    statement = SQL["gateway_jobs"]
+    with psycopg.connect(reader.dsn, cursor_factory=psycopg.RawCursor) as conn:
+        conn.execute("SET enable_seqscan = off")
+        rows = conn.execute(b"EXPLAIN " + statement.text, statement.values({**unused, **page, **values})).fetchall()
+    plan = "\n".join(line for (line,) in rows)
+    assert "Subquery Scan" not in plan, plan  # The view would be computed before it is filtered and cut.
+    assert "Index Scan" in plan and "Seq Scan on dag_jobs" not in plan, plan

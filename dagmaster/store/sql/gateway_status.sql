@@ -4,7 +4,7 @@ SELECT job_id, workflow_id, workflow_version, status, priority, error_message, f
     correlation_id, idempotency_key, asset_id, version_ordinal, parent_job_id, schedule_id, paused_at, created_at,
     started_at, completed_at,
     status IN ('pending', 'running') AND :orphan_seconds::float < coalesce(
-        owner_silent_seconds, extract(epoch FROM clock_timestamp() - created_at)::float
+        owner_silent_seconds, extract(epoch FROM now() - created_at)::float
     ) AS is_orphaned
 FROM gateway.jobs
 WHERE (:status::text IS NULL OR status::text = :status)
@@ -13,7 +13,7 @@ WHERE (:status::text IS NULL OR status::text = :status)
     AND (:correlation_id::text IS NULL OR correlation_id = :correlation_id)
     AND (:idempotency_key::text IS NULL OR idempotency_key = :idempotency_key)
     AND (NOT :only_orphans::boolean OR :orphan_seconds::float < coalesce(
-        owner_silent_seconds, extract(epoch FROM clock_timestamp() - created_at)::float
+        owner_silent_seconds, extract(epoch FROM now() - created_at)::float
     ))
 ORDER BY created_at DESC, job_id DESC LIMIT :limit OFFSET :offset;
 
@@ -23,7 +23,7 @@ SELECT job_id, workflow_id, workflow_version, status, priority, error_message, f
     started_at, completed_at, deadline_at, updated_at,
     CASE WHEN pg_column_size(result_data) <= :max_result_bytes THEN result_data END AS result_data,
     status IN ('pending', 'running') AND :orphan_seconds::float < coalesce(
-        owner_silent_seconds, extract(epoch FROM clock_timestamp() - created_at)::float
+        owner_silent_seconds, extract(epoch FROM now() - created_at)::float
     ) AS is_orphaned
 FROM gateway.jobs WHERE job_id = :job_id;
 
@@ -43,7 +43,7 @@ FROM gateway.nodes
 WHERE status::text = :status AND job_id IN (
     SELECT job_id FROM gateway.jobs WHERE status IN ('pending', 'running')
     UNION ALL
-    SELECT job_id FROM gateway.jobs WHERE completed_at > clock_timestamp() - make_interval(hours => :hours)
+    SELECT job_id FROM gateway.jobs WHERE completed_at > now() - make_interval(hours => :hours)
 )
 ORDER BY updated_at DESC, job_id DESC, node_id LIMIT :limit OFFSET :offset;
 
@@ -57,7 +57,7 @@ FROM gateway.events WHERE job_id = :job_id ORDER BY event_id LIMIT :limit OFFSET
 SELECT job_id, event_id, created_at, node_id, event_type, event_status, checkpoint_name, event_data, error_message,
     duration_ms, source_app
 FROM gateway.events
-WHERE created_at > clock_timestamp() - make_interval(hours => :hours) AND job_id <> 0
+WHERE created_at > now() - make_interval(hours => :hours) AND job_id <> 0
 ORDER BY created_at DESC, event_id DESC LIMIT :limit OFFSET :offset;
 
 -- gateway_workflows --
