@@ -1,4 +1,4 @@
-"""How a callback is made: signed, to the address that was checked, and to no other."""
+"""The HTTP request of a callback: signed, and sent only to the address that was checked."""
 
 import asyncio
 import base64
@@ -17,17 +17,17 @@ MAX_ANSWER_BYTES: Final = 4096
 
 
 def sign(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """After the Standard Webhooks convention: the receiver can tell who sent it, and when."""
+    """Sign by the Standard Webhooks convention, so that the receiver can verify sender and time."""
     signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
     return "v1," + base64.b64encode(hmac.digest(secret, signed, sha256)).decode()
 
 
 async def send(target: Target, body: bytes, headers: Mapping[str, str], timeout: float) -> int:
-    """POST it and give the status of the answer. No redirect is followed and no proxy is used."""
-    given = {**headers, "host": target.authority, "content-type": "application/json", "accept-encoding": "identity"}
+    """POST the body; returns the status of the response. Follows no redirects and uses no proxy."""
+    sent = {**headers, "host": target.authority, "content-type": "application/json", "accept-encoding": "identity"}
     limits = {"sni_hostname": target.host, "timeout": httpx.Timeout(timeout).as_dict()}
-    request = httpx.Request("POST", target.url, headers=given, content=body, extensions=limits)
-    # The transport alone: a client would follow, remember and log more than is wanted here.
+    request = httpx.Request("POST", target.url, headers=sent, content=body, extensions=limits)
+    # The bare transport: a client would follow redirects, keep cookies and log the URL.
     async with (
         asyncio.timeout(timeout),
         httpx.AsyncHTTPTransport(verify=_trust(), trust_env=False) as transport,
@@ -41,7 +41,7 @@ async def send(target: Target, body: bytes, headers: Mapping[str, str], timeout:
 
 
 async def _read_a_little(response: httpx.Response) -> None:
-    """Enough for a polite end of the call."""
+    """Read enough of the response to end the request cleanly."""
     size = 0
     async for chunk in response.aiter_raw():
         size += len(chunk)

@@ -1,4 +1,4 @@
-"""The chore that tells others that their jobs have ended."""
+"""The chore that calls back when jobs have ended."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CallbackOptions:
-    """`secret` is the one that the operator has chosen; calls are signed with one that is made from it."""
+    """`secret` is the operator's; calls are signed with a key derived from it."""
 
     policy: Policy = field(default_factory=Policy)
     max_attempts: int = 12
@@ -43,7 +43,7 @@ class CallbackOptions:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a call went. Only an error that may pass is worth another call."""
+    """The result of a call. Only transient errors are retried."""
 
     error: str | None = None
     status: int | None = None
@@ -51,7 +51,7 @@ class Answer:
 
 
 class Callbacks:
-    """One slow receiver holds up one call, not the others."""
+    """Calls run concurrently: a slow receiver delays only its own."""
 
     def __init__(self, options: CallbackOptions) -> None:
         self._options = options
@@ -59,7 +59,7 @@ class Callbacks:
         self._rng = Random()
 
     async def run_once(self, shared: SharedConnection) -> None:
-        """Until nothing is due and nothing is under way."""
+        """Returns when no call is due or running."""
         under_way: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -87,7 +87,7 @@ class Callbacks:
         return {asyncio.create_task(self._make(shared, callback)) for callback in claimed}
 
     async def _make(self, shared: SharedConnection, callback: Callback) -> None:
-        """The others have the connection while the receiver takes its time."""
+        """Release the shared connection while the receiver works."""
         assert self._secret is not None
         answer = await self._call(callback, self._secret)
         async with shared.turn() as conn:
@@ -116,7 +116,7 @@ class Callbacks:
             return Answer(f"no answer within {seconds:g} s")
         except (httpx.HTTPError, OSError) as error:
             return Answer(_describe(error))
-        except Exception as error:  # noqa: BLE001 - the address and the answer may be anything, the others must go on
+        except Exception as error:  # noqa: BLE001 - address and response may be broken in any way; the other calls must go on
             return Answer(_describe(error))
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return Answer(status=status)
@@ -138,7 +138,7 @@ def body_of(callback: Callback, options: CallbackOptions) -> bytes:
 
 
 def headers_of(callback: Callback, secret: bytes, body: bytes) -> dict[str, str]:
-    """The id stays the same when a call is repeated, so that a receiver can tell."""
+    """A repeated call keeps its id, so that the receiver can recognise it."""
     message_id, timestamp = f"callback_{callback.callback_id}", int(time())
     return {
         "webhook-id": message_id,
@@ -149,13 +149,13 @@ def headers_of(callback: Callback, secret: bytes, body: bytes) -> dict[str, str]
 
 
 def retry_seconds(attempts: int, first: float, rng: Random) -> float:
-    """Twice as long each time, up to an hour; scattered, so that a receiver that is back is not run over."""
+    """Exponential back-off up to an hour, with jitter so that a receiver is not overrun when it is back."""
     whole = min(first * 2.0 ** min(attempts - 1, 30), MAX_DELAY_SECONDS)
     return whole * rng.uniform(0.8, 1.2)
 
 
 def _host(url: str) -> str:
-    """All that may be told of an address: the rest may hold secrets."""
+    """The only part of a URL that may be logged: the rest may hold secrets."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

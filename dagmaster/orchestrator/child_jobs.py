@@ -1,4 +1,4 @@
-"""Submit the jobs that nodes call, once their attempts are written; as often as it takes, and each only once."""
+"""Submit the jobs that nodes call, after their attempts are written: retried until it succeeds, and each only once."""
 
 import logging
 from collections.abc import Iterable
@@ -26,14 +26,14 @@ SUBMITTER = "dagmaster"
 async def start_children(
     conn: Connection, change_sets: Iterable[ChangeSet], definitions: Definitions, owner_id: str, now: datetime
 ) -> list[Envelope]:
-    """What is to be told to the callers whose jobs cannot be submitted at all."""
+    """Submit the child jobs; returns messages for the callers whose jobs cannot be submitted at all."""
     failed = []
     for job, call in [(changes.job, call) for changes in change_sets for call in changes.calls.values()]:
         try:
             await _place(conn, job, call, definitions, owner_id)
         except (IdempotencyConflict, UnknownJob):
-            continue  # It was submitted before; or nobody waits for it any more.
-        except Exception as error:  # A definition may be wrong in any way, and the other jobs must go on.
+            continue  # Already submitted, or no longer awaited.
+        except Exception as error:  # A definition may be broken in any way; the other jobs must go on.
             if may_pass(error):
                 raise
             log.warning("cannot submit the child job of %s", call.task_id, exc_info=not isinstance(error, Invalid))
@@ -60,7 +60,7 @@ async def _place(conn: Connection, parent: JobState, call: Call, definitions: De
         trace_parent=parent.trace_parent,
         caller=Caller(parent.job_id, call.node_id, TaskId(call.task_id)),
     )
-    # Nobody waits for it longer than its caller: no other instance needs to be asked whether it lives.
+    # The owner of the caller owns the child too: no other instance is asked whether it is alive.
     await submit(conn, job, threshold_seconds=0, owner_id=owner_id, source_app="orchestrator", notifies=False)
 
 

@@ -1,4 +1,4 @@
-"""The chores of an orchestrator: each does one thing, now and then, on connections that they share."""
+"""The chores of an orchestrator: periodic work on shared connections."""
 
 import asyncio
 import logging
@@ -43,10 +43,10 @@ FORGET_AFTER_DAYS = 7
 RETRY_SECONDS = 1.0
 MIN_LOCK_SECONDS = 0.1
 MAX_LOCK_SECONDS = 2.0
-# Others read what an orchestrator has done from its heartbeat: however seldom it must beat, they want to know.
+# The heartbeat also publishes the statistics: it is sent at least this often, however long the lease.
 TELL_SECONDS = 10.0
 FOREVER_SECONDS = 1e9
-# So old is a child whose caller was certainly written before it.
+# A child of this age has a caller that was certainly written before it.
 CHILD_AGE_SECONDS = 10.0
 
 
@@ -70,20 +70,20 @@ class Intervals:
 
     @property
     def rescue_seconds(self) -> float:
-        """Often enough that a worker's death is seen soon after its lease is over."""
+        """Often enough to notice a dead worker soon after its lease has expired."""
         return max(0.2, min(self.heartbeat_seconds, self.worker_lost_after_seconds / 3, 5.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """`run_once` may say in how many seconds it is due again, if that is sooner than usual."""
+    """`run_once` may return the seconds until it is due again, if that is sooner than usual."""
 
     name: str
     every_seconds: float
     run_once: Callable[[], Awaitable[float | None]]
 
     async def run(self) -> None:
-        """Until cancelled. A chore that fails is tried again; the others and the jobs go on without it."""
+        """Run until cancelled. A failed chore is retried; jobs and other chores go on without it."""
         while True:
             try:
                 sooner = await self.run_once()
@@ -97,17 +97,17 @@ class Chore:
 
 
 class Connections:
-    """What the chores of one orchestrator hold: one connection for the lease alone, one for everything else."""
+    """The connections of the chores: one for the lease alone, one for everything else."""
 
     def __init__(self, dsn: str, intervals: Intervals) -> None:
         self._dsn = dsn
         self.lease = SharedConnection(dsn, "dagmaster heartbeat")
-        # Whoever holds a lock that one chore needs must not hold up the others.
+        # A lock that one chore waits for must not block the others.
         patience = max(MIN_LOCK_SECONDS, min(MAX_LOCK_SECONDS, intervals.worker_lost_after_seconds / 4))
         self.maintenance = SharedConnection(dsn, "dagmaster maintenance", lock_timeout_seconds=patience)
 
     def opens(self, run_once: Callable[[Connection], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Run what may take minutes on a connection that is opened for it and closed after it."""
+        """Run a chore that may take minutes on a connection of its own."""
 
         async def run() -> None:
             async with await connect(self._dsn, application="dagmaster maintenance", durable=False) as conn:
@@ -156,35 +156,35 @@ def chores_of(
 
 
 async def beat(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
-    """Say that this instance lives, unless it gets nothing done: then its jobs are better off elsewhere."""
-    orchestrator.reach_database(2 * min(intervals.heartbeat_seconds, TELL_SECONDS) + RETRY_SECONDS)
+    """Renew the lease, unless this instance makes no progress: then its jobs are released."""
+    orchestrator.liveness.reach_database(2 * min(intervals.heartbeat_seconds, TELL_SECONDS) + RETRY_SECONDS)
     if is_stalled(orchestrator, intervals.orphan_threshold_seconds):
         await give_up_jobs(conn, orchestrator, intervals)
         return
-    asked = monotonic()
+    requested_at = monotonic()
     database_now = await beat_orchestrator(conn, orchestrator.me, len(orchestrator.jobs), orchestrator.summary())
     if database_now is None:
         await register_orchestrator(conn, orchestrator.me)
         orchestrator.forget_all()
         await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
         return
-    orchestrator.clock.adjust(database_now, asked, monotonic())
-    if orchestrator.beaten(database_now) > intervals.orphan_threshold_seconds:
+    orchestrator.clock.adjust(database_now, requested_at, monotonic())
+    if orchestrator.liveness.beat(database_now) > intervals.orphan_threshold_seconds:
         log.warning("this orchestrator lost its lease; reloading its jobs")
         orchestrator.forget_all()
 
 
 def is_stalled(orchestrator: Orchestrator, threshold_seconds: float) -> bool:
-    """It tries in vain, or its loop does not come round any more."""
+    """Whether cycles keep failing or the loop is blocked."""
     return _stalled_seconds(orchestrator) > threshold_seconds
 
 
 def _stalled_seconds(orchestrator: Orchestrator) -> float:
-    return max(orchestrator.seconds_since_cycle, orchestrator.seconds_without_progress)
+    return max(orchestrator.liveness.seconds_since_cycle, orchestrator.liveness.seconds_without_progress)
 
 
 async def give_up_jobs(conn: Connection, orchestrator: Orchestrator, intervals: Intervals) -> None:
-    """Others take them; it registers again when it gets through a cycle."""
+    """Release the jobs to other instances. This one registers again after its next complete cycle."""
     log.error(
         "this orchestrator has made no progress for %.0f s and releases its jobs: %s",
         _stalled_seconds(orchestrator),
@@ -197,7 +197,7 @@ async def give_up_jobs(conn: Connection, orchestrator: Orchestrator, intervals: 
 
 
 class Rescue:
-    """Tasks whose worker is gone go back to their owners; jobs whose owner is gone for certain are adopted at once."""
+    """Report the tasks of lost workers to their owners, and adopt the jobs of dead orchestrators at once."""
 
     def __init__(self, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
         self._orchestrator, self._intervals, self._notifier = orchestrator, intervals, notifier
@@ -218,7 +218,7 @@ class Rescue:
 
 
 class Adoption:
-    """Jobs whose owner no longer beats."""
+    """Adopt jobs whose owner's lease has expired."""
 
     def __init__(self, orchestrator: Orchestrator, intervals: Intervals) -> None:
         self._orchestrator, self._intervals = orchestrator, intervals
@@ -226,7 +226,7 @@ class Adoption:
 
     async def run_once(self, conn: Connection) -> None:
         threshold = self._intervals.orphan_threshold_seconds
-        await is_orchestrated(conn, threshold_seconds=threshold)  # A look, to know whether one can be had.
+        await is_orchestrated(conn, threshold_seconds=threshold)  # Only to learn whether the database answers.
         await adopt(conn, self._orchestrator, threshold if self._sight.may_judge() else FOREVER_SECONDS)
 
 
@@ -250,7 +250,7 @@ async def adopt(conn: Connection, orchestrator: Orchestrator, threshold_seconds:
 
 
 class Children:
-    """Jobs whose caller ended while its owner could not tell them."""
+    """Cancel child jobs whose caller ended while its owner could not notify them."""
 
     def __init__(self, orchestrator: Orchestrator, notifier: Notifier) -> None:
         self._orchestrator, self._notifier = orchestrator, notifier
@@ -266,7 +266,7 @@ async def close_late(conn: Connection) -> None:
 
 
 class Vacuum:
-    """Looks often and has seldom something to do: only then has it a connection of its own."""
+    """Checks often and rarely has work: only then it opens a connection."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

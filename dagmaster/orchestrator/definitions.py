@@ -27,17 +27,17 @@ class Definitions:
             self._graphs.popitem(last=False)
 
     async def fetch(self, conn: Connection, hashes: Iterable[str]) -> dict[str, Graph | bytes]:
-        """The definitions of these, compiled or yet to be: held, so that none is pushed out before it is used."""
-        wanted = set(hashes)
-        known = {name: self._graphs[name] for name in wanted if name in self._graphs}
-        missing = sorted(wanted - known.keys())
+        """The definitions by hash, compiled or not: held by the caller, so that none is evicted before it is used."""
+        names = set(hashes)
+        known = {name: self._graphs[name] for name in names if name in self._graphs}
+        missing = sorted(names - known.keys())
         return {**known, **(await load_definitions(conn, missing) if missing else {})}
 
     def get(self, workflow_hash: str, fetched: Mapping[str, Graph | bytes]) -> Graph:
         """Raises when the pinned definition is gone or does not compile."""
         if workflow_hash not in fetched:
             raise NotFound(f"the pinned definition {workflow_hash[:12]} is not in dag_workflows")
-        found = self._graphs.get(workflow_hash) or fetched[workflow_hash]
-        graph = found if isinstance(found, Graph) else compile_graph(Workflow.model_validate_json(found))
+        definition = self._graphs.get(workflow_hash) or fetched[workflow_hash]
+        graph = definition if isinstance(definition, Graph) else compile_graph(Workflow.model_validate_json(definition))
         self.add(graph)
         return graph

@@ -1,4 +1,4 @@
-"""What is to be done to a job, and where it came from."""
+"""Messages to jobs, with their origin."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -12,9 +12,9 @@ from dagmaster.store.mailbox import Mail
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """`mail_id` is None for what never was in the mailbox: timers, follow-ups, reports of a local worker.
+    """`mail_id` is None for messages that were never mail: timers, follow-ups, reports of a local worker.
 
-    `job` is the job's row, when it came with the mail. `stored_bytes` are to be written, and not in this memory.
+    `job` is the job's row, if it came with the mail. `stored_bytes` is the size of values that are not in memory.
     """
 
     job_id: JobId
@@ -25,17 +25,17 @@ class Envelope:
 
     @property
     def unmailed_report(self) -> Report | None:
-        """It would be lost with this memory; everything else is found again in the database."""
+        """A report that would be lost with this process; all other messages are in the database."""
         return self.message if self.mail_id is None and isinstance(self.message, Report) else None
 
     @property
     def is_slow(self) -> bool:
-        """It may take as long as all else together."""
+        """Whether it may take as long as all other messages together."""
         return self.stored_bytes > 0 or isinstance(self.message, Expand | Continue)
 
 
 def from_mail(mail: Iterable[Mail]) -> list[Envelope]:
-    return [Envelope(one.job_id, one.message, one.mail_id, one.job, one.stored_bytes) for one in mail]
+    return [Envelope(row.job_id, row.message, row.mail_id, row.job, row.stored_bytes) for row in mail]
 
 
 def by_job(envelopes: Iterable[Envelope]) -> dict[JobId, list[Envelope]]:
@@ -46,16 +46,16 @@ def by_job(envelopes: Iterable[Envelope]) -> dict[JobId, list[Envelope]]:
 
 
 def messages(envelopes: Iterable[Envelope], *, is_new: bool, cancel_first: bool = False) -> list[Message]:
-    """A job that has just been loaded is resumed first; one that was in memory needs no resuming.
+    """The messages for one job; a job that was just loaded is resumed first.
 
-    `cancel_first` for a job that cannot be written as it is: then nothing else need be done for it.
+    `cancel_first`: if the job is being cancelled, drop all other messages. It may be too large to be written with them.
     """
-    given: list[Message] = [Load()] if is_new else []
-    given += [
+    arrived: list[Message] = [Load()] if is_new else []
+    arrived += [
         envelope.message
         for envelope in envelopes
         if envelope.message is not None and not isinstance(envelope.message, Load)
     ]
-    if cancel_first and any(isinstance(message, Cancel) for message in given):
-        return [message for message in given if isinstance(message, Cancel)]
-    return given
+    if cancel_first and any(isinstance(message, Cancel) for message in arrived):
+        return [message for message in arrived if isinstance(message, Cancel)]
+    return arrived

@@ -1,4 +1,4 @@
-"""From the engine to workers: tasks for one in the same process, and the queues of the others."""
+"""From the engine to workers: tasks for the local worker, and the queues of the others."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ from dagmaster.queues.contract import TaskMessage
 
 
 def task_of(changes: ChangeSet, dispatch: Dispatch) -> TaskMessage:
-    """A dispatch as a worker takes it."""
+    """A dispatch as a message to a worker."""
     spec = dispatch.node.task
     return TaskMessage(
         TaskId(dispatch.task_id),
@@ -27,7 +27,7 @@ def task_of(changes: ChangeSet, dispatch: Dispatch) -> TaskMessage:
 
 
 def queues_called(changes: ChangeSet, local: Collection[str]) -> set[str]:
-    """The queues whose workers have something to take when the change set is written."""
+    """The queues with tasks to claim once the change set is written."""
     if changes.holds_tasks is False:
         return {node.task_queue for node in changes.job.nodes.values() if node.status is NodeStatus.DISPATCHED}
     return {task.node.task_queue for task in changes.dispatches.values() if task.task_id not in local}

@@ -1,7 +1,7 @@
-"""What an orchestrator remembers of its own work: the last jobs, what fails, how long things take.
+"""An orchestrator's statistics of its own work: recent jobs, failures and durations.
 
-It is fed with every batch that was committed, and written with each heartbeat into `dag_orchestrators.stats`, where any
-process can read it. All of it is bounded, and all of it is of this instance since it started.
+Fed with every committed batch, and written with each heartbeat to `dag_orchestrators.stats`, where any process can read
+it. Bounded, and of this instance since it started.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ LAST = 100
 MAX_NAMES = 200
 MAX_ERROR_SHOWN = 200
 WINDOW_SECONDS = 60
-# Up to so many jobs of a workflow the averages are exact, then they follow the newest.
+# Averages are exact up to this many jobs of a workflow, and moving from then on.
 MOVING = 50
 
 JOB_SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14_400, 86_400)
@@ -39,6 +39,21 @@ class Phase(StrEnum):
 
 
 @dataclass(slots=True)
+class Stats:
+    """What this instance has done since it started."""
+
+    cycles: int = 0
+    tasks_dispatched: int = 0
+    results_processed: int = 0
+    jobs_claimed: int = 0
+    jobs_reclaimed: int = 0
+    jobs_ended: int = 0
+    errors: int = 0
+    last_error: str | None = None
+    last_cycle_at: datetime | None = None
+
+
+@dataclass(slots=True)
 class Counters:
     jobs_created: int = 0
     jobs_completed: int = 0
@@ -50,7 +65,7 @@ class Counters:
 
 
 class Histogram:
-    """How many values were at most each bound; the last count is of those above all bounds."""
+    """Counts of values up to each bound; the last count is of values above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -141,7 +156,7 @@ class InstanceStats:
     # The loop.
 
     def enter(self, phase: Phase) -> None:
-        """The loop turns to something else; the time since is that of the phase before."""
+        """Enter a phase of the loop; the time since the last call belongs to the previous one."""
         now = monotonic()
         spent = self.phases[self.phase]
         spent[0] += 1
@@ -159,10 +174,10 @@ class InstanceStats:
         if had_work:
             self.cycle_seconds.observe(self._since - self._cycle_since)
 
-    # What was committed.
+    # Committed batches.
 
     def record(self, change_sets: Iterable[ChangeSet]) -> None:
-        """Once for each batch; a step costs what its events cost to look at."""
+        """Count the events of a batch."""
         counters, lessons = self.counters, self._lessons
         completed, failed = counters.tasks_completed, counters.tasks_failed
         has_moved = False
@@ -193,7 +208,7 @@ class InstanceStats:
             self.claim_seconds.observe(max((event.created_at - node.dispatched_at).total_seconds(), 0.0))
 
     def _task_failed(self, job: JobState, event: Event) -> None:
-        """An attempt; revoking what still ran when its job ended is no failure of its handler."""
+        """Count a failed attempt. Tasks revoked with their job are no failures of their handler."""
         node = job.nodes[event.node_id or ""]
         if not is_executed(node) or (event.event_data or {}).get("ended_by") in ENDED_WITH_JOB:
             return
@@ -201,14 +216,14 @@ class InstanceStats:
         if event.duration_ms is not None:
             self.task_seconds.observe(event.duration_ms / 1000)
         for failing, name in ((self.handlers, node.task.handler), (self.queues, node.task.queue)):
-            one = _renewed(failing, name, Failing)
-            one.failed += 1
-            one.last_error = _shown(event.error_message)
+            entry = _renewed(failing, name, Failing)
+            entry.failed += 1
+            entry.last_error = _shown(event.error_message)
 
     def _job_ended(self, job: JobState, event: Event) -> None:
         seconds = job.duration_seconds or 0.0
         if job.started_at is None:
-            self.counters.jobs_created += 1  # It was cancelled before it started.
+            self.counters.jobs_created += 1  # Cancelled before it started.
         if job.status is JobStatus.CANCELLED:
             self.counters.jobs_cancelled += 1
             return
@@ -230,14 +245,14 @@ class InstanceStats:
             self.failures.append(entry | {"error": _shown(job.error)})
 
     def gave_up(self, job_id: JobId, error: str) -> None:
-        """A job that could not be processed at all has failed, without a change set."""
+        """Count a job that failed without a change set, because it could not be processed."""
         self.counters.jobs_failed += 1
         self.failures.append({"job_id": str(job_id), "at": datetime.now(UTC), "error": _shown(error)})
 
-    # What is shown.
+    # Publication.
 
     def summary(self) -> dict[str, Any]:
-        """Counts are since the start, rates are of the last minute; ids are texts, as everywhere in JSON."""
+        """Counts are since the start, rates are of the last minute; ids are strings, as everywhere in JSON."""
         now = monotonic()
         ended, failed = self._ended.sum(now), self._failed.sum(now)
         cycles = sum(self.cycle_seconds.counts)
@@ -264,19 +279,19 @@ class InstanceStats:
             },
             "completions": list(self.completions),
             "failures": list(self.failures),
-            "failing_handlers": {name: asdict(one) for name, one in self.handlers.items()},
-            "failing_queues": {name: asdict(one) for name, one in self.queues.items()},
-            "workflows": {name: asdict(one) for name, one in self.workflows.items()},
+            "failing_handlers": {name: asdict(entry) for name, entry in self.handlers.items()},
+            "failing_queues": {name: asdict(entry) for name, entry in self.queues.items()},
+            "workflows": {name: asdict(entry) for name, entry in self.workflows.items()},
         }
 
 
 def _renewed(known: dict[str, Any], name: str, make: Any) -> Any:
-    """The entry of this name, now the newest; the one that was not heard of for longest makes room."""
-    one = known.pop(name, None) or make()
-    known[name] = one
+    """The entry of this name, made the newest; the least recently used entry makes room."""
+    entry = known.pop(name, None) or make()
+    known[name] = entry
     if len(known) > MAX_NAMES:
         del known[next(iter(known))]
-    return one
+    return entry
 
 
 def _shown(error: str | None) -> str | None:

@@ -4,8 +4,8 @@ from time import monotonic
 
 
 class Sight:
-    """While the judge could not see, because the database stood still or was locked, nobody else could beat: afterwards
-    each has a whole lease to do so.
+    """While the database was blocked or unreachable, no instance could renew its lease: afterwards each has a whole
+    lease to do so.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -14,7 +14,7 @@ class Sight:
         self._judges_from = 0.0
 
     def may_judge(self) -> bool:
-        """To be asked when a look was answered: what it showed counts if there was another one not long before it."""
+        """Call after a successful query: its result counts if the previous query was not long ago."""
         now = monotonic()
         if self._looked_at is not None and now - self._looked_at > self._lease_seconds / 2:
             self._judges_from = now + self._lease_seconds
@@ -22,5 +22,5 @@ class Sight:
         return now >= self._judges_from
 
     def lose(self) -> None:
-        """The connection was lost, perhaps with everybody else's."""
+        """Note that the connection was lost, perhaps with those of all others."""
         self._judges_from = monotonic() + self._lease_seconds

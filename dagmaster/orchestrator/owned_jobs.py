@@ -1,4 +1,4 @@
-"""The jobs that an orchestrator holds in memory, and the times at which each wants attention."""
+"""The jobs that an orchestrator holds in memory, with their timers."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -65,7 +65,7 @@ class OwnedJobs:
         return self._wakes[0][0] if self._wakes else None
 
     def due(self, now: datetime) -> Iterator[tuple[JobId, TimerDue]]:
-        """Every timer that has run out, by job."""
+        """The timers that are due, by job."""
         while self._wakes and self._wakes[0][0] <= now:
             _, job_id = heapq.heappop(self._wakes)
             job = self._jobs.get(job_id)

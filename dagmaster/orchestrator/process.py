@@ -1,4 +1,4 @@
-"""The process around an orchestrator: connections, chores, and an orderly end."""
+"""The process around an orchestrator: connections, chores and shutdown."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ async def run_orchestrator(
     *,
     ready: asyncio.Event | None = None,
 ) -> None:
-    """Until `stop`; then its jobs go to the others at once."""
+    """Run until `stop`, then hand the jobs over to other instances at once."""
     await _announce_in_spite_of_losses(dsn, orchestrator, intervals, stop)
     if ready is not None:
         ready.set()
@@ -46,13 +46,13 @@ async def run_orchestrator(
     finally:
         try:
             await _end([loop, *chores])
-        finally:  # Also when it is cancelled a second time.
+        finally:  # Even if it is cancelled a second time.
             await connections.close()
         await leave(dsn, orchestrator, intervals, notifier)
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel them until they have ended: in a connection that is just being lost a cancellation gets lost too."""
+    """Cancel tasks until they have ended: a connection that is being lost may swallow a cancellation."""
     left = set(tasks)
     for _ in range(CANCEL_ATTEMPTS):
         for task in left:
@@ -71,19 +71,19 @@ def _raise_first(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def announce(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -> None:
-    """Be known before any job can be given to this instance; adopt at once what nobody holds."""
+    """Register before any job can be assigned to this instance, and adopt jobs without an owner."""
     async with await connect(dsn, application="dagmaster orchestrator") as conn:
         await ensure_partitions(conn)
         await register_orchestrator(conn, orchestrator.me)
         await bury_dead(conn, orchestrator.me.host_key)
-        await beat(conn, orchestrator, intervals)  # From now on its clock is the database's.
+        await beat(conn, orchestrator, intervals)  # Sets the clock to the database's.
         await adopt(conn, orchestrator, intervals.orphan_threshold_seconds)
 
 
 async def _announce_in_spite_of_losses(
     dsn: str, orchestrator: Orchestrator, intervals: Intervals, stop: asyncio.Event
 ) -> None:
-    """The database was there a moment ago; who loses it half-way may have been given jobs already."""
+    """Retry: the database was reachable a moment ago, and jobs may already be assigned to this instance."""
     while not stop.is_set():
         try:
             await announce(dsn, orchestrator, intervals)
@@ -101,7 +101,7 @@ async def _interrupt_on(stop: asyncio.Event, orchestrator: Orchestrator) -> None
 
 
 async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> None:
-    """The loop survives the loss of its connection."""
+    """Run the loop, reconnecting whenever the connection is lost."""
     delay = 0.1
     while not stop.is_set():
         try:
@@ -118,7 +118,7 @@ async def _loop(dsn: str, orchestrator: Orchestrator, stop: asyncio.Event) -> No
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:
-    """Less if it is to stop."""
+    """Return early on `stop`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
@@ -129,13 +129,13 @@ def _first_line(error: BaseException) -> str:
 
 
 async def leave(dsn: str, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
-    """Hand over, then stop: the others go on within one wake-up."""
+    """Deregister and hand the jobs over; other instances are notified."""
     orchestrator.forget_all()  # From here on a local worker's reports go by mail.
     with suppress(*LOST, DatabaseUnavailable, TimeoutError):
         async with asyncio.timeout(HAND_OVER_SECONDS), await connect(dsn, application="dagmaster orchestrator") as conn:
             await orchestrator.give_away(conn)
             await stop_orchestrator(conn, orchestrator.me, orchestrator.summary())
-            given = await hand_over_jobs(conn, orchestrator.me, threshold_seconds=intervals.orphan_threshold_seconds)
-            if given:
-                log.info("handed over %d jobs", given)
+            count = await hand_over_jobs(conn, orchestrator.me, threshold_seconds=intervals.orphan_threshold_seconds)
+            if count:
+                log.info("handed over %d jobs", count)
                 await conn.execute(f"NOTIFY {MAIL}")

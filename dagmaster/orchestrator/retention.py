@@ -1,4 +1,4 @@
-"""The chore that removes jobs when they are older than their retention."""
+"""The chore that removes jobs after their retention period."""
 
 import logging
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RetentionOptions:
-    """None for `days` keeps jobs for ever, unless their workflow says otherwise."""
+    """`days=None` keeps jobs forever, unless their workflow says otherwise."""
 
     days: float | None = None
     archive_dir: Path | None = None

@@ -13,23 +13,22 @@ POLL_SECONDS = 1.0
 
 
 class Scheduling:
-    """As many orchestrators as there are may do it: a schedule that one of them holds is passed over by the others.
+    """All orchestrators may run it at once: a schedule that one of them has locked is skipped by the others.
 
-    The jobs and the next time are written in one transaction. Whoever dies in between has done nothing, and another
-    one does it.
+    The jobs and the next time are written in one transaction.
     """
 
     def __init__(self, *, threshold_seconds: float) -> None:
         self._threshold_seconds = threshold_seconds
 
     async def run_once(self, conn: Connection) -> float | None:
-        """Start what is due; in how many seconds to look again, if that is sooner than usual."""
+        """Start the due jobs; returns the seconds until the next one, if that is sooner than usual."""
         await self._fire_due(conn)
         wait = await seconds_to_next(conn)
         return wait if wait is not None and 0 < wait < POLL_SECONDS else None
 
     async def _fire_due(self, conn: Connection) -> None:
-        """Each schedule once: one that has much to catch up on does not keep the others waiting."""
+        """Run each schedule once, so that one with a long catch-up does not delay the others."""
         seen: list[str] = []
         while (schedule_id := await self._fire_one(conn, seen)) is not None:
             seen.append(schedule_id)
@@ -47,7 +46,7 @@ class Scheduling:
         try:
             async with conn.transaction():
                 due = await fire(conn, row, threshold_seconds=self._threshold_seconds)
-        except Exception as error:  # A definition may be wrong in any way, and the other schedules must go on.
+        except Exception as error:  # A definition may be broken in any way; the other schedules must go on.
             if may_pass(error):
                 raise
             log.exception("cannot start the job of schedule %s", row["schedule_id"])

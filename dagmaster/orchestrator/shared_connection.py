@@ -1,4 +1,4 @@
-"""One connection for many chores, which take turns on it."""
+"""One connection that several chores share in turns."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +10,7 @@ from dagmaster.store.connect import READ_ONLY, Connection, connect
 
 
 class SharedConnection:
-    """Opened when it is first needed, and again after it was lost. Whoever waits is served in order."""
+    """Opened on first use and again after it was lost. Waiters are served in order."""
 
     def __init__(self, dsn: str, application: str, *, lock_timeout_seconds: float | None = None) -> None:
         self._dsn, self._application, self._lock_timeout_seconds = dsn, application, lock_timeout_seconds
@@ -19,7 +19,7 @@ class SharedConnection:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Connection]:
-        """Hold it for as long as statements belong together, and no longer: the others wait meanwhile."""
+        """Hold the connection for statements that belong together, and no longer: others wait for it."""
         async with self._turn:
             if self._conn is None:
                 self._conn = await connect(
@@ -31,16 +31,16 @@ class SharedConnection:
             conn = self._conn
             try:
                 yield conn
-            except READ_ONLY:  # The address may lead to another server by now.
+            except READ_ONLY:  # After a failover, the address may lead to another server.
                 await self._drop(conn)
                 raise
             finally:
-                # What was interrupted half-way must not reach the next one.
+                # An interrupted transaction must not reach the next chore.
                 if conn.closed or conn.info.transaction_status is not TransactionStatus.IDLE:
                     await self._drop(conn)
 
     def takes(self, run_once: Callable[[Connection], Awaitable[float | None]]) -> Callable[[], Awaitable[float | None]]:
-        """Run it in a turn of its own."""
+        """Run a chore on the shared connection."""
 
         async def run() -> float | None:
             async with self.turn() as conn:

@@ -1,4 +1,4 @@
-"""The spans of an orchestrator: one for each dispatch, and one for each job that has ended."""
+"""The spans of an orchestrator: one per dispatch and one per ended job."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def begin_dispatches(change_sets: Iterable[ChangeSet]) -> "list[Span]":
-    """The tasks are put into their spans, so that whoever executes them goes on there."""
+    """Start a span per task and pass it on, so that the worker continues the trace."""
     if not tracing.is_on():
         return []
     return [_begin(changes.job, dispatch) for changes in change_sets for dispatch in changes.dispatches.values()]
@@ -37,7 +37,7 @@ def _begin(job: JobState, dispatch: Dispatch) -> "Span":
 
 
 def end_dispatches(spans: "Iterable[Span]", error: BaseException | None = None) -> None:
-    """They are written; or nothing was, and they will be made anew."""
+    """End the spans, with the error if the batch was not written."""
     for span in spans:
         if error is not None:
             tracing.fail(span, f"not written: {type(error).__name__}")
@@ -45,7 +45,7 @@ def end_dispatches(spans: "Iterable[Span]", error: BaseException | None = None) 
 
 
 def trace_ended(job: JobState) -> None:
-    """From its start to its end."""
+    """Record the span of a job, from its start to its end."""
     if not tracing.is_on():
         return
     span = tracing.begin(
@@ -63,7 +63,7 @@ def trace_ended(job: JobState) -> None:
 
 
 def parent_of(job: JobState) -> str:
-    """A job that came without one has a trace of its own, whoever its owner is."""
+    """The job's trace context. Without one, it is derived from the job id, so that every owner uses the same."""
     if job.trace_parent is not None:
         return job.trace_parent
     digest = sha256(f"dagmaster job {job.job_id}".encode()).hexdigest()

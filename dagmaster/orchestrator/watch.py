@@ -1,4 +1,4 @@
-"""What an orchestrator notices by itself: jobs that stand still, tasks that nobody takes, queues that are full."""
+"""Conditions that an orchestrator watches for: stalled jobs, unclaimed tasks and full queues."""
 
 import logging
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ class WatchOptions:
 
     @property
     def look_seconds(self) -> float:
-        """Often enough for what is to be noticed, and never often."""
+        """Often enough for the shortest threshold, within limits."""
         return max(0.05, min(self.stall_after_seconds, self.stuck_after_seconds, 120.0) / 4)
 
 
 class Watch:
-    """All that needs a look only now and then, on one connection."""
+    """The periodic checks, on one connection."""
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
         self._looks = (Stall(orchestrator, options), StuckTasks(options), CycleReport(orchestrator, options))
@@ -47,11 +47,11 @@ class Watch:
 
 
 class Stall:
-    """Jobs that should move and do not, each said once until it moves again."""
+    """Report stalled jobs, each once until it makes progress again."""
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
         self._orchestrator, self._options = orchestrator, options
-        self._told: dict[JobId, datetime] = {}  # by job, since when it stands still
+        self._told: dict[JobId, datetime] = {}  # by job: stalled since
 
     async def run_once(self, conn: Connection) -> None:
         now = self._orchestrator.clock.now()
@@ -83,7 +83,7 @@ class Stall:
 
 
 class StuckTasks:
-    """Tasks that wait in their queue for too long: the timeline says so, and whether any worker would take them."""
+    """Note in the timeline which tasks have waited too long, and whether any worker would claim them."""
 
     def __init__(self, options: WatchOptions) -> None:
         self._options = options
@@ -95,7 +95,7 @@ class StuckTasks:
 
 
 class BackPressure:
-    """A queue that is too full gets nothing more until it is well below its limit."""
+    """Stop dispatching to a full queue until it is well below its limit."""
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
         self._orchestrator, self._options = orchestrator, options
@@ -125,7 +125,7 @@ class BackPressure:
 
 
 class CycleReport:
-    """What this instance did within the hour, in one line of the timeline."""
+    """Write an hourly summary of this instance to the timeline."""
 
     def __init__(self, orchestrator: Orchestrator, options: WatchOptions) -> None:
         self._orchestrator, self._options = orchestrator, options

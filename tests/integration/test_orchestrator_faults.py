@@ -13,7 +13,7 @@ from fleet import NEVER, Fleet, chain, fan, fleet, graph, retry, rows, single, t
 from dagmaster.engine.decide import decide
 from dagmaster.handlers import HandlerContext
 from dagmaster.ids import JobId
-from dagmaster.orchestrator import chores, definitions, lease_judge, orchestrator
+from dagmaster.orchestrator import chores, definitions, inbox, lease_judge, orchestrator, pending_batch
 from dagmaster.store.batch import commit
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
@@ -248,7 +248,7 @@ async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_beg
             losses -= 1
             raise psycopg.OperationalError("the answer was lost")
 
-    monkeypatch.setattr(orchestrator, "commit", lose_the_answer)
+    monkeypatch.setattr(pending_batch, "commit", lose_the_answer)
     runs: Counter[str] = Counter()
 
     async def count(ctx: HandlerContext) -> None:
@@ -276,7 +276,7 @@ async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_ca
             raise psycopg.OperationalError("no connection")
         await commit(*given)
 
-    monkeypatch.setattr(orchestrator, "commit", fail_every_other)
+    monkeypatch.setattr(pending_batch, "commit", fail_every_other)
     runs: Counter[str] = Counter()
 
     async def count(ctx: HandlerContext) -> None:
@@ -305,7 +305,7 @@ async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten
 
     async with fleet(dsn) as running:
         role = await running.orchestrator(poll=0.01)
-        monkeypatch.setattr(orchestrator, "read_mail", fail_with_timers)
+        monkeypatch.setattr(inbox, "read_mail", fail_with_timers)
         await running.worker()
         what = single("flaky_echo", params={"fail_attempts": 1}, retry=retry(1, 0.3))
         await running.completed(await running.submit(what), seconds=15)
@@ -326,7 +326,7 @@ async def test_a_job_is_not_cancelled_before_that_was_asked_for(dsn: str, monkey
         await running.orchestrator()
         job_id = await running.submit(single())
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_jobs WHERE status = 'running'")
-        monkeypatch.setattr(orchestrator, "read_mail", read_late)
+        monkeypatch.setattr(inbox, "read_mail", read_late)
         await asyncio.wait_for(is_cut_off.wait(), 20)
         async with opened(dsn, application="test") as conn:
             await request_cancel(conn, job_id, actor="somebody", reason=None)

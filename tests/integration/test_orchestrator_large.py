@@ -15,8 +15,7 @@ from psycopg.types.json import Json
 from dagmaster.engine.change_set import Rules
 from dagmaster.engine.values import StoredValue, size_of
 from dagmaster.model.workflow import Branch, ConditionalNode, FanInNode, FanOutNode
-from dagmaster.orchestrator import chores
-from dagmaster.orchestrator import orchestrator as orchestrators
+from dagmaster.orchestrator import chores, pending_batch, strikes
 from dagmaster.store.batch import Batch, commit
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.doctor import examine
@@ -138,7 +137,7 @@ async def test_outputs_that_came_while_nobody_was_there_are_taken_in_by_parts(
         await first.kill()
         await running.worker()
         await running.until("SELECT count(*) >= 60 AS ok FROM dagapp.dag_mailbox WHERE kind = 'completed'")
-        monkeypatch.setattr(orchestrators, "commit", measured)
+        monkeypatch.setattr(pending_batch, "commit", measured)
         await running.orchestrator(rules=SMALL, orphan_threshold_seconds=0.5)
         await running.completed(*jobs)
     assert sum(sizes) > 60 * 900
@@ -167,7 +166,7 @@ async def test_large_outputs_in_the_mail_are_written_by_parts_and_small_mail_is_
         await running.worker()
         await running.until("SELECT count(*) >= 30 AS ok FROM dagapp.dag_mailbox WHERE kind = 'completed'")
         neighbour = await running.submit(chain(3))
-        monkeypatch.setattr(orchestrators, "commit", measured)
+        monkeypatch.setattr(pending_batch, "commit", measured)
         await running.orchestrator(rules=SMALL, orphan_threshold_seconds=0.5)
         await running.completed(large, neighbour)
     written = [batch for batch in batches if batch.get(large)]
@@ -256,7 +255,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: BaseException, workflow_id: s
                 raise error
         await commit(conn, batch)
 
-    monkeypatch.setattr(orchestrators, "commit", choosy)
+    monkeypatch.setattr(pending_batch, "commit", choosy)
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -275,7 +274,7 @@ async def test_a_job_that_is_too_large_to_be_written_fails_alone(dsn: str, monke
 
 
 async def test_a_job_that_is_too_large_to_be_written_can_be_cancelled(dsn: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(orchestrators, "MAX_STRIKES", 10**9)
+    monkeypatch.setattr(strikes, "MAX_STRIKES", 10**9)
     refuse(monkeypatch, ERRORS["limit"], "single")
     async with fleet(dsn) as running:
         owner = await running.orchestrator()
@@ -303,7 +302,7 @@ async def test_an_orchestrator_that_gets_nothing_done_says_so_and_gives_its_jobs
             await is_over.wait()
             await register_orchestrator(conn, me)
 
-        monkeypatch.setattr(orchestrators, "commit", fail_the_first)
+        monkeypatch.setattr(pending_batch, "commit", fail_the_first)
         # With no jobs left it gets through a cycle, and would be back with the next heartbeat.
         monkeypatch.setattr(chores, "register_orchestrator", register_when_it_is_over)
         job_id = await running.submit(single())

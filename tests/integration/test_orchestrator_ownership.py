@@ -14,7 +14,7 @@ from fleet import NEVER, Fleet, OrchestratorRole, chain, fan, fleet, graph, retr
 
 from dagmaster.engine.messages import TimerDue, TimerKind
 from dagmaster.handlers import HandlerContext
-from dagmaster.orchestrator import chores, clock, orchestrator
+from dagmaster.orchestrator import chores, clock, liveness
 from dagmaster.orchestrator.envelopes import Envelope
 from dagmaster.store.connect import connect, connect_hot, keep_json
 
@@ -104,7 +104,7 @@ async def test_a_former_owner_that_wakes_up_can_change_nothing(dsn: str) -> None
         async with await connect_hot(dsn, application="woken") as conn:
             keep_json(conn)
             before = await running.events(job_id), await running.nodes(job_id)
-            first.it._inbox.append(Envelope(job_id, TimerDue(TimerKind.TIMEOUT, "n0", 0)))
+            first.it.inbox.extend([Envelope(job_id, TimerDue(TimerKind.TIMEOUT, "n0", 0))])
             await first.it.cycle(conn)
             assert job_id not in first.it.jobs
             assert before == (await running.events(job_id), await running.nodes(job_id))
@@ -272,7 +272,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal passed
         passed += seconds
 
-    for module in (orchestrator, clock):
+    for module in (liveness, clock):
         monkeypatch.setattr(module, "monotonic", lambda: monotonic() + passed)
     return advance
 
@@ -289,7 +289,7 @@ async def test_an_instance_whose_loop_stands_still_is_stalled_until_it_moves_aga
                 pass_time(role.intervals.orphan_threshold_seconds / 2.5)
                 await chores.beat(conn, role.it, role.intervals)
             assert await running.value(STATUS) == "stalled"
-            await wait_until(lambda: role.it.seconds_since_cycle < 1, 10)
+            await wait_until(lambda: role.it.liveness.seconds_since_cycle < 1, 10)
             await chores.beat(conn, role.it, role.intervals)
             assert await running.value(STATUS) == "running"
 

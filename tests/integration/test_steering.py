@@ -17,11 +17,10 @@ from dagmaster.errors import Conflict, JobEnded, Unavailable, UnknownJob, Unknow
 from dagmaster.handlers import HandlerContext, Permanent
 from dagmaster.ids import JobId, NodeId, WorkerId
 from dagmaster.model.workflow import FanInNode, FanOutNode, WaitNode
-from dagmaster.orchestrator.orchestrator import Orchestrator, _Work
+from dagmaster.orchestrator.pending_batch import PendingBatch, assign_local
 from dagmaster.store.batch import Batch
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.job_control import request_pause, request_resume, request_retry, until
-from dagmaster.store.notifications import Notifier
 from dagmaster.web.views import run_seconds
 
 THRESHOLD = 30.0
@@ -367,10 +366,8 @@ class Eager:
 async def test_a_job_that_is_paused_in_the_turn_that_starts_it_runs_nothing_here() -> None:
     turns: list[tuple[list[Message], int]] = [([Load()], 1), ([Load(), Pause()], 0)]
     for messages, claimed in turns:
-        orchestrator = Orchestrator(Rules(), Notifier(""))
-        orchestrator.local = Eager()  # type: ignore[assignment]
         turn = decide(new_job(JobId(1), single(), {}, datetime.now(UTC)), messages, datetime.now(UTC), Rules())
         assert len(turn.dispatches) == 1
-        work = _Work(Batch("me", WorkerId("eager"), change_sets=[(turn, 1)]), {})
-        orchestrator._assign_local(work)
-        assert len(work.local) == claimed
+        pending = PendingBatch(Batch("me", WorkerId("eager"), change_sets=[(turn, 1)]), {})
+        assign_local(pending, Eager())  # type: ignore[arg-type]
+        assert len(pending.local) == claimed
