@@ -10,7 +10,7 @@ from dagmaster.cli.backend import Row, backend_of
 from dagmaster.cli.columns import Listing
 from dagmaster.cli.failures import tell
 from dagmaster.cli.options import JsonOutput, begin
-from dagmaster.cli.output import as_records, between, console, count_of, in_seconds, print_json
+from dagmaster.cli.output import as_records, between, console, count_of, duration, print_json
 from dagmaster.errors import Invalid
 from dagmaster.ids import WorkerId
 from dagmaster.service.contract import Service, WorkerCommand
@@ -67,7 +67,7 @@ def _work_of(worker: Row) -> str:
 
 
 def _common(worker: Row, name: str, beat: str) -> list[str]:
-    ago = f"{in_seconds(between(worker[beat], None))} ago" if worker[beat] else ""
+    ago = f"{duration(between(worker[beat], None))} ago" if worker[beat] else ""
     is_asked = worker["status"] == "active" and worker["wanted"] != "run"
     status = f"{worker['status']}, {worker['wanted']} requested" if is_asked else worker["status"]
     return [worker[name], status, escape(worker["hostname"]), str(worker["pid"]), ago]
@@ -178,7 +178,7 @@ def handlers(ctx: typer.Context, as_json: JsonOutput = False) -> None:
         return
     listing = Listing(("HANDLER", "QUEUE", "TIMEOUT", "RETRIES", "WORKERS"), folds=("WORKERS", "HANDLER", "QUEUE"))
     for row in rows:
-        timeout = in_seconds(row["timeout_seconds"]) if row["timeout_seconds"] else ""
+        timeout = duration(row["timeout_seconds"]) if row["timeout_seconds"] else ""
         retries = str(row["retry"]["max_attempts"]) if row["retry"] else ""
         workers = ", ".join(row["workers"][:3]) or "none"
         more = f" and {len(row['workers']) - 3} more" if len(row["workers"]) > 3 else ""
@@ -204,6 +204,6 @@ def queues(ctx: typer.Context, as_json: JsonOutput = False) -> None:
     listing = Listing(("QUEUE", "WAITING", "RUNNING", "OLDEST"), folds=("QUEUE",))
     for row in rows:
         oldest = row["oldest_dispatched_at"]
-        waits = in_seconds(between(oldest, None)) if oldest else ""
+        waits = duration(between(oldest, None)) if oldest else ""
         listing.add(escape(row["queue"]), str(row["waiting"]), str(row["running"]), waits)
     listing.print(console())

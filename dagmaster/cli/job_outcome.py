@@ -10,7 +10,7 @@ from rich.highlighter import JSONHighlighter
 
 from dagmaster.cli.failures import JOB_FAILED, tell
 from dagmaster.cli.live import live_view, plain_lines
-from dagmaster.cli.output import by_node, console, dump, for_reading, in_seconds, print_for_reading, print_json
+from dagmaster.cli.output import by_node, console, dump, duration, for_reading, print_for_reading, print_json
 from dagmaster.cli.progress import JobView, Show
 from dagmaster.model.states import JobStatus
 from dagmaster.model.text import shorten
@@ -80,4 +80,4 @@ def _print_summary(view: JobView, outputs: Mapping[str, Any]) -> None:
         if outputs.get(node.node_id):
             text = dump(outputs[node.node_id], lines=False)
             typer.echo(f"{node.node_id} = {shorten(text)}")
-    typer.echo(f"job {view.job_id} completed in {in_seconds(view.seconds)}; complete result: --output json")
+    typer.echo(f"job {view.job_id} completed in {duration(view.seconds)}; complete result: --output json")

@@ -22,8 +22,8 @@ from dagmaster.cli.output import (
     console,
     count_of,
     dump,
+    duration,
     first_line,
-    in_seconds,
     plain_console,
     print_for_reading,
     print_json,
@@ -82,7 +82,7 @@ def jobs(
             escape(row["workflow_id"]),
             _with_tolerated(tolerated) if tolerated and screen.is_terminal else with_symbol(row["status"]),
             at_local_time(row["created_at"]),
-            in_seconds(_seconds(row)),
+            duration(_seconds(row)),
             # For programs a status is one word.
             note=count_of(tolerated, "tolerated failure")
             if tolerated and not screen.is_terminal
@@ -136,7 +136,7 @@ def _print_details(details: JobDetails, *, as_json: bool) -> None:
             escape(node["node_id"]),
             with_symbol("retrying" if _is_retrying(node) else node["outcome"], _label(node)),
             str(node["retry_count"] + 1) if node["dispatched_at"] or _is_retrying(node) else "",
-            in_seconds(between(node["started_at"], node["completed_at"])) if node["started_at"] else "",
+            duration(between(node["started_at"], node["completed_at"])) if node["started_at"] else "",
             note=escape(_why(node)),
         )
     screen.print()
@@ -211,7 +211,7 @@ def _print_job(screen: Console, job: Mapping[str, Any], outlook: Outlook) -> Non
         "correlation": escape(job["correlation_id"] or ""),
         "key": escape(job["idempotency_key"] or ""),
         "priority": str(job["priority"] or ""),
-        "time": in_seconds(_seconds(job)),
+        "time": duration(_seconds(job)),
         "inputs": escape(dump(redact(job["input_params"]), lines=False)) if job["input_params"] else "",
     }
     for name, value in facts.items():

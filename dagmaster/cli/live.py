@@ -11,12 +11,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dagmaster.cli.output import SYMBOLS, between, first_line, in_seconds
+from dagmaster.cli.output import SYMBOLS, between, duration, first_line
 from dagmaster.cli.progress import FanView, JobView, NodeView, Show
 from dagmaster.model.outcome import Outcome
 from dagmaster.model.states import NodeStatus
 
-NAME_WIDTH, STATUS_WIDTH, TIME_WIDTH = 28, 10, 8
+NAME_WIDTH, STATUS_WIDTH, TIME_WIDTH = 28, 10, 11
 OTHER_COLUMNS = 2 + STATUS_WIDTH + TIME_WIDTH + 5  # with the space between them
 NARROWEST_BAR, WIDEST_BAR = 8, 40
 NUMBERS = 46  # beside a bar
@@ -59,7 +59,7 @@ def _cells(node: NodeView, width: int) -> Iterator[RenderableType]:
     yield Text(f" {symbol}", style=style)
     yield Text(node.node_id, style="dim" if style == "dim" else "")
     yield Text(_word(status), style=style)
-    yield Text("" if status == NodeStatus.SKIPPED else in_seconds(node.seconds), style="dim")
+    yield Text("" if status == NodeStatus.SKIPPED else duration(node.seconds), style="dim")
     yield _detail(node, width)
 
 
@@ -76,7 +76,7 @@ def _headline(view: JobView) -> Text:
         (view.workflow_id, "bold"),
         (f"   job {view.job_id}   ", "dim"),
         (str(view.status), style),
-        (f"   {in_seconds(view.seconds)}", "dim"),
+        (f"   {duration(view.seconds)}", "dim"),
         *((f"   {words}", "dim") for words in ahead if words),
         no_wrap=True,
         overflow="ellipsis",
@@ -97,7 +97,7 @@ def _attempt(node: NodeView) -> str:
     text = f"attempt {node.attempt} of {node.attempts}"
     wait = between(node.now, node.not_before) if node.now and node.not_before else None
     if wait:
-        text = f"{text} in {in_seconds(wait)}"
+        text = f"{text} in {duration(wait)}"
     return f"{text} after: {first_line(node.error)}" if node.error and node.shown_status == "retrying" else text
 
 
@@ -137,8 +137,8 @@ def _choose(nodes: Sequence[NodeView], room: int) -> tuple[Sequence[NodeView], S
     waiting = [node.node_id for node in nodes if node.shown_status == NodeStatus.PENDING]
     moving = [node.node_id for status in FIRST_SEEN for node in nodes if node.shown_status == status]
     half = max((room - 1 - len(moving)) // 2, 0)
-    wanted = [*moving, *waiting[:half], *reversed(ended), *waiting[half:]]
-    kept = set(wanted[: room - 1])
+    order = [*moving, *waiting[:half], *reversed(ended), *waiting[half:]]
+    kept = set(order[: room - 1])
     return [n for n in nodes if n.node_id in kept], [n for n in nodes if n.node_id not in kept]
 
 
@@ -152,7 +152,7 @@ def plain_lines() -> Iterator[Show]:
             line = _line(node)
             if line and seen.get(node.node_id) != line:
                 seen[node.node_id] = line
-                timed = f"{line} ({in_seconds(node.seconds)})" if _is_over(node) else line
+                timed = f"{line} ({duration(node.seconds)})" if _is_over(node) else line
                 typer.echo(f"{node.node_id}: {timed}")
 
     yield show

@@ -36,10 +36,10 @@ SYMBOLS: Mapping[str, tuple[str, str]] = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    found = Console(stderr=stderr, highlight=False)
-    if not found.is_terminal:
-        found.width = PIPE_WIDTH
-    return found
+    screen = Console(stderr=stderr, highlight=False)
+    if not screen.is_terminal:
+        screen.width = PIPE_WIDTH
+    return screen
 
 
 def plain_console() -> Console:
@@ -129,7 +129,7 @@ def _shortened(value: Any) -> Any:
 # Words
 
 
-def in_seconds(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     return "" if seconds is None else write_duration(seconds)
 
 

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dagmaster.cli.output import between, in_seconds
+from dagmaster.cli.output import between
 from dagmaster.ids import JobId
+from dagmaster.model.durations import write_duration
 from dagmaster.model.outcome import ENDED, Outcome
 from dagmaster.model.states import JOB_TERMINAL, JobStatus, NodeStatus
 
 # A job of a hundred thousand nodes is not counted eight times a second.
 SHARE_OF_TIME = 5
-FEW_SECONDS, MINUTE, HOUR = 10, 60, 3600
+FEW_SECONDS, MINUTE = 10, 60
 SOON = "a few seconds"
 
 Show = Callable[["JobView"], None]
@@ -89,7 +90,7 @@ class Outlook:
         if self.ends_at is None:
             return ""
         if self.overdue_seconds >= FEW_SECONDS / 2:
-            return f"{in_seconds(self.overdue_seconds)} longer than usual"
+            return f"{write_duration(self.overdue_seconds)} longer than usual"
         rounded = _rounded(between(self.now, self.ends_at) or 0.0)
         if self.basis != "history":
             return f"perhaps {rounded} left"
@@ -100,14 +101,11 @@ class Outlook:
 
 
 def _rounded(seconds: float) -> str:
-    """No more exact than an estimate is."""
+    """Rounded to tens of seconds or to minutes: an estimate is no more exact."""
     if seconds < FEW_SECONDS:
         return SOON
-    if seconds < MINUTE - FEW_SECONDS / 2:
-        return f"{round(seconds / FEW_SECONDS) * FEW_SECONDS} s"
-    if seconds < HOUR - MINUTE / 2:
-        return f"{max(round(seconds / MINUTE), 1)} min"
-    return in_seconds(round(seconds / MINUTE) * MINUTE)
+    step = FEW_SECONDS if seconds < MINUTE - FEW_SECONDS / 2 else MINUTE
+    return write_duration(max(round(seconds / step), 1) * step)
 
 
 @dataclass(frozen=True, slots=True)

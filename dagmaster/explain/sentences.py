@@ -8,6 +8,7 @@ from dagmaster.engine.state import JobState, NodeState, is_executed, is_revoked
 from dagmaster.explain.facts import Facts, Kind, QueueFacts
 from dagmaster.explain.reasons import bypass, culprits, is_lost, slot_holders, undecided
 from dagmaster.explain.waits import describe_patience, find_passed_by
+from dagmaster.model.durations import write_duration
 from dagmaster.model.states import JobStatus, NodeStatus
 
 NAMED = 4
@@ -105,12 +106,12 @@ def _running(node: NodeState, facts: Facts, now: datetime) -> Words:
         "times_out_at": times_out.isoformat(),
         "attempt": node.attempt,
     }
-    on, told = f" on worker {worker}" if worker else "", ""
+    on, shown = f" on worker {worker}" if worker else "", ""
     if progress is not None:
         data["progress"] = {"percent": progress.percent, "message": progress.message}
         percent = f"{progress.percent:g} %" if progress.percent is not None else None
-        told = f" ({': '.join(filter(None, (percent, progress.message)))})"
-    return Words(f"has been running for {span(now - since)}{on}{told} and may run until {clock(times_out)}", data)
+        shown = f" ({': '.join(filter(None, (percent, progress.message)))})"
+    return Words(f"has been running for {span(now - since)}{on}{shown} and may run until {clock(times_out)}", data)
 
 
 def _expanding(job: JobState, node: NodeState) -> Words:
@@ -141,11 +142,11 @@ def _waiting(job: JobState, node: NodeState) -> Words:
 
 
 def _source(job: JobState, name: str) -> dict[str, Any]:
-    node, found = job.nodes[name], {"node_id": name, "status": str(job.nodes[name].status)}
+    node, data = job.nodes[name], {"node_id": name, "status": str(job.nodes[name].status)}
     if node.status is NodeStatus.COMPLETED:
         fan = job.fans[name]
-        return {**found, "children": fan.total, "children_open": fan.open}
-    return found
+        return {**data, "children": fan.total, "children_open": fan.open}
+    return data
 
 
 def names(ids: Sequence[str]) -> str:
@@ -195,9 +196,9 @@ def _retry(node: NodeState, facts: Facts, now: datetime) -> Words:
 def _queued(node: NodeState, facts: Facts) -> Words:
     task, name, ahead = node.task, node.task_queue, facts.ahead[node.node_id]
     queue = facts.queues.get(name, QueueFacts())
-    taking = [one for one in queue.consumers if one.is_taking]
-    able = [one for one in taking if one.has(task.handler)]
-    free = [one for one in able if one.is_free]
+    taking = [consumer for consumer in queue.consumers if consumer.is_taking]
+    able = [consumer for consumer in taking if consumer.has(task.handler)]
+    free = [consumer for consumer in able if consumer.is_free]
     data = {
         "queue": name,
         "handler": task.handler,
@@ -207,7 +208,7 @@ def _queued(node: NodeState, facts: Facts) -> Words:
         "drained": len(queue.consumers) - len(taking),
         "able": len(able),
         "free": len(free),
-        "workers": [one.worker_id for one in able[:LISTED]],
+        "workers": [consumer.worker_id for consumer in able[:LISTED]],
         "is_registered": task.handler not in facts.unregistered,
     }
     place = f"waits in queue `{name}` after {count(ahead, 'other task')}" if ahead else f"is next in queue `{name}`"
@@ -275,13 +276,13 @@ def _ended(job: JobState, node: NodeState) -> Words:
 
 
 def _skipped(job: JobState, node: NodeState, data: dict[str, Any]) -> Words:
-    found = bypass(job, node)
-    if found is None and (why := find_passed_by(job, node)) is not None:
+    branch = bypass(job, node)
+    if branch is None and (why := find_passed_by(job, node)) is not None:
         return Words(f"was skipped because {why}", data)
-    if found is None:
+    if branch is None:
         return Words(f"was skipped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
-    text = f"was skipped because `{found.conditional}` took the branch `{found.taken}`, which does not lead to it"
-    return Words(text, {**data, "cause": [found.conditional], "branch": found.taken})
+    text = f"was skipped because `{branch.conditional}` took the branch `{branch.taken}`, which does not lead to it"
+    return Words(text, {**data, "cause": [branch.conditional], "branch": branch.taken})
 
 
 def _end_of(job: JobState) -> str:
@@ -316,13 +317,4 @@ def clock(at: datetime) -> str:
 
 
 def span(length: timedelta) -> str:
-    seconds = max(length.total_seconds(), 0.0)
-    if seconds < 10:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    if seconds < 120:
-        return f"{round(seconds)} s"
-    if seconds < 7200:
-        return f"{round(seconds / 60)} minutes"
-    if seconds < 172_800:
-        return f"{round(seconds / 3600)} hours"
-    return f"{round(seconds / 86_400)} days"
+    return write_duration(length.total_seconds())

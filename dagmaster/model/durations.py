@@ -1,4 +1,4 @@
-"""Durations as people write them: `90s`, `15m`, `1h30m`, `2d`."""
+"""Read durations such as `90s`, `15m`, `1h30m` and `2d`, and write them for people."""
 
 import re
 from typing import Final
@@ -11,18 +11,23 @@ MAX_DURATION_CHARS: Final = 32
 def read_duration(text: str) -> float:
     """The duration in seconds; raises ValueError if the string is not a duration."""
     written = text.replace(" ", "").lower()
-    found = _FORM.fullmatch(written) if len(written) <= MAX_DURATION_CHARS else None
-    if not written or found is None:
+    match = _FORM.fullmatch(written) if len(written) <= MAX_DURATION_CHARS else None
+    if not written or match is None:
         raise ValueError(f"{text[:MAX_DURATION_CHARS]!r} is not a duration; write for example 90s, 15m, 1h30m or 2d")
-    return sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS, strict=True) if part)
+    return sum(float(part) * unit for part, unit in zip(match.groups(), _UNITS, strict=True) if part)
 
 
 def write_duration(seconds: float) -> str:
-    """`4.2 s`, `3 min 05 s`, `2 h 05 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
+    """At most two units: `850 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`. `times.js` writes the same."""
+    seconds = max(seconds, 0.0)
+    if round(seconds, 3) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    rest = round(seconds)
+    parts: list[tuple[int, str]] = []
+    for size, unit in zip(_UNITS, ("d", "h", "min", "s"), strict=True):
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)

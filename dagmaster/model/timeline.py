@@ -80,7 +80,7 @@ def describe(event: Mapping[str, Any]) -> str:
 def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
     fields = {**(event["event_data"] or {}), "error": event["error_message"]}
     if event["duration_ms"] is not None:
-        fields["duration"] = _milliseconds(event["duration_ms"])
+        fields["duration"] = write_duration(event["duration_ms"] / 1000)
     if "attempt" in fields:
         fields["next_attempt"] = fields["attempt"] + 1
         fields["attempts"] = fields.get("max_retries", fields["attempt"]) + 1
@@ -101,7 +101,3 @@ def _filled(pattern: str, fields: Mapping[str, Any]) -> str | None:
 
 def _ending(event: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
     return "; it will be retried" if event["event_type"] == "node_failed" and fields.get("will_retry") else ""
-
-
-def _milliseconds(duration: int) -> str:
-    return f"{duration} ms" if duration < 1000 else write_duration(duration / 1000)

@@ -188,8 +188,8 @@ async def test_a_job_without_a_living_owner_says_so(dsn: str) -> None:
         await running.rows(beat, first.id)
         found = await why(running, job_id)
         assert found.sentence == (
-            f"Job {job_id} has no living owner: orchestrator {first.id} last beat 95 s ago; "
-            "another one takes over after 2 minutes."
+            f"Job {job_id} has no living owner: orchestrator {first.id} last beat 1 min 35 s ago; "
+            "another one takes over after 2 min."
         )
         node = await why(running, job_id, "work")
         assert (node.kind, [one["kind"] for one in node.data["also"]]) == (Kind.QUEUED, ["no_owner"])

@@ -4,7 +4,7 @@ import { duration, since } from "../../dagmaster/web/static/times.js";
 
 test("durations are written as the server writes them", () => {
   const cases = [
-    [null, "–"], [0, "0 ms"], [0.85, "850 ms"], [1, "1 s"], [4.2, "4.2 s"], [60, "1 min"], [200, "3 min 20 s"], [7500, "2 h 5 min"],
+    [null, "–"], [0, "0 ms"], [0.85, "850 ms"], [1, "1 s"], [4.2, "4.2 s"], [59.96, "1 min"], [60, "1 min"], [200, "3 min 20 s"], [7500, "2 h 5 min"],
     [273_600, "3 d 4 h"], [86_400, "1 d"],
   ];
   for (const [seconds, text] of cases) assert.equal(duration(seconds), text);

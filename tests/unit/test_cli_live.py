@@ -49,11 +49,16 @@ EVERYTHING = (
 def test_each_node_has_a_symbol_its_state_and_its_time() -> None:
     lines = shown(job(*EVERYTHING))
     assert lines[0] == f" ● demo   job {2**60}   running   4.2 s"
-    assert lines[2].split() == ["✓", "prepare", "completed", "2.0", "s"]
-    assert lines[3].split(maxsplit=5) == ["✗", "broken", "failed", "2.0", "s", "it broke"]
-    assert lines[5].split(maxsplit=3) == ["↻", "again", "retrying", "attempt 2 of 4 in 3.0 s"]
+    assert lines[2].split() == ["✓", "prepare", "completed", "2", "s"]
+    assert lines[3].split(maxsplit=5) == ["✗", "broken", "failed", "2", "s", "it broke"]
+    assert lines[5].split(maxsplit=3) == ["↻", "again", "retrying", "attempt 2 of 4 in 3 s"]
     assert lines[6].split() == ["–", "left_out", "skipped"]
     assert lines[7].split() == ["○", "report", "pending"]
+
+
+def test_the_time_of_a_long_node_is_shown_in_full() -> None:
+    long = node("long", NodeStatus.COMPLETED, started_at=NOW - timedelta(minutes=59, seconds=59))
+    assert shown(job(long))[2].endswith("completed  59 min 59 s")
 
 
 def test_a_fan_out_has_a_bar_and_runs_as_long_as_its_children() -> None:
@@ -93,7 +98,7 @@ def test_the_headline_says_how_far_it_is_and_how_long_it_may_take() -> None:
         (55, "1 min"),
         (89, "1 min"),
         (3569, "59 min"),
-        (3571, "1 h 00 min"),
+        (3571, "1 h"),
         (9000, "2 h 30 min"),
     ],
 )
@@ -149,7 +154,7 @@ def lines_of(views: Sequence[JobView], capsys: pytest.CaptureFixture[str]) -> li
 def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     running, done = node("a", NodeStatus.RUNNING), node("a", NodeStatus.COMPLETED)
     views = [job(node("a", NodeStatus.PENDING)), job(running), job(running), job(done), job(done)]
-    assert lines_of(views, capsys) == ["a: running", "a: completed (2.0 s)"]
+    assert lines_of(views, capsys) == ["a: running", "a: completed (2 s)"]
 
 
 def test_retries_and_failures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +162,7 @@ def test_retries_and_failures_are_told(capsys: pytest.CaptureFixture[str]) -> No
     failed = node("a", NodeStatus.FAILED, attempt=4, error="it broke")
     assert lines_of([job(retrying), job(failed)], capsys) == [
         "a: retrying, attempt 2 of 4",
-        "a: failed: it broke (2.0 s)",
+        "a: failed: it broke (2 s)",
     ]
 
 
@@ -171,5 +176,5 @@ def test_of_a_large_fan_out_only_the_quarters_are_told(capsys: pytest.CaptureFix
         "a: 25 % of 100 done",
         "a: 50 % of 100 done",
         "a: 75 % of 100 done",
-        "a: completed (2.0 s)",
+        "a: completed (2 s)",
     ]

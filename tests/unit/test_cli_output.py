@@ -3,26 +3,13 @@ from io import StringIO
 from typing import Any
 
 import orjson
-import pytest
 from rich.console import Console
 
-from dagmaster.cli.output import as_record, between, dump, in_seconds, listed, print_for_reading
+from dagmaster.cli.output import as_record, between, dump, duration, listed, print_for_reading
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, ""),
-        (0.04, "0.0 s"),
-        (59.94, "59.9 s"),
-        (60, "1 min 00 s"),
-        (3599, "59 min 59 s"),
-        (3600, "1 h 00 min"),
-        (90_000, "25 h 00 min"),
-    ],
-)
-def test_durations_are_short(seconds: float | None, text: str) -> None:
-    assert in_seconds(seconds) == text
+def test_an_unknown_duration_is_empty() -> None:
+    assert (duration(None), duration(200)) == ("", "3 min 20 s")
 
 
 def test_a_duration_is_never_negative() -> None:

@@ -40,7 +40,7 @@ def test_an_event_without_data_can_be_told(kind: str) -> None:
         (event("job_cancelled", actor=None, reason="late"), "the job is cancelled: late"),
         (event("node_dispatched", queue="q", handler="h"), "dispatched to queue q for h"),
         (event("node_completed", duration_ms=12), "completed in 12 ms"),
-        (event("node_completed", duration_ms=61_000), "completed in 1 min 01 s"),
+        (event("node_completed", duration_ms=61_000), "completed in 1 min 1 s"),
         (event("node_failed", error="no", will_retry=True), "failed: no; it will be retried"),
         (event("node_failed", error="no", will_retry=False), "failed: no"),
         (event("node_retrying", attempt=1, max_retries=3, not_before=None), "attempt 2 of 4"),

@@ -12,8 +12,8 @@ export function since(then, now = Date.now()) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${seconds.toFixed(1).replace(/\.0$/, "")} s`;
+  if (Math.round(seconds * 1000) < 1000) return `${Math.round(seconds * 1000)} ms`;
+  if (Math.round(seconds * 10) < 600) return `${seconds.toFixed(1).replace(/\.0$/, "")} s`;
   let rest = Math.round(seconds);
   const parts = [];
   for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {

@@ -8,27 +8,15 @@ from typing import Any, Final
 import orjson
 from markupsafe import Markup, escape
 
-UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+from dagmaster.model.durations import write_duration
+
 SIZES: Final = ("B", "kB", "MB", "GB", "TB")
 EXACT_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 STEPS: Final = ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h"), (float("inf"), 86400, "d"))
 
 
 def duration(seconds: float | None) -> str:
-    """`850 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    if seconds is None:
-        return "–"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    rest = round(seconds)
-    parts: list[tuple[int, str]] = []
-    for unit, size in UNITS:
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append((count, unit))
-    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
+    return "–" if seconds is None else write_duration(seconds)
 
 
 def ago(then: datetime | str | None) -> Markup:
