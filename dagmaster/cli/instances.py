@@ -73,33 +73,31 @@ def _common(worker: Row, name: str, beat: str) -> list[str]:
     return [worker[name], status, escape(worker["hostname"]), str(worker["pid"]), ago]
 
 
-@fleet.command()
-def drain(
-    ctx: typer.Context,
-    workers: Workers = None,
-    everyone: Everyone = False,
-    actor: Who = None,
-    as_json: JsonOutput = False,
-) -> None:
-    """Drain workers: no new tasks; running tasks may finish.
+def _add_command(command: WorkerCommand, help: str) -> None:
+    @fleet.command(command, help=help)
+    def control(
+        ctx: typer.Context,
+        workers: Workers = None,
+        everyone: Everyone = False,
+        actor: Who = None,
+        as_json: JsonOutput = False,
+    ) -> None:
+        _control(ctx, command, workers, actor, everyone=everyone, as_json=as_json)
+
+
+_add_command(
+    "drain",
+    help="""Drain workers: no new tasks; running tasks may finish.
 
     \b
     Examples:
       dagmaster workers drain 247932566985999695
       dagmaster workers drain --all
-    """
-    _control(ctx, "drain", workers, actor, everyone=everyone, as_json=as_json)
-
-
-@fleet.command()
-def stop(
-    ctx: typer.Context,
-    workers: Workers = None,
-    everyone: Everyone = False,
-    actor: Who = None,
-    as_json: JsonOutput = False,
-) -> None:
-    """Stop workers, as SIGTERM does.
+    """,
+)
+_add_command(
+    "stop",
+    help="""Stop workers, as SIGTERM does.
 
     They finish the tasks they can within the grace period and give back the
     others.
@@ -107,25 +105,17 @@ def stop(
     \b
     Examples:
       dagmaster workers stop 247932566985999695
-    """
-    _control(ctx, "stop", workers, actor, everyone=everyone, as_json=as_json)
-
-
-@fleet.command()
-def resume(
-    ctx: typer.Context,
-    workers: Workers = None,
-    everyone: Everyone = False,
-    actor: Who = None,
-    as_json: JsonOutput = False,
-) -> None:
-    """Resume drained workers.
+    """,
+)
+_add_command(
+    "resume",
+    help="""Resume drained workers.
 
     \b
     Examples:
       dagmaster workers resume --all
-    """
-    _control(ctx, "resume", workers, actor, everyone=everyone, as_json=as_json)
+    """,
+)
 
 
 def _control(

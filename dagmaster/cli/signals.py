@@ -45,40 +45,39 @@ def signal(
         typer.echo(f"Sent signal {name} to job {job_id}")
 
 
-@app.command()
-def approve(
-    ctx: typer.Context,
-    job: JobReference,
-    node: Node,
-    comment: Comment = None,
-    actor: Who = None,
-    as_json: JsonOutput = False,
-) -> None:
-    """Approve a node that waits for approval.
+def _add_decision(name: str, *, is_approved: bool, help: str) -> None:
+    @app.command(name, help=help)
+    def decide(
+        ctx: typer.Context,
+        job: JobReference,
+        node: Node,
+        comment: Comment = None,
+        actor: Who = None,
+        as_json: JsonOutput = False,
+    ) -> None:
+        _decide(ctx, job, Decide(node, is_approved, comment), actor, as_json=as_json)
+
+
+_add_decision(
+    "approve",
+    is_approved=True,
+    help="""Approve a node that waits for approval.
 
     \b
     Examples:
       dagmaster approve 247845805292758904 release --comment "looks good"
-    """
-    _decide(ctx, job, Decide(node, True, comment), actor, as_json=as_json)
-
-
-@app.command()
-def reject(
-    ctx: typer.Context,
-    job: JobReference,
-    node: Node,
-    comment: Comment = None,
-    actor: Who = None,
-    as_json: JsonOutput = False,
-) -> None:
-    """Reject a node that waits for approval; the node fails.
+    """,
+)
+_add_decision(
+    "reject",
+    is_approved=False,
+    help="""Reject a node that waits for approval; the node fails.
 
     \b
     Examples:
       dagmaster reject 247845805292758904 release --comment "not today"
-    """
-    _decide(ctx, job, Decide(node, False, comment), actor, as_json=as_json)
+    """,
+)
 
 
 def _decide(ctx: typer.Context, job: str, decision: Decide, actor: str | None, *, as_json: bool) -> None:
