@@ -367,7 +367,7 @@ class _Sketch:
             name="simulated",
             timeout_seconds=self._rng.choice((90, 700)) if self._chance(0.04) else None,
             inputs={name: InputSpec(type=kind) for name, kind in self._inputs.items()},
-            nodes={node_id: self._node(node_id, draft) for node_id, draft in self._drafts.items()},
+            nodes={node_id: self._node(draft) for node_id, draft in self._drafts.items()},
             **chains,
         )
         graph = compile_graph(workflow)
@@ -393,7 +393,7 @@ class _Sketch:
             if draft.kind in kinds and node_id not in needed and self._chance(0.12):
                 draft.fields["allow_failure"] = True
 
-    def _node(self, node_id: str, draft: _Draft) -> Node:
+    def _node(self, draft: _Draft) -> Node:
         fields = dict(draft.fields)
         if draft.all_of or draft.any_of:
             fields["depends_on"] = DependsOn(all_of=tuple(draft.all_of), any_of=tuple(draft.any_of))

@@ -39,7 +39,7 @@ def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: in
     elif waits_for(job, name, node.node_id):
         _refuse(changes, node, f"it gives the result of {name}, which waits for it")
     elif other.status is NodeStatus.COMPLETED:
-        complete(changes, node, _passed_on(changes, other), duration_ms)
+        complete(changes, node, _passed_on(other), duration_ms)
     elif other.status is NodeStatus.SKIPPED:
         _refuse(changes, node, f"it gives the result of {name}, which was skipped")
     elif other.status is NodeStatus.FAILED:
@@ -48,7 +48,7 @@ def await_result(changes: ChangeSet, node: NodeState, name: str, duration_ms: in
         transitions.await_result(changes, node, name)
 
 
-def _passed_on(changes: ChangeSet, other: NodeState) -> Value | None:
+def _passed_on(other: NodeState) -> Value | None:
     """A large output is copied from where it is, and never loaded for it."""
     output = other.output
     if isinstance(output, StoredValue) and output.mail_id is None and output.node_id is None:
@@ -71,7 +71,7 @@ def pass_results(changes: ChangeSet) -> None:
             if node.result_of != other.node_id:
                 continue
             if other.status is NodeStatus.COMPLETED:
-                complete(changes, node, _passed_on(changes, other))
+                complete(changes, node, _passed_on(other))
             else:
                 _refuse(changes, node, f"it gives the result of {other.node_id}, which was skipped")
     changes.awaited_results.clear()

@@ -49,7 +49,7 @@ def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list
     """All that hold, never none; the one to be named first comes first."""
     orphaned = [] if facts.owner.is_alive else [Kind.NO_OWNER]
     paused = [Kind.PAUSED] if job.is_paused else []
-    if (patience := find_patience(job, node)) is not None:
+    if (patience := find_patience(node)) is not None:
         return [patience, *orphaned]
     match node.status:
         case NodeStatus.COMPLETED | NodeStatus.FAILED | NodeStatus.SKIPPED:
@@ -114,7 +114,7 @@ def undecided(job: JobState, node: NodeState) -> Undecided:
     return Undecided(all_of, any_of)
 
 
-def is_lost(job: JobState, node: NodeState) -> bool:
+def is_lost(node: NodeState) -> bool:
     """It will be skipped as soon as the rest is decided: none of its `any_of` lives."""
     return bool(node.spec.any_of) and not node.any_live and node.any_open == 0
 

@@ -55,7 +55,7 @@ def describe(kind: Kind, job: JobState, node: NodeState, facts: Facts, now: date
         case Kind.ABOUT_TO_RUN:
             return _about_to_run(node, facts)
         case _:
-            return Words(*describe_patience(kind, job, node, facts))
+            return Words(*describe_patience(kind, node, facts))
 
 
 def _halted(kind: Kind, job: JobState, facts: Facts, now: datetime) -> Words:
@@ -128,7 +128,7 @@ def _giving(job: JobState, node: NodeState) -> Words:
 
 def _waiting(job: JobState, node: NodeState) -> Words:
     all_of, any_of = undecided(job, node)
-    lost = is_lost(job, node)
+    lost = is_lost(node)
     is_plain = not lost and not (all_of and any_of)
     choice = "for one of" if len(any_of) > 1 else "for"
     parts = [f"for {_doing_names(all_of, job, is_plain=is_plain)}"] if all_of else []

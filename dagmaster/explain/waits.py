@@ -23,7 +23,7 @@ class Patience(NamedTuple):
     data: dict[str, Any]
 
 
-def find_patience(job: JobState, node: NodeState) -> Kind | None:
+def find_patience(node: NodeState) -> Kind | None:
     """None where it does not wait, or only for other nodes."""
     if node.status is NodeStatus.PENDING:
         is_head = not node.spec.all_of and not node.spec.any_of and node.spec.phase is not Phase.MAIN
@@ -42,7 +42,7 @@ def find_patience(job: JobState, node: NodeState) -> Kind | None:
             return None
 
 
-def describe_patience(kind: Patient, job: JobState, node: NodeState, facts: Facts) -> Patience:
+def describe_patience(kind: Patient, node: NodeState, facts: Facts) -> Patience:
     data = {"since": _told(node.started_at), "until": _told(node.not_before)}
     match kind:
         case Kind.WAITING_FOR_TIME:

@@ -127,7 +127,7 @@ class Rate:
 class InstanceStats:
     def __init__(self) -> None:
         self.started_at = datetime.now(UTC)
-        self.moved_at = self._born = monotonic()
+        self._born = monotonic()
         self.counters = Counters()
         self.job_seconds = Histogram(JOB_SECONDS)
         self.task_seconds = Histogram(TASK_SECONDS)
@@ -180,17 +180,13 @@ class InstanceStats:
         """Count the events of a batch."""
         counters, lessons = self.counters, self._lessons
         completed, failed = counters.tasks_completed, counters.tasks_failed
-        has_moved = False
         for changes in change_sets:
             counters.tasks_created += len(changes.dispatches)
-            has_moved = has_moved or bool(changes.events)
             for event in changes.events:
                 self.last_node_id = event.node_id or self.last_node_id
                 if (lesson := lessons.get(event.event_type)) is not None:
                     lesson(changes.job, event)
         now = monotonic()
-        if has_moved:
-            self.moved_at = now
         self._ended.add(counters.tasks_completed - completed, now)
         self._failed.add(counters.tasks_failed - failed, now)
 

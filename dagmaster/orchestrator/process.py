@@ -48,7 +48,7 @@ async def run_orchestrator(
             await _end([loop, *chores])
         finally:  # Even if it is cancelled a second time.
             await connections.close()
-        await leave(dsn, orchestrator, intervals, notifier)
+        await leave(dsn, orchestrator, intervals)
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -128,7 +128,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-async def leave(dsn: str, orchestrator: Orchestrator, intervals: Intervals, notifier: Notifier) -> None:
+async def leave(dsn: str, orchestrator: Orchestrator, intervals: Intervals) -> None:
     """Deregister and hand the jobs over; other instances are notified."""
     orchestrator.forget_all()  # From here on a local worker's reports go by mail.
     with suppress(*LOST, DatabaseUnavailable, TimeoutError):

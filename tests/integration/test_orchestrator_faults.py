@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -235,6 +236,23 @@ async def test_a_server_that_crashes_in_mid_job_loses_nothing(dsn: str, pg_serve
         await running.is_clean()
 
 
+@asynccontextmanager
+async def counted_chain(dsn: str, length: int) -> AsyncIterator[tuple[Fleet, JobId]]:
+    """A completed chain whose tasks ran once each, on a local worker."""
+    runs: Counter[str] = Counter()
+
+    async def count(ctx: HandlerContext) -> None:
+        runs[ctx.task_id] += 1
+
+    async with fleet(dsn, count=count) as running:
+        role = await running.orchestrator()
+        await running.worker(owner=role)
+        job_id = await running.submit(chain(length, "count"))
+        await running.completed(job_id, seconds=15)
+        assert set(runs.values()) == {1}, runs
+        yield running, job_id
+
+
 async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_begun(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,19 +267,9 @@ async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_beg
             raise psycopg.OperationalError("the answer was lost")
 
     monkeypatch.setattr(pending_batch, "commit", lose_the_answer)
-    runs: Counter[str] = Counter()
-
-    async def count(ctx: HandlerContext) -> None:
-        runs[ctx.task_id] += 1
-
-    async with fleet(dsn, count=count) as running:
-        role = await running.orchestrator()
-        await running.worker(owner=role)
-        job_id = await running.submit(chain(6, "count"))
-        await running.completed(job_id, seconds=15)
-        assert losses == 0
-        assert set(runs.values()) == {1}, runs
+    async with counted_chain(dsn, 6) as (running, job_id):
         await assert_each_node_ended_once(running, job_id)
+    assert losses == 0
 
 
 async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_carried(
@@ -277,17 +285,8 @@ async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_ca
         await commit(*given)
 
     monkeypatch.setattr(pending_batch, "commit", fail_every_other)
-    runs: Counter[str] = Counter()
-
-    async def count(ctx: HandlerContext) -> None:
-        runs[ctx.task_id] += 1
-
-    async with fleet(dsn, count=count) as running:
-        role = await running.orchestrator()
-        await running.worker(owner=role)
-        job_id = await running.submit(chain(4, "count"))
-        await running.completed(job_id, seconds=15)
-        assert set(runs.values()) == {1}, runs
+    async with counted_chain(dsn, 4):
+        assert number > 1
 
 
 async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten(

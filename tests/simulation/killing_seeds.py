@@ -1,6 +1,6 @@
 """Seeds whose worlds show each of the mutants: tried first, so that the search is seldom needed.
 
-`pytest tests/simulation/test_mutations.py -rP` prints the seed of each mutant that has none here, or another one by now.
+`pytest tests/simulation/test_mutations.py -rP` prints the seed of each mutant that has none here, or a new one by now.
 """
 
 KILLING = {

@@ -167,14 +167,6 @@ def test_the_time_of_each_phase_is_known() -> None:
     assert sum(memory.cycle_seconds.counts) == 1, "looking in vain is no cycle to be measured"
 
 
-def test_a_turn_without_events_is_no_move() -> None:
-    memory = InstanceStats()
-    bench = run(memory)
-    before = memory.moved_at
-    memory.record([ChangeSet(bench.job, START, bench.rules)])
-    assert memory.moved_at == before
-
-
 def test_all_of_it_is_json() -> None:
     memory = InstanceStats()
     run(memory)
