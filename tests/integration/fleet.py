@@ -223,12 +223,12 @@ class WorkerRole(Role):
         self._begin(self.it.run(self._stop), *([] if self._is_local else [self.notifier.run()]))
 
     async def kill(self) -> None:
-        held = [one.runner for one in self.it.slots.running.values()]
+        runners = [task.runner for task in self.it.slots.running.values()]
         with patch.object(self.it, "_leave", _nothing):
             await self._drop()
-        for one in held:
-            one.cancel()
-        await asyncio.gather(*held, return_exceptions=True)
+        for runner in runners:
+            runner.cancel()
+        await asyncio.gather(*runners, return_exceptions=True)
 
 
 async def _nothing(*_: Any) -> None:
@@ -303,7 +303,7 @@ class Fleet:
         async with self.connected() as conn:
             submitted = await submission.submit_many(conn, new, threshold_seconds=30)
             await conn.execute(f"NOTIFY {MAIL}")
-        return [one.job_id for one in submitted]
+        return [job.job_id for job in submitted]
 
     async def cancel(self, job_id: JobId, actor: str = "somebody") -> None:
         async with self.connected() as conn:
@@ -349,9 +349,9 @@ class Fleet:
         return [found[job_id] for job_id in job_ids]
 
     async def completed(self, *job_ids: int, seconds: float = SOON) -> list[dict[str, Any]]:
-        found = await self.ended(*job_ids, seconds=seconds)
-        assert {(row["status"], row["error_message"]) for row in found} == {("completed", None)}
-        return found
+        jobs = await self.ended(*job_ids, seconds=seconds)
+        assert {(row["status"], row["error_message"]) for row in jobs} == {("completed", None)}
+        return jobs
 
     async def run(self, what: Graph, inputs: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
         """Submit it and wait for its end."""
@@ -359,15 +359,15 @@ class Fleet:
         return row
 
     async def nodes(self, job_id: int) -> dict[str, dict[str, Any]]:
-        found = await self.rows("SELECT * FROM dagapp.dag_node_states WHERE job_id = %s", job_id)
-        return {row["node_id"]: row for row in found}
+        selected = await self.rows("SELECT * FROM dagapp.dag_node_states WHERE job_id = %s", job_id)
+        return {row["node_id"]: row for row in selected}
 
     async def statuses(self, job_id: int) -> dict[str, str]:
         return {node_id: row["status"] for node_id, row in (await self.nodes(job_id)).items()}
 
     async def events(self, job_id: int, *types: str) -> list[dict[str, Any]]:
-        found = await self.rows("SELECT * FROM dagapp.dag_job_events WHERE job_id = %s ORDER BY event_id", job_id)
-        return [row for row in found if not types or row["event_type"] in types]
+        selected = await self.rows("SELECT * FROM dagapp.dag_job_events WHERE job_id = %s ORDER BY event_id", job_id)
+        return [row for row in selected if not types or row["event_type"] in types]
 
     async def trace(self, job_id: int) -> list[str]:
         """The timeline as `event node`."""

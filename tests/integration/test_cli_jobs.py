@@ -145,9 +145,9 @@ def test_a_job_that_another_has_called_is_not_the_last(working: Path, dsn: str) 
 
 def test_a_question_makes_no_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGMASTER_DATABASE_URL")
-    asked = call("jobs")
-    assert (asked.code, asked.out) == (2, "")
-    assert asked.err.startswith("error: there are no jobs in .dagmaster yet: run `dagmaster run`")
+    result = call("jobs")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: there are no jobs in .dagmaster yet: run `dagmaster run`")
     assert not (tmp_path / ".dagmaster").exists()
 
 

@@ -24,8 +24,8 @@ def where(request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> Iterator[
     if request.param == "directly":
         yield ["--database-url", dsn]
         return
-    with server(dsn, tmp_path, works=False) as one:
-        yield ["--url", one.url]
+    with server(dsn, tmp_path, works=False) as host:
+        yield ["--url", host.url]
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def two(handler: str = "echo") -> Graph:
     return graph({"a": task(handler, "b"), "b": task(handler, "END")}, "two", start="a")
 
 
-async def run(one: Owner, node: str, logs: TaskLogs, text: str, *, fails: bool = False, attempt: int = 0) -> None:
+async def run(job_owner: Owner, node: str, logs: TaskLogs, text: str, *, fails: bool = False, attempt: int = 0) -> None:
     """One attempt from its beginning to its end."""
-    task_id, now = f"{one.job_id}_{node}_{attempt}", datetime.now(UTC)
-    await one.advance(TaskStarted(node, task_id, "w", now))
+    task_id, now = f"{job_owner.job_id}_{node}_{attempt}", datetime.now(UTC)
+    await job_owner.advance(TaskStarted(node, task_id, "w", now))
     await logs.append(task_id, text.encode())
     ended = TaskFailed(node, task_id, "w", now, "no luck") if fails else TaskCompleted(node, task_id, "w", now, b"{}")
-    await one.advance(ended)
+    await job_owner.advance(ended)
 
 
 async def age(dsn: str, job_id: int) -> None:
@@ -56,11 +56,11 @@ async def ask(*args: object) -> Called:
 
 
 async def test_the_only_log_is_shown_without_naming_its_node(dsn: str, where: list[str], logs: TaskLogs) -> None:
-    async with owner(dsn) as one:
-        await one.submit(single())
-        await one.advance(Load())
-        await run(one, "work", logs, "one\ntwo: ä\nthree")
-        job_id = one.job_id
+    async with owner(dsn) as job_owner:
+        await job_owner.submit(single())
+        await job_owner.advance(Load())
+        await run(job_owner, "work", logs, "one\ntwo: ä\nthree")
+        job_id = job_owner.job_id
     done = await ask(*where, "logs", job_id)
     assert (done.code, done.out, done.err) == (0, "one\ntwo: ä\nthree", "log of node work\n")
     assert (await ask(*where, "logs", job_id, "work", "--tail", 2)).out == "two: ä\nthree"
@@ -70,20 +70,20 @@ async def test_the_only_log_is_shown_without_naming_its_node(dsn: str, where: li
 async def test_among_several_the_failed_one_is_shown_else_there_is_a_choice(
     dsn: str, where: list[str], logs: TaskLogs
 ) -> None:
-    async with owner(dsn) as one:
-        await one.submit(two())
-        await one.advance(Load())
-        await run(one, "a", logs, "fine")
-        await run(one, "b", logs, "broken", fails=True)
-        assert (await ask(*where, "logs", one.job_id)).out == "broken"
-        assert (await ask(*where, "logs", one.job_id, "a")).out == "fine"
-        await one.submit(two())
-        await one.advance(Load())
-        await run(one, "a", logs, "fine")
-        await run(one, "b", logs, "fine too")
-        done = await ask(*where, "logs", one.job_id)
+    async with owner(dsn) as job_owner:
+        await job_owner.submit(two())
+        await job_owner.advance(Load())
+        await run(job_owner, "a", logs, "fine")
+        await run(job_owner, "b", logs, "broken", fails=True)
+        assert (await ask(*where, "logs", job_owner.job_id)).out == "broken"
+        assert (await ask(*where, "logs", job_owner.job_id, "a")).out == "fine"
+        await job_owner.submit(two())
+        await job_owner.advance(Load())
+        await run(job_owner, "a", logs, "fine")
+        await run(job_owner, "b", logs, "fine too")
+        done = await ask(*where, "logs", job_owner.job_id)
     assert done.code == 2
-    assert done.err == f"error: name a node of job {one.job_id}: a (completed), b (completed)\n"
+    assert done.err == f"error: name a node of job {job_owner.job_id}: a (completed), b (completed)\n"
 
 
 async def test_attempts_are_followed_until_the_node_has_ended(
@@ -97,24 +97,24 @@ async def test_attempts_are_followed_until_the_node_has_ended(
         return found
 
     monkeypatch.setattr(FileLogs, "_read", notice)
-    async with owner(dsn) as one:
-        await one.submit(single(retry=retry(1)))
-        await one.advance(Load())
-        await run(one, "work", logs, "first ", fails=True)
-        following = asyncio.create_task(ask(*where, "logs", one.job_id, "work", "--follow"))
+    async with owner(dsn) as job_owner:
+        await job_owner.submit(single(retry=retry(1)))
+        await job_owner.advance(Load())
+        await run(job_owner, "work", logs, "first ", fails=True)
+        following = asyncio.create_task(ask(*where, "logs", job_owner.job_id, "work", "--follow"))
         await asyncio.to_thread(is_read.wait, 30)
-        await run(one, "work", logs, "second", attempt=1)
+        await run(job_owner, "work", logs, "second", attempt=1)
         done = await following
         assert (done.out, done.err) == ("first second", "")
-        assert (await ask(*where, "logs", one.job_id, "work", "--attempt", 1)).out == "first "
+        assert (await ask(*where, "logs", job_owner.job_id, "work", "--attempt", 1)).out == "first "
 
 
 async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> None:
-    async with owner(dsn) as one:
-        await one.submit(single())
-        job_id = one.job_id
+    async with owner(dsn) as job_owner:
+        await job_owner.submit(single())
+        job_id = job_owner.job_id
         assert (await ask(*where, "logs", job_id)).err == f"error: no task of job {job_id} has started\n"
-        await one.advance(Load())
+        await job_owner.advance(Load())
     done = await ask(*where, "logs", job_id, "work")
     assert (done.code, done.err) == (2, "error: attempt 1 of node 'work' has not started\n")
     assert (await ask(*where, "logs", job_id, "none")).err == f"error: job {job_id} has no node 'none'\n"
@@ -122,25 +122,25 @@ async def test_without_a_log_the_reason_is_told(dsn: str, where: list[str]) -> N
 
 
 async def test_logs_go_with_their_jobs(dsn: str, logs: TaskLogs) -> None:
-    async with owner(dsn) as one:
+    async with owner(dsn) as job_owner:
         kept: list[str] = []
         for _ in range(2):
-            await one.submit(single())
-            await one.advance(Load())
-            await run(one, "work", logs, "something")
-            kept.append(f"{one.job_id}_work_0")
-        await age(dsn, one.job_id)
+            await job_owner.submit(single())
+            await job_owner.advance(Load())
+            await run(job_owner, "work", logs, "something")
+            kept.append(f"{job_owner.job_id}_work_0")
+        await age(dsn, job_owner.job_id)
     done = await ask("--database-url", dsn, "prune", "--days", 7)
     assert done.out.startswith("removed 1 job,"), done.err
     assert [await logs.size(task_id) for task_id in kept] == [9, None]
 
 
 async def test_jobs_are_removed_although_their_logs_are_out_of_reach(dsn: str, logs: TaskLogs) -> None:
-    async with owner(dsn) as one:
-        await one.submit(single())
-        await one.advance(Load())
-        await run(one, "work", logs, "something")
-    await age(dsn, one.job_id)
+    async with owner(dsn) as job_owner:
+        await job_owner.submit(single())
+        await job_owner.advance(Load())
+        await run(job_owner, "work", logs, "something")
+    await age(dsn, job_owner.job_id)
     env = {"DAGMASTER_LOG_URL": "foo://bar"}
     done = await asyncio.to_thread(lambda: call("--database-url", dsn, "prune", "--days", 7, env=env))
     assert done.out.startswith("removed 1 job,")

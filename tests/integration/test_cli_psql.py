@@ -20,7 +20,7 @@ def test_psql_finds_the_tables_without_their_schema() -> None:
 def test_without_psql_one_statement_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagmaster.store.embedded.find_program", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    asked = call("psql", "-c", "SELECT 7 AS seven, count(*) AS jobs FROM dag_jobs")
-    assert [line.split() for line in asked.out.splitlines()] == [["seven", "jobs"], ["7", "0"]]
+    result = call("psql", "-c", "SELECT 7 AS seven, count(*) AS jobs FROM dag_jobs")
+    assert [line.split() for line in result.out.splitlines()] == [["seven", "jobs"], ["7", "0"]]
     assert 'relation "nothing" does not exist' in call("psql", "-c", "SELECT * FROM nothing").err
     assert "install it, or run one statement with -c" in call("psql").err

@@ -39,8 +39,8 @@ def running(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         write_workflow(folder, text, f"{name}.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGMASTER_WORKER_QUEUE", "q")
-    with server(dsn, folder, broken=broken) as one:
-        yield one
+    with server(dsn, folder, broken=broken) as host:
+        yield host
 
 
 @pytest.fixture

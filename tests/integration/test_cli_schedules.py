@@ -37,13 +37,15 @@ def place(request: pytest.FixtureRequest, dsn: str, folder: Path) -> Iterator[li
         assert call("schedules", "sync", "--database-url", dsn).out == "added nightly\n"
         yield ["--database-url", dsn]
         return
-    with server(dsn, folder, works=False) as one:
-        yield ["--url", one.url]
+    with server(dsn, folder, works=False) as host:
+        yield ["--url", host.url]
 
 
 def scheduled_jobs(dsn: str) -> list[str]:
-    found = asyncio.run(rows(dsn, "SELECT job_id FROM dagapp.dag_jobs WHERE schedule_id = 'nightly' ORDER BY job_id"))
-    return [str(row["job_id"]) for row in found]
+    selected = asyncio.run(
+        rows(dsn, "SELECT job_id FROM dagapp.dag_jobs WHERE schedule_id = 'nightly' ORDER BY job_id")
+    )
+    return [str(row["job_id"]) for row in selected]
 
 
 def test_schedules_are_listed(place: list[str]) -> None:
@@ -116,9 +118,9 @@ def test_the_schedule_of_what_calls_something_unknown_goes_on_as_it_was(folder: 
 
 
 def test_who_does_it_is_known_by_the_key_at_a_server(dsn: str, folder: Path) -> None:
-    with server(dsn, folder, works=False) as one:
+    with server(dsn, folder, works=False) as host:
         for command in (["pause", "nightly"], ["trigger", "nightly"], ["sync"]):
-            refused = call("schedules", *command, "--by", "ada", "--url", one.url)
+            refused = call("schedules", *command, "--by", "ada", "--url", host.url)
             assert refused.code == 2
             assert "--by cannot be used with --url" in refused.err
 

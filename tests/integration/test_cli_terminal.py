@@ -83,9 +83,9 @@ def test_lists_are_readable_at_a_narrow_terminal(failed: str, width: int) -> Non
 
 
 def test_sentences_break_between_words(failed: str) -> None:
-    told = at_terminal(80, "show", "nothing-of-this-name-is-there-and-so-the-line-is-long")
-    assert max(len(line) for line in told) <= 80
-    assert "`last` or `last:WORKFLOW`" in " ".join(told)
+    screen = at_terminal(80, "show", "nothing-of-this-name-is-there-and-so-the-line-is-long")
+    assert max(len(line) for line in screen) <= 80
+    assert "`last` or `last:WORKFLOW`" in " ".join(screen)
 
 
 def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> None:
@@ -93,18 +93,18 @@ def test_a_long_result_is_a_line_for_each_node(failed: str, tmp_path: Path) -> N
         f"  step_{n}: {{handler: echo, params: {{text: '{'word ' * 30}'}}, next: step_{n + 1}}}\n" for n in range(8)
     )
     path = write_workflow(tmp_path, f"workflow_id: wordy\nnodes:\n{nodes}  step_8: {{handler: hello_world}}\n")
-    told = at_terminal(80, "run", str(path))
-    assert max(len(line) for line in told) <= 80
-    cut = [line.split()[0] for line in told if line.startswith("step_") and line.endswith("…")]  # not the live view's
+    screen = at_terminal(80, "run", str(path))
+    assert max(len(line) for line in screen) <= 80
+    cut = [line.split()[0] for line in screen if line.startswith("step_") and line.endswith("…")]  # not the live view's
     assert cut == [f"step_{n}" for n in range(8)]
-    assert told[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
-    [hint] = [line for line in told if line.startswith("complete result: ")]
+    assert screen[-1].startswith("  http://127.0.0.1:8080/ui/jobs/")
+    [hint] = [line for line in screen if line.startswith("complete result: ")]
     whole = call(*hint.removeprefix("complete result: dagmaster ").split()).json
     assert whole["result_data"]["step_7"]["echoed_params"]["text"].count("word") == 30
 
 
 @pytest.mark.timeout(60)
 def test_a_wide_row_of_sql_fits_and_opens_no_pager(failed: str) -> None:
-    told = at_terminal(80, "psql", "-c", "SELECT 'a' AS first, repeat('word ', 14) AS second, 'b' AS third")
-    assert any("RECORD 1" in line for line in told)
-    assert max(len(line) for line in told) <= 80
+    screen = at_terminal(80, "psql", "-c", "SELECT 'a' AS first, repeat('word ', 14) AS second, 'b' AS third")
+    assert any("RECORD 1" in line for line in screen)
+    assert max(len(line) for line in screen) <= 80

@@ -22,8 +22,8 @@ def place(
     if request.param == "database":
         yield ["--database-url", dsn]
         return
-    with server(dsn, tmp_path, works=False) as one:
-        yield ["--url", one.url]
+    with server(dsn, tmp_path, works=False) as host:
+        yield ["--url", host.url]
 
 
 def add_worker(dsn: str, *, leaves: bool = False) -> str:
@@ -40,8 +40,8 @@ def add_worker(dsn: str, *, leaves: bool = False) -> str:
 
 
 def wanted(dsn: str) -> dict[str, str]:
-    found = asyncio.run(rows(dsn, "SELECT worker_id, wanted FROM dagapp.dag_workers"))
-    return {row["worker_id"]: row["wanted"] for row in found}
+    selected = asyncio.run(rows(dsn, "SELECT worker_id, wanted FROM dagapp.dag_workers"))
+    return {row["worker_id"]: row["wanted"] for row in selected}
 
 
 def test_a_worker_is_drained_and_resumed(dsn: str, place: list[str]) -> None:

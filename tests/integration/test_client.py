@@ -71,15 +71,15 @@ def gate() -> Gate:
 def running(dsn: str, tmp_path: Path, gate: Gate) -> Iterator[Server]:
     for name, text in {"greeting": GREETING, "gated": GATED, "broken": BROKEN}.items():
         write_workflow(tmp_path, text, f"{name}.yaml")
-    with server(dsn, tmp_path, gate=gate.gate, broken=gate.broken) as one:
-        yield one
+    with server(dsn, tmp_path, gate=gate.gate, broken=gate.broken) as host:
+        yield host
         gate.open.set()
 
 
 @pytest.fixture
 def client(running: Server) -> Iterator[Client]:
-    with Client(running.url) as one:
-        yield one
+    with Client(running.url) as client:
+        yield client
 
 
 # Against a real server.
@@ -98,9 +98,9 @@ def test_a_job_is_submitted_waited_for_and_its_result_read(client: Client) -> No
 def test_the_stream_is_the_timeline(client: Client) -> None:
     job_id = client.submit("greeting", {"name": "Ada"}).job_id
     streamed = [event.event_id for event in client.stream(job_id)]
-    told = client.timeline(job_id)
-    assert streamed == [event.event_id for event in told.events]
-    assert [event.event_type for event in told.events][-1] == "job_completed"
+    timeline = client.timeline(job_id)
+    assert streamed == [event.event_id for event in timeline.events]
+    assert [event.event_type for event in timeline.events][-1] == "job_completed"
     assert [event.event_id for event in client.stream(job_id, after=streamed[2])] == streamed[3:]
     assert list(client.stream(job_id, after=streamed[-1])) == []
 
@@ -137,9 +137,9 @@ def test_a_job_is_paused_resumed_and_cancelled(client: Client) -> None:
 def test_why_a_job_does_not_go_on_is_explained(client: Client) -> None:
     job_id = client.submit("gated").job_id
     client.pause(job_id)
-    told = client.explain(job_id)
-    assert told.job_id == job_id
-    assert "paused" in str(told)
+    explanation = client.explain(job_id)
+    assert explanation.job_id == job_id
+    assert "paused" in str(explanation)
     assert client.explain(job_id, "gate").node_id == "gate"
 
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_sent_is_told_before(client: Client) -> None:
 
 
 def test_what_there_is_can_be_listed(client: Client) -> None:
-    assert [one.workflow_id for one in client.workflows().workflows] == ["broken", "gated", "greeting"]
+    assert [workflow.workflow_id for workflow in client.workflows().workflows] == ["broken", "gated", "greeting"]
     assert client.workflow("greeting").inputs["required"] == ["name"]
     [worker] = client.workers().items
     assert (worker.queues, worker.status) == (["q"], "active")
@@ -287,43 +287,43 @@ def events(*ids: int, last: str = "node_ready", broken: bool = False) -> Answer:
 
 
 def test_a_question_is_asked_again_until_the_server_is_there() -> None:
-    client, asked = scripted(refuse, 503, 502, JOB)
+    client, requests = scripted(refuse, 503, 502, JOB)
     assert client.job(7).status == "running"
-    assert len(asked) == 4
+    assert len(requests) == 4
 
 
 def test_in_the_end_it_gives_up() -> None:
-    client, asked = scripted(refuse, refuse, refuse, refuse)
+    client, requests = scripted(refuse, refuse, refuse, refuse)
     with pytest.raises(Unavailable, match="http://server cannot be reached: refused"):
         client.job(7)
-    assert len(asked) == 4
+    assert len(requests) == 4
 
 
 def test_a_submission_is_sent_again_under_the_same_key() -> None:
-    client, asked = scripted(refuse, 503, CREATED)
+    client, requests = scripted(refuse, 503, CREATED)
     assert client.submit("w").job_id == "7"
-    keys = {orjson.loads(request.content)["idempotency_key"] for request in asked}
-    assert len(asked) == 3
+    keys = {orjson.loads(request.content)["idempotency_key"] for request in requests}
+    assert len(requests) == 3
     assert len(keys) == 1
 
 
 def test_what_may_not_be_done_twice_is_sent_once() -> None:
-    client, asked = scripted(refuse)
+    client, requests = scripted(refuse)
     with pytest.raises(Unavailable):
         client.cancel(7)
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_a_stream_that_breaks_goes_on_behind_the_last_event() -> None:
-    client, asked = scripted(events(1, 2, broken=True), refuse, events(3, last="job_completed"))
+    client, requests = scripted(events(1, 2, broken=True), refuse, events(3, last="job_completed"))
     assert [event.event_id for event in client.stream(7)] == ["1", "2", "3"]
-    assert [request.headers.get("Last-Event-ID") for request in asked] == [None, "2", "2"]
+    assert [request.headers.get("Last-Event-ID") for request in requests] == [None, "2", "2"]
 
 
 def test_a_stream_that_ends_too_early_is_opened_again() -> None:
-    client, asked = scripted(events(1), JOB, events(2, last="job_failed"))
+    client, requests = scripted(events(1), JOB, events(2, last="job_failed"))
     assert [event.event_id for event in client.stream(7)] == ["1", "2"]
-    assert asked[1].url.path == "/api/v1/jobs/7"
+    assert requests[1].url.path == "/api/v1/jobs/7"
 
 
 def test_a_stream_that_was_never_there_is_given_up() -> None:
@@ -333,9 +333,9 @@ def test_a_stream_that_was_never_there_is_given_up() -> None:
 
 
 def test_without_a_stream_the_job_is_asked_for() -> None:
-    client, asked = scripted(JOB, 404, JOB, 404, {**JOB, "status": "completed"})
+    client, requests = scripted(JOB, 404, JOB, 404, {**JOB, "status": "completed"})
     assert client.wait(7).status == "completed"
-    assert [request.url.path.rpartition("/")[2] for request in asked] == ["7", "stream", "7", "stream", "7"]
+    assert [request.url.path.rpartition("/")[2] for request in requests] == ["7", "stream", "7", "stream", "7"]
 
 
 def test_what_is_no_dagmaster_is_said_to_be_none() -> None:

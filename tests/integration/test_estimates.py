@@ -101,13 +101,13 @@ async def test_what_was_allowed_to_fail_counts_as_done(dsn: str) -> None:
         "c": FanInNode(next=("d",)),
         "d": task("work", "END"),
     }
-    async with owner(dsn) as one:
-        await one.submit(graph(nodes, start="a"))
-        await one.advance(Load())
+    async with owner(dsn) as job_owner:
+        await job_owner.submit(graph(nodes, start="a"))
+        await job_owner.advance(Load())
         for node in ("a", "b__0"):
-            await one.advance(TaskFailed(node, f"{one.job_id}_{node}_0", "w", datetime.now(UTC), "no luck"))
+            await job_owner.advance(TaskFailed(node, f"{job_owner.job_id}_{node}_0", "w", datetime.now(UTC), "no luck"))
         async with opened(dsn, application="test") as conn:
-            snapshot = await load_snapshot(conn, one.job_id)
+            snapshot = await load_snapshot(conn, job_owner.job_id)
     assert percent_done(snapshot.job) == round(100 * 4 / 6, 1)
 
 
@@ -168,24 +168,24 @@ async def test_a_failed_job_keeps_its_percentage(dsn: str) -> None:
 
 
 async def test_histories_are_looked_up_once_in_a_while_and_only_so_many_are_kept(dsn: str) -> None:
-    async with owner(dsn) as one, opened(dsn, application="test") as conn:
+    async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
         hashes = []
         histories = Histories(keep=2, seconds=600)
         for name in ("a", "b", "c"):
-            await one.submit(single(workflow_id=name))
-            await one.advance()
-            await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = %s", one.job_id)
-            snapshot = await load_snapshot(conn, one.job_id)
+            await job_owner.submit(single(workflow_id=name))
+            await job_owner.advance()
+            await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = %s", job_owner.job_id)
+            snapshot = await load_snapshot(conn, job_owner.job_id)
             hashes.append(snapshot.workflow_hash)
             assert await histories.estimate(conn, snapshot) is None
         assert list(histories._known) == hashes[1:]
         await complete_all(dsn)
-        await one.submit(single(workflow_id="c"))
-        await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = %s", one.job_id)
-        snapshot = await load_snapshot(conn, one.job_id)
+        await job_owner.submit(single(workflow_id="c"))
+        await rows(dsn, "UPDATE dagapp.dag_jobs SET status = 'running' WHERE job_id = %s", job_owner.job_id)
+        snapshot = await load_snapshot(conn, job_owner.job_id)
         assert await histories.estimate(conn, snapshot) is None, "it was asked a moment ago"
-        found = await Histories().estimate(conn, snapshot)
-        assert found is not None and found.basis is Basis.HISTORY
+        result = await Histories().estimate(conn, snapshot)
+        assert result is not None and result.basis is Basis.HISTORY
 
 
 # What the history tells, of rows that are made by hand
@@ -208,25 +208,25 @@ async def complete_all(dsn: str, seconds: float = 10.0) -> None:
 async def usual(conn: Connection, workflow: Graph) -> dict[str, Usual]:
     """The times in hundredths of a second: the rows of a job are not all written in the same moment."""
     found = {}
-    for name, one in (await usual_times(conn, workflow)).items():
-        run_seconds = round(one.run_seconds, 2) if one.run_seconds is not None else None
-        found[name] = replace(one, run_seconds=run_seconds, wait_seconds=round(one.wait_seconds, 2))
+    for name, row in (await usual_times(conn, workflow)).items():
+        run_seconds = round(row.run_seconds, 2) if row.run_seconds is not None else None
+        found[name] = replace(row, run_seconds=run_seconds, wait_seconds=round(row.wait_seconds, 2))
     return found
 
 
 async def test_the_median_counts_and_the_same_definition_goes_before_another(dsn: str) -> None:
     former, present = chain(2), chain(2, timeout_seconds=77)
-    async with owner(dsn) as one, opened(dsn, application="test") as conn:
+    async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
         assert await usual(conn, present) == {}
         for seconds in (100, 101, 900):
-            await one.submit(former)
+            await job_owner.submit(former)
             await complete_all(dsn, seconds)
         assert (await usual(conn, present))["n0"] == Usual(101.0, 2.0), "better than nothing"
         for seconds in (10, 12, 50):
-            await one.submit(present)
+            await job_owner.submit(present)
             await complete_all(dsn, seconds)
         assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
-        await one.submit(present)  # it has not ended, and tells nothing
+        await job_owner.submit(present)  # it has not ended, and tells nothing
         assert (await usual(conn, present))["n1"] == Usual(12.0, 2.0)
 
 
@@ -250,8 +250,8 @@ async def test_a_branch_that_was_passed_by_and_a_fan_out_without_items_are_known
 
 async def test_of_a_large_fan_out_some_children_are_enough(dsn: str) -> None:
     workflow = fan()
-    async with owner(dsn) as one, opened(dsn, application="test") as conn:
-        await one.submit(workflow, {"items": []})
+    async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
+        await job_owner.submit(workflow, {"items": []})
         await complete_all(dsn)
         await rows(
             dsn,
@@ -269,25 +269,25 @@ async def test_of_a_large_fan_out_some_children_are_enough(dsn: str) -> None:
         spread = (await usual(conn, workflow))["spread"]
         assert (spread.run_seconds, spread.items) == (4.0, 5000)
         assert spread.parallel == pytest.approx(50, rel=0.02)
-        snapshot = await load_snapshot(conn, one.job_id)
+        snapshot = await load_snapshot(conn, job_owner.job_id)
         assert snapshot.job.nodes["spread"].fan is not None
         assert percent_done(snapshot.job) == 100.0
 
 
 async def test_an_output_that_looks_like_that_of_a_fan_out_misleads_nobody(dsn: str) -> None:
-    async with owner(dsn) as one, opened(dsn, application="test") as conn:
-        await one.submit(single())
+    async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
+        await job_owner.submit(single())
         await complete_all(dsn)
         await rows(dsn, """UPDATE dagapp.dag_node_states SET output = '{"fan_out_count": "many"}'""")
-        assert (await load_snapshot(conn, one.job_id)).job.nodes["work"].fan is None
+        assert (await load_snapshot(conn, job_owner.job_id)).job.nodes["work"].fan is None
         assert (await usual(conn, single()))["work"] == Usual(10.0, 2.0)
 
 
 async def test_what_has_no_rows_any_more_is_still_a_job(dsn: str) -> None:
-    async with owner(dsn) as one, opened(dsn, application="test") as conn:
-        await one.submit(single())
+    async with owner(dsn) as job_owner, opened(dsn, application="test") as conn:
+        await job_owner.submit(single())
         await rows(dsn, "DELETE FROM dagapp.dag_node_states")
-        snapshot = await load_snapshot(conn, one.job_id)
+        snapshot = await load_snapshot(conn, job_owner.job_id)
         assert (snapshot.job.nodes, percent_done(snapshot.job)) == ({}, 0.0)
         assert snapshot.job.now - datetime.now(UTC) < timedelta(minutes=1)
 

@@ -28,13 +28,13 @@ THRESHOLD = 120.0
 
 async def why(running: Fleet, job_id: JobId, node_id: str | None = None, threshold: float = THRESHOLD) -> Explanation:
     async with opened(running.dsn, application="test") as conn:
-        found = (
+        explanation = (
             await explain_job(conn, job_id, threshold_seconds=threshold)
             if node_id is None
             else await explain_node(conn, job_id, NodeId(node_id), threshold_seconds=threshold)
         )
-    assert orjson.dumps(found.data)
-    return found
+    assert orjson.dumps(explanation.data)
+    return explanation
 
 
 async def settled(running: Fleet, job_id: JobId, node_id: str, status: str) -> None:
@@ -60,9 +60,11 @@ async def test_a_task_waits_in_a_queue_that_nobody_consumes(dsn: str) -> None:
         await settled(running, first, "work", "dispatched")
         second = await running.submit(single())
         await settled(running, second, "work", "dispatched")
-        found = await why(running, second, "work")
-        assert found.sentence == "Node `work` waits in queue `q` after 1 other task; no worker consumes this queue."
-        assert (found.kind, found.data["ahead"], found.data["consumers"]) == (Kind.QUEUED, 1, 0)
+        explanation = await why(running, second, "work")
+        assert (
+            explanation.sentence == "Node `work` waits in queue `q` after 1 other task; no worker consumes this queue."
+        )
+        assert (explanation.kind, explanation.data["ahead"], explanation.data["consumers"]) == (Kind.QUEUED, 1, 0)
         whole = await why(running, first)
         expected = f"Job {first} waits for `work`, which is next in queue `q`; no worker consumes this queue."
         assert whole.sentence == expected
@@ -75,20 +77,20 @@ async def test_workers_that_lack_the_handler_are_told_from_those_that_are_busy(d
         await running.worker(known=handlers())
         job_id = await running.submit(single("slow"))
         await settled(running, job_id, "work", "dispatched")
-        found = await why(running, job_id, "work")
-        assert found.sentence == (
+        explanation = await why(running, job_id, "work")
+        assert explanation.sentence == (
             "Node `work` is next in queue `q`; its only worker does not have the handler `slow`, which no worker has "
             "registered."
         )
         able = await running.worker(concurrency=1)
         await begun.wait()
         await settled(running, job_id, "work", "running")
-        found = await why(running, job_id, "work")
-        assert (found.kind, found.data["worker_id"]) == (Kind.RUNNING, able.id)
+        explanation = await why(running, job_id, "work")
+        assert (explanation.kind, explanation.data["worker_id"]) == (Kind.RUNNING, able.id)
         other = await running.submit(single("slow"))
         await settled(running, other, "work", "dispatched")
-        found = await why(running, other, "work")
-        assert found.sentence.endswith("; the only worker that takes such tasks is busy.")
+        explanation = await why(running, other, "work")
+        assert explanation.sentence.endswith("; the only worker that takes such tasks is busy.")
         may_end.set()
         await running.completed(job_id, other)
 
@@ -109,11 +111,11 @@ async def test_a_node_waits_for_those_that_still_decide(dsn: str) -> None:
         job_id = await running.submit(graph(nodes))
         for node_id, status in (("left", "running"), ("right", "running"), ("done", "completed")):
             await settled(running, job_id, node_id, status)
-        found = await why(running, job_id, "merge")
-        assert found.sentence == "Node `merge` waits for `left` and `right`, which are running."
+        explanation = await why(running, job_id, "merge")
+        assert explanation.sentence == "Node `merge` waits for `left` and `right`, which are running."
         assert (await why(running, job_id, "after")).sentence == "Node `after` waits for `merge`, which is waiting."
         whole = await why(running, job_id)
-        assert {one["node_id"] for one in whole.data["stands"]} == {"left", "right"}
+        assert {group["node_id"] for group in whole.data["stands"]} == {"left", "right"}
         may_end.set()
         await running.completed(job_id)
 
@@ -125,11 +127,14 @@ async def test_a_retry_tells_its_last_error_and_when_it_is_due(dsn: str) -> None
         job_id = await running.submit(single("flaky_echo", params={"fail_attempts": 1}, retry=retry(3, 200)))
         query = "SELECT not_before IS NOT NULL AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'work'"
         await running.until(query, lambda: [job_id])
-        found = await why(running, job_id, "work")
-        assert (found.kind, found.data["failures"]) == (Kind.RETRY, 1)
-        assert found.sentence.startswith("Node `work` failed once (last: ") and "will be retried at " in found.sentence
-        assert 150 < found.data["in_seconds"] <= 200
-        assert found.data["last_error"]
+        explanation = await why(running, job_id, "work")
+        assert (explanation.kind, explanation.data["failures"]) == (Kind.RETRY, 1)
+        assert (
+            explanation.sentence.startswith("Node `work` failed once (last: ")
+            and "will be retried at " in explanation.sentence
+        )
+        assert 150 < explanation.data["in_seconds"] <= 200
+        assert explanation.data["last_error"]
 
 
 async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
@@ -137,8 +142,8 @@ async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
         await running.orchestrator()
         job_id = await running.submit(fan(max_parallel=2), {"items": list(range(5))})
         await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_tasks_waiting")
-        found = await why(running, job_id, "spread__4")
-        assert found.sentence == (
+        explanation = await why(running, job_id, "spread__4")
+        assert explanation.sentence == (
             "Node `spread__4` waits for one of 2 places (max_parallel), held by `spread__0` and `spread__1`."
         )
         gather = await why(running, job_id, "gather")
@@ -148,32 +153,32 @@ async def test_max_parallel_and_a_pause_hold_back_children(dsn: str) -> None:
         async with opened(dsn, application="test") as conn:
             await request_pause(conn, job_id, actor="ada", reason=None)
             await until(conn, job_id, lambda job: job["paused_at"] is not None, seconds=20)
-        found = await why(running, job_id, "spread__0")
-        assert found.sentence.startswith(f"Node `spread__0` is blocked: job {job_id} was paused by ada ")
-        assert [one["kind"] for one in found.data["also"]] == ["queued"]
+        explanation = await why(running, job_id, "spread__0")
+        assert explanation.sentence.startswith(f"Node `spread__0` is blocked: job {job_id} was paused by ada ")
+        assert [reason["kind"] for reason in explanation.data["also"]] == ["queued"]
         assert (await why(running, job_id)).sentence.startswith(f"Job {job_id} was paused by ada ")
 
 
 async def test_a_full_queue_is_named_with_its_depth_and_its_limit(dsn: str) -> None:
-    async with owner(dsn) as one:
-        submitted = await one.submit(single())
-        await one.advance(Load())
+    async with owner(dsn) as job_owner:
+        submitted = await job_owner.submit(single())
+        await job_owner.advance(Load())
         running = Fleet(dsn)
         # As a dispatch that was held back leaves it: ready, with nothing on the queue.
         await running.rows("DELETE FROM dagapp.dag_tasks_waiting")
         await running.rows(
             "UPDATE dagapp.dag_node_states SET status = 'ready', dispatched_at = NULL WHERE node_id = 'work'"
         )
-        data = {"queue": "q", "depth": 7, "limit": 5, "instance_id": one.id}
+        data = {"queue": "q", "depth": 7, "limit": 5, "instance_id": job_owner.id}
         async with opened(dsn, application="test") as conn:
             await note_orchestrator(conn, "orchestrator_backpressure", {**data, "state": "closed"})
-            found = await explain_node(conn, submitted.job_id, NodeId("work"), threshold_seconds=THRESHOLD)
-            assert found.sentence == (
+            explanation = await explain_node(conn, submitted.job_id, NodeId("work"), threshold_seconds=THRESHOLD)
+            assert explanation.sentence == (
                 "Node `work` is held back because queue `q` is full (0 tasks waiting, the limit is 5)."
             )
             await note_orchestrator(conn, "orchestrator_backpressure", {**data, "state": "open"})
-            found = await explain_node(conn, submitted.job_id, NodeId("work"), threshold_seconds=THRESHOLD)
-            assert found.kind is Kind.ABOUT_TO_RUN
+            explanation = await explain_node(conn, submitted.job_id, NodeId("work"), threshold_seconds=THRESHOLD)
+            assert explanation.kind is Kind.ABOUT_TO_RUN
 
 
 async def test_a_job_without_a_living_owner_says_so(dsn: str) -> None:
@@ -186,13 +191,13 @@ async def test_a_job_without_a_living_owner_says_so(dsn: str) -> None:
         await running.orchestrator(orphan_scan_seconds=NEVER, orphan_threshold_seconds=1000.0)
         beat = "UPDATE dagapp.dag_orchestrators SET heartbeat_at = now() - interval '95 s' WHERE orchestrator_id = %s"
         await running.rows(beat, first.id)
-        found = await why(running, job_id)
-        assert found.sentence == (
+        explanation = await why(running, job_id)
+        assert explanation.sentence == (
             f"Job {job_id} has no living owner: orchestrator {first.id} last beat 1 min 35 s ago; "
             "another one takes over after 2 min."
         )
         node = await why(running, job_id, "work")
-        assert (node.kind, [one["kind"] for one in node.data["also"]]) == (Kind.QUEUED, ["no_owner"])
+        assert (node.kind, [reason["kind"] for reason in node.data["also"]]) == (Kind.QUEUED, ["no_owner"])
 
 
 async def test_what_has_ended_says_how_and_why(dsn: str) -> None:
@@ -235,8 +240,11 @@ async def test_a_failed_job_that_is_to_be_tried_again_says_so(dsn: str) -> None:
         await first.kill()
         async with opened(dsn, application="test") as conn:
             await request_retry(conn, job_id, None, actor=None, threshold_seconds=30)
-        found = await why(running, job_id)
-        assert found.sentence == f"Job {job_id} failed and is about to be tried again: its owner acts within a moment."
+        explanation = await why(running, job_id)
+        assert (
+            explanation.sentence
+            == f"Job {job_id} failed and is about to be tried again: its owner acts within a moment."
+        )
 
 
 async def test_what_is_not_there_cannot_be_explained(dsn: str) -> None:
@@ -270,10 +278,14 @@ async def test_a_job_of_a_hundred_thousand_children_is_explained_within_seconds(
                FROM job, generate_series(0, 99999) i"""
         )
         start = process_time()  # Others may use the machine, too.
-        found = await why(running, job_id, "spread__99999")
+        explanation = await why(running, job_id, "spread__99999")
         whole = await why(running, job_id)
         assert process_time() - start < 10
-        assert (found.kind, found.data["ahead"], found.data["depth"]) == (Kind.QUEUED, 99_999, 100_000)
+        assert (explanation.kind, explanation.data["ahead"], explanation.data["depth"]) == (
+            Kind.QUEUED,
+            99_999,
+            100_000,
+        )
         assert whole.data["stands"][0]["count"] == 100_000
         assert whole.sentence == "No orchestrator is running."
 

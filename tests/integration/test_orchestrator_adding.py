@@ -28,7 +28,9 @@ ONCE = RetryPolicy(max_attempts=0)
 
 def node(ctx: HandlerContext, name: Any, *after: Any, handler: str = "echo", **fields: Any) -> AddedNode:
     fields = {"retry": ONCE, "params": {"name": name}, **fields}
-    return AddedNode(f"{ctx.node_id}.{name}", handler, after=tuple(f"{ctx.node_id}.{one}" for one in after), **fields)
+    return AddedNode(
+        f"{ctx.node_id}.{name}", handler, after=tuple(f"{ctx.node_id}.{source}" for source in after), **fields
+    )
 
 
 async def adds_a_chain(ctx: HandlerContext) -> dict[str, Any]:
@@ -124,7 +126,7 @@ async def test_ten_thousand_nodes_are_added_in_one_go(dsn: str) -> None:
     async def adds(ctx: HandlerContext) -> None:
         many = [node(ctx, number, params={"n": number}) for number in range(10_000)]
         await ctx.add(
-            encode_slices([*many, AddedNode("work.all", type="gate", after=tuple(one.node_id for one in many))])
+            encode_slices([*many, AddedNode("work.all", type="gate", after=tuple(node.node_id for node in many))])
         )
 
     async with fleet(dsn, adds=adds) as running:
@@ -334,7 +336,7 @@ async def test_what_the_api_adds_is_as_its_handler_says(dsn: str) -> None:
         said = await it.post(path, {"tasks": added}, 201)
         nodes = await rows(dsn, "SELECT * FROM dagapp.dag_node_states WHERE node_id = ANY(%s)", said["node_ids"])
         defined = {node["node_id"]: node["definition"] for node in nodes}
-        first, second = (defined[one] for one in said["node_ids"])
+        first, second = (defined[node_id] for node_id in said["node_ids"])
         assert (first["queue"], first["timeout_seconds"], first["retry"]["max_attempts"]) == ("special", 7, 0)
         assert (second["queue"], second["timeout_seconds"], second["retry"]["max_attempts"]) == ("q", 9, 0)
         go_on.set()
@@ -401,7 +403,7 @@ async def test_people_see_what_was_added(dsn: str) -> None:
         progress = await it.get(f"{path}/progress")
         assert (progress["nodes"]["total"], progress["nodes"]["completed"]) == (6, 2)
         assert progress["estimated_completion"] is None and 0 < progress["overall_percent"] < 100
-        [drawn] = [one for one in (await it.get(f"{path}/graph"))["nodes"] if one["node_id"] == "work"]
+        [drawn] = [node for node in (await it.get(f"{path}/graph"))["nodes"] if node["node_id"] == "work"]
         assert (drawn["children"], drawn["added"]) == ({}, {"completed": 1, "running": 1, "pending": 1})
         told = {name: await it.get(f"{path}/nodes/{name}/explain") for name in ("work", "work.2", "work.3")}
         assert "gives the result of `work.3`, which is waiting" in told["work"]["sentence"]
@@ -409,7 +411,7 @@ async def test_people_see_what_was_added(dsn: str) -> None:
         whole = (await it.get(f"{path}/explain"))["sentence"]
         assert "waits for `work.2` that `work` has added" in whole
         # Two of them begin at the same moment: which is first is for their worker to say.
-        assert sorted(one["node_id"] for one in (await it.get(f"{path}/nodes?parent=work"))["items"]) == [
+        assert sorted(item["node_id"] for item in (await it.get(f"{path}/nodes?parent=work"))["items"]) == [
             "work.1",
             "work.2",
             "work.3",

@@ -35,10 +35,10 @@ async def flaky(ctx: HandlerContext) -> dict[str, Any]:
 @pytest.fixture
 async def running(dsn: str) -> AsyncIterator[Fleet]:
     RUNS.clear()
-    async with fleet(dsn, flaky=flaky) as one:
-        await one.orchestrator()
-        await one.worker()
-        yield one
+    async with fleet(dsn, flaky=flaky) as running:
+        await running.orchestrator()
+        await running.worker()
+        yield running
 
 
 def child(handler: str = "echo", **params: Any) -> Graph:
@@ -70,24 +70,24 @@ async def until_called(running: Fleet, job_id: int) -> dict[str, Any]:
 async def test_the_result_of_the_child_is_the_output_of_its_caller(running: Fleet) -> None:
     job = await running.run(calls(child(m="{{ inputs.x }}"), inputs={"x": "{{ 3 }}"}), priority=5, correlation_id="c1")
     assert job["status"] == "completed"
-    [one] = await children(running, job["job_id"])
+    [child_] = await children(running, job["job_id"])
     output = job["result_data"]["sub"]
-    assert output["job_id"] == str(one["job_id"])
+    assert output["job_id"] == str(child_["job_id"])
     assert output["result"]["work"]["echoed_params"] == {"m": 3}
-    assert (one["submitted_by"], one["priority"], one["correlation_id"]) == ("dagmaster", 5, "c1")
-    assert (one["parent_node_id"], one["parent_task_id"]) == ("sub", f"{job['job_id']}_sub_0")
+    assert (child_["submitted_by"], child_["priority"], child_["correlation_id"]) == ("dagmaster", 5, "c1")
+    assert (child_["parent_node_id"], child_["parent_task_id"]) == ("sub", f"{job['job_id']}_sub_0")
 
 
 async def test_a_child_that_fails_is_called_again_as_another_job(running: Fleet) -> None:
     job = await running.run(calls(child("flaky"), inputs={"x": 1}, retry=retry(1)))
     assert job["status"] == "completed"
-    assert [one["status"] for one in await children(running, job["job_id"])] == ["failed", "completed"]
+    assert [child["status"] for child in await children(running, job["job_id"])] == ["failed", "completed"]
 
 
 async def test_the_error_of_the_child_is_the_error_of_its_caller(running: Fleet) -> None:
     job = await running.run(calls(child("flaky"), inputs={"x": 1}))
-    [one] = await children(running, job["job_id"])
-    expected = f"node sub failed: job {one['job_id']} failed: node work failed: no luck"
+    [child_] = await children(running, job["job_id"])
+    expected = f"node sub failed: job {child_['job_id']} failed: node work failed: no luck"
     assert (job["status"], job["error_message"]) == ("failed", expected)
 
 
@@ -107,8 +107,8 @@ async def test_a_cancelled_job_cancels_what_it_called(running: Fleet) -> None:
     first = await until_called(running, job_id)
     second = await until_called(running, first["job_id"])
     async with opened(running.dsn, application="test") as conn:
-        told = await explain_job(conn, job_id, threshold_seconds=30)
-    assert f"waits for job {first['job_id']} of the workflow `parent` since" in told.sentence
+        explanation = await explain_job(conn, job_id, threshold_seconds=30)
+    assert f"waits for job {first['job_id']} of the workflow `parent` since" in explanation.sentence
     await running.cancel(job_id)
     ended = await running.ended(job_id, first["job_id"], second["job_id"])
     assert {job["status"] for job in ended} == {"cancelled"}
@@ -116,58 +116,58 @@ async def test_a_cancelled_job_cancels_what_it_called(running: Fleet) -> None:
 
 async def test_a_call_that_takes_too_long_is_called_off(running: Fleet) -> None:
     job_id = await running.submit(calls(patient(), timeout_seconds=0.5))
-    one = await until_called(running, job_id)
-    job, called = await running.ended(job_id, one["job_id"])
+    child = await until_called(running, job_id)
+    job, called = await running.ended(job_id, child["job_id"])
     assert "did not end within 0.5 s" in job["error_message"]
     assert called["status"] == "cancelled"
 
 
 async def test_cancelling_the_child_fails_its_caller(running: Fleet) -> None:
     job_id = await running.submit(calls(patient()))
-    one = await until_called(running, job_id)
-    await running.cancel(one["job_id"])
+    child = await until_called(running, job_id)
+    await running.cancel(child["job_id"])
     [job] = await running.ended(job_id)
-    assert job["error_message"] == f"node sub failed: job {one['job_id']} was cancelled"
+    assert job["error_message"] == f"node sub failed: job {child['job_id']} was cancelled"
 
 
 async def test_a_new_owner_submits_what_the_old_one_could_not(dsn: str) -> None:
     """The owner dies between the writing of the attempt and the submission."""
-    async with fleet(dsn) as one:
-        first = await one.orchestrator()
-        await one.worker()
+    async with fleet(dsn) as running:
+        first = await running.orchestrator()
+        await running.worker()
 
         async def die(*_: Any) -> list[Any]:
             return []
 
         with patch("dagmaster.orchestrator.orchestrator.start_children", die):
-            job_id = await one.submit(calls(child(), inputs={"x": 1}))
+            job_id = await running.submit(calls(child(), inputs={"x": 1}))
             query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'sub'"
-            await one.until(query, lambda: [job_id])
+            await running.until(query, lambda: [job_id])
             await first.stop()
-        assert not await children(one, job_id)
-        await one.orchestrator()
-        await one.completed(job_id)
-        assert len(await children(one, job_id)) == 1
+        assert not await children(running, job_id)
+        await running.orchestrator()
+        await running.completed(job_id)
+        assert len(await children(running, job_id)) == 1
 
 
 async def test_a_child_is_submitted_once_however_often_its_owner_changes(dsn: str) -> None:
-    async with fleet(dsn) as one:
-        first = await one.orchestrator()
-        job_id = await one.submit(calls(patient()))
-        await until_called(one, job_id)
+    async with fleet(dsn) as running:
+        first = await running.orchestrator()
+        job_id = await running.submit(calls(patient()))
+        await until_called(running, job_id)
         await first.stop()
-        second = await one.orchestrator()
+        second = await running.orchestrator()
         query = "SELECT count(*) = 0 AS ok FROM dagapp.dag_jobs WHERE owner_id IS DISTINCT FROM %s"
-        await one.until(query, lambda: [second.id])
-        await one.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
-        assert len(await children(one, job_id)) == 1
+        await running.until(query, lambda: [second.id])
+        await running.until("SELECT count(*) = 0 AS ok FROM dagapp.dag_mailbox")
+        assert len(await children(running, job_id)) == 1
 
 
 async def test_an_attempt_that_is_over_calls_nobody(running: Fleet) -> None:
     job_id = await running.submit(calls(patient()))
-    one = await until_called(running, job_id)
+    child = await until_called(running, job_id)
     await running.cancel(job_id)
-    await running.ended(job_id, one["job_id"])
+    await running.ended(job_id, child["job_id"])
     new = NewJob(
         patient(), {}, submitted_by="dagmaster", idempotency_key="late", caller=Caller(job_id, "sub", TaskId("late"))
     )
@@ -179,13 +179,13 @@ async def test_an_attempt_that_is_over_calls_nobody(running: Fleet) -> None:
 
 async def test_a_child_whose_caller_is_gone_is_called_off(running: Fleet) -> None:
     job_id = await running.submit(calls(patient()))
-    one = await until_called(running, job_id)
+    child = await until_called(running, job_id)
     async with opened(running.dsn, application="test") as conn:
         assert await call_off_orphans(conn, age_seconds=0) == 0
-        await conn.execute("UPDATE dagapp.dag_jobs SET parent_task_id = 'other' WHERE job_id = $1", [one["job_id"]])
+        await conn.execute("UPDATE dagapp.dag_jobs SET parent_task_id = 'other' WHERE job_id = $1", [child["job_id"]])
         assert await call_off_orphans(conn, age_seconds=0) == 1
         await conn.execute("NOTIFY dagmaster_mail")
-    [called] = await running.ended(one["job_id"])
+    [called] = await running.ended(child["job_id"])
     assert called["status"] == "cancelled"
 
 
@@ -226,36 +226,36 @@ async def test_a_definition_that_cannot_be_read_fails_the_caller_and_nobody_else
 async def test_a_child_that_somebody_tries_again_is_not_called_off(running: Fleet) -> None:
     """Its caller has failed with it and waits no more; what it has done before need not be done twice."""
     job = await running.run(calls(child("flaky"), inputs={"x": 1}))
-    [one] = await children(running, job["job_id"])
+    [child_] = await children(running, job["job_id"])
     nap = "UPDATE dagapp.dag_jobs SET created_at = now() - interval '1 hour' WHERE job_id = %s RETURNING 1"
-    await running.rows(nap, one["job_id"])
+    await running.rows(nap, child_["job_id"])
     async with opened(running.dsn, application="test") as conn:
-        await request_retry(conn, one["job_id"], None, actor="ada", threshold_seconds=30)
+        await request_retry(conn, child_["job_id"], None, actor="ada", threshold_seconds=30)
         await running.until(
-            "SELECT status <> 'failed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [one["job_id"]]
+            "SELECT status <> 'failed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s", lambda: [child_["job_id"]]
         )
         assert await call_off_orphans(conn, age_seconds=0) == 0
     query = "SELECT status = 'completed' AS ok FROM dagapp.dag_jobs WHERE job_id = %s"
-    await running.until(query, lambda: [one["job_id"]])
+    await running.until(query, lambda: [child_["job_id"]])
     [parent] = await running.ended(job["job_id"])
     assert parent["status"] == "failed"
 
 
 async def test_a_child_gets_the_inputs_that_were_written_whoever_submits_it(dsn: str) -> None:
     """The owner dies between the two; the next one has another environment, in which the inputs make no sense."""
-    async with fleet(dsn) as one:
-        first = await one.orchestrator(rules=Rules(env={"X": "3"}))
-        await one.worker()
+    async with fleet(dsn) as running:
+        first = await running.orchestrator(rules=Rules(env={"X": "3"}))
+        await running.worker()
 
         async def die(*_: Any) -> list[Any]:
             return []
 
         with patch("dagmaster.orchestrator.orchestrator.start_children", die):
-            job_id = await one.submit(calls(child(m="{{ inputs.x }}"), inputs={"x": "{{ env.X | int }}"}))
+            job_id = await running.submit(calls(child(m="{{ inputs.x }}"), inputs={"x": "{{ env.X | int }}"}))
             query = "SELECT status = 'running' AS ok FROM dagapp.dag_node_states WHERE job_id = %s AND node_id = 'sub'"
-            await one.until(query, lambda: [job_id])
+            await running.until(query, lambda: [job_id])
             await first.stop()
-        await one.orchestrator()
-        await one.completed(job_id)
-        [called] = await children(one, job_id)
+        await running.orchestrator()
+        await running.completed(job_id)
+        [called] = await children(running, job_id)
         assert called["input_params"] == {"x": 3}

@@ -100,7 +100,7 @@ async def test_a_chore_that_fails_leaves_the_connection_to_the_others(
 ) -> None:
     monkeypatch.setattr(chores, "RETRY_SECONDS", 0.01)
     shared, good, bad = SharedConnection(dsn, "test"), Counted(), Counted(error)
-    running = [asyncio.create_task(Chore("test", 0.01, shared.takes(one.run_once)).run()) for one in (good, bad)]
+    running = [asyncio.create_task(Chore("test", 0.01, shared.takes(chore.run_once)).run()) for chore in (good, bad)]
     try:
         await until_both(good, bad, 3)
     finally:

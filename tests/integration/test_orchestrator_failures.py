@@ -17,8 +17,8 @@ from dagmaster.store.mailbox import add_mail
 
 
 async def attempts(running: Fleet, job_id: int, node: str = "work") -> list[dict[str, Any]]:
-    found = await running.events(job_id, "node_dispatched")
-    return [row for row in found if row["node_id"] == node]
+    selected = await running.events(job_id, "node_dispatched")
+    return [row for row in selected if row["node_id"] == node]
 
 
 async def gaps(running: Fleet, job_id: int) -> list[float]:
@@ -208,14 +208,14 @@ async def test_a_job_that_no_longer_moves_is_ended(dsn: str) -> None:
 
 
 async def test_the_first_failure_ends_the_job_and_withdraws_what_runs(dsn: str) -> None:
-    started, told = asyncio.Event(), asyncio.Event()
+    started, revoked = asyncio.Event(), asyncio.Event()
 
     async def long(ctx: HandlerContext) -> None:
         started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            told.set()
+            revoked.set()
             raise
 
     async def fail_then(ctx: HandlerContext) -> None:
@@ -244,7 +244,7 @@ async def test_the_first_failure_ends_the_job_and_withdraws_what_runs(dsn: str) 
             "after": "skipped",
             "END": "skipped",
         }
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(revoked.wait(), 10)
         await running.is_clean()
         reasons = {row["node_id"]: row["error_message"] for row in await running.events(job["job_id"], "node_failed")}
         assert reasons["long"] == reasons["queued"] == "stopped because the job failed"
@@ -264,7 +264,7 @@ async def test_a_failed_child_fails_the_job_and_closes_its_siblings(dsn: str) ->
 
 
 async def test_a_cancelled_job_stops_within_two_polls(dsn: str) -> None:
-    started, told = asyncio.Event(), asyncio.Event()
+    started, revoked = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     at: dict[str, float] = {}
 
@@ -274,7 +274,7 @@ async def test_a_cancelled_job_stops_within_two_polls(dsn: str) -> None:
             await asyncio.sleep(60)
         finally:
             at["told"] = loop.time()
-            told.set()
+            revoked.set()
 
     async with fleet(dsn, long=long) as running:
         await running.orchestrator(poll=0.5)
@@ -285,7 +285,7 @@ async def test_a_cancelled_job_stops_within_two_polls(dsn: str) -> None:
         await running.cancel(job_id, actor="ada")
         [job] = await running.ended(job_id)
         assert job["status"] == "cancelled"
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(revoked.wait(), 10)
         assert at["told"] - at["asked"] < 2 * 0.5 + 1.0
         assert await running.statuses(job_id) == {
             "START": "completed",

@@ -176,7 +176,7 @@ async def test_more_workflows_than_are_kept_compiled(dsn: str, monkeypatch: pyte
         await running.worker()
         graphs = [single(workflow_id=f"w{n}") for n in range(8)]
         for some in (graphs[:3], graphs[3:] + graphs[:3], graphs):  # new ones push out old ones that follow
-            await running.completed(*await running.submit_all([NewJob(one, {}) for one in some]))
+            await running.completed(*await running.submit_all([NewJob(definition, {}) for definition in some]))
 
 
 async def kill_connections(dsn: str, application: str = "dagmaster%") -> int:
@@ -211,8 +211,8 @@ async def test_whoever_ends_the_connections_ends_no_job(dsn: str, is_local: bool
         assert job["status"] == "completed", job["error_message"]
         results = job["result_data"]["gather"]["results"]
         assert [result["echoed_params"]["x"] for result in results] == list(range(300))
-        for one in (job_id, chained):
-            await assert_each_node_ended_once(running, one)
+        for each_id in (job_id, chained):
+            await assert_each_node_ended_once(running, each_id)
         assert not role.has_ended and not worker.has_ended
         await running.completed(*await good_jobs(running, 2))
         await running.is_clean()
@@ -259,10 +259,10 @@ async def test_a_commit_whose_answer_was_lost_counts_and_its_local_tasks_are_beg
     """The transaction succeeded and nobody was told: what it gave to this process's worker is run all the same."""
     losses = 3
 
-    async def lose_the_answer(*given: Any) -> None:
+    async def lose_the_answer(*args: Any) -> None:
         nonlocal losses
-        await commit(*given)
-        if losses and given[1].local:
+        await commit(*args)
+        if losses and args[1].local:
             losses -= 1
             raise psycopg.OperationalError("the answer was lost")
 
@@ -277,12 +277,12 @@ async def test_a_commit_that_failed_is_repeated_with_the_local_report_that_it_ca
 ) -> None:
     number = 0
 
-    async def fail_every_other(*given: Any) -> None:
+    async def fail_every_other(*args: Any) -> None:
         nonlocal number
         number += 1
         if number % 2:
             raise psycopg.OperationalError("no connection")
-        await commit(*given)
+        await commit(*args)
 
     monkeypatch.setattr(pending_batch, "commit", fail_every_other)
     async with counted_chain(dsn, 4):
@@ -295,12 +295,12 @@ async def test_a_timer_that_ran_out_while_the_database_was_away_is_not_forgotten
     """The batch that takes it in may fail before it is written."""
     failures = 0
 
-    async def fail_with_timers(*given: Any, **limits: Any) -> Any:
+    async def fail_with_timers(*args: Any, **limits: Any) -> Any:
         nonlocal failures
         if role.it.stats.results_processed == 1 and failures < 5:
             failures += 1
             raise psycopg.OperationalError("no connection")
-        return await read_mail(*given, **limits)
+        return await read_mail(*args, **limits)
 
     async with fleet(dsn) as running:
         role = await running.orchestrator(poll=0.01)

@@ -96,8 +96,8 @@ async def test_a_fan_out_over_a_large_list_gives_each_child_its_item_across_a_ta
         [row] = await running.completed(job_id)
         await worker.stop()
     gathered = row["result_data"]["gather"]
-    assert [one["x"] for one in gathered["results"]] == [0, 1, 2, 3, 4]
-    assert {len(one["text"]) for one in gathered["results"]} == {LARGE}
+    assert [result["x"] for result in gathered["results"]] == [0, 1, 2, 3, 4]
+    assert {len(result["text"]) for result in gathered["results"]} == {LARGE}
     assert len(row["result_data"]["make"]["text"]) == LARGE
 
 
@@ -308,7 +308,11 @@ async def test_an_orchestrator_that_gets_nothing_done_says_so_and_gives_its_jobs
         job_id = await running.submit(single())
         await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_orchestrators WHERE status = 'stalled'")
         async with opened(dsn, application="test") as conn:
-            [finding] = [one for one in await examine(conn, again_seconds=0) if one.name == "stalled_orchestrators"]
+            [finding] = [
+                candidate
+                for candidate in await examine(conn, again_seconds=0)
+                if candidate.name == "stalled_orchestrators"
+            ]
             [stalled] = await stalled_orchestrators(conn, progress_seconds=30, orphan_seconds=30)
         assert finding.examples[0]["orchestrator_id"] == stalled["orchestrator_id"] == first.id
         assert "has made no progress" in caplog.text

@@ -72,8 +72,12 @@ async def order_of(running: Fleet, submissions: list[dict[str, Any]], ran: list[
     first = await running.submit(single("note", params={"name": "first"}))
     await running.until("SELECT count(*) = 1 AS ok FROM dagapp.dag_tasks_running")
     ids = []
-    for one in submissions:
-        ids.append(await running.submit(single("note", params={"name": one["name"]}), priority=one.get("priority", 0)))
+    for submission in submissions:
+        ids.append(
+            await running.submit(
+                single("note", params={"name": submission["name"]}), priority=submission.get("priority", 0)
+            )
+        )
         waiting = "SELECT count(*) = %s AS ok FROM dagapp.dag_tasks_waiting"
         await running.until(waiting, lambda: [len(ids)])
     gate.set()

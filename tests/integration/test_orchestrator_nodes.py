@@ -25,19 +25,19 @@ async def count_runs(ctx: HandlerContext) -> dict[str, Any]:
 @pytest.fixture
 async def running(dsn: str) -> AsyncIterator[Fleet]:
     """An orchestrator, and a worker that is as far away as on another machine."""
-    async with fleet(dsn, number=number, count_runs=count_runs) as one:
-        await one.orchestrator()
-        await one.worker()
-        yield one
+    async with fleet(dsn, number=number, count_runs=count_runs) as running:
+        await running.orchestrator()
+        await running.worker()
+        yield running
 
 
 @pytest.fixture(params=["near", "far"])
 async def anywhere(dsn: str, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
     """The worker is in the orchestrator's own process, or it is not."""
-    async with fleet(dsn, number=number, count_runs=count_runs) as one:
-        orchestrator = await one.orchestrator()
-        await one.worker(owner=orchestrator if request.param == "near" else None)
-        yield one
+    async with fleet(dsn, number=number, count_runs=count_runs) as running:
+        orchestrator = await running.orchestrator()
+        await running.worker(owner=orchestrator if request.param == "near" else None)
+        yield running
 
 
 ECHO = """job_created
@@ -152,8 +152,8 @@ async def test_any_of_fires_once_on_the_first_that_completes(running: Fleet) -> 
     assert job["status"] == "completed"
     assert set((await running.statuses(job["job_id"])).values()) == {"completed"}
     assert RUNS[f"{job['job_id']}_either_0"] == RUNS[f"{job['job_id']}_both_0"] == 1
-    found = await running.nodes(job["job_id"])
-    assert found["either"]["dispatched_at"] < found["right"]["completed_at"] <= found["both"]["dispatched_at"]
+    selected = await running.nodes(job["job_id"])
+    assert selected["either"]["dispatched_at"] < selected["right"]["completed_at"] <= selected["both"]["dispatched_at"]
 
 
 async def test_a_fan_in_gathers_in_each_of_its_ways(anywhere: Fleet) -> None:

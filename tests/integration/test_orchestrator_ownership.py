@@ -365,8 +365,8 @@ async def test_nothing_depends_on_a_notification(dsn: str) -> None:
         ]
         job_id = await running.submit(chain(3))
         await running.completed(job_id, seconds=20)
-        for one in ticking:
-            await running.cancel(one)
+        for task in ticking:
+            await running.cancel(task)
         await running.ended(*ticking)
 
 

@@ -70,9 +70,9 @@ async def test_the_explanation_looks_at_the_queue_that_it_waits_in(dsn: str) -> 
         await report(running, job_id, EXHAUSTED)
         assert await waits(running, job_id, 1) == "heavy"
         async with opened(dsn, application="test") as conn:
-            found = await explain_node(conn, job_id, NodeId("work"), threshold_seconds=30)
-        assert found.sentence == "Node `work` is next in queue `heavy`; no worker consumes this queue."
-        assert (found.data["queue"], found.data["depth"]) == ("heavy", 1)
+            explanation = await explain_node(conn, job_id, NodeId("work"), threshold_seconds=30)
+        assert explanation.sentence == "Node `work` is next in queue `heavy`; no worker consumes this queue."
+        assert (explanation.data["queue"], explanation.data["depth"]) == ("heavy", 1)
 
 
 async def test_a_rule_ends_the_retries_and_is_told(dsn: str) -> None:
@@ -117,8 +117,8 @@ async def test_a_worker_in_the_same_process_is_given_the_right_queue(dsn: str) -
         changes = await me.advance(given.message(WorkerId("w"), datetime.now(UTC)))
         [dispatch] = changes.dispatches.values()
         assert (task_of(changes, dispatch).queue, queues_called(changes, ())) == ("heavy", {"heavy"})
-        found = await rows(dsn, "SELECT node_id, queue FROM dagapp.dag_node_states WHERE parent_node_id IS NOT NULL")
-        assert {row["node_id"]: row["queue"] for row in found} == {"spread__0": None, "spread__1": "heavy"}
+        selected = await rows(dsn, "SELECT node_id, queue FROM dagapp.dag_node_states WHERE parent_node_id IS NOT NULL")
+        assert {row["node_id"]: row["queue"] for row in selected} == {"spread__0": None, "spread__1": "heavy"}
 
 
 async def test_handlers_are_judged_by_what_they_raise(dsn: str) -> None:

@@ -35,10 +35,10 @@ async def hear(ctx: HandlerContext) -> dict[str, Any]:
 @pytest.fixture
 async def running(dsn: str) -> AsyncIterator[Fleet]:
     HEARD.clear()
-    async with fleet(dsn, give_up=give_up, hear=hear) as one:
-        await one.orchestrator()
-        await one.worker()
-        yield one
+    async with fleet(dsn, give_up=give_up, hear=hear) as running:
+        await running.orchestrator()
+        await running.worker()
+        yield running
 
 
 def waiting(**fields: Any) -> Graph:
@@ -57,14 +57,14 @@ async def test_a_wait_of_seconds_is_over_in_time(running: Fleet) -> None:
 
 
 async def test_a_wait_outlives_its_owner(dsn: str) -> None:
-    async with fleet(dsn) as one:
-        first = await one.orchestrator()
-        await one.worker()
-        job_id = await one.submit(waiting(seconds=1.0))
-        await until_running(one, job_id, "w")
+    async with fleet(dsn) as running:
+        first = await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(waiting(seconds=1.0))
+        await until_running(running, job_id, "w")
         await first.stop()
-        await one.orchestrator()
-        [job] = await one.completed(job_id)
+        await running.orchestrator()
+        [job] = await running.completed(job_id)
     assert job["result_data"]["w"]["waited_seconds"] >= 1.0
 
 
@@ -72,9 +72,9 @@ async def test_a_signal_wakes_the_node_that_waits_for_it(running: Fleet) -> None
     job_id = await running.submit(waiting(signal="go"))
     await until_running(running, job_id, "w")
     async with opened(running.dsn, application="test") as conn:
-        told = await explain_job(conn, job_id, threshold_seconds=30)
+        explanation = await explain_job(conn, job_id, threshold_seconds=30)
         await send_signal(conn, job_id, "go", data={"n": 1}, actor="ann")
-    assert told.kind == "waiting_for_signal" and "waits for the signal `go` since" in told.sentence
+    assert explanation.kind == "waiting_for_signal" and "waits for the signal `go` since" in explanation.sentence
     [job] = await running.completed(job_id)
     assert job["result_data"]["w"]["signal"] == {"name": "go", "data": {"n": 1}, "actor": "ann"}
     assert "signal_received" in [row["event_type"] for row in await running.events(job_id)]
@@ -115,7 +115,7 @@ async def test_only_approvers_decide(running: Fleet) -> None:
     job_id = await running.submit(asking(approvers=("ann", "bob")))
     await until_running(running, job_id, "ask")
     async with opened(running.dsn, application="test") as conn:
-        told = await explain_job(conn, job_id, threshold_seconds=30)
+        explanation = await explain_job(conn, job_id, threshold_seconds=30)
         with pytest.raises(Forbidden, match="is decided by ann or bob, not by eve"):
             await request_decision(conn, job_id, ASK, approved=True, actor="eve", comment=None)
         with pytest.raises(UnknownNode):
@@ -123,7 +123,7 @@ async def test_only_approvers_decide(running: Fleet) -> None:
         with pytest.raises(Conflict, match="is a task: only an approval"):
             await request_decision(conn, job_id, NodeId("ship"), approved=True, actor="ann", comment=None)
         await request_decision(conn, job_id, ASK, approved=True, actor="bob", comment="fine")
-    assert "waits for approval by ann or bob since" in told.sentence
+    assert "waits for approval by ann or bob since" in explanation.sentence
     [job] = await running.completed(job_id)
     decision = job["result_data"]["ask"]
     assert (decision["approved"], decision["by"], decision["comment"]) == (True, "bob", "fine")
@@ -163,16 +163,16 @@ async def test_a_new_owner_finishes_what_cleans_up(dsn: str) -> None:
         "told": task("hear", params={"why": "{{ job.error }}"}),
     }
     HEARD.clear()
-    async with fleet(dsn, give_up=give_up, hear=hear) as one:
-        first = await one.orchestrator()
-        await one.worker()
-        job_id = await one.submit(graph(nodes, start="a", on_failure=("alarm",)))
-        await until_running(one, job_id, "alarm")
+    async with fleet(dsn, give_up=give_up, hear=hear) as running:
+        first = await running.orchestrator()
+        await running.worker()
+        job_id = await running.submit(graph(nodes, start="a", on_failure=("alarm",)))
+        await until_running(running, job_id, "alarm")
         await first.stop()
-        await one.orchestrator()
+        await running.orchestrator()
         async with opened(dsn, application="test") as conn:
             await send_signal(conn, job_id, "go", data=None, actor=None)
-        [job] = await one.ended(job_id)
+        [job] = await running.ended(job_id)
     assert (job["status"], job["error_message"]) == ("failed", "node a failed: no luck")
     assert HEARD == [{"why": "node a failed: no luck"}]
 

@@ -70,8 +70,8 @@ async def it(dsn: str) -> AsyncIterator[Web]:
     HELD.append(asyncio.Event())
     BREAKING.append(asyncio.Event())
     functions = {"pick": pick, "break_when_told": break_when_told}
-    async with web(dsn, *GRAPHS.values(), BREAKS_ELSEWHERE, runs=True, functions=functions) as one:
-        yield one
+    async with web(dsn, *GRAPHS.values(), BREAKS_ELSEWHERE, runs=True, functions=functions) as site:
+        yield site
         HELD.pop().set()
         BREAKING.pop().set()
 

@@ -257,9 +257,9 @@ async def test_a_stopping_worker_interrupts_it_at_its_checkpoint(own: Children) 
     own.stop_gently()
     outcome = await task.running
     assert outcome.interrupted and not outcome.result.success
-    assert [one.phase for one in task.saved] == ["as far as it got"]
+    assert [checkpoint.phase for checkpoint in task.saved] == ["as far as it got"]
     late = Task(own, "process.phases")
-    assert (await late.running).interrupted and [one.phase for one in late.saved] == ["one"]
+    assert (await late.running).interrupted and [checkpoint.phase for checkpoint in late.saved] == ["one"]
 
 
 async def stopped(children: Children, task: Task) -> float:

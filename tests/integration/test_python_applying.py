@@ -64,9 +64,9 @@ LINKS = {
 @task(retries=0)
 async def crawl(page: str, seen: list[str]) -> Any:
     """Each page adds a task for each page that it links to, and one that puts all together."""
-    links = [one for one in LINKS.get(page, []) if one not in seen]
+    links = [link for link in LINKS.get(page, []) if link not in seen]
     known = [*seen, page, *links]
-    below = [create_task(crawl, {"page": one, "seen": known}) for one in links]
+    below = [create_task(crawl, {"page": link, "seen": known}) for link in links]
     together = create_task(joined, {"page": page, "below": below})
     await apply([*below, together])
     return together
@@ -74,7 +74,7 @@ async def crawl(page: str, seen: list[str]) -> Any:
 
 @task
 def joined(page: str, below: list[list[str]]) -> list[str]:
-    return [page, *(one for pages in below for one in pages)]
+    return [page, *(page for pages in below for page in pages)]
 
 
 async def test_a_crawl_adds_tasks_from_task_to_task_and_gathers_all_results(running):
@@ -166,7 +166,7 @@ def squares(numbers: list[int]) -> list[int]:
 
 @task
 def add_up(values: list[Any]) -> int:
-    return sum(sum(one) if isinstance(one, list) else one for one in values)
+    return sum(sum(value) if isinstance(value, list) else value for value in values)
 
 
 @task
@@ -192,7 +192,7 @@ async def test_map_makes_a_task_of_each_chunk_and_its_result_is_all_of_theirs(ru
 
 
 async def test_map_and_reduce_go_over_25_000_items_in_layers(running):
-    jobs = [await create_job("both", one, {"count": 25_000}) for one in (mapped_and_reduced, reduced)]
+    jobs = [await create_job("both", entry, {"count": 25_000}) for entry in (mapped_and_reduced, reduced)]
     expected = [sum(n * n for n in range(25_000)), sum(range(25_000))]
     assert [await result_of(running, job.id) for job in jobs] == expected
     added = [len(await running.nodes(job.id)) - 3 for job in jobs]
@@ -201,7 +201,7 @@ async def test_map_and_reduce_go_over_25_000_items_in_layers(running):
 
 
 async def test_map_and_reduce_of_nothing_call_once(running):
-    jobs = [await create_job("none", one, {"count": 0}) for one in (mapped, reduced)]
+    jobs = [await create_job("none", entry, {"count": 0}) for entry in (mapped, reduced)]
     assert [await result_of(running, job.id) for job in jobs] == [[], 0]
 
 
@@ -220,7 +220,7 @@ async def test_a_child_of_a_fan_out_adds_tasks_and_its_result_is_theirs(running)
     what = graph(nodes, "fan", start="spread", inputs={"counts": "array"})
     job_id = await running.submit(what, {"counts": [3, 0, 150]})
     [job] = await running.completed(job_id)
-    assert [one["result"] for one in job["result_data"]["gather"]["results"]] == [3, 0, sum(range(150))]
+    assert [result["result"] for result in job["result_data"]["gather"]["results"]] == [3, 0, sum(range(150))]
 
 
 @task
@@ -297,9 +297,9 @@ async def test_added_tasks_have_the_retries_and_the_timeout_of_the_settings(dsn,
         job = await create_job("defaults", in_groups)
         await running.completed(job.id)
         nodes = await running.nodes(job.id)
-        tasks = [one for name, one in nodes.items() if one["definition"] and one["definition"]["type"] == "task"]
+        tasks = [node for name, node in nodes.items() if node["definition"] and node["definition"]["type"] == "task"]
         assert len(tasks) == 8
-        assert {(one["max_retries"], one["definition"]["timeout_seconds"]) for one in tasks} == {(7, 77)}
+        assert {(task["max_retries"], task["definition"]["timeout_seconds"]) for task in tasks} == {(7, 77)}
         assert nodes["entry"]["max_retries"] == 7
 
 
@@ -321,7 +321,7 @@ async def test_many_tasks_are_planned_beside_the_loop(running, monkeypatch):
     await apply(many, job.id)
     events["go"].set()
     await running.completed(job.id)
-    assert [one is threading.main_thread() for one in threads] == [True, False]
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 # In one process.
@@ -404,7 +404,7 @@ def a_graph(rng: random.Random) -> list[Item]:
         for earlier in items[:place]:
             if rng.random() < 0.35:
                 rng.choice(list(within([earlier]))) >> rng.choice(list(within([item])))
-    return [one for item in items for one in within([item])]
+    return [member for item in items for member in within([item])]
 
 
 def _an_item(rng: random.Random, label: str, depth: int) -> Item:
@@ -424,7 +424,7 @@ def pairs(items: list[Item]) -> Iterator[tuple[str, str]]:
 
 
 def _labels(item: Item) -> list[str]:
-    return [one.kwargs["label"] for one in within([item]) if isinstance(one, Task)]
+    return [member.kwargs["label"] for member in within([item]) if isinstance(member, Task)]
 
 
 async def test_random_graphs_run_in_the_order_that_the_rules_say(running):
@@ -434,7 +434,7 @@ async def test_random_graphs_run_in_the_order_that_the_rules_say(running):
         await running.completed(job.id)
         items = a_graph(random.Random(seed))
         assert sorted(label for what, label in ran if what == "ended") == sorted(
-            one.kwargs["label"] for one in items if isinstance(one, Task)
+            item.kwargs["label"] for item in items if isinstance(item, Task)
         ), f"seed {seed}"
         late = [pair for pair in pairs(items) if ran.index(("ended", pair[0])) > ran.index(("began", pair[1]))]
         assert not late, f"seed {seed}"

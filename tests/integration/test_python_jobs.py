@@ -129,7 +129,7 @@ async def test_a_context_is_bound_to_the_job_that_is_named(running):
         other = await apply(create_task(double, {"n": 6}))
     events["go"].set()
     await running.completed(job.id)
-    assert [(await get_task(one.id)).result for one in (task, other)] == [10, 12]
+    assert [(await get_task(each.id)).result for each in (task, other)] == [10, 12]
 
 
 def test_a_task_has_one_handler():
@@ -290,9 +290,9 @@ async def test_workers_register_beat_and_leave(running):
     mine = await register_worker("elsewhere", 4711)
     assert (mine.hostname, mine.pid, mine.status) == ("elsewhere", 4711, WorkerState.IDLE)
     await worker_heartbeat(mine.id)
-    assert mine.id in [one.id for one in await list_workers("idle")]
+    assert mine.id in [worker.id for worker in await list_workers("idle")]
     await deregister_worker(mine.id)
-    assert [one.id for one in await list_workers("stopped")] == [mine.id]
+    assert [worker.id for worker in await list_workers("stopped")] == [mine.id]
     with pytest.raises(errors.WorkerGone, match="register anew"):
         await worker_heartbeat(mine.id)
     with pytest.raises(errors.Invalid, match="is not a status of workers"):
@@ -367,7 +367,7 @@ async def test_inside_of_a_task_the_context_is_bound_to_its_job(running):
 async def test_the_twins_need_no_loop(running):
     def program() -> dagmaster.python.records.JobInfo:
         job = sync.create_job("sync", double, {"n": 4})
-        assert [one.id for one in sync.list_jobs()] == [job.id]
+        assert [job.id for job in sync.list_jobs()] == [job.id]
         return sync.get_job(job.id)
 
     job = await asyncio.to_thread(program)

@@ -85,7 +85,7 @@ async def test_the_timeline_is_the_one_of_the_same_workflow_in_yaml(dsn: str) ->
     read, problems = read_workflow(ETL_IN_YAML, queues=QueueRules(registry.queues(), "q"))
     assert read is not None, problems
     here = LocalFleet.shared()
-    in_yaml, in_python = [await here.run_async(one, {"n": 3, "factor": 10}) for one in (read, etl.workflow)]
+    in_yaml, in_python = [await here.run_async(workflow, {"n": 3, "factor": 10}) for workflow in (read, etl.workflow)]
     assert etl.result_of(in_python) == etl.result_of(in_yaml) == {"rows": 3, "total": 30}
     first, second = await timeline(dsn, in_yaml.job_id), await timeline(dsn, in_python.job_id)
     assert len(first) > 15
@@ -94,8 +94,8 @@ async def test_the_timeline_is_the_one_of_the_same_workflow_in_yaml(dsn: str) ->
 
 async def timeline(dsn: str, job_id: int) -> list[str]:
     """All that is told of the job but for ids and times. Of steps that run at once, the order is theirs."""
-    found = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE job_id = %s", job_id)
-    return sorted(orjson.dumps(_without_ids(one)).decode().replace(str(job_id), "JOB") for one in found)
+    selected = await rows(dsn, "SELECT * FROM dagapp.dag_job_events WHERE job_id = %s", job_id)
+    return sorted(orjson.dumps(_without_ids(row)).decode().replace(str(job_id), "JOB") for row in selected)
 
 
 def _without_ids(event: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _without_ids(event: dict[str, Any]) -> dict[str, Any]:
 
 async def test_it_runs_beside_a_loop_and_in_a_thread() -> None:
     both = await asyncio.gather(etl.run_async(1), asyncio.to_thread(etl.run, 2), etl.run_async(3))
-    assert [one["rows"] for one in both] == [1, 2, 3]
+    assert [result["rows"] for result in both] == [1, 2, 3]
 
 
 def test_what_is_defined_later_runs_too() -> None:
@@ -320,7 +320,7 @@ def test_the_command_line_runs_and_lists_workflows_of_python_files(tmp_path: Pat
     assert call("run", file).out.endswith("\n16\n")
     assert call("validate", file).out == f"{file}: ok\n"
     listed = call("workflows", "--handlers", file, "--json").json["workflows"]
-    assert ("twice", "Python code") in [(one["workflow_id"], one["file"]) for one in listed]
+    assert ("twice", "Python code") in [(row["workflow_id"], row["file"]) for row in listed]
 
 
 DATED = """\
@@ -391,4 +391,4 @@ def test_without_a_database_that_is_all_there_is_to_say(monkeypatch: pytest.Monk
         with pytest.raises(DatabaseUnavailable, match="cannot be reached"):
             run_job_test(1)
         gc.collect()
-    assert [str(one.message) for one in warned if "never awaited" in str(one.message)] == []
+    assert [str(warning.message) for warning in warned if "never awaited" in str(warning.message)] == []

@@ -24,8 +24,8 @@ from dagmaster.store.notifications import Notifier
 
 @pytest.fixture
 async def me(dsn: str) -> AsyncIterator[Owner]:
-    async with owner(dsn) as one:
-        yield one
+    async with owner(dsn) as job_owner:
+        yield job_owner
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Claimer:
 
     async def report(self, *messages: TaskMessage, limit: int = 0, **report: Any) -> list[TaskMessage]:
         kind = report.pop("kind", "completed")
-        reports = [TaskReport(one.task_id, one.job_id, one.node_id, kind, **report) for one in messages]
+        reports = [TaskReport(message.task_id, message.job_id, message.node_id, kind, **report) for message in messages]
         return await self.queue.exchange(reports, limit)
 
 

@@ -123,10 +123,10 @@ async def test_a_secret_is_in_no_row_no_log_no_answer_and_no_page(
         path = f"/api/v1/jobs/{made['job_id']}"
         asked = [path, f"{path}/nodes", f"{path}/nodes/spill", f"{path}/timeline", f"{path}/nodes/spill/checkpoints"]
         pages = [f"/ui/jobs/{made['job_id']}{part}" for part in ("", "/timeline", "/nodes/spill")]
-        for one in (*asked, *pages, f"{path}/nodes/spill/logs", "/ui/submit?workflow=leaky&job=" + made["job_id"]):
-            answer = (await it.client.get(one)).text
-            assert CLEAR not in answer and "hunter2" not in answer, one
-            assert "dms1[" not in answer, one
+        for address in (*asked, *pages, f"{path}/nodes/spill/logs", "/ui/submit?workflow=leaky&job=" + made["job_id"]):
+            answer = (await it.client.get(address)).text
+            assert CLEAR not in answer and "hunter2" not in answer, address
+            assert "dms1[" not in answer, address
         assert (await it.get(path))["input_params"] == {"token": "***"}
     written = [logging.Formatter().format(record) for record in caplog.records]
     assert any("logged" in line for line in written)
@@ -152,8 +152,8 @@ async def test_a_worker_over_http_is_given_the_secrets_of_its_own_task_only(dsn:
                 await it.post("/api/v1/jobs", {"workflow_id": "inner", "input_params": {"token": CLEAR}}, 201)
                 [message] = await link.exchange([], 1)
                 [reference] = [
-                    one["sealed"]
-                    for one in await rows(dsn, "SELECT input_params ->> 'token' AS sealed FROM dagapp.dag_jobs")
+                    row["sealed"]
+                    for row in await rows(dsn, "SELECT input_params ->> 'token' AS sealed FROM dagapp.dag_jobs")
                 ]
                 assert reference.encode() in message.params
                 assert await link.open_secrets(message.task_id, [reference]) == {reference: CLEAR}
@@ -233,7 +233,7 @@ async def test_a_secret_in_a_process_of_its_own_is_hidden_too(dsn: str, log_dir:
         [job] = await it.fleet.completed(int(made["job_id"]))
         assert job["result_data"]["use"]["length"] == len(CLEAR)
         assert await leaks(dsn) == []
-        assert [one for one in log_dir.rglob("*.log") if CLEAR in one.read_text(errors="replace")] == []
+        assert [path for path in log_dir.rglob("*.log") if CLEAR in path.read_text(errors="replace")] == []
 
 
 def spill_apart(ctx: Any) -> dict[str, Any]:

@@ -122,10 +122,10 @@ async def test_tasks_that_wait_on_a_queue_are_held_while_their_job_is_paused(dsn
 async def test_a_paused_job_can_be_taken_over_and_cancelled(dsn: str) -> None:
     async with fleet(dsn) as running:
         first = await running.orchestrator()
-        held = await running.submit(single())
+        blocked_id = await running.submit(single())
         dropped = await running.submit(single())
         await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_tasks_waiting")
-        await pause(running, held)
+        await pause(running, blocked_id)
         await pause(running, dropped)
         await first.kill()
         await running.orchestrator(orphan_threshold_seconds=0.5)
@@ -133,9 +133,9 @@ async def test_a_paused_job_can_be_taken_over_and_cancelled(dsn: str) -> None:
         await running.cancel(dropped)
         [job] = await running.ended(dropped)
         assert job["status"] == "cancelled"
-        assert (await running.statuses(held))["work"] == "dispatched"
-        await resume(running, held)
-        await running.completed(held)
+        assert (await running.statuses(blocked_id))["work"] == "dispatched"
+        await resume(running, blocked_id)
+        await running.completed(blocked_id)
         await running.is_clean()
 
 
@@ -179,7 +179,7 @@ async def test_a_failed_node_is_tried_again_and_its_job_goes_on(dsn: str) -> Non
         assert set((await running.statuses(job_id)).values()) == {"completed"}
         [event] = await running.events(job_id, "job_reopened")
         assert event["event_data"]["actor"] == "ada"
-        assert len([one for one in await running.trace(job_id) if one == "node_completed before"]) == 1
+        assert len([line for line in await running.trace(job_id) if line == "node_completed before"]) == 1
         await running.is_clean()
 
 

@@ -27,8 +27,8 @@ async def test_a_second_job_takes_the_result_of_the_first(dsn: str) -> None:
         assert (kept["handler"], kept["job_id"]) == ("count", first["job_id"])
         assert kept["task_id"] == f"{first['job_id']}_work_0"
         assert (kept["expires_at"] - kept["stored_at"]).total_seconds() == 3600
-        found = await rows(dsn, "SELECT job_id, metrics FROM dagapp.dag_task_results ORDER BY reported_at")
-        assert [one["metrics"] for one in found] == [None, {"cached": True}]
+        selected = await rows(dsn, "SELECT job_id, metrics FROM dagapp.dag_task_results ORDER BY reported_at")
+        assert [row["metrics"] for row in selected] == [None, {"cached": True}]
 
 
 async def test_the_worker_of_the_orchestrator_s_own_process_takes_it_too(dsn: str) -> None:
@@ -57,7 +57,7 @@ async def test_another_version_is_done_anew_and_the_old_one_still_counts(dsn: st
         async with at_work(dsn, knowing(count, Caching(None, version))) as running:
             await output(running, counting(x=1))
         assert count.calls == calls
-    assert [one["expires_at"] for one in await rows(dsn, CACHED)] == [None, None]
+    assert [row["expires_at"] for row in await rows(dsn, CACHED)] == [None, None]
 
 
 async def test_an_expired_result_counts_no_more_and_is_overwritten(dsn: str) -> None:
@@ -126,7 +126,7 @@ async def test_without_a_connection_tasks_are_done_and_a_warning_is_given_once(
 ) -> None:
     count = Counter()
     async with at_work(dsn, knowing(count)) as running:
-        [worker] = [one for one in running.roles if isinstance(one, WorkerRole)]
+        [worker] = [role for role in running.roles if isinstance(role, WorkerRole)]
         monkeypatch.setattr(worker.it.task_runner.execution.cache, "_link", Away)
         with caplog.at_level(logging.WARNING, "dagmaster.worker.result_cache"):
             for calls in (1, 2):

@@ -33,8 +33,8 @@ def place(request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> Iterator[
     if request.param == "database":
         yield ["--database-url", dsn, "--by", "ada"]
         return
-    with server(dsn, tmp_path, works=False) as one:
-        yield ["--url", one.url]
+    with server(dsn, tmp_path, works=False) as host:
+        yield ["--url", host.url]
 
 
 def test_results_are_forgotten_on_the_command_line(dsn: str, place: list[str]) -> None:
@@ -47,7 +47,7 @@ def test_results_are_forgotten_on_the_command_line(dsn: str, place: list[str]) -
     assert call("cache", "clear", "--handler", "nobody", *place).out == "0 results removed\n"
     assert call("cache", "clear", *place).out == "1 result removed\n"
     said = asyncio.run(rows(dsn, "SELECT event_data FROM dagapp.dag_job_events WHERE job_id = 0 ORDER BY event_id"))
-    assert [(one["event_data"]["command"], one["event_data"]["removed"]) for one in said][-4:] == [
+    assert [(event["event_data"]["command"], event["event_data"]["removed"]) for event in said][-4:] == [
         ("cache.clear", 2),
         ("cache.clear", 2),
         ("cache.clear", 0),
@@ -89,7 +89,7 @@ async def test_expired_results_are_removed_in_batches(dsn: str, monkeypatch: pyt
     await keep(dsn, "ever")
     async with opened(dsn, application="test") as conn:
         assert (await remove_old(conn, Limits(None))).cached_results == 5
-    assert {one["handler"] for one in await rows(dsn, CACHED)} == {"new", "ever"}
+    assert {row["handler"] for row in await rows(dsn, CACHED)} == {"new", "ever"}
 
 
 async def test_the_retention_of_an_orchestrator_removes_them(dsn: str) -> None:

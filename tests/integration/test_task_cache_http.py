@@ -103,7 +103,7 @@ async def test_a_worker_reads_and_writes_results_only_of_tasks_that_it_holds(dsn
             await other.exchange([TaskReport(mine, JobId(int(mine.partition("_")[0])), "work", "completed", b"{}")], 0)
             with pytest.raises(TaskOver):
                 await other.remember(mine, "", b'{"n":4}', None)
-    assert [one["output"] for one in await rows(dsn, CACHED)] == [{"n": 1}, {"n": 3}]
+    assert [row["output"] for row in await rows(dsn, CACHED)] == [{"n": 1}, {"n": 3}]
 
 
 async def test_a_result_that_makes_no_sense_is_refused(dsn: str) -> None:

@@ -87,7 +87,7 @@ def installation(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 async def handlers_kept(dsn: str) -> set[str]:
-    return {one["handler"].rpartition(":")[2] for one in await rows(dsn, CACHED)}
+    return {row["handler"].rpartition(":")[2] for row in await rows(dsn, CACHED)}
 
 
 async def test_tasks_in_python_take_each_other_s_results(dsn: str, installation: None) -> None:

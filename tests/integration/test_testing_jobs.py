@@ -126,7 +126,7 @@ def test_a_lost_worker_costs_an_attempt_and_nothing_else(make: Make) -> None:
         ["lost", "completed"],
         ["completed"],
     ]
-    assert [one["doubled"] for one in job.result["gather"]["results"]] == [2, 4, 6]
+    assert [result["doubled"] for result in job.result["gather"]["results"]] == [2, 4, 6]
 
 
 def test_all_children_of_a_fan_out_can_fail(make: Make) -> None:

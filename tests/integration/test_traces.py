@@ -67,7 +67,7 @@ def test_one_trace_goes_from_the_request_to_the_handlers_own_span(
     dsn: str, tmp_path: Path, spans: InMemorySpanExporter
 ) -> None:
     write_workflow(tmp_path, GREETING)
-    with server(dsn, tmp_path, own_span=own_span) as one, Client(one.url) as client:
+    with server(dsn, tmp_path, own_span=own_span) as host, Client(host.url) as client:
         with tracing.coming_from(PARENT):
             job_id = client.submit("greeting").job_id
         assert client.wait(job_id).status == "completed"
@@ -140,7 +140,7 @@ def test_a_request_has_an_id_a_trace_and_a_line_in_the_log(
 ) -> None:
     write_workflow(tmp_path, GREETING)
     caplog.set_level(logging.DEBUG, "dagmaster.http.request_log")
-    with server(dsn, tmp_path, works=False, own_span=own_span) as one, httpx.Client(base_url=one.url) as client:
+    with server(dsn, tmp_path, works=False, own_span=own_span) as host, httpx.Client(base_url=host.url) as client:
         given = client.get("/api/v1/jobs?status=failed", headers={"X-Request-ID": "mine-1"})
         made = client.get("/api/v1/jobs/77", headers={"X-Request-ID": "not\tmine"})
         body = {"workflow_id": "greeting"}

@@ -19,12 +19,12 @@ AT_ONCE = WatchOptions(stall_after_seconds=0, stuck_after_seconds=0, cycle_event
 
 
 async def said(dsn: str, event_type: str) -> list[dict[str, Any]]:
-    found = await rows(
+    selected = await rows(
         dsn,
         "SELECT * FROM dagapp.dag_job_events WHERE job_id = 0 AND event_type::text = %s ORDER BY event_id",
         event_type,
     )
-    return [row["event_data"] for row in found]
+    return [row["event_data"] for row in selected]
 
 
 @asynccontextmanager
@@ -127,7 +127,7 @@ async def test_a_stuck_task_is_warned_of_once_whoever_looks(dsn: str) -> None:
         alone = await running.submit(single(queue="lonely"))
         await until_it_waits(running, 2)
         for _ in range(3):
-            await asyncio.gather(*(warn_of_stuck_tasks(one, after_seconds=0) for one in (conn, other)))
+            await asyncio.gather(*(warn_of_stuck_tasks(connection, after_seconds=0) for connection in (conn, other)))
         [warning] = await running.events(unknown, "node_warning")
         assert warning["task_id"] == f"{unknown}_work_0"
         data = warning["event_data"]

@@ -20,9 +20,9 @@ SPECS = (process_handlers.__file__,)
 
 def known(**functions: Any) -> Registry:
     chosen = known_handlers(**functions)
-    for one in all_handlers:
-        if one.isolation == "process":
-            chosen.register(one)
+    for handler in all_handlers:
+        if handler.isolation == "process":
+            chosen.register(handler)
     return chosen
 
 

@@ -162,7 +162,7 @@ async def test_while_it_ends_a_worker_beats_and_reports(dsn: str) -> None:
     async with fleet(dsn, gate=gate) as running:
         await running.orchestrator(worker_lost_after_seconds=1.5)
         worker = await running.worker(shutdown_grace_seconds=20)
-        held = await running.submit(single("gate"))
+        blocked_id = await running.submit(single("gate"))
         short = await running.submit(single("sleep", params={"seconds": 0.4}))
         await running.until("SELECT count(*) = 2 AS ok FROM dagapp.dag_node_states WHERE status = 'running'")
         stopping = asyncio.create_task(worker.stop())
@@ -172,7 +172,7 @@ async def test_while_it_ends_a_worker_beats_and_reports(dsn: str) -> None:
         assert not stopping.done()
         gate.open.set()
         await stopping
-        await running.completed(held)
+        await running.completed(blocked_id)
         assert set(gate.runs.values()) == {1}
 
 

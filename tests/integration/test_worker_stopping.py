@@ -17,14 +17,14 @@ from dagmaster.store.instances import want_worker
 
 
 async def test_a_cancelled_job_s_coroutine_is_told_and_its_slot_is_free_within_three_seconds(dsn: str) -> None:
-    told, entered = asyncio.Event(), asyncio.Event()
+    revoked, entered = asyncio.Event(), asyncio.Event()
 
     async def wait(ctx: HandlerContext) -> None:
         entered.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            told.set()
+            revoked.set()
             raise
 
     async with fleet(dsn, wait=wait) as running:
@@ -34,7 +34,7 @@ async def test_a_cancelled_job_s_coroutine_is_told_and_its_slot_is_free_within_t
         await asyncio.wait_for(entered.wait(), 20)
         began = time.monotonic()
         await running.cancel(job_id)
-        await asyncio.wait_for(told.wait(), 3)
+        await asyncio.wait_for(revoked.wait(), 3)
         await wait_until(lambda: worker.it.free_slots > 0)
         assert time.monotonic() - began < 3
         [job] = await running.ended(job_id)
@@ -119,9 +119,9 @@ async def test_a_task_whose_job_was_cancelled_while_its_worker_stood_still_is_ne
         worker = await running.worker(poll_interval_seconds=NEVER)
         begin = worker.it.task_runner.begin
 
-        def frozen(message: Any, asked: float) -> None:
+        def frozen(message: Any, requested_at: float) -> None:
             monkeypatch.setattr(worker.it.task_runner, "begin", begin)
-            late.append((message, asked))
+            late.append((message, requested_at))
 
         late: list[tuple[Any, float]] = []
         monkeypatch.setattr(worker.it.task_runner, "begin", frozen)
@@ -142,9 +142,9 @@ async def test_a_late_answer_is_asked_for_again_and_then_begun(dsn: str, monkeyp
         worker = await running.worker()
         begin, seen = worker.it.task_runner.begin, []
 
-        def late(message: Any, asked: float) -> None:
+        def late(message: Any, requested_at: float) -> None:
             seen.append(message.task_id)
-            begin(message, asked - 10 if len(seen) == 1 else asked)
+            begin(message, requested_at - 10 if len(seen) == 1 else requested_at)
 
         monkeypatch.setattr(worker.it.task_runner, "begin", late)
         await running.completed(await running.submit(single()))
@@ -167,13 +167,13 @@ async def test_a_drained_worker_finishes_what_it_has_and_takes_nothing_more(dsn:
     async with fleet(dsn, wait=wait) as running:
         owner = await running.orchestrator()
         first = await running.worker(owner=owner)
-        held = await running.submit(single("wait"))
+        blocked_id = await running.submit(single("wait"))
         await asyncio.wait_for(entered.wait(), 20)
         assert await want(dsn, first.id, "drain")
         await wait_until(lambda: not first.it.is_taking)
         waits = await running.submit(single("wait"))
         go_on.set()
-        [job] = await running.completed(held)
+        [job] = await running.completed(blocked_id)
         assert job["result_data"]["work"] == {"by": first.id}
         assert (await running.statuses(waits))["work"] == "dispatched"
         second = await running.worker()

@@ -81,7 +81,7 @@ async def test_the_tasks_of_a_worker_that_dies_are_lost_and_not_failed(dsn: str)
         dying = await running.worker()
         job_id = await running.submit(single("innocent", retry=retry(3)))
         await began.wait()
-        runners = [held.runner for held in dying.it.slots.running.values()]
+        runners = [task.runner for task in dying.it.slots.running.values()]
         # As `asyncio.run` ends what still runs when something has broken out of the loop.
         for task in (dying._main, *runners):
             task.cancel()

@@ -67,8 +67,8 @@ def is_outrun(world: World, row: NodeRow) -> bool:
     places = max_parallel(world.ground.case, row.parent) if row.parent else None
     if row.parent is None or places is None or len(in_flight(world, row.node_id)) >= places:
         return False
-    siblings = [one for one in world.ground.store.nodes.values() if one.parent == row.parent]
-    return any(one.status is NodeStatus.READY and one.node_id != row.node_id for one in siblings)
+    siblings = [node for node in world.ground.store.nodes.values() if node.parent == row.parent]
+    return any(sibling.status is NodeStatus.READY and sibling.node_id != row.node_id for sibling in siblings)
 
 
 def stands_still(row: NodeRow) -> bool:
@@ -147,25 +147,25 @@ def in_flight(world: World, child: str) -> set[str]:
 
 
 def named(data: dict[str, Any]) -> list[str]:
-    return [one["node_id"] for one in (*data["all_of"], *data["any_of"])]
+    return [source["node_id"] for source in (*data["all_of"], *data["any_of"])]
 
 
 def decided(
     world: World, node_id: str, data: dict[str, Any], which: tuple[str, ...] = ("all_of", "any_of")
 ) -> list[bool]:
     statuses = {name: row.status for name, row in world.ground.store.nodes.items()}
-    sources = [one["node_id"] for key in which for one in data[key]]
+    sources = [source["node_id"] for key in which for source in data[key]]
     return [world.watch.oracle.verdict(source, node_id, statuses) is not None for source in sources]
 
 
 # Take away what was named, and nothing else; then let the owner act.
 
 
-def check_removal(world: World, node_id: str, found: Explanation) -> None:
+def check_removal(world: World, node_id: str, answer: Explanation) -> None:
     before = world.ground.store.nodes[node_id]
     made = count_children(world, node_id)
     world.ground.is_calm = True
-    entries = {str(found.kind): found.data} | {one["kind"]: one for one in found.data["also"]}
+    entries = {str(answer.kind): answer.data} | {reason["kind"]: reason for reason in answer.data["also"]}
     order = [kind for kind in (*FIRST_REMOVED, *Kind) if kind in entries]
     for kind in dict.fromkeys(order):
         remove(world, node_id, kind, entries[kind])
@@ -275,21 +275,21 @@ def check(seed: int) -> Iterator[Explanation]:
     moment = Moment(seed)
     for node_id in moment.waiting():
         world = moment.world()
-        found = ask(world, node_id)
-        assert found.sentence.startswith(f"Node `{node_id}` ") and found.sentence.endswith(".")
-        check_real(world, node_id, found.kind, found.data)
-        for one in found.data["also"]:
-            check_real(world, node_id, one["kind"], one)
-        check_removal(world, node_id, found)
-        yield found
+        answer = ask(world, node_id)
+        assert answer.sentence.startswith(f"Node `{node_id}` ") and answer.sentence.endswith(".")
+        check_real(world, node_id, answer.kind, answer.data)
+        for reason in answer.data["also"]:
+            check_real(world, node_id, reason["kind"], reason)
+        check_removal(world, node_id, answer)
+        yield answer
 
 
 def test_every_reason_is_real_and_without_it_the_node_moves_on() -> None:
     seen: Counter[str] = Counter()
     for seed in SEEDS:
-        for found in check(seed):
-            seen[found.kind] += 1
-            seen.update(one["kind"] for one in found.data["also"])
+        for answer in check(seed):
+            seen[answer.kind] += 1
+            seen.update(reason["kind"] for reason in answer.data["also"])
     assert {Kind(kind) for kind, times in seen.items() if times >= 2} == set(Kind) - NEVER_WAITING, seen
 
 
@@ -298,17 +298,17 @@ def test_a_job_stands_still_because_of_nodes_that_stand_still_themselves() -> No
     for seed in SEEDS:
         world = Moment(seed).world()
         ground = world.ground
-        found = explain_job(ground.store.load(), facts_of(world), ground.now)
-        assert found.sentence.endswith(".")
+        answer = explain_job(ground.store.load(), facts_of(world), ground.now)
+        assert answer.sentence.endswith(".")
         open_nodes = [row for row in ground.store.nodes.values() if row.status not in NODE_TERMINAL]
         if ground.store.is_over:
             continue
-        assert bool(found.data["stands"]) == bool(open_nodes)
-        for one in found.data["stands"]:
-            assert one["kind"] not in ("waiting_for_nodes", "held_by_max_parallel", "ended")
-            for node_id in one["nodes"]:
+        assert bool(answer.data["stands"]) == bool(open_nodes)
+        for group in answer.data["stands"]:
+            assert group["kind"] not in ("waiting_for_nodes", "held_by_max_parallel", "ended")
+            for node_id in group["nodes"]:
                 again = explain_node(ground.store.load(), node_id, facts_of(world), ground.now)
-                assert again.kind == one["kind"]
+                assert again.kind == group["kind"]
 
 
 # Explanations that are not true are found out.
@@ -341,7 +341,7 @@ def _all_of_any(job: JobState, node: NodeState) -> reasons.Undecided:
 
 def without(kind: Kind) -> Any:
     def lie(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:
-        found = [one for one in reasons.reasons(job, node, facts, now) if one is not kind]
+        found = [reason for reason in reasons.reasons(job, node, facts, now) if reason is not kind]
         return found or [Kind.ABOUT_TO_RUN]
 
     return lie

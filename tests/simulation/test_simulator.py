@@ -101,7 +101,7 @@ def test_the_workflows_have_everything_in_them() -> None:
             found["unforgiven"] += bool(plan.failures and plan.is_doomed and not forgives(policy, plan.error))
             found["out of memory"] += bool(plan.failures and moves(policy, plan.error))
         found["adds"] += bool(case.additions)
-        found["gives the result of another"] += any(one.result_of for one in case.additions.values())
+        found["gives the result of another"] += any(addition.result_of for addition in case.additions.values())
         found["gate"] += any(node.type == "gate" for node in case.added.values())
         found["is told to wait for more"] += any(node.label == "more" for node in case.added.values())
         found["doomed"] += any(plan.is_doomed for plan in case.plans.values())

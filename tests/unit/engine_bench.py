@@ -249,8 +249,8 @@ class Bench:
 
     def data(self, node_id: str | None, event_type: str) -> Mapping[str, Any]:
         """What the latest such event says."""
-        found = [e for e in self.store.events if e.node_id == node_id and e.event_type == event_type]
-        return found[-1].event_data or {}
+        events = [e for e in self.store.events if e.node_id == node_id and e.event_type == event_type]
+        return events[-1].event_data or {}
 
 
 def _workflow(inputs: Mapping[str, Any], nodes: Mapping[str, Node], chains: Mapping[str, tuple[str, ...]]) -> Workflow:

@@ -50,7 +50,7 @@ async def test_echo_takes_steps_and_reports_each():
     result = await run("echo", {"steps": 3}, progress_sink=seen.append)
     names = ["step_1", "step_2", "step_3"]
     assert result.output == {"echoed_params": {"steps": 3}, "steps_completed": 3, "completed_steps": names}
-    assert [(one.current, one.total) for one in seen] == [(1, 3), (2, 3), (3, 3)]
+    assert [(progress.current, progress.total) for progress in seen] == [(1, 3), (2, 3), (3, 3)]
 
 
 async def test_echo_takes_the_time_of_its_steps_and_saves_each():
@@ -58,14 +58,16 @@ async def test_echo_takes_the_time_of_its_steps_and_saves_each():
     began = perf_counter()
     result = await run("echo", {"steps": 3, "step_delay": 0.05}, checkpoint_sink=saved.append)
     assert perf_counter() - began >= 0.15
-    assert [one.phase for one in saved] == result.output["completed_steps"] == ["step_1", "step_2", "step_3"]
+    assert (
+        [checkpoint.phase for checkpoint in saved] == result.output["completed_steps"] == ["step_1", "step_2", "step_3"]
+    )
     assert saved[1].data == {"completed_steps": ["step_1", "step_2"]}
 
 
 async def test_echo_goes_on_after_the_step_that_was_saved():
     saved: list[Any] = []
     result = await run("echo", {"steps": 3}, checkpoint_sink=saved.append, resumed_from=Checkpoint("step_2", {}))
-    assert [one.phase for one in saved] == ["step_3"]
+    assert [checkpoint.phase for checkpoint in saved] == ["step_3"]
     assert result.output["completed_steps"] == ["step_1", "step_2", "step_3"]
 
 
@@ -105,7 +107,7 @@ async def test_flaky_echo_fails_the_first_attempts(retry_count, success):
 async def test_flaky_echo_fails_one_time_in_five():
     random.seed(7)
     results = [await run("flaky_echo", {"x": 1}) for _ in range(500)]
-    failures = [one for one in results if not one.success]
+    failures = [result for result in results if not result.success]
     assert 70 < len(failures) < 130
     assert failures[0].error_message == "flaky_echo failed in attempt 1"
 
@@ -121,9 +123,9 @@ async def test_multi_phase_saves_a_checkpoint_after_each_phase():
     sinks = {"checkpoint_sink": saved.append, "progress_sink": reported.append}
     result = await run("multi_phase", {"phases": 3, "phase_seconds": 0}, **sinks)
     names = ["phase_1", "phase_2", "phase_3"]
-    assert [one.phase for one in saved] == names
+    assert [checkpoint.phase for checkpoint in saved] == names
     assert saved[1].data == {"completed": names[:2]}
-    assert [one.percent for one in reported] == [33.3, 66.7, 100.0]
+    assert [progress.percent for progress in reported] == [33.3, 66.7, 100.0]
     assert result.output == {"phases_completed": names, "executed": names, "resumed_after": None}
 
 

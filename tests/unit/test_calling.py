@@ -345,8 +345,8 @@ async def test_a_generator_checkpoints_reports_and_ends_with_its_last_result():
 
     ctx = a_context(checkpoint_sink=checkpoints.append, progress_sink=reports.append)
     assert await run(handler, ctx) == HandlerResult(True, {"last": True}, metrics={"rows": 3})
-    assert [(one.phase, one.data) for one in checkpoints] == [("read", {"rows": 3})]
-    assert [(one.current, one.total, one.message) for one in reports] == [(1, 2, "half")]
+    assert [(checkpoint.phase, checkpoint.data) for checkpoint in checkpoints] == [("read", {"rows": 3})]
+    assert [(report.current, report.total, report.message) for report in reports] == [(1, 2, "half")]
 
 
 @pytest.mark.parametrize("isolation", ["auto", "thread"])

@@ -84,7 +84,7 @@ def test_of_too_much_the_beginning_and_the_end_are_kept_with_a_note() -> None:
     log.finish()
     kept += log.take()
     lines = bytes(kept).splitlines()
-    notes = [one.decode() for one in lines if one.startswith(b"[dagmaster: ")]
+    notes = [line.decode() for line in lines if line.startswith(b"[dagmaster: ")]
     assert len(kept) <= 10 * 1024 * 1024 + 500
     assert lines[0] == line.strip() and lines[-1] == b"the end"
     assert notes[0].endswith("limited to 10,485,760 bytes; only the end of the rest is kept]")

@@ -171,10 +171,8 @@ def test_the_package_gives_what_an_author_of_handlers_needs() -> None:
     ids=["who only asks loads no roles", "a worker loads no application"],
 )
 def test_a_command_loads_what_it_needs(modules: str, packages: tuple[str, ...]) -> None:
-    code = (
-        f"import sys; import {modules}; "
-        f"print([name for name in sys.modules if f'{{name}}.'.startswith({tuple(f'{one}.' for one in packages)})])"
-    )
+    prefixes = tuple(f"{package}." for package in packages)
+    code = f"import sys; import {modules}; print([name for name in sys.modules if f'{{name}}.'.startswith({prefixes})])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

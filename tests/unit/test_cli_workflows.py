@@ -165,13 +165,13 @@ def test_a_database_that_cannot_be_reached_keeps_nobody_from_validating(folder: 
     assert (checked.code, checked.out) == (0, f"{flow}: ok\n")
     assert checked.err.startswith("handler contracts were not checked: the database cannot be reached: ")
     assert call(*nowhere, "validate", flow, "--no-contracts").err == ""
-    asked = call(*nowhere, "validate", flow, "--contracts")
-    assert (asked.code, asked.out) == (2, "")
+    result = call(*nowhere, "validate", flow, "--contracts")
+    assert (result.code, result.out) == (2, "")
 
 
 def test_contracts_are_not_spoken_of_where_there_is_no_database(folder: Path) -> None:
     flow = write_workflow(folder, GOOD)
     assert call("validate", flow).err == ""
-    asked = call("validate", flow, "--contracts")
-    assert asked.code == 2
-    assert "no database is configured" in asked.err
+    result = call("validate", flow, "--contracts")
+    assert result.code == 2
+    assert "no database is configured" in result.err

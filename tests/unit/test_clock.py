@@ -19,22 +19,22 @@ def offset(clock: DatabaseClock) -> timedelta:
 
 
 def test_a_quick_answer_sets_the_clock_to_within_the_time_it_took() -> None:
-    clock, asked, ahead = DatabaseClock(), monotonic(), timedelta(hours=1)
-    clock.adjust(datetime.now(UTC) + ahead + MILLISECOND, asked, asked + 0.002)
+    clock, requested_at, ahead = DatabaseClock(), monotonic(), timedelta(hours=1)
+    clock.adjust(datetime.now(UTC) + ahead + MILLISECOND, requested_at, requested_at + 0.002)
     assert abs(offset(clock) - ahead) <= 50 * MILLISECOND
 
 
 def test_an_answer_that_was_on_its_way_for_long_does_not_move_a_clock_that_it_agrees_with() -> None:
     """Whether the question or the answer was held up."""
     for held_up in (timedelta(), timedelta(seconds=5)):
-        clock, asked = DatabaseClock(), monotonic()
-        clock.adjust(datetime.now(UTC) + held_up, asked, asked + 5)
+        clock, requested_at = DatabaseClock(), monotonic()
+        clock.adjust(datetime.now(UTC) + held_up, requested_at, requested_at + 5)
         assert abs(offset(clock)) <= 50 * MILLISECOND
 
 
 def test_a_late_answer_still_moves_a_clock_that_it_proves_wrong() -> None:
-    clock, asked = DatabaseClock(), monotonic()
-    clock.adjust(datetime.now(UTC) + timedelta(minutes=1), asked, asked + 5)
+    clock, requested_at = DatabaseClock(), monotonic()
+    clock.adjust(datetime.now(UTC) + timedelta(minutes=1), requested_at, requested_at + 5)
     assert timedelta(seconds=54) < offset(clock) < timedelta(seconds=61)
 
 

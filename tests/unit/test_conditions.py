@@ -348,9 +348,9 @@ def test_equal_and_unequal_are_opposites(left: Any, right: Any) -> None:
 @given(SCALARS, SCALARS)
 def test_comparisons_are_symmetric(left: Any, right: Any) -> None:
     scope = {"inputs": {"a": left, "b": right}}
-    for one, other in (("==", "=="), ("<", ">"), ("<=", ">="), ("in [{{ inputs.b }}] or inputs.a ==", "==")):
+    for operator, other in (("==", "=="), ("<", ">"), ("<=", ">="), ("in [{{ inputs.b }}] or inputs.a ==", "==")):
         assert (
-            judge(f"inputs.a {one} inputs.b", scope=scope).matched
+            judge(f"inputs.a {operator} inputs.b", scope=scope).matched
             is judge(f"inputs.b {other} inputs.a", scope=scope).matched
         )
 

@@ -12,8 +12,13 @@ Settled = TypeVar("Settled", TaskNode, FanOutNode, FanInNode)
 def settled(node: Settled, **options: Any) -> Settled:
     nodes = {"START": StartNode(next=("a",)), "a": node, "END": EndNode()}
     workflow = Workflow(workflow_id="w", name="w", nodes=nodes)
-    given: dict[str, Any] = {"handler_timeouts": {"quick": 5.0}, "timeout_seconds": 60.0, "max_retries": 2, **options}
-    outcome = settle_defaults(workflow, **given).nodes["a"]
+    options_given: dict[str, Any] = {
+        "handler_timeouts": {"quick": 5.0},
+        "timeout_seconds": 60.0,
+        "max_retries": 2,
+        **options,
+    }
+    outcome = settle_defaults(workflow, **options_given).nodes["a"]
     assert isinstance(outcome, type(node))
     return outcome
 

@@ -242,7 +242,7 @@ def test_what_they_do_not_say_is_as_the_operator_has_set_it_when_they_are_added(
     add(bench, AddedNode("a.1", "work"), AddedNode("a.2", "work", timeout_seconds=3600, retry=RetryPolicy()))
     bench.rules = Rules()
     bench.restart()
-    said = [(one.spec.task.timeout_seconds, one.max_retries) for one in map(bench.job.nodes.get, ("a.1", "a.2"))]
+    said = [(node.spec.task.timeout_seconds, node.max_retries) for node in map(bench.job.nodes.get, ("a.1", "a.2"))]
     assert said == [(7, 9), (3600, 3)]
 
 

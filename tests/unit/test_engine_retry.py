@@ -439,5 +439,5 @@ def test_nobody_took_it_from_the_queue_that_it_was_in():
     bench = ruled(on_oom="heavy")
     bench.fail("a", error_types=EXHAUSTED)
     bench.wait(3700)
-    [event] = [one for one in bench.store.events if (one.event_data or {}).get("timeout") == "dispatch"]
+    [event] = [event for event in bench.store.events if (event.event_data or {}).get("timeout") == "dispatch"]
     assert event.error_message == "no worker took it from queue 'heavy' within 3600 s"

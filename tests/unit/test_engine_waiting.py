@@ -183,8 +183,8 @@ def test_an_approval_asks_and_waits():
     bench = approval()
     assert bench.of("ask") is RUNNING
     assert bench.params("ask") == {"message": "Ship it?", "approvers": ["ann", "bob"]}
-    asked = bench.data("ask", "approval_requested")
-    assert (asked["message"], asked["approvers"]) == ("Ship it?", ["ann", "bob"])
+    request = bench.data("ask", "approval_requested")
+    assert (request["message"], request["approvers"]) == ("Ship it?", ["ann", "bob"])
 
 
 def test_who_approves_is_in_the_output():

@@ -45,8 +45,8 @@ def graph(first: str, **nodes: Node) -> Graph:
 def job(over: Graph, **snapshot: NodeSnapshot | NodeStatus) -> JobSnapshot:
     """Begun, with everything pending that is not named."""
     nodes = {name: NodeSnapshot(NodeStatus.PENDING) for name in over.nodes} | {"START": NodeSnapshot(DONE)}
-    for name, one in snapshot.items():
-        nodes[name] = NodeSnapshot(one) if isinstance(one, NodeStatus) else one
+    for name, node in snapshot.items():
+        nodes[name] = NodeSnapshot(node) if isinstance(node, NodeStatus) else node
     return JobSnapshot(JobStatus.RUNNING, NOW, nodes)
 
 
@@ -61,8 +61,8 @@ FAN = graph(
 
 
 def left(over: Graph, snapshot: JobSnapshot, **usual: Usual) -> float | None:
-    found = time_left(over, snapshot, usual)
-    return found.total_seconds() if found is not None else None
+    result = time_left(over, snapshot, usual)
+    return result.total_seconds() if result is not None else None
 
 
 def test_what_follows_each_other_takes_as_long_as_all_of_it() -> None:
@@ -216,9 +216,9 @@ def test_the_rest_is_never_negative(statuses: tuple[Any, ...], times: tuple[floa
 
 def test_what_takes_longer_than_usual_says_by_how_much() -> None:
     late = NodeSnapshot(RUNNING, started_at=ago(130))
-    found = estimate(CHAIN, job(CHAIN, a=late), {"a": TEN, "b": TEN})
-    assert found is not None
-    assert found.overdue == timedelta(seconds=120)
+    result = estimate(CHAIN, job(CHAIN, a=late), {"a": TEN, "b": TEN})
+    assert result is not None
+    assert result.overdue == timedelta(seconds=120)
     in_time = estimate(CHAIN, job(CHAIN, a=NodeSnapshot(RUNNING, started_at=ago(5))), {"a": TEN, "b": TEN})
     assert in_time is not None
     assert in_time.overdue == timedelta()

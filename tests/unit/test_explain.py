@@ -31,18 +31,20 @@ def why(bench: Bench, node_id: str | None = None, **changes: Any) -> Explanation
     """From the rows, as everybody but the owner sees it."""
     job, facts = bench.store.load(), facts_of(bench, **changes)
     job.error, job.completed_at = bench.store.job.error, bench.store.job.completed_at
-    found = explain_job(job, facts, bench.now) if node_id is None else explain_node(job, node_id, facts, bench.now)
-    assert orjson.loads(orjson.dumps(found.data)) == found.data
-    assert found.sentence.count("\n") == 0 and found.sentence.endswith(".")
-    return found
+    explanation = (
+        explain_job(job, facts, bench.now) if node_id is None else explain_node(job, node_id, facts, bench.now)
+    )
+    assert orjson.loads(orjson.dumps(explanation.data)) == explanation.data
+    assert explanation.sentence.count("\n") == 0 and explanation.sentence.endswith(".")
+    return explanation
 
 
 def said(bench: Bench, node_id: str | None = None, **changes: Any) -> str:
     return why(bench, node_id, **changes).sentence
 
 
-def also(found: Explanation) -> list[str]:
-    return [one["kind"] for one in found.data["also"]]
+def also(explanation: Explanation) -> list[str]:
+    return [reason["kind"] for reason in explanation.data["also"]]
 
 
 def join(**nodes: Any) -> Bench:
@@ -67,9 +69,9 @@ def test_a_node_waits_for_one_of_any_of_until_one_has_completed():
     assert said(bench, "merge") == "Node `merge` waits for one of `a` and `b`, which are queued."
     assert said(bench, "both") == "Node `both` waits for `x` (queued) and for one of `a` (queued) and `b` (queued)."
     bench.complete("a")
-    found = why(bench, "both")
-    assert found.sentence == "Node `both` waits for `x`, which is queued."
-    assert (found.data["any_of"], found.data["will_be_skipped"]) == ([], False)
+    explanation = why(bench, "both")
+    assert explanation.sentence == "Node `both` waits for `x`, which is queued."
+    assert (explanation.data["any_of"], explanation.data["will_be_skipped"]) == ([], False)
 
 
 def test_a_node_that_will_be_skipped_says_so():
@@ -80,17 +82,17 @@ def test_a_node_that_will_be_skipped_says_so():
         "slow": task(),
     }
     bench = Bench({"n": 3}, **nodes, lost=task("slow", any_of=("y",)), end=end("lost", "x")).start()
-    found = why(bench, "lost")
-    assert found.sentence == "Node `lost` waits for `slow` (queued) and will then be skipped."
-    assert found.data["will_be_skipped"] is True
+    explanation = why(bench, "lost")
+    assert explanation.sentence == "Node `lost` waits for `slow` (queued) and will then be skipped."
+    assert explanation.data["will_be_skipped"] is True
 
 
 def test_what_follows_a_fan_out_waits_for_its_children():
     bench = Bench({"n": [1, 2, 3]}, f=fan_out("{{ inputs.n }}"), g=fan_in("f"), end=end("g")).start()
     bench.complete("f__0")
-    found = why(bench, "g")
-    assert found.sentence == "Node `g` waits for `f`, which is expanded with 2 of 3 children open."
-    assert found.data["all_of"] == [{"node_id": "f", "status": "completed", "children": 3, "children_open": 2}]
+    explanation = why(bench, "g")
+    assert explanation.sentence == "Node `g` waits for `f`, which is expanded with 2 of 3 children open."
+    assert explanation.data["all_of"] == [{"node_id": "f", "status": "completed", "children": 3, "children_open": 2}]
     assert said(bench, "f").endswith("; 2 of its 3 children are still open.")
 
 
@@ -132,19 +134,19 @@ def test_a_queued_task_says_how_its_queue_is_served(consumers: tuple[Consumer, .
 
 def test_a_full_queue_is_named_with_its_depth_and_its_limit():
     bench = Bench(a=task(), end=end("a")).close_queue().start()
-    found = why(bench, "a", queues={"tasks": QueueFacts(1200, 1000)})
-    assert found.sentence == (
+    explanation = why(bench, "a", queues={"tasks": QueueFacts(1200, 1000)})
+    assert explanation.sentence == (
         "Node `a` is held back because queue `tasks` is full (1,200 tasks waiting, the limit is 1,000)."
     )
-    assert found.kind is Kind.BACK_PRESSURE
+    assert explanation.kind is Kind.BACK_PRESSURE
 
 
 def test_max_parallel_names_those_that_hold_the_places():
     bench = Bench({"n": [1] * 9}, f=fan_out("{{ inputs.n }}", max_parallel=6), end=end("f")).start()
-    found = why(bench, "f__7")
+    explanation = why(bench, "f__7")
     expected = "held by `f__0`, `f__1`, `f__2`, `f__3` and 2 more."
-    assert found.sentence == f"Node `f__7` waits for one of 6 places (max_parallel), {expected}"
-    assert len(found.data["held_by"]) == 6
+    assert explanation.sentence == f"Node `f__7` waits for one of 6 places (max_parallel), {expected}"
+    assert len(explanation.data["held_by"]) == 6
 
 
 def test_a_running_task_says_where_and_since_when():
@@ -153,8 +155,8 @@ def test_a_running_task_says_where_and_since_when():
     bench.now += timedelta(seconds=90)
     running = "Node `a` has been running for 1 min 30 s on worker worker"
     assert said(bench, "a") == f"{running} and may run until 2030-01-01 00:10:00 UTC."
-    told = said(bench, "a", progress={"a": Progress(40.0, "tile 4 of 10")})
-    assert told == f"{running} (40 %: tile 4 of 10) and may run until 2030-01-01 00:10:00 UTC."
+    sentence = said(bench, "a", progress={"a": Progress(40.0, "tile 4 of 10")})
+    assert sentence == f"{running} (40 %: tile 4 of 10) and may run until 2030-01-01 00:10:00 UTC."
 
 
 # Time, pauses and owners.
@@ -164,8 +166,8 @@ def test_a_retry_tells_how_often_it_failed_and_when_it_is_tried_again():
     bench = Bench(a=task(retry=SLOWLY), end=end("a")).start()
     bench.fail("a")
     bench.now += timedelta(seconds=6)
-    found = why(bench, "a", errors={"a": "connection refused\nand a stack"})
-    assert found.sentence == (
+    explanation = why(bench, "a", errors={"a": "connection refused\nand a stack"})
+    assert explanation.sentence == (
         "Node `a` failed once (last: connection refused) and will be retried at 2030-01-01 00:00:20 UTC, in 14 s."
     )
     bench.now += timedelta(seconds=14)
@@ -177,9 +179,9 @@ def test_a_paused_job_says_so_before_everything_else():
     bench.pause()
     bench.now += timedelta(minutes=3)
     assert said(bench) == f"Job {JOB} was paused by ann 3 min ago."
-    found = why(bench, "a", owner=OwnerFacts("one", 300.0))
-    assert found.sentence == f"Node `a` is blocked: job {JOB} was paused by ann 3 min ago."
-    assert also(found) == ["queued", "no_owner"]
+    explanation = why(bench, "a", owner=OwnerFacts("one", 300.0))
+    assert explanation.sentence == f"Node `a` is blocked: job {JOB} was paused by ann 3 min ago."
+    assert also(explanation) == ["queued", "no_owner"]
 
 
 def test_every_reason_that_holds_at_once_is_listed():
@@ -188,9 +190,9 @@ def test_every_reason_that_holds_at_once_is_listed():
     bench.fail("f__0")
     bench.close_queue()
     bench.pause()
-    found = why(bench, "f__0", owner=OwnerFacts("one", 300.0))
-    assert found.kind is Kind.PAUSED
-    assert also(found) == ["no_owner", "retry", "held_by_max_parallel", "back_pressure"]
+    explanation = why(bench, "f__0", owner=OwnerFacts("one", 300.0))
+    assert explanation.kind is Kind.PAUSED
+    assert also(explanation) == ["no_owner", "retry", "held_by_max_parallel", "back_pressure"]
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,8 @@ def test_a_job_without_a_living_owner_says_so(owner: OwnerFacts, orchestrators: 
 def test_a_dead_owner_does_not_hide_what_a_node_waits_for():
     bench = join(merge=task("a", "b"), end=end("merge"))
     for node_id, kind in (("merge", Kind.WAITING_FOR_NODES), ("a", Kind.QUEUED)):
-        found = why(bench, node_id, owner=OwnerFacts("one", 300.0))
-        assert (found.kind, also(found)) == (kind, ["no_owner"])
+        explanation = why(bench, node_id, owner=OwnerFacts("one", 300.0))
+        assert (explanation.kind, also(explanation)) == (kind, ["no_owner"])
 
 
 def test_a_task_that_was_just_taken_is_about_to_run_unless_nobody_hears_of_it():
@@ -300,11 +302,11 @@ def test_a_job_names_the_nodes_that_all_others_wait_for():
     bench = Bench(
         {"n": [1] * 10}, f=fan_out("{{ inputs.n }}", max_parallel=3), g=fan_in("f"), after=task("g"), end=end("after")
     ).start()
-    found = why(bench)
-    assert found.sentence == (
+    explanation = why(bench)
+    assert explanation.sentence == (
         f"Job {JOB} waits for `f` (3 of 10 children): `f__0` is next in queue `tasks`; no worker consumes this queue."
     )
-    assert found.data["stands"][0]["nodes"] == ["f__0", "f__1", "f__2"]
+    assert explanation.data["stands"][0]["nodes"] == ["f__0", "f__1", "f__2"]
 
 
 def test_a_queue_that_nobody_serves_comes_before_what_runs():
@@ -312,9 +314,9 @@ def test_a_queue_that_nobody_serves_comes_before_what_runs():
     bench = Bench(a=task(), lone=lone, end=end("a", "lone")).start()
     bench.begin("a")
     served = {"tasks": QueueFacts(0, None, (Consumer("w", None, 1, 1),))}
-    found = why(bench, queues=served)
-    assert "waits for `lone`" in found.sentence and "no worker consumes this queue" in found.sentence
-    assert [one["node_id"] for one in found.data["also"]] == ["a"]
+    explanation = why(bench, queues=served)
+    assert "waits for `lone`" in explanation.sentence and "no worker consumes this queue" in explanation.sentence
+    assert [reason["node_id"] for reason in explanation.data["also"]] == ["a"]
     free = {"gpu": QueueFacts(1, None, (Consumer("w", None, 1, 0),))}
     assert f"Job {JOB} waits for `a`, which has been running" in said(bench, queues=served | free)
 
@@ -329,9 +331,9 @@ def test_a_job_that_has_not_begun_is_about_to_start():
 def test_every_open_node_has_a_reason_and_every_kind_has_words():
     bench = join(merge=task("a", "b"), end=end("merge"))
     for row in bench.store.nodes.values():
-        found = why(bench, row.node_id)
-        assert (found.kind is Kind.ENDED) == (row.status in NODE_TERMINAL)
-        assert found.data["node_id"] == row.node_id
+        explanation = why(bench, row.node_id)
+        assert (explanation.kind is Kind.ENDED) == (row.status in NODE_TERMINAL)
+        assert explanation.data["node_id"] == row.node_id
 
 
 def test_names_and_times_are_short():

@@ -55,16 +55,16 @@ def defining(name):
 
 
 def loaded(*specs):
-    one = Registry()
-    load_handlers(specs, one)
-    return set(one.names()) - BASIC
+    registry = Registry()
+    load_handlers(specs, registry)
+    return set(registry.names()) - BASIC
 
 
 def test_the_basic_handlers_are_always_loaded():
-    one = Registry()
-    load_handlers([], one)
-    assert set(one.names()) == BASIC
-    assert all(handler.function.__module__ == basic.__name__ for handler in one)
+    registry = Registry()
+    load_handlers([], registry)
+    assert set(registry.names()) == BASIC
+    assert all(handler.function.__module__ == basic.__name__ for handler in registry)
 
 
 def test_the_default_registry_is_filled_unless_another_is_given(write):

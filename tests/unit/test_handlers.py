@@ -158,7 +158,7 @@ def test_when_the_worker_stops_the_next_checkpoint_is_the_last():
     ctx.stopping.set()
     with pytest.raises(Interrupted):
         ctx.checkpoint("two")
-    assert [one.phase for one in seen] == ["one", "two"]
+    assert [checkpoint.phase for checkpoint in seen] == ["one", "two"]
 
 
 def test_no_handler_survives_its_interruption_by_accident():
@@ -300,8 +300,8 @@ def test_async_functions_and_generators_run_in_the_loop_unless_asked_otherwise()
     def plain(ctx): ...
 
     functions: list[Any] = [coroutine, generator, Callable(), functools.partial(coroutine), plain]
-    assert [Handler("x", one).in_loop for one in functions] == [True, True, True, True, False]
-    assert [Handler("x", one, isolation="thread").in_loop for one in functions] == [False] * 5
+    assert [Handler("x", function).in_loop for function in functions] == [True, True, True, True, False]
+    assert [Handler("x", function, isolation="thread").in_loop for function in functions] == [False] * 5
 
 
 def test_the_params_model_is_passed_if_the_function_takes_it():
@@ -338,28 +338,28 @@ def test_a_bad_name_is_refused(name):
 
 
 def test_an_unknown_name_is_refused_with_near_matches():
-    one = Registry()
-    one.register(Handler("raster.validate", lambda ctx: None))
+    registry = Registry()
+    registry.register(Handler("raster.validate", lambda ctx: None))
     with pytest.raises(UnknownHandler, match=r"no handler is named 'raster.valdate'; did you mean 'raster.validate'\?"):
-        one.get("raster.valdate")
+        registry.get("raster.valdate")
 
 
 def test_an_unknown_name_unlike_any_other_is_refused_with_what_is_loaded():
-    one = Registry()
+    registry = Registry()
     with pytest.raises(UnknownHandler, match="loaded are none"):
-        one.get("os.system")
+        registry.get("os.system")
     for number in range(12):
-        one.register(Handler(f"h{number:02}", lambda ctx: None))
+        registry.register(Handler(f"h{number:02}", lambda ctx: None))
     with pytest.raises(UnknownHandler, match=r"h00, .*h09 and 2 more"):
-        one.get("os.system")
+        registry.get("os.system")
 
 
 def test_queues_tells_where_each_handler_belongs():
-    one = Registry()
-    one.register(Handler("b", lambda ctx: None, queue="heavy"))
-    one.register(Handler("a", lambda ctx: None))
-    assert one.names() == ["a", "b"]
-    assert one.queues() == {"a": None, "b": "heavy"}
+    registry = Registry()
+    registry.register(Handler("b", lambda ctx: None, queue="heavy"))
+    registry.register(Handler("a", lambda ctx: None))
+    assert registry.names() == ["a", "b"]
+    assert registry.queues() == {"a": None, "b": "heavy"}
 
 
 def test_two_functions_cannot_share_a_name(empty_default):
@@ -378,19 +378,19 @@ def test_two_functions_from_one_factory_cannot_share_a_name():
     def factory():
         return lambda ctx: None
 
-    one = Registry()
-    one.register(Handler("twin", factory()))
+    registry = Registry()
+    registry.register(Handler("twin", factory()))
     with pytest.raises(Misconfigured):
-        one.register(Handler("twin", factory()))
+        registry.register(Handler("twin", factory()))
 
 
 def test_the_same_function_may_be_registered_again():
     def same(ctx): ...
 
-    one = Registry()
-    one.register(Handler("same", same))
-    one.register(Handler("same", same, queue="heavy"))
-    assert one.queues() == {"same": "heavy"}
+    registry = Registry()
+    registry.register(Handler("same", same))
+    registry.register(Handler("same", same, queue="heavy"))
+    assert registry.queues() == {"same": "heavy"}
 
 
 @pytest.mark.parametrize(
@@ -399,9 +399,9 @@ def test_the_same_function_may_be_registered_again():
     ids=["a notebook's cell run again", "a script imported under its name"],
 )
 def test_a_function_defined_again_replaces_the_old_one(first, second):
-    one = Registry()
+    registry = Registry()
     for file, module in (first, second):
         names = {"__name__": module}
         exec(compile("def load(ctx): ...", file, "exec"), names)
-        one.register(Handler("load", names["load"]))
-    assert one.get("load").function is names["load"]
+        registry.register(Handler("load", names["load"]))
+    assert registry.get("load").function is names["load"]

@@ -16,9 +16,9 @@ def workflow(*, additional_inputs: bool = False, **inputs: InputSpec) -> Workflo
     return Workflow(workflow_id="w", name="W", inputs=inputs, additional_inputs=additional_inputs, nodes=nodes)
 
 
-def problems(definition: Workflow, **given: Any) -> list[str]:
+def problems(definition: Workflow, **args: Any) -> list[str]:
     with pytest.raises(InvalidInputs) as caught:
-        check_inputs(definition, given)
+        check_inputs(definition, args)
     assert isinstance(caught.value, WrongInputs)
     return caught.value.problems
 
@@ -41,8 +41,8 @@ def test_all_problems_are_reported_at_once() -> None:
     definition = workflow(
         size=InputSpec(type=InputType.INTEGER), name=InputSpec(), flag=InputSpec(type=InputType.BOOLEAN)
     )
-    found = problems(definition, size="big", flg=True, other=1)
-    assert found == [
+    mistakes = problems(definition, size="big", flg=True, other=1)
+    assert mistakes == [
         "input 'size' must be an integer, not a string ('big')",
         "input 'name' is required (string)",
         "input 'flag' is required (boolean)",

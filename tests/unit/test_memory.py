@@ -43,18 +43,18 @@ def test_the_last_hundred_completions_and_failures_are_kept() -> None:
     for _ in range(memories.LAST + 5):
         run(memory)
     run(memory, succeeds=False)
-    found = memory.summary()
-    assert len(found["completions"]) == memories.LAST
-    assert found["completions"][-1] == {
+    summary = memory.summary()
+    assert len(summary["completions"]) == memories.LAST
+    assert summary["completions"][-1] == {
         "job_id": "42",
         "workflow_id": "bench",
         "at": START.replace(second=5),
         "duration_seconds": 5.0,
     }
-    [failure] = found["failures"]
+    [failure] = summary["failures"]
     assert failure["error"] == "node work failed: the disk is full"
-    assert found["counters"]["jobs_completed"] == memories.LAST + 5
-    assert found["counters"]["jobs_failed"] == 1
+    assert summary["counters"]["jobs_completed"] == memories.LAST + 5
+    assert summary["counters"]["jobs_failed"] == 1
 
 
 def test_only_tasks_are_counted_not_what_the_engine_does_itself() -> None:
@@ -68,14 +68,14 @@ def test_only_tasks_are_counted_not_what_the_engine_does_itself() -> None:
 def test_times_fall_into_their_buckets() -> None:
     memory = InstanceStats()
     run(memory)
-    found = memory.summary()["histograms"]
-    assert {name: one["sum"] for name, one in found.items()} == {
+    histograms = memory.summary()["histograms"]
+    assert {name: histogram["sum"] for name, histogram in histograms.items()} == {
         "job_duration_seconds": 5.0,
         "task_duration_seconds": 0.005,
         "task_claim_latency_seconds": 2.0,
         "cycle_seconds": 0,
     }
-    claims = found["task_claim_latency_seconds"]
+    claims = histograms["task_claim_latency_seconds"]
     assert claims["counts"][claims["bounds"].index(5)] == sum(claims["counts"]) == 1
 
 
@@ -92,27 +92,27 @@ def test_failing_handlers_and_queues_are_counted_by_attempt() -> None:
     for error in ("once", "twice"):
         bench.fail("work", error)
     bench.complete("work")
-    found = memory.summary()
-    assert found["failing_handlers"] == {"work": {"failed": 2, "last_error": "twice"}}
-    assert found["failing_queues"] == {"tasks": {"failed": 2, "last_error": "twice"}}
-    assert found["error_rate"] == pytest.approx(2 / 3, abs=1e-4)
+    summary = memory.summary()
+    assert summary["failing_handlers"] == {"work": {"failed": 2, "last_error": "twice"}}
+    assert summary["failing_queues"] == {"tasks": {"failed": 2, "last_error": "twice"}}
+    assert summary["error_rate"] == pytest.approx(2 / 3, abs=1e-4)
 
 
 def test_what_was_withdrawn_did_not_fail() -> None:
     memory = InstanceStats()
     bench = Remembered(memory, f=fan_out([1, 2, 3]), end=end("f")).start()
     bench.fail("f__1", "no luck")
-    found = memory.summary()
-    assert found["counters"]["tasks_failed"] == 1
-    assert found["failing_handlers"]["work"]["failed"] == 1
+    summary = memory.summary()
+    assert summary["counters"]["tasks_failed"] == 1
+    assert summary["failing_handlers"]["work"]["failed"] == 1
 
 
 def test_a_cancelled_job_is_neither_success_nor_failure() -> None:
     memory = InstanceStats()
     Remembered(memory, work=task(), end=end("work")).cancel()
-    found = memory.summary()
-    assert (found["counters"]["jobs_created"], found["counters"]["jobs_cancelled"]) == (1, 1)
-    assert (found["completions"], found["failures"], found["workflows"]) == ([], [], {})
+    summary = memory.summary()
+    assert (summary["counters"]["jobs_created"], summary["counters"]["jobs_cancelled"]) == (1, 1)
+    assert (summary["completions"], summary["failures"], summary["workflows"]) == ([], [], {})
 
 
 def test_averages_of_a_workflow_are_exact_first_and_then_follow_the_newest() -> None:
@@ -160,7 +160,7 @@ def test_the_time_of_each_phase_is_known() -> None:
     memory.end_cycle(had_work=True)
     shown = memory.summary()
     assert (shown["current_phase"], shown["processing_job_id"]) == ("idle", None)
-    assert {name: one["count"] for name, one in shown["phases"].items()} == dict.fromkeys(Phase, 1)
+    assert {name: counts["count"] for name, counts in shown["phases"].items()} == dict.fromkeys(Phase, 1)
     assert shown["cycle_duration_avg_ms"] > 0
     memory.begin_cycle(datetime.now(UTC))
     memory.end_cycle(had_work=False)

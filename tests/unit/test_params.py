@@ -73,17 +73,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("params", FITTING, ids=str)
 def test_what_the_worker_takes_is_not_refused(params: dict[str, Any]) -> None:
-    given = {"source": "a.tif", **params}
-    Params.model_validate(given)
-    assert find_faults(given, SCHEMA) == []
+    values = {"source": "a.tif", **params}
+    Params.model_validate(values)
+    assert find_faults(values, SCHEMA) == []
 
 
 @pytest.mark.parametrize(("params", "message"), REFUSED, ids=str)
 def test_what_the_worker_refuses_is_refused_with_its_place(params: dict[str, Any], message: str) -> None:
-    given = {"source": "a.tif", **params}
+    values = {"source": "a.tif", **params}
     with pytest.raises(ValidationError):
-        Params.model_validate(given)
-    [fault] = find_faults(given, SCHEMA)
+        Params.model_validate(values)
+    [fault] = find_faults(values, SCHEMA)
     assert fault.message == message
     assert fault.path[0] == next(iter(params))
 
@@ -188,9 +188,9 @@ def problems(*, is_uniform: bool, schema: Any = SCHEMA) -> tuple[Workflow | None
 
 
 def test_problems_have_the_place_in_the_file() -> None:
-    workflow, found = problems(is_uniform=True)
+    workflow, mistakes = problems(is_uniform=True)
     assert workflow is None
-    assert [str(problem) for problem in found] == [
+    assert [str(problem) for problem in mistakes] == [
         "w.yaml:5:11: error: node 'a': handler 'cog' takes no parameter 'region'",
         "w.yaml:5:11: error: node 'f': handler 'cog' takes no parameter 'region'",
         "w.yaml:11:15: error: node 'a': handler 'cog' rejects the parameter 'levels': it must be an integer, "
@@ -201,9 +201,9 @@ def test_problems_have_the_place_in_the_file() -> None:
 
 
 def test_where_workers_may_run_other_code_it_is_a_warning() -> None:
-    workflow, found = problems(is_uniform=False)
+    workflow, mistakes = problems(is_uniform=False)
     assert workflow is not None
-    assert {problem.severity for problem in found} == {"warning"}
+    assert {problem.severity for problem in mistakes} == {"warning"}
     assert len(list(find_param_problems(workflow, {}))) == 0
 
 

@@ -42,8 +42,8 @@ def waits(made: Plan) -> dict[str, set[str]]:
 
 
 def _labels(node: AddedNode, by_id: dict[str, AddedNode]) -> Iterator[str]:
-    for one in awaited(node):
-        before = by_id[one]
+    for source in awaited(node):
+        before = by_id[source]
         if before.type == "task":
             yield before.label
         else:
@@ -275,7 +275,9 @@ def test_a_task_among_the_arguments_stands_for_its_result_and_is_waited_for():
     made = planned(a, b)
     assert made.nodes[1].params == {"x": {"$result": "entry.1"}, "many": [1, {"deep": [{"$result": "entry.1"}]}]}
     assert awaited(made.nodes[1]) == ("entry.1",)
-    assert [(one.previous_id, one.next_id) for one in made.dependencies] == [("entry.1", "entry.2")]
+    assert [(dependency.previous_id, dependency.next_id) for dependency in made.dependencies] == [
+        ("entry.1", "entry.2")
+    ]
 
 
 def test_a_result_that_is_not_applied_is_an_error():
@@ -323,8 +325,8 @@ def test_from_outside_ids_are_those_of_the_items():
     a >> group
     made = planned(a, group, adder=None)
     assert made.nodes[0].node_id == f"added.{a.id}"
-    assert [one.group_id for one in made.groups] == [group.id]
-    assert [(one.previous_id, one.next_id) for one in made.dependencies] == [(a.id, group.id)]
+    assert [group.group_id for group in made.groups] == [group.id]
+    assert [(dependency.previous_id, dependency.next_id) for dependency in made.dependencies] == [(a.id, group.id)]
 
 
 def nested() -> list[Item]:
@@ -348,7 +350,7 @@ def test_groups_have_ids_of_their_own_in_each_job_and_attempt():
         planned(*nested(), adder="other"),
         planned(*nested(), numbers=Numbers(nodes=8, groups=4, applied=1)),
     ]
-    ids = {one.group_id for plan in made for one in plan.groups}
+    ids = {group.group_id for plan in made for group in plan.groups}
     assert len(ids) == 4 * 4
 
 
@@ -361,8 +363,8 @@ def test_a_stored_group_is_known_by_its_place_in_the_job():
 
 def test_a_plan_of_25_000_tasks_comes_in_slices():
     items = [task(str(n), n=n) for n in range(25_000)]
-    slices = [read_slice(one) for one in planned(*items).encode()]
-    assert [len(one.nodes) for one in slices] == [1000] * 25
+    slices = [read_slice(part) for part in planned(*items).encode()]
+    assert [len(part.nodes) for part in slices] == [1000] * 25
 
 
 # Any graph of tasks and groups.
@@ -389,7 +391,11 @@ def graphs(draw: st.DrawFn) -> list[Item]:
 
 def held_by(item: Item) -> set[str]:
     """The labels of the tasks in it; an empty group counts as a task that does nothing."""
-    return {one.label for one in within([item]) if isinstance(one, Task) or (isinstance(one, Group) and not one.items)}
+    return {
+        member.label
+        for member in within([item])
+        if isinstance(member, Task) or (isinstance(member, Group) and not member.items)
+    }
 
 
 def must_wait(everything: list[Item], *more: tuple[Item, Item]) -> dict[str, set[str]]:
@@ -401,7 +407,7 @@ def must_wait(everything: list[Item], *more: tuple[Item, Item]) -> dict[str, set
             before[label] |= held_by(previous)
     changed = True
     while changed:
-        grown = {label: known.union(*(before[one] for one in known)) for label, known in before.items()}
+        grown = {label: known.union(*(before[source] for source in known)) for label, known in before.items()}
         changed, before = grown != before, grown
     return before
 
@@ -422,7 +428,7 @@ def test_each_task_waits_for_exactly_what_the_rules_say(everything: list[Item]):
     reached = {label: set(known) for label, known in direct.items()}
     for node in made.nodes:  # each behind those that it waits for
         if node.type == "task":
-            reached[node.label] |= {one for label in direct[node.label] for one in reached[label]}
+            reached[node.label] |= {source for label in direct[node.label] for source in reached[label]}
     leaves = {item.label for item in everything if isinstance(item, Task)}
     assert reached == {label: known & leaves for label, known in must_wait(everything).items() if label in leaves}
 
@@ -432,15 +438,15 @@ def test_the_engine_runs_them_in_the_order_that_the_rules_say(everything: list[I
     bench = Bench(entry=an_entry(), end=end("entry")).start()
     bench.begin("entry")
     made = planned(*outermost(everything))
-    for one in map(read_slice, made.encode()):
-        message = TasksAdded("entry", bench.task_id("entry"), "worker", bench.now, one.nodes, one.groups)
+    for part in map(read_slice, made.encode()):
+        message = TasksAdded("entry", bench.task_id("entry"), "worker", bench.now, part.nodes, part.groups)
         bench.send(message)
     bench.complete("entry", {"result": None})
     labels = {node.node_id: node.label for node in made.nodes if node.type == "task"}
     before = must_wait(everything)
     done: set[str] = set()
     while bench.waiting:
-        ready = [one.removeprefix(f"{BENCH_JOB}_").rpartition("_")[0] for one in bench.waiting]
+        ready = [task_id.removeprefix(f"{BENCH_JOB}_").rpartition("_")[0] for task_id in bench.waiting]
         for node_id in ready:
             assert before[labels[node_id]] & set(labels.values()) <= done
         chosen = rng.choice(ready)

@@ -29,7 +29,7 @@ def alone() -> None: ...
 
 
 def arguments(group) -> list[dict[str, Any]]:
-    return [one.kwargs for one in group.tasks() if one is not group.result]
+    return [task.kwargs for task in group.tasks() if task is not group.result]
 
 
 def planned(*items):
@@ -52,10 +52,10 @@ def test_nothing_is_collected_of_nothing():
 
 def test_a_view_is_cut_by_offset_and_limit():
     view = ViewRef(table_id=9, offset=100, limit=25_000, where={"a": 1})
-    chunks = [one["rows"] for one in arguments(map_chunks(work, view))]
-    assert [(one.offset, one.limit) for one in chunks] == [(100, 10_000), (10_100, 10_000), (20_100, 5_000)]
-    assert {(one.table_id, one.object_type) for one in chunks} == {(9, "view")}
-    assert all(one.where == {"a": 1} for one in chunks)
+    chunks = [kwargs["rows"] for kwargs in arguments(map_chunks(work, view))]
+    assert [(chunk.offset, chunk.limit) for chunk in chunks] == [(100, 10_000), (10_100, 10_000), (20_100, 5_000)]
+    assert {(chunk.table_id, chunk.object_type) for chunk in chunks} == {(9, "view")}
+    assert all(chunk.where == {"a": 1} for chunk in chunks)
     assert planned(map_chunks(work, view)).nodes[0].params["rows"] == {
         "object_type": "view",
         "table_id": 9,
@@ -73,7 +73,7 @@ def test_a_table_needs_its_number_of_rows():
 def test_results_of_others_can_be_mapped_one_by_one_but_not_cut():
     parts = [create_task(work, {"rows": [n]}) for n in range(3)]
     group = map_chunks(work, parts, 2)
-    assert [len(one["rows"]) for one in arguments(group)] == [2, 1]
+    assert [len(kwargs["rows"]) for kwargs in arguments(group)] == [2, 1]
     assert awaited(planned(*parts, group).nodes[3]) == ("entry.1", "entry.2")
     with pytest.raises(Invalid, match="map it in a task that gets it"):
         map_chunks(work, parts[0])  # type: ignore[arg-type]
@@ -96,13 +96,13 @@ def test_reduce_takes_what_map_made_along():
     chunks = map_chunks(work, range(4), 1)
     whole = reduce_layers(work, chunks, fan_in=4)
     assert chunks.group is whole
-    assert {one.handler for one in whole.tasks()} == {work.handler, "collect"}
+    assert {task.handler for task in whole.tasks()} == {work.handler, "collect"}
     assert awaited(planned(whole).nodes[-1]) == ("entry.1", "entry.2", "entry.3", "entry.4")
 
 
 def test_tasks_are_made_as_their_decorator_says():
-    [one, _] = map_chunks(work, [1]).tasks()
-    assert (one.queue, one.timeout_seconds, one.retry.max_attempts) == ("heavy", 60, 7)
+    [first, _] = map_chunks(work, [1]).tasks()
+    assert (first.queue, first.timeout_seconds, first.retry.max_attempts) == ("heavy", 60, 7)
     other = create_task(work, {"rows": []}, queue="light", timeout=5, retries=0)
     assert (other.queue, other.timeout_seconds, other.retry.max_attempts) == ("light", 5, 0)
 
@@ -119,8 +119,8 @@ def test_a_name_that_is_known_here_can_be_mapped():
 
 
 def test_a_name_that_only_workers_know_is_mapped_by_its_place():
-    [one, _] = map_chunks("far.module:function", [1, 2], add=3).tasks()
-    assert (one.handler, one.kwargs) == ("far.module:function", {FIRST_PARAMETER: [1, 2], "add": 3})
+    [first, _] = map_chunks("far.module:function", [1, 2], add=3).tasks()
+    assert (first.handler, first.kwargs) == ("far.module:function", {FIRST_PARAMETER: [1, 2], "add": 3})
 
 
 def test_a_first_argument_is_given_to_the_first_parameter():

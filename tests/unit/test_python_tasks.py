@@ -306,9 +306,9 @@ def test_retries_of_a_task_hold_where_yaml_names_it() -> None:
     settled = settle_defaults(
         Workflow(workflow_id="w", name="w", nodes=nodes),
         handler_timeouts={},
-        handler_retries={name: one.retry for name, one in known.spellings().items()},
+        handler_retries={name: handler.retry for name, handler in known.spellings().items()},
         timeout_seconds=60,
         max_retries=3,
     )
     found = [node.retry for node in settled.nodes.values() if isinstance(node, TaskNode)]
-    assert [one.max_attempts for one in found if one] == [9, 1]
+    assert [policy.max_attempts for policy in found if policy] == [9, 1]

@@ -59,14 +59,14 @@ EXAMPLES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "annotation"), EXAMPLES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(("value", "annotation"), EXAMPLES, ids=lambda value: type(value).__name__)
 def test_a_value_comes_back_as_its_annotation_has_it(value: Any, annotation: Any) -> None:
     encoded = encode(value)
     assert orjson.loads(orjson.dumps(encoded)) == encoded, "it is plain JSON"
     assert decode(encoded, annotation) == value
 
 
-@pytest.mark.parametrize(("value", "annotation"), EXAMPLES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(("value", "annotation"), EXAMPLES, ids=lambda value: type(value).__name__)
 def test_a_result_comes_back_as_an_argument_does(value: Any, annotation: Any) -> None:
     stored = orjson.loads(encode_output({"result": value}, 10_000))
     assert decode(stored["result"], annotation) == value

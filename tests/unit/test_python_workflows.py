@@ -54,9 +54,9 @@ def etl(day: str, factor: int = 2) -> dict[str, int]:
 
 def written(function: Callable[..., Any]) -> Workflow:
     """Compiled as well: what a workflow function writes can be run."""
-    found = workflow(function).workflow
-    compile_graph(Catalog(queues=QueueRules(default_queue="q")).register(found))
-    return found
+    definition = workflow(function).workflow
+    compile_graph(Catalog(queues=QueueRules(default_queue="q")).register(definition))
+    return definition
 
 
 def test_values_make_the_edges_and_the_expressions() -> None:
@@ -105,8 +105,8 @@ def test_calls_of_the_same_task_are_numbered() -> None:
 
 def test_results_can_be_looked_into() -> None:
     def inner() -> None:
-        found = call("echo", x=1)
-        clean(found.echoed_params["a key's"][0].b)
+        handle = call("echo", x=1)
+        clean(handle.echoed_params["a key's"][0].b)
         clean(clean.map([1, 2])[0])
 
     nodes = written(inner).nodes

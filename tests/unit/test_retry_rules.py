@@ -64,10 +64,10 @@ def test_only_what_ran_out_of_memory_goes_elsewhere() -> None:
 
 
 def test_who_asks_for_a_retry_gets_it_unless_it_is_refused() -> None:
-    asked = error_types(Retry("not yet"))
-    assert ASKED_FOR in asked
-    assert rule_against(RetryPolicy(on=["OSError"]), asked) is None
-    assert rule_against(RetryPolicy(never=["Retry"]), asked) == "never: Retry"
+    names = error_types(Retry("not yet"))
+    assert ASKED_FOR in names
+    assert rule_against(RetryPolicy(on=["OSError"]), names) is None
+    assert rule_against(RetryPolicy(never=["Retry"]), names) == "never: Retry"
 
 
 def test_the_names_are_those_that_workers_report() -> None:

@@ -164,4 +164,4 @@ def test_a_repeatable_id_is_the_same_for_the_same_and_near_in_time():
     ids = {repeatable_id(near, f"entry {n}") for near in (job, other) for n in range(5000)}
     assert len(ids) == 10_000
     assert ids == {repeatable_id(near, f"entry {n}") for near in (job, other) for n in range(5000)}
-    assert all(0 <= time_of(one) - time_of(job) <= 20 * 60 * 1000 for one in ids)
+    assert all(0 <= time_of(snowflake) - time_of(job) <= 20 * 60 * 1000 for snowflake in ids)

@@ -41,7 +41,9 @@ def test_what_a_dead_process_left_is_adopted_as_it_was(folder: Path) -> None:
     first.add(failed())
     first.close()
     second = Spool(folder)
-    assert sorted(second.load(), key=lambda one: one.task_id) == sorted([exact, failed()], key=lambda one: one.task_id)
+    assert sorted(second.load(), key=lambda report: report.task_id) == sorted(
+        [exact, failed()], key=lambda report: report.task_id
+    )
     assert len([path for path in folder.iterdir() if path.is_dir()]) == 1
     second.remove([exact.task_id, failed().task_id, TaskId("unknown")])
     assert (second.load(), kept(folder)) == ([], [])
@@ -96,7 +98,7 @@ def test_what_cannot_be_read_is_put_aside(folder: Path, content: bytes, caplog: 
     spool.close()
     heir = Spool(folder)
     heir.load()
-    assert [one.read_bytes() for one in folder.glob("*/*.unreadable")] == [content]
+    assert [path.read_bytes() for path in folder.glob("*/*.unreadable")] == [content]
     heir.close()
 
 

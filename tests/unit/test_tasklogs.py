@@ -170,8 +170,8 @@ def test_a_folder_that_cannot_be_made_is_replaced_by_ones_own(monkeypatch: pytes
     monkeypatch.setenv("HOME", str(tmp_path))
 
     def chosen(log_dir: Path) -> Path:
-        given: dict[str, Any] = {"log_dir": log_dir, "database_url": SecretStr("postgresql://server/db")}
-        return logs_dir(Settings.model_construct({"database_url"}, **given))
+        options_given: dict[str, Any] = {"log_dir": log_dir, "database_url": SecretStr("postgresql://server/db")}
+        return logs_dir(Settings.model_construct({"database_url"}, **options_given))
 
     assert chosen(tmp_path / "var" / "log") == tmp_path / "var" / "log"
     (tmp_path / "file").write_text("")

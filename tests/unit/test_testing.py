@@ -99,8 +99,8 @@ def test_faults_of_one_attempt_add_up() -> None:
     faults = Faults()
     faults.add("a", 1, delay_seconds=1)
     faults.add("a", 1, error=ValueError)
-    found = faults.of(task("a"))
-    assert found is not None and (found.delay_seconds, found.error) == (1, ValueError)
+    trouble = faults.of(task("a"))
+    assert trouble is not None and (trouble.delay_seconds, trouble.error) == (1, ValueError)
 
 
 def test_a_fault_of_a_fan_out_is_one_of_all_its_children() -> None:
@@ -108,7 +108,7 @@ def test_a_fault_of_a_fan_out_is_one_of_all_its_children() -> None:
     faults.add("spread", 1, is_lost=True)
     faults.add("spread__1", 1, delay_seconds=1)
     met = [faults.of(task(name)) for name in ("spread__0", "spread__1", "spread__x")]
-    assert [one is not None and one.is_lost for one in met] == [True, False, False]
+    assert [trouble is not None and trouble.is_lost for trouble in met] == [True, False, False]
 
 
 def test_faults_are_for_nodes_that_there_are_and_that_workers_execute() -> None:
@@ -186,14 +186,14 @@ def test_attempts_are_read_from_the_timeline() -> None:
         event("node_dispatched", 3, queue="q"),
         event("node_started", 3, worker_id="w3"),
     ]
-    found = attempts_of(timeline, "a_b")
-    assert [(one.number, one.status) for one in found] == [
+    attempts = attempts_of(timeline, "a_b")
+    assert [(attempt.number, attempt.status) for attempt in attempts] == [
         (1, "lost"),
         (2, "failed"),
         (3, "given_back"),
         (4, "running"),
     ]
-    assert (found[0].worker_id, found[1].error_type, found[3].ended_at) == ("w1", "ValueError", None)
+    assert (attempts[0].worker_id, attempts[1].error_type, attempts[3].ended_at) == ("w1", "ValueError", None)
     assert attempts_of(timeline, "a") == []
 
 

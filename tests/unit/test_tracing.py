@@ -52,9 +52,9 @@ def test_the_console_exporter_writes_to_stderr_and_names_the_role() -> None:
         "import os; from dagmaster import tracing; tracing.set_up(os.environ, 'worker')\n"
         "with tracing.span('x', job_id=1): pass"
     )
-    told = python(code, OTEL_TRACES_EXPORTER="console")
-    assert '"service.name": "dagmaster-worker"' in told
-    assert '"dagmaster.job_id": "1"' in told
+    printed = python(code, OTEL_TRACES_EXPORTER="console")
+    assert '"service.name": "dagmaster-worker"' in printed
+    assert '"dagmaster.job_id": "1"' in printed
     assert '"service.name": "mine"' in python(code, OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="mine")
 
 

@@ -72,7 +72,7 @@ def test_secrets_of_a_job_are_not_given_out_again() -> None:
     given = {"api_key": "hunter2", "source": "postgresql://me:hunter2@db/x", "x": "seen", "more": {"token": "hunter2"}}
     form = form_of(workflow(**inputs), given)
     assert form.hidden == ["api_key", "source", "more"]
-    assert [one.text for one in form.fields] == ["", "", "seen"]
+    assert [field.text for field in form.fields] == ["", "", "seen"]
     assert "hunter2" not in repr(form)
 
 

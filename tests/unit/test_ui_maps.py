@@ -45,16 +45,16 @@ def test_every_feature_of_a_collection_is_a_shape_with_its_name() -> None:
         {"type": "Feature", "id": 7, "properties": None, "geometry": {"type": "Point", "coordinates": [1, 2, 3]}},
         {"type": "Feature", "geometry": None},
     ]
-    found = shapes_of({"out": {"type": "FeatureCollection", "features": features}})
-    assert [(one.path, one.label, one.is_points) for one in found] == [
+    shapes = shapes_of({"out": {"type": "FeatureCollection", "features": features}})
+    assert [(shape.path, shape.label, shape.is_points) for shape in shapes] == [
         ("out.features[0]", "Here", False),
         ("out.features[1]", "7", True),
     ]
 
 
 def test_a_list_of_boxes_and_places_named_by_their_keys_are_found() -> None:
-    found = shapes_of({"extent": {"spatial": {"bbox": [[0, 0, 1, 1], [2, 2, 3, 3]]}}, "at": {"lon": 8, "lat": 50}})
-    assert [one.path for one in found] == ["extent.spatial.bbox[0]", "extent.spatial.bbox[1]", "at"]
+    shapes = shapes_of({"extent": {"spatial": {"bbox": [[0, 0, 1, 1], [2, 2, 3, 3]]}}, "at": {"lon": 8, "lat": 50}})
+    assert [shape.path for shape in shapes] == ["extent.spatial.bbox[0]", "extent.spatial.bbox[1]", "at"]
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_what_is_no_place_is_not_drawn(value: Any) -> None:
 
 
 def test_a_box_across_the_antimeridian_is_one_narrow_box() -> None:
-    [shape] = found = shapes_of({"bbox": [170, -20, -170, -10]})
+    [shape] = shapes = shapes_of({"bbox": [170, -20, -170, -10]})
     assert (shape.west, shape.east) == (170, 190)
     assert shape.extent == "170° E to 170° W, 20° S to 10° S"
-    assert found.view == (170, -20, 190, -10)
+    assert shapes.view == (170, -20, 190, -10)
 
 
 def test_parts_on_both_sides_of_the_antimeridian_are_seen_together() -> None:
@@ -102,8 +102,8 @@ def test_the_whole_world_stays_the_whole_world() -> None:
 
 
 def test_too_many_and_too_long_shapes_are_bounded_and_said_to_be() -> None:
-    found = shapes_of([{"bbox": [0, 0, 1, 1]}] * (MAX_SHAPES + 5))
-    assert len(found) == MAX_SHAPES and found.is_cut
+    shapes = shapes_of([{"bbox": [0, 0, 1, 1]}] * (MAX_SHAPES + 5))
+    assert len(shapes) == MAX_SHAPES and shapes.is_cut
     ring = [[math.cos(turn / 5000), math.sin(turn / 5000)] for turn in range(31416)]
     [long] = shapes_of(polygon([*ring, ring[0]]))
     assert len(long.lines[0]) <= maps.MAX_POINTS_OF_LINE + 1

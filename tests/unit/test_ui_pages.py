@@ -18,8 +18,8 @@ ROUTES = [route for module in MODULES for route in module.router.routes if isins
 
 def solved(dependant: Dependant) -> Iterator[object]:
     """As FastAPI goes about it: what something depends on, then the thing itself."""
-    for one in dependant.dependencies:
-        yield from solved(one)
+    for dependency in dependant.dependencies:
+        yield from solved(dependency)
     yield dependant.call
 
 

@@ -48,9 +48,9 @@ async def test_a_log_that_cannot_be_stored_takes_no_more_memory_than_it_may(tmp_
     await book.flush()
     opened.write(b"third\n")
     await book.close(TASK)
-    told = await logs.read("1_a_0")
-    assert told.startswith(b"first\n") and told.endswith(b"third\n") and b"second" not in told
-    assert b"70 bytes left out" in told  # ... and the log says so.
+    text = await logs.read("1_a_0")
+    assert text.startswith(b"first\n") and text.endswith(b"third\n") and b"second" not in text
+    assert b"70 bytes left out" in text  # ... and the log says so.
 
 
 async def test_what_was_written_in_part_is_not_there_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ async def test_a_handler_that_has_ended_is_not_overdue_while_its_checkpoint_is_s
     message = TaskMessage(TASK, JobId(1), "a", "h", "q", b"{}", 0.0, 0, datetime.now(UTC))
     runner = asyncio.create_task(asyncio.Event().wait(), name="1_a_0")
     slots.take(message, runner)  # type: ignore[arg-type]
-    assert [held.message for held in slots.overdue(-1)] == [message]
+    assert [task.message for task in slots.overdue(-1)] == [message]
     slots.finish(TASK)
     assert slots.overdue(-1) == []
     runner.cancel()

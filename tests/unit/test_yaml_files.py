@@ -129,8 +129,8 @@ def test_a_damaged_file_is_explained_and_nothing_else_happens(sample: str, data:
     start = data.draw(st.integers(0, len(sample)))
     end = data.draw(st.integers(start, min(start + 20, len(sample))))
     inserted = data.draw(st.text(alphabet="{}[]:-&*!|>'\"%#,? \n~x1", max_size=6))
-    workflow, found = read_workflow(sample[:start] + inserted + sample[end:], queues=QUEUES)
-    assert (workflow is None) is any(problem.is_error for problem in found)
+    workflow, problems = read_workflow(sample[:start] + inserted + sample[end:], queues=QUEUES)
+    assert (workflow is None) is any(problem.is_error for problem in problems)
     if workflow is not None:
         compile_graph(workflow)
 
@@ -143,15 +143,15 @@ def test_a_child_node_that_cannot_be_read_is_one_problem_and_no_crash() -> None:
           t: [handler, h]
           i: {type: fan_in, source_node: t}
     """
-    workflow, found = read_workflow(dedent(text), queues=QUEUES)
+    workflow, problems = read_workflow(dedent(text), queues=QUEUES)
     assert workflow is None
-    assert found
+    assert problems
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_a_workflow_or_is_explained(text: str) -> None:
-    workflow, found = read_workflow(text, queues=QUEUES)
-    assert workflow is not None or found
+    workflow, problems = read_workflow(text, queues=QUEUES)
+    assert workflow is not None or problems
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -184,8 +184,8 @@ HEADS = st.dictionaries(
 
 def read_json(document: dict[str, Any]) -> None:
     """JSON is YAML."""
-    workflow, found = read_workflow(orjson.dumps(document).decode(), queues=QUEUES)
-    assert (workflow is None) is any(problem.is_error for problem in found)
+    workflow, problems = read_workflow(orjson.dumps(document).decode(), queues=QUEUES)
+    assert (workflow is None) is any(problem.is_error for problem in problems)
     if workflow is not None:
         compile_graph(workflow)
         assert b"(unread)" not in workflow.json_definition

@@ -272,9 +272,9 @@ def test_mistakes_in_the_head(text: str, message: str) -> None:
     ],
 )
 def test_mistakes_in_tasks_give_one_problem(text: str, message: str) -> None:
-    found = node_problems(text)
-    assert found[0].startswith(message)
-    assert len(found) == 1 or (message.startswith("nothing leads") and len(found) == 2)
+    mistakes = node_problems(text)
+    assert mistakes[0].startswith(message)
+    assert len(mistakes) == 1 or (message.startswith("nothing leads") and len(mistakes) == 2)
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,9 @@ def test_mistakes_in_tasks_give_one_problem(text: str, message: str) -> None:
     ],
 )
 def test_mistakes_in_conditionals_give_one_problem(fields: str, message: str) -> None:
-    found = node_problems(f"c: {{type: conditional, {fields}}}")
-    assert len(found) == 1, found
-    assert found[0].startswith(message)
+    mistakes = node_problems(f"c: {{type: conditional, {fields}}}")
+    assert len(mistakes) == 1, mistakes
+    assert mistakes[0].startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -397,9 +397,9 @@ def test_mistakes_in_conditionals_give_one_problem(fields: str, message: str) ->
     ],
 )
 def test_mistakes_in_fan_outs_and_fan_ins_give_one_problem(text: str, message: str) -> None:
-    found = node_problems(text)
-    assert len(found) == 1, found
-    assert found[0].startswith(message)
+    mistakes = node_problems(text)
+    assert len(mistakes) == 1, mistakes
+    assert mistakes[0].startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -414,13 +414,13 @@ def test_mistakes_in_fan_outs_and_fan_ins_give_one_problem(text: str, message: s
 )
 def test_a_link_that_cannot_be_read_is_not_reported_as_missing(broken: str) -> None:
     ends = "START: {type: start, next: a}, END: {type: end}, b: {handler: h, next: END}, "
-    found = node_problems(ends + f"a: {{handler: h, {broken}}}")
-    errors = [message for message in found if not message.startswith("warning")]
+    mistakes = node_problems(ends + f"a: {{handler: h, {broken}}}")
+    errors = [message for message in mistakes if not message.startswith("warning")]
     assert len(errors) == 1, errors
 
 
 def test_problems_of_a_folded_template_point_into_the_template() -> None:
-    found = problems(
+    mistakes = problems(
         """
         workflow_id: w
         nodes:
@@ -432,7 +432,7 @@ def test_problems_of_a_folded_template_point_into_the_template() -> None:
             next: nowhere
         """
     )
-    assert [message.split()[0] for message in found] == ["7:10:", "8:11:"]
+    assert [message.split()[0] for message in mistakes] == ["7:10:", "8:11:"]
 
 
 def test_keys_without_effect_are_warnings() -> None:

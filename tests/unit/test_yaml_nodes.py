@@ -68,9 +68,9 @@ def test_a_wait_is_for_one_thing(written: str, field: str, value: Any) -> None:
     ],
 )
 def test_what_is_wrong_with_a_step_is_said_once_and_where_it_stands(written: str, message: str) -> None:
-    found = problems(f"  a: {{{written}}}")
-    assert len(found) == 1 and message in found[0].message
-    assert found[0].line == 3
+    mistakes = problems(f"  a: {{{written}}}")
+    assert len(mistakes) == 1 and message in mistakes[0].message
+    assert mistakes[0].line == 3
 
 
 def test_an_approval_names_who_may_decide() -> None:
@@ -143,7 +143,7 @@ def test_chains_stand_apart_from_the_rest() -> None:
     ],
 )
 def test_chains_that_do_not_stand_apart_are_refused(nodes: str, head: str, message: str) -> None:
-    assert any(message in one for one in said(nodes, head)), said(nodes, head)
+    assert any(message in text for text in said(nodes, head)), said(nodes, head)
 
 
 def test_what_is_not_used_does_not_change_the_hash_of_a_definition() -> None:
@@ -177,7 +177,7 @@ def find(name: str) -> Workflow:
 
 def test_what_is_called_is_pinned_with_its_caller() -> None:
     graph = prepare(find("top"), load_settings(), {}, find)
-    by_name = {one.workflow.workflow_id: one.workflow.content_hash for one in graph.called}
+    by_name = {called.workflow.workflow_id: called.workflow.content_hash for called in graph.called}
     assert set(by_name) == {"leaf", "middle"}
     specs = [graph.nodes[name].child_job for name in ("a", "b")]
     assert [spec.workflow_hash for spec in specs if spec] == [by_name["middle"], by_name["leaf"]]

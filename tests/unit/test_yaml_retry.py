@@ -27,21 +27,21 @@ def policy(written: str) -> RetryPolicy:
 
 def problems(nodes: str) -> list[str]:
     """Lines are counted from the first of the nodes."""
-    _, found = read_workflow(f"{{workflow_id: w, additional_inputs: true, nodes: {{\n{nodes}\n}}}}", queues=QUEUES)
-    return [str(problem).partition(":")[2] for problem in found]
+    _, problems = read_workflow(f"{{workflow_id: w, additional_inputs: true, nodes: {{\n{nodes}\n}}}}", queues=QUEUES)
+    return [str(problem).partition(":")[2] for problem in problems]
 
 
 def test_rules_in_a_file() -> None:
-    found = policy("{on: [ConnectionError, httpx.HTTPError], never: [ssl.SSLError], on_oom: {queue: heavy}}")
-    assert found.on == ("ConnectionError", "httpx.HTTPError")
-    assert found.never == ("ssl.SSLError",)
-    assert found.on_oom == OnOom(queue="heavy")
-    assert found.max_attempts == 3
+    rules = policy("{on: [ConnectionError, httpx.HTTPError], never: [ssl.SSLError], on_oom: {queue: heavy}}")
+    assert rules.on == ("ConnectionError", "httpx.HTTPError")
+    assert rules.never == ("ssl.SSLError",)
+    assert rules.on_oom == OnOom(queue="heavy")
+    assert rules.max_attempts == 3
 
 
 def test_one_name_needs_no_list() -> None:
-    found = policy("{on: OSError, never: ConnectionError, on_oom: heavy}")
-    assert (found.on, found.never, found.on_oom) == (("OSError",), ("ConnectionError",), OnOom(queue="heavy"))
+    rules = policy("{on: OSError, never: ConnectionError, on_oom: heavy}")
+    assert (rules.on, rules.never, rules.on_oom) == (("OSError",), ("ConnectionError",), OnOom(queue="heavy"))
 
 
 @pytest.mark.parametrize("written", ["2024", "yes", "{queue: 2024}", "{queue: yes}"])
@@ -147,8 +147,8 @@ def test_retries_of_other_nodes_are_written_alike() -> None:
         f: {type: fan_out, source: "{{ inputs.l }}", retries: 1, task: {handler: h, retries: 4}, next: g}
         g: {type: fan_in, retries: 0}
     """
-    found = parse(nodes).nodes
-    fan = found["f"]
+    parsed = parse(nodes).nodes
+    fan = parsed["f"]
     assert isinstance(fan, FanOutNode) and fan.retry is not None and fan.task.retry is not None
     assert (fan.retry.max_attempts, fan.task.retry.max_attempts) == (1, 4)
 
@@ -172,8 +172,8 @@ def test_keys_of_outputs_whose_shape_is_known_are_checked_when_the_file_is_read(
         a: {{handler: h, params: {{x: "{{{{ {use} }}}}"}}}}
     """
     text = f"workflow_id: w\nadditional_inputs: true\nnodes:\n{indent(dedent(nodes), '  ')}"
-    workflow, found = read_workflow(text, queues=QUEUES)
-    told = [*map(str, found)]
+    workflow, problems = read_workflow(text, queues=QUEUES)
+    told = [*map(str, problems)]
     if workflow is not None:
         try:
             compile_graph(workflow)

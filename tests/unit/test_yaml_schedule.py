@@ -22,9 +22,9 @@ def read(schedule: str, region: str = "{default: north}") -> Schedule | None:
 
 
 def problems(schedule: str, region: str = "{default: north}") -> list[str]:
-    workflow, found = read_workflow(FILE.format(schedule=schedule, region=region), queues=RULES)
+    workflow, problems = read_workflow(FILE.format(schedule=schedule, region=region), queues=RULES)
     assert workflow is None
-    return [f"{problem.line}:{problem.column} {problem.message}" for problem in found]
+    return [f"{problem.line}:{problem.column} {problem.message}" for problem in problems]
 
 
 def test_a_text_is_a_cron_expression() -> None:

@@ -23,15 +23,17 @@ def parse_nodes(text: str, inputs: str = "") -> Workflow:
 
 def problems(text: str, queues: QueueRules = QUEUES) -> list[str]:
     """As printed, without the word for the severity of errors."""
-    workflow, found = read_workflow(dedent(text).lstrip("\n"), queues=queues)
-    assert (workflow is None) is any(problem.is_error and not problem.is_about_queue for problem in found)
-    return [str(problem).replace(" error:", "") for problem in found]
+    workflow, problems = read_workflow(dedent(text).lstrip("\n"), queues=queues)
+    assert (workflow is None) is any(problem.is_error and not problem.is_about_queue for problem in problems)
+    return [str(problem).replace(" error:", "") for problem in problems]
 
 
 def node_problems(text: str, queues: QueueRules = QUEUES) -> list[str]:
     """Only the nodes are given; lines are counted from the first of them."""
-    found = problems("{workflow_id: w, additional_inputs: true, nodes: {\n" + dedent(text).strip("\n") + "\n}}", queues)
-    return [message.split(" ", 1)[1] for message in found]
+    mistakes = problems(
+        "{workflow_id: w, additional_inputs: true, nodes: {\n" + dedent(text).strip("\n") + "\n}}", queues
+    )
+    return [message.split(" ", 1)[1] for message in mistakes]
 
 
 ECHO = """
