@@ -105,8 +105,8 @@ def _show(result: Row, done: str, *, as_json: bool) -> None:
         for projection in result["projections"]:
             target = f" ({projection['target']})" if projection["target"] else ""
             typer.echo(f"  {projection['name']}: {projection['outcome'].replace('_', ' ')}{target}")
-        failed = [one for one in result["projections"] if one["error"] is not None]
-        tell(*(f"error: {one['name']}: {one['error']}" for one in failed))
+        failed = [projection for projection in result["projections"] if projection["error"] is not None]
+        tell(*(f"error: {projection['name']}: {projection['error']}" for projection in failed))
     if not result["is_complete"]:
         raise typer.Exit(JOB_FAILED)
 

@@ -320,7 +320,7 @@ def test_a_schema_of_another_release_is_refused(dsn: str) -> None:
 @pytest.mark.parametrize("revision", ["base", "0001"])
 def test_without_a_schema_there_is_nothing_to_downgrade(dsn: str, revision: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("DROP SCHEMA dagapp CASCADE")
+        conn.execute("DROP SCHEMA dagapp, gateway CASCADE")
     done = call("migrate", "downgrade", revision)
     assert (done.code, done.err) == (
         2,
@@ -330,7 +330,7 @@ def test_without_a_schema_there_is_nothing_to_downgrade(dsn: str, revision: str)
 
 def test_a_server_is_migrated_at_the_start_only_where_that_is_asked_for(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("DROP SCHEMA dagapp CASCADE")
+        conn.execute("DROP SCHEMA dagapp, gateway CASCADE")
     assert "run `dagmaster migrate`" in call("jobs").err
     env = {"DAGMASTER_AUTO_MIGRATE": "true"}
     with ThreadPoolExecutor(4) as at_once:
