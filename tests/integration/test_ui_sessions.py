@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import time
 from typing import Any
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from fleet import single
+from fleet import single, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from web import Web, web
@@ -253,6 +253,35 @@ async def test_a_socket_is_closed_when_its_key_is_revoked(dsn: str, monkeypatch:
                 while True:
                     await socket.recv()
         assert ended.value.rcvd and ended.value.rcvd.code == 4401
+
+
+@asynccontextmanager
+async def quiet_page(it: Web, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Open while nothing happens; the next sign of life is far away."""
+    monkeypatch.setattr("dagmaster.web.ui.change_feed.BEAT_SECONDS", 600)
+    monkeypatch.setattr("dagmaster.web.ui.change_feed.POLL_SECONDS", 0.02)
+    async with connect(url.replace("http", "ws") + "/ws/live", origin=url) as socket:  # type: ignore[arg-type]
+        for _ in ("the newest", "all is quiet"):
+            await socket.recv()
+        assert it.app.state.pulse.watchers == 1
+        yield
+
+
+async def test_a_page_that_was_left_is_forgotten_at_once(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with web(dsn) as it, it.real_server() as url:
+        async with quiet_page(it, url, monkeypatch):
+            pass
+        await wait_until(lambda: it.app.state.pulse.watchers == 0)
+
+
+async def test_an_open_page_does_not_keep_the_server_from_stopping(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with web(dsn) as it, AsyncExitStack() as pages:
+        async with it.real_server() as url:
+            await pages.enter_async_context(quiet_page(it, url, monkeypatch))
+        assert it.app.state.pulse.watchers == 0
+    assert "graceful shutdown exceeded" not in caplog.text
 
 
 async def closed_with(address: str, headers: dict[str, str], origin: str) -> int:

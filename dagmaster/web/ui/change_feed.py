@@ -113,8 +113,8 @@ async def _send(socket: WebSocket, pulse: ChangeFeed) -> None:
     pulse.watchers += 1
     seen: int | None = UNKNOWN
     try:
-        while not gone.done() and not socket.app.state.is_stopping:
-            seen = await pulse.next(seen)
+        while await _is_due(beat := asyncio.create_task(pulse.next(seen)), gone):
+            seen = beat.result()
             # A key may have been revoked since.
             if seen is not None and (refusal := await _refusal(socket)) is not None and refusal[0] != 1013:
                 await socket.close(*refusal)
@@ -127,6 +127,15 @@ async def _send(socket: WebSocket, pulse: ChangeFeed) -> None:
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone
+
+
+async def _is_due(beat: asyncio.Task[int | None], gone: asyncio.Task[None]) -> bool:
+    """Wait for the beat; false as soon as the page has gone or the server stops, which closes its sockets."""
+    try:
+        await asyncio.wait([beat, gone], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        beat.cancel()  # No effect on a beat that has come.
+    return not gone.done()
 
 
 async def _until_gone(socket: WebSocket) -> None:
