@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ from dagmaster.handlers import HandlerContext, Permanent, handler
 
 LEDGER = "ACCEPTANCE_LEDGER"  # the variable that holds its address
 PATIENCE_SECONDS = 60.0
+PHASE = "phase_1"
 # `at` is the clock of this machine, which is the server's too: while PostgreSQL is away a row waits, its time does not.
 MAKE_LEDGER = """
     CREATE TABLE acceptance_ledger (
@@ -129,6 +131,21 @@ async def wait(ctx: HandlerContext, params: Work) -> dict[str, Any]:
         raise params.error()
     await asyncio.to_thread(execution.write, "end")
     return {"value": params.value}
+
+
+class Phase(BaseModel):
+    """`seconds` is how long it goes on after its checkpoint, unless it resumes there."""
+
+    seconds: float
+
+
+@handler("ledger.phase", queue="work", params=Phase)
+async def phase(ctx: HandlerContext, params: Phase) -> AsyncIterator[dict[str, Any]]:
+    is_first = bool(ctx.remaining([PHASE]))
+    if is_first:
+        yield {"type": "checkpoint", "phase": PHASE}
+        await asyncio.sleep(params.seconds)
+    yield {"type": "result", "output": {"has_resumed": not is_first}}
 
 
 class Meeting(BaseModel):
