@@ -78,8 +78,10 @@ def test_a_partner_sees_only_its_own_jobs(keys: dict[str, str], site: Site, page
 
 
 def test_a_revoked_key_leads_an_open_page_back_to_the_login(
-    keys: dict[str, str], site: Site, visit: Callable[..., Visit]
+    keys: dict[str, str], site: Site, visit: Callable[..., Visit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dagmaster.web.access.TRUST_SECONDS", 0.1)
+    monkeypatch.setattr("dagmaster.web.ui.change_feed.BEAT_SECONDS", 0.2)
     seen = visit()
     seen.page.goto("/ui/jobs")
     sign_in(seen.page, keys["leaving"])
