@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from processes import PATIENCE_SECONDS, POLL_SECONDS, Stage
@@ -67,17 +68,22 @@ def operations(document: Any) -> list[schemathesis.APIOperation[Any, Any, Any, A
 @pytest.mark.timeout(400)
 def test_no_request_breaks_the_server_or_its_promise(server: Server) -> None:
     document = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    broken = [told for operation in operations(document) if (told := examine(operation, server))]
+    with requests.Session() as session:  # One connection for all requests.
+        broken = [told for operation in operations(document) if (told := examine(operation, server, session))]
     assert not broken, "\n\n".join(broken)
 
 
-def examine(operation: schemathesis.APIOperation[Any, Any, Any, Any], server: Server) -> str | None:
+def examine(
+    operation: schemathesis.APIOperation[Any, Any, Any, Any], server: Server, session: requests.Session | None = None
+) -> str | None:
     """What went wrong with it, if something did."""
 
     @settings(max_examples=REQUESTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy())
     def request(case: schemathesis.Case[Any]) -> None:
-        case.call_and_validate(base_url=server.url, headers=authorized(server), checks=CHECKS, timeout=30)
+        case.call_and_validate(
+            base_url=server.url, headers=authorized(server), checks=CHECKS, timeout=30, session=session
+        )
 
     try:
         request()
