@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import psycopg
@@ -10,8 +11,10 @@ from command_line import call
 from psycopg import errors
 from reading import PASSWORD, as_role, dropped_after, make_reader, new_role
 
-from dagmaster.errors import Conflict, Invalid
-from dagmaster.store.connect import Connection
+from dagmaster.errors import Conflict, Forbidden, Invalid
+from dagmaster.store.connect import Connection, opened
+from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.migrate import upgrade
 from dagmaster.store.reader import create_reader
 from dagmaster.store.statements import SQL
 
@@ -243,3 +246,38 @@ def test_lists_of_jobs_are_read_by_index_through_the_views(reader: Reader, value
     plan = "\n".join(line for (line,) in rows)
     assert "Subquery Scan" not in plan, plan  # The view would be computed before it is filtered and cut.
     assert "Index Scan" in plan and "Seq Scan on dag_jobs" not in plan, plan
+
+
+@contextmanager
+def owned_database(server: EmbeddedServer, rights: str = "") -> Iterator[str]:
+    """As on a server that somebody else administers: its owner is no superuser. The address for the owner."""
+    owner = f"{new_role()}_owner"
+    with psycopg.connect(server.dsn_of("postgres"), autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {owner} LOGIN {rights} PASSWORD '{PASSWORD}'")
+        admin.execute(f"CREATE DATABASE {owner} OWNER {owner} STRATEGY WAL_LOG")
+        try:
+            upgrade(as_role(server.dsn_of(owner), owner))
+            yield as_role(server.dsn_of(owner), owner)
+        finally:
+            admin.execute(f"DROP DATABASE {owner} WITH (FORCE)")
+            admin.execute(f"DROP ROLE {owner}")
+
+
+async def test_an_owner_that_may_create_roles_creates_a_reader(pg_server: EmbeddedServer) -> None:
+    role = new_role()
+    with dropped_after(pg_server.dsn_of("postgres"), role), owned_database(pg_server, "CREATEROLE") as dsn:
+        async with opened(dsn, application="test") as conn:
+            assert await create_reader(conn, role, PASSWORD)
+            assert not await create_reader(conn, role, PASSWORD)
+        with psycopg.connect(as_role(dsn, role), autocommit=True) as reading:
+            reading.execute("SELECT FROM gateway.requests")
+            reading.execute("SET default_transaction_read_only = off")
+            assert_refused(reading, "CREATE TEMPORARY TABLE t (x int)", (errors.InsufficientPrivilege,))
+            assert_refused(reading, "SELECT FROM dagapp.dag_jobs", (errors.InsufficientPrivilege,))
+
+
+async def test_an_owner_that_may_not_create_roles_is_told_so(pg_server: EmbeddedServer) -> None:
+    with owned_database(pg_server) as dsn:
+        async with opened(dsn, application="test") as conn:
+            with pytest.raises(Forbidden, match="run this as a role that has CREATEROLE"):
+                await create_reader(conn, new_role(), PASSWORD)
