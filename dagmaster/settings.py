@@ -146,6 +146,13 @@ class Settings(BaseSettings):
 
     external_b2c_connection_string: SecretStr | None = None
 
+    storage_bronze: str | None = None
+    storage_silver: str | None = None
+    storage_external: str | None = None
+    storage_mount: str | None = None
+    storage_folders: Names = []
+    storage_allowed_hosts: Names = []
+
     callback_allowed_hosts: Names = []
     callback_allow_http: bool = False
     callback_max_attempts: PositiveInt = 12

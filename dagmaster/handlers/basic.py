@@ -4,13 +4,14 @@ import asyncio
 import math
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from dagmaster.handlers.contract import HandlerContext, HandlerResult, Permanent
 from dagmaster.handlers.registry import handler
+from dagmaster.settings import load_settings
+from dagmaster.storage import ReferenceRefused, open_storage
 
 BYTES_PER_MB = 1024 * 1024
 
@@ -122,8 +123,10 @@ async def multi_phase(ctx: HandlerContext, params: Phases) -> AsyncIterator[dict
 
 
 class SizeQuestion(BaseModel):
+    """`path` is a reference to a file of the storage, such as bronze/rivers.tif."""
+
     size_bytes: int | None = Field(default=None, ge=0)
-    path: Path | None = None
+    path: str | None = None
     threshold_mb: float = Field(default=100, gt=0)
     light_queue: str = "light-tasks"
     heavy_queue: str = "heavy-tasks"
@@ -143,9 +146,14 @@ class SizeAnswer(BaseModel):
 
 
 @handler("size_check", params=SizeQuestion)
-def size_check(ctx: HandlerContext, params: SizeQuestion) -> SizeAnswer:
+async def size_check(ctx: HandlerContext, params: SizeQuestion) -> SizeAnswer:
     """Recommend a queue for a file of this size."""
-    size_bytes = params.path.stat().st_size if params.path else params.size_bytes or 0
+    size_bytes = params.size_bytes or 0
+    if params.path is not None:
+        try:
+            size_bytes = await open_storage(load_settings()).size(params.path)
+        except ReferenceRefused as error:
+            raise Permanent(str(error)) from error
     is_large = size_bytes >= params.threshold_mb * BYTES_PER_MB
     return SizeAnswer(
         size_bytes=size_bytes,

@@ -158,18 +158,33 @@ async def test_size_check_recommends_a_queue(size_mb, is_large, queue):
     }
 
 
-async def test_size_check_looks_at_a_file_with_the_callers_threshold_and_queues(tmp_path):
-    file = tmp_path / "a.tif"
-    file.write_bytes(b"x" * 2048)
-    params = {"path": str(file), "threshold_mb": 0.001, "heavy_queue": "big"}
+@pytest.fixture
+def bronze(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAGMASTER_DATA_DIR", str(tmp_path))
+    folder = tmp_path / "storage" / "bronze"
+    folder.mkdir(parents=True)
+    return folder
+
+
+async def test_size_check_looks_at_a_file_with_the_callers_threshold_and_queues(bronze):
+    (bronze / "a.tif").write_bytes(b"x" * 2048)
+    params = {"path": "bronze/a.tif", "threshold_mb": 0.001, "heavy_queue": "big"}
     output = (await run("size_check", params)).output
     assert (output["size_bytes"], output["recommended_queue"]) == (2048, "big")
 
 
-async def test_size_check_of_a_missing_file_may_be_tried_again(tmp_path):
-    result = await run("size_check", {"path": str(tmp_path / "gone.tif")})
-    assert result.error_message.startswith("FileNotFoundError")
+async def test_size_check_of_a_missing_file_may_be_tried_again(bronze):
+    result = await run("size_check", {"path": "bronze/gone.tif"})
+    assert result.error_message == "FileMissing: there is no file bronze/gone.tif"
     assert not result.permanent
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "bronze/../../../secret", "bronze/link"])
+async def test_size_check_tells_nothing_of_files_outside_of_the_storage(bronze, path):
+    (bronze / "link").symlink_to("/etc/passwd")
+    result = await run("size_check", {"path": path})
+    assert result.permanent
+    assert result.output is None
 
 
 @pytest.mark.parametrize("params", [{}, {"size_bytes": 1, "path": "/a"}])

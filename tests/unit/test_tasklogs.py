@@ -1,16 +1,13 @@
 import asyncio
-import socket
 import stat
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from s3_server import run_s3
 
 from dagmaster.errors import Misconfigured, Unavailable
 from dagmaster.ids import JobId, NodeId
@@ -27,29 +24,8 @@ TASK = "247845805292758904_work_0"
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """The address of an S3 server of this machine, with a bucket."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _make_bucket(f"{address}/logs")
+    with run_s3("logs") as address:
         yield address
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _make_bucket(url: str) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5):
-                return
-        except OSError:
-            assert time.monotonic() < deadline, "the S3 server does not answer"
-            time.sleep(0.1)
 
 
 @pytest.fixture(params=["files", "local objects", "s3"])

@@ -1,0 +1,21 @@
+"""Files in zones: folders of this machine, or containers of Azure Blob Storage and buckets of S3.
+
+Callers name files by reference. A reference that leads out of the configured zones and folders is refused.
+"""
+
+from dagmaster.storage.errors import FileMissing, ReferenceRefused, StorageUnavailable
+from dagmaster.storage.references import LocalFile, RemoteObject, WebFile, Zones
+from dagmaster.storage.storage import Copied, Storage, open_storage
+
+__all__ = [
+    "Copied",
+    "FileMissing",
+    "LocalFile",
+    "ReferenceRefused",
+    "RemoteObject",
+    "Storage",
+    "StorageUnavailable",
+    "WebFile",
+    "Zones",
+    "open_storage",
+]

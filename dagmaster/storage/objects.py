@@ -1,0 +1,84 @@
+"""Objects of Azure Blob Storage and S3, through obstore."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from dagmaster.errors import Misconfigured
+from dagmaster.model.redact import redact_text
+from dagmaster.storage.errors import FileMissing, StorageUnavailable
+from dagmaster.storage.references import RemoteObject
+from dagmaster.storage.source import CHUNK_BYTES, Source
+
+RETRY_SECONDS: Final = 30
+RETRIES: Final = 3
+PART_BYTES: Final = 8 * 1024 * 1024
+PARTS_AT_ONCE: Final = 4
+
+
+@cache
+def _library() -> tuple[Any, Any, Any]:
+    try:
+        return import_module("obstore"), import_module("obstore.store"), import_module("obstore.exceptions")
+    except ImportError as error:
+        raise Misconfigured(
+            "storage zones in Azure Blob Storage or S3 need obstore: install it with `pip install 'dagmaster[objects]'`"
+        ) from error
+
+
+@cache
+def _open(zone_url: str) -> Any:
+    """The store of a zone. Its credentials come from the environment: AWS_..., AZURE_STORAGE_..."""
+    _, stores, exceptions = _library()
+    patience = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    try:
+        return stores.from_url(zone_url, retry_config=patience)
+    except (exceptions.BaseError, ValueError, OSError) as error:
+        raise Misconfigured(f"the storage zone {zone_url} cannot be used: {_first_line(error)}") from error
+
+
+async def head(location: RemoteObject) -> Source:
+    obstore, _, _ = _library()
+    store = _open(location.zone_url)
+    async with _told(location):
+        meta = await obstore.head_async(store, location.key)
+
+    async def read(offset: int) -> AsyncIterator[bytes]:
+        if offset >= meta["size"]:
+            return
+        async with _told(location):
+            # `if_match`: a file that is replaced while it is read is not a mixture of both.
+            options = {"range": {"offset": offset}, "if_match": meta["e_tag"]}
+            answer = await obstore.get_async(store, location.key, options=options)
+            async for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(chunk)
+
+    return Source(meta["size"], f"{meta['e_tag']}", read)
+
+
+async def put(location: RemoteObject, chunks: AsyncIterator[bytes]) -> None:
+    """Nothing is there until all of it is."""
+    obstore, _, _ = _library()
+    async with _told(location):
+        await obstore.put_async(
+            _open(location.zone_url), location.key, chunks, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+        )
+
+
+@asynccontextmanager
+async def _told(location: RemoteObject) -> AsyncIterator[None]:
+    _, _, exceptions = _library()
+    try:
+        yield
+    except (FileNotFoundError, exceptions.NotFoundError) as error:
+        raise FileMissing(f"there is no file {location.reference}") from error
+    except (exceptions.BaseError, OSError) as error:
+        raise StorageUnavailable(f"{location.reference} cannot be reached: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """What follows is for those who debug the library."""
+    return redact_text(str(error).partition("\n")[0])

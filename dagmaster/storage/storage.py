@@ -1,0 +1,129 @@
+"""Find out about files and copy them, wherever they are."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, assert_never
+
+from dagmaster.settings import Settings
+from dagmaster.storage import files, objects, web
+from dagmaster.storage.errors import ReferenceRefused, StorageUnavailable
+from dagmaster.storage.references import LocalFile, Location, RemoteObject, WebFile, Zones
+from dagmaster.storage.source import CHUNK_BYTES, Source
+
+OnProgress = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """`reference` names the copy; `resumed_at` is how many bytes an earlier attempt had copied."""
+
+    reference: str
+    size_bytes: int
+    sha256: str
+    resumed_at: int = 0
+
+
+class Storage:
+    def __init__(self, zones: Zones) -> None:
+        self._zones = zones
+
+    def locate(self, reference: str) -> Location:
+        """Raises ReferenceRefused for what leads out of the configured storage."""
+        return self._zones.locate(reference)
+
+    def local_path(self, reference: str) -> Path:
+        """The file's path on this machine; raises ReferenceRefused if the file is elsewhere."""
+        location = self.locate(reference)
+        if not isinstance(location, LocalFile):
+            raise ReferenceRefused(f"{location.reference} is not on this machine; copy it to the zone mount first")
+        return location.path
+
+    async def size(self, reference: str) -> int:
+        source = await self._source(self.locate(reference))
+        if source.size_bytes is None:
+            raise StorageUnavailable(f"the server does not say how large {reference.partition('?')[0]} is")
+        return source.size_bytes
+
+    async def copy(self, source: str, target: str, on_progress: OnProgress | None = None) -> Copied:
+        """Copy in chunks, with the checksum of all bytes. A copy to this machine continues where one was interrupted.
+
+        The target is replaced at once when the copy is complete, and is as it was until then.
+        """
+        found = self.locate(source)
+        opened = await self._source(found)
+        place = self.locate(target)
+        counting = _Counting(opened, on_progress)
+        match place:
+            case LocalFile():
+                await self._to_file(counting, place)
+            case RemoteObject():
+                await objects.put(place, counting.chunks())
+            case WebFile():
+                raise ReferenceRefused(f"{place.reference}: files cannot be written to a web server")
+            case _:
+                assert_never(place)
+        counting.check(found.reference)
+        return Copied(place.reference, counting.size_bytes, counting.digest.hexdigest(), counting.resumed_at)
+
+    async def _source(self, location: Location) -> Source:
+        match location:
+            case LocalFile():
+                return files.head(location)
+            case RemoteObject():
+                return await objects.head(location)
+            case WebFile():
+                return await web.head(location)
+            case _:
+                assert_never(location)
+
+    async def _to_file(self, counting: "_Counting", place: LocalFile) -> None:
+        with files.partial_file(place.path, counting.source.identity) as part:
+            counting.take(part)
+            async for chunk in counting.chunks():
+                part.write(chunk)
+            part.flush()
+            os.fsync(part.fileno())
+            counting.check(place.reference)
+            Path(part.name).replace(place.path)
+
+
+class _Counting:
+    """The bytes of a copy on their way."""
+
+    def __init__(self, source: Source, on_progress: OnProgress | None) -> None:
+        self.source = source
+        self.digest = sha256()
+        self.size_bytes = 0
+        self.resumed_at = 0
+        self._on_progress = on_progress
+
+    def take(self, part: Any) -> None:
+        """What an earlier attempt has copied, unless nobody can say whether the source is still the same."""
+        if not self.source.identity or (self.source.size_bytes or 0) < os.fstat(part.fileno()).st_size:
+            part.truncate(0)
+        while chunk := part.read(CHUNK_BYTES):
+            self._count(chunk)
+        self.resumed_at = self.size_bytes
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self.source.read(self.size_bytes):
+            self._count(chunk)
+            yield chunk
+
+    def check(self, reference: str) -> None:
+        expected = self.source.size_bytes
+        if expected is not None and self.size_bytes != expected:
+            raise StorageUnavailable(f"{reference} ended after {self.size_bytes} of {expected} bytes")
+
+    def _count(self, chunk: bytes) -> None:
+        self.digest.update(chunk)
+        self.size_bytes += len(chunk)
+        if self._on_progress is not None:
+            self._on_progress(self.size_bytes, self.source.size_bytes)
+
+
+def open_storage(settings: Settings) -> Storage:
+    return Storage(Zones.of(settings))

@@ -1,0 +1,313 @@
+"""References lead to files of the configured storage and nowhere else; copies are complete or not there."""
+
+import asyncio
+import fcntl
+import functools
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import obstore
+import pytest
+from obstore.store import S3Store
+from s3_server import run_s3
+
+from dagmaster.errors import Misconfigured
+from dagmaster.settings import load_settings
+from dagmaster.storage import (
+    FileMissing,
+    LocalFile,
+    ReferenceRefused,
+    RemoteObject,
+    Storage,
+    StorageUnavailable,
+    WebFile,
+    Zones,
+    open_storage,
+    web,
+)
+from dagmaster.storage.source import CHUNK_BYTES
+
+CONTENT = os.urandom(3 * CHUNK_BYTES + 17)
+AWS = {
+    "AWS_ALLOW_HTTP": "true",
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "very-secret",
+    "AWS_REGION": "us-east-1",
+}
+
+
+def storage_in(folder: Path, **settings: object) -> Storage:
+    return open_storage(load_settings(data_dir=folder, **settings))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    for zone in ("bronze", "silver", "mount"):
+        (tmp_path / "storage" / zone).mkdir(parents=True)
+    (tmp_path / "storage" / "bronze" / "a.tif").write_bytes(CONTENT)
+    (tmp_path / "outside.tif").write_bytes(b"secret")
+    return storage_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with run_s3("rasters") as address:
+        yield address
+
+
+# References.
+
+
+def test_a_file_is_named_by_its_zone_or_by_its_path_in_a_zone(storage: Storage, tmp_path: Path) -> None:
+    path = (tmp_path / "storage" / "bronze" / "a.tif").resolve()
+    for reference in ("bronze/a.tif", str(path)):
+        assert storage.locate(reference) == LocalFile(path, "bronze/a.tif")
+
+
+def test_a_container_is_a_name_of_its_zone(tmp_path: Path) -> None:
+    storage = storage_in(tmp_path, storage_bronze=str(tmp_path / "incoming"), storage_silver="s3://products/cogs")
+    assert storage.locate("incoming/x/a.tif").reference == "bronze/x/a.tif"
+    expected = RemoteObject("s3://products/cogs", "x/a.tif", "silver/x/a.tif")
+    assert storage.locate("products/x/a.tif") == storage.locate("s3://products/cogs/x/a.tif") == expected
+    azure = storage_in(tmp_path, storage_bronze="https://acme.blob.core.windows.net/incoming")
+    assert azure.locate("https://acme.blob.core.windows.net/incoming/a.tif?sig=abc") == RemoteObject(
+        "https://acme.blob.core.windows.net/incoming", "a.tif", "bronze/a.tif"
+    )
+
+
+def test_an_encoded_address_of_azure_names_the_blob_itself(tmp_path: Path) -> None:
+    storage = storage_in(tmp_path, storage_bronze="https://acme.blob.core.windows.net/incoming")
+    assert storage.locate("https://acme.blob.core.windows.net/incoming/r%C3%A9gion%201.tif").reference == (
+        "bronze/région 1.tif"
+    )
+    with pytest.raises(ReferenceRefused):
+        storage.locate("https://acme.blob.core.windows.net/incoming/%2e%2e/other/a.tif")
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "bronze/../silver/a.tif",
+        "bronze/x/../../../outside.tif",
+        "bronze/%2e%2e/%2e%2e/outside.tif",
+        "bronze/%252e%252e/outside.tif",
+        "bronze/x%2f..%2fa.tif",
+        "bronze//a.tif",
+        "bronze/./a.tif",
+        "bronze\\..\\a.tif",
+        "bronze/a\0.tif",
+        "bronze",
+        "bronze/",
+        "",
+        "nowhere/a.tif",
+        "a.tif",
+        "/etc/passwd",
+        "/proc/self/environ",
+        "/vsizip/bronze/a.zip/a.tif",
+        "/vsicurl/bronze/a.tif",
+        "/vsis3/bucket/a.tif",
+        "s3://other/a.tif",
+        "file:///etc/passwd",
+        "http://example.com/a.tif",
+        "https://example.com/a.tif",
+        "https://user:password@example.com/a.tif",
+        "/vsicurl/https://169.254.169.254/latest/meta-data",
+        "https://[::1",
+        "bronze/" + "x" * 3000,
+    ],
+)
+def test_a_reference_that_leads_elsewhere_is_refused(storage: Storage, reference: str) -> None:
+    with pytest.raises(ReferenceRefused):
+        storage.locate(reference)
+
+
+def test_a_symbolic_link_does_not_lead_out_of_its_zone(storage: Storage, tmp_path: Path) -> None:
+    bronze = tmp_path / "storage" / "bronze"
+    (bronze / "link.tif").symlink_to(tmp_path / "outside.tif")
+    (bronze / "folder").symlink_to(tmp_path)
+    (bronze / "same.tif").symlink_to(bronze / "a.tif")
+    for reference in ("bronze/link.tif", "bronze/folder/outside.tif", str(bronze / "link.tif")):
+        with pytest.raises(ReferenceRefused):
+            storage.locate(reference)
+    assert storage.local_path("bronze/same.tif").name == "a.tif"
+
+
+def test_folders_outside_of_the_zones_are_allowed_one_by_one(tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir()
+    storage = storage_in(tmp_path, storage_folders=[str(tmp_path / "archive")])
+    assert isinstance(storage.locate(f"{tmp_path}/archive/a.tif"), LocalFile)
+    with pytest.raises(ReferenceRefused, match="DAGMASTER_STORAGE_FOLDERS"):
+        storage.locate(f"{tmp_path}/archive2/a.tif")
+
+
+def test_web_servers_are_allowed_one_by_one_and_no_query_is_shown(tmp_path: Path) -> None:
+    storage = storage_in(tmp_path, storage_allowed_hosts=["data.example.com"])
+    for reference in (
+        "https://data.example.com/a.tif?sig=hidden",
+        "/vsicurl/https://data.example.com/a.tif?sig=hidden",
+    ):
+        location = storage.locate(reference)
+        assert isinstance(location, WebFile)
+        assert (location.url, location.reference) == (
+            "https://data.example.com/a.tif?sig=hidden",
+            "https://data.example.com/a.tif",
+        )
+        assert "hidden" not in repr(location)
+    for reference in (
+        "https://data.example.com.evil.org/a.tif?sig=hidden",
+        "https://evil.org/data.example.com?sig=hidden",
+    ):
+        with pytest.raises(ReferenceRefused) as refused:
+            storage.locate(reference)
+        assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("place", ["ftp://x/y", "https://example.com/x", "s3://bucket/x?sig=1"])
+def test_a_zone_that_cannot_be_is_named_at_the_start(tmp_path: Path, place: str) -> None:
+    with pytest.raises(Misconfigured, match="DAGMASTER_STORAGE_SILVER"):
+        storage_in(tmp_path, storage_silver=place)
+
+
+# Copies.
+
+
+async def test_a_copy_has_all_bytes_and_their_checksum(storage: Storage, tmp_path: Path) -> None:
+    steps: list[tuple[int, int | None]] = []
+    copied = await storage.copy("bronze/a.tif", "silver/x/b.tif", lambda done, total: steps.append((done, total)))
+    assert (tmp_path / "storage/silver/x/b.tif").read_bytes() == CONTENT
+    assert (copied.reference, copied.size_bytes, copied.resumed_at) == ("silver/x/b.tif", len(CONTENT), 0)
+    assert copied.sha256 == sha256(CONTENT).hexdigest()
+    assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+    assert steps[-1] == (len(CONTENT), len(CONTENT))
+    assert sorted(path.name for path in (tmp_path / "storage/silver/x").iterdir()) == ["b.tif"]
+
+
+class Interruption(Exception):
+    pass
+
+
+async def interrupt(storage: Storage, source: str, target: str) -> None:
+    calls = 0
+
+    def stop(done: int, total: int | None) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise Interruption
+
+    with pytest.raises(Interruption):
+        await storage.copy(source, target, stop)
+
+
+async def test_an_interrupted_copy_continues_and_is_not_there_before_it_is_complete(
+    storage: Storage, tmp_path: Path
+) -> None:
+    await interrupt(storage, "bronze/a.tif", "mount/a.tif")
+    assert not (tmp_path / "storage/mount/a.tif").exists()
+    copied = await storage.copy("bronze/a.tif", "mount/a.tif")
+    assert copied.resumed_at == CHUNK_BYTES
+    assert copied.sha256 == sha256(CONTENT).hexdigest()
+    assert (tmp_path / "storage/mount/a.tif").read_bytes() == CONTENT
+
+
+async def test_a_copy_does_not_continue_with_another_content(storage: Storage, tmp_path: Path) -> None:
+    await interrupt(storage, "bronze/a.tif", "mount/a.tif")
+    (tmp_path / "storage/bronze/a.tif").write_bytes(CONTENT[::-1])
+    copied = await storage.copy("bronze/a.tif", "mount/a.tif")
+    assert (copied.resumed_at, copied.sha256) == (0, sha256(CONTENT[::-1]).hexdigest())
+
+
+async def test_two_copies_to_the_same_place_do_not_mix(storage: Storage, tmp_path: Path) -> None:
+    await interrupt(storage, "bronze/a.tif", "mount/a.tif")
+    [part] = (tmp_path / "storage/mount").iterdir()
+    with part.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        copied = await storage.copy("bronze/a.tif", "mount/a.tif")
+    assert (copied.resumed_at, copied.sha256) == (0, sha256(CONTENT).hexdigest())
+    results = await asyncio.gather(*(storage.copy("bronze/a.tif", "mount/a.tif") for _ in range(3)))
+    assert {one.sha256 for one in results} == {sha256(CONTENT).hexdigest()}
+    assert (tmp_path / "storage/mount/a.tif").read_bytes() == CONTENT
+
+
+async def test_a_missing_file_is_named_by_its_reference(storage: Storage, tmp_path: Path) -> None:
+    for attempt in (storage.size("bronze/gone.tif"), storage.copy("bronze/gone.tif", "mount/a.tif")):
+        with pytest.raises(FileMissing, match=r"^there is no file bronze/gone.tif$"):
+            await attempt
+
+
+async def test_objects_of_s3_are_read_written_and_resumed(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**AWS, "AWS_ENDPOINT_URL": s3}.items():
+        monkeypatch.setenv(name, value)
+    store = S3Store("rasters", prefix="incoming")
+    obstore.put(store, "x/a.tif", CONTENT)
+    storage = storage_in(tmp_path, storage_bronze="s3://rasters/incoming", storage_silver="s3://rasters/products")
+    assert await storage.size("bronze/x/a.tif") == len(CONTENT)
+    await interrupt(storage, "bronze/x/a.tif", "mount/a.tif")
+    down = await storage.copy("bronze/x/a.tif", "mount/a.tif")
+    assert 0 < down.resumed_at < len(CONTENT)
+    up = await storage.copy("mount/a.tif", "silver/a.tif")
+    assert down.sha256 == up.sha256 == sha256(CONTENT).hexdigest()
+    assert bytes(obstore.get(S3Store("rasters", prefix="products"), "a.tif").bytes()) == CONTENT
+    with pytest.raises(FileMissing, match=r"bronze/x/gone.tif"):
+        await storage.size("bronze/x/gone.tif")
+    with pytest.raises(ReferenceRefused, match="mount"):
+        storage.local_path("silver/a.tif")
+
+
+async def test_no_message_of_an_unreachable_store_has_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**AWS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
+        monkeypatch.setenv(name, value)
+    storage = storage_in(tmp_path, storage_external="s3://elsewhere/x")
+    with pytest.raises(StorageUnavailable, match=r"external/a.tif cannot be reached") as refused:
+        async with asyncio.timeout(60):
+            await storage.size("external/a.tif")
+    assert "very-secret" not in str(refused.value)
+
+
+class Files(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/moved.tif":
+            self.send_response(302)
+            self.send_header("location", "http://127.0.0.1:9/private")
+            self.end_headers()
+            return
+        super().do_GET()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    folder = tmp_path / "www"
+    folder.mkdir()
+    (folder / "a.tif").write_bytes(CONTENT)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+async def test_files_of_web_servers_are_copied_and_redirects_are_not_followed(web_server: str, tmp_path: Path) -> None:
+    source = await web.head(WebFile(f"{web_server}/a.tif", "a"))
+    assert source.size_bytes == len(CONTENT)
+    assert b"".join([chunk async for chunk in source.read(0)]) == CONTENT
+    assert b"".join([chunk async for chunk in source.read(1000)]) == CONTENT[1000:]
+    with pytest.raises(StorageUnavailable, match="returned 302"):
+        await web.head(WebFile(f"{web_server}/moved.tif", "https://x/moved.tif"))
+    with pytest.raises(FileMissing):
+        await web.head(WebFile(f"{web_server}/gone.tif", "https://x/gone.tif"))
+
+
+def test_the_zones_are_folders_below_the_data_folder_by_default(tmp_path: Path) -> None:
+    zones = Zones.of(load_settings(data_dir=tmp_path))
+    assert {name: zone.folder for name, zone in zones.zones.items()} == {
+        name: tmp_path / "storage" / name for name in ("bronze", "silver", "external", "mount")
+    }
