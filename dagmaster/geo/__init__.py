@@ -1,0 +1,7 @@
+"""Rasters and their catalogue entries as functions of files. Needs the extra `geo`; knows nothing of jobs."""
+
+import os
+
+# Handlers' processes are forked from one that has loaded this, and threads do not survive a fork. The linear algebra of
+# numpy, which nothing here uses, would start some on import.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

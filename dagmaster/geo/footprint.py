@@ -1,0 +1,112 @@
+"""Where a raster is on the globe: its outline and its box in longitude and latitude."""
+
+import math
+from itertools import pairwise
+from typing import Any, Final
+
+from pydantic import BaseModel
+from rasterio.warp import transform as transform_points
+from shapely import Polygon, box, make_valid, orient_polygons
+from shapely.affinity import translate
+from shapely.geometry import mapping
+from shapely.ops import unary_union
+
+from dagmaster.geo.errors import RasterRejected
+
+WGS84: Final = "EPSG:4326"
+POINTS_PER_EDGE: Final = 21
+DIGITS: Final = 9
+# Rounding of transformations; grids of pixel centres reach half a pixel over the pole.
+SLACK_DEGREES: Final = 1.0
+
+
+class Footprint(BaseModel, frozen=True):
+    """`bbox` is west, south, east, north; west is greater than east where it crosses the antimeridian."""
+
+    bbox: tuple[float, float, float, float]
+    geometry: dict[str, Any]
+
+    @property
+    def crosses_antimeridian(self) -> bool:
+        return self.bbox[0] > self.bbox[2]
+
+
+def footprint_of(crs: Any, transform: Any, width: int, height: int) -> Footprint:
+    """Raises RasterRejected for pixels that are nowhere on the globe in this CRS."""
+    columns, rows = _outline(width, height)
+    a, b, c, d, e, f = list(transform)[:6]
+    pixels = list(zip(columns, rows, strict=True))
+    xs = [a * column + b * row + c for column, row in pixels]
+    ys = [d * column + e * row + f for column, row in pixels]
+    longitudes, latitudes = transform_points(crs, WGS84, xs, ys)
+    if not all(map(math.isfinite, (*longitudes, *latitudes))) or max(map(abs, latitudes)) > 90 + SLACK_DEGREES:
+        raise RasterRejected("its pixels are nowhere on the globe in its CRS: the CRS or the georeference is wrong")
+    latitudes = [min(max(latitude, -90.0), 90.0) for latitude in latitudes]
+    unwrapped = _unwrapped(longitudes)
+    if abs(unwrapped[-1] - unwrapped[0]) > 180:
+        return _polar(latitudes)
+    return _of_ring(unwrapped, latitudes)
+
+
+def _outline(width: int, height: int) -> tuple[list[float], list[float]]:
+    """Along the four edges and back to the first corner: edges are curved in other projections."""
+    corners = [(0, 0), (width, 0), (width, height), (0, height), (0, 0)]
+    steps = [step / POINTS_PER_EDGE for step in range(POINTS_PER_EDGE)]
+    edges = [(start, end) for start, end in pairwise(corners)]
+    points = [
+        (start[0] + (end[0] - start[0]) * step, start[1] + (end[1] - start[1]) * step)
+        for start, end in edges
+        for step in steps
+    ]
+    columns, rows = zip(*points, corners[0], strict=True)
+    return list(columns), list(rows)
+
+
+def _unwrapped(longitudes: list[float]) -> list[float]:
+    """Without jumps from 180 to -180."""
+    result = [longitudes[0]]
+    for longitude in longitudes[1:]:
+        result.append(longitude - 360 * round((longitude - result[-1]) / 360))
+    return result
+
+
+def _polar(latitudes: list[float]) -> Footprint:
+    """A ring that goes around the globe has a pole inside."""
+    is_north = sum(latitudes) > 0
+    south, north = (min(latitudes), 90.0) if is_north else (-90.0, max(latitudes))
+    return Footprint(
+        bbox=(-180.0, _rounded(south), 180.0, _rounded(north)), geometry=_geojson(box(-180, south, 180, north))
+    )
+
+
+def _of_ring(longitudes: list[float], latitudes: list[float]) -> Footprint:
+    west, east = min(longitudes), max(longitudes)
+    south, north = min(latitudes), max(latitudes)
+    if east - west >= 360 - 1e-6:
+        return Footprint(
+            bbox=(-180.0, _rounded(south), 180.0, _rounded(north)), geometry=_geojson(box(-180, south, 180, north))
+        )
+    shift = 360 * math.floor((west + 180) / 360)
+    west, east = west - shift, east - shift
+    ring = translate(make_valid(Polygon(zip(longitudes, latitudes, strict=True))), xoff=-shift)
+    if east > 180:
+        here, beyond = ring.intersection(box(-180, -90, 180, 90)), ring.intersection(box(180, -90, 540, 90))
+        ring = unary_union([here, translate(beyond, xoff=-360)])
+        east -= 360
+    return Footprint(bbox=(_rounded(west), _rounded(south), _rounded(east), _rounded(north)), geometry=_geojson(ring))
+
+
+def _rounded(degrees: float) -> float:
+    return round(degrees, DIGITS)
+
+
+def _geojson(shape: Any) -> dict[str, Any]:
+    """Straight edges need no points between; counter-clockwise, as GeoJSON asks."""
+    geometry: dict[str, Any] = mapping(orient_polygons(shape.simplify(1e-9)))
+    return {"type": geometry["type"], "coordinates": _listed(geometry["coordinates"])}
+
+
+def _listed(coordinates: Any) -> Any:
+    if isinstance(coordinates, int | float):
+        return _rounded(float(coordinates))
+    return [_listed(part) for part in coordinates]

@@ -1,0 +1,105 @@
+"""Read every block of a raster once: that finds damage, and gives the statistics of the bands."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+from rasterio.errors import RasterioIOError
+from rasterio.windows import Window
+
+from dagmaster.geo.errors import UnreadableRaster
+from dagmaster.geo.raster.reader import describe
+
+OnProgress = Callable[[float], None]
+
+# At a time: some 100 MB, whatever the blocks of the file are.
+READ_PIXELS = 2048 * 2048
+MAX_CLASSES = 64
+
+
+class BandStatistics(BaseModel, frozen=True):
+    """Of the valid pixels; None where there are none. `classes` is how many values occur, None if they are many."""
+
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    stddev: float | None
+    valid_percent: float
+    classes: int | None
+
+
+class _Accumulator:
+    """Chan's parallel algorithm: sums of squares of large values would lose their digits."""
+
+    def __init__(self) -> None:
+        self.minimum, self.maximum = math.inf, -math.inf
+        self.count, self.total, self.mean, self.squares = 0, 0, 0.0, 0.0
+        self.values: set[float] | None = set()
+
+    def add(self, values: Any, total: int) -> None:
+        self.total += total
+        if not values.size:
+            return
+        numbers = values.astype("float64")
+        mean, count = float(numbers.mean()), int(numbers.size)
+        delta, whole = mean - self.mean, self.count + count
+        self.squares += float(((numbers - mean) ** 2).sum()) + delta**2 * self.count * count / whole
+        self.mean += delta * count / whole
+        self.count = whole
+        self.minimum, self.maximum = min(self.minimum, float(values.min())), max(self.maximum, float(values.max()))
+        if self.values is not None:
+            self.values.update(np.unique(values).tolist())
+            if len(self.values) > MAX_CLASSES:
+                self.values = None
+
+    def statistics(self) -> BandStatistics:
+        has_any = self.count > 0
+        return BandStatistics(
+            minimum=self.minimum if has_any else None,
+            maximum=self.maximum if has_any else None,
+            mean=self.mean if has_any else None,
+            stddev=math.sqrt(self.squares / self.count) if has_any else None,
+            valid_percent=round(100 * self.count / self.total, 4) if self.total else 0.0,
+            classes=len(self.values) if has_any and self.values is not None else None,
+        )
+
+
+def read_statistics(dataset: Any, on_progress: OnProgress | None = None) -> list[BandStatistics]:
+    """Raises UnreadableRaster for the first block that cannot be read."""
+    bands = [_Accumulator() for _ in dataset.indexes]
+    windows = _windows(dataset)
+    for number, window in enumerate(windows, 1):
+        for index, band in zip(dataset.indexes, bands, strict=True):
+            values = _read(dataset, index, window)
+            band.add(values.compressed(), values.size)
+        if on_progress is not None:
+            on_progress(number / len(windows))
+    return [band.statistics() for band in bands]
+
+
+def _read(dataset: Any, index: int, window: Window) -> Any:
+    try:
+        values = dataset.read(index, window=window, masked=True)
+    except RasterioIOError as error:
+        raise UnreadableRaster(
+            f"{Path(dataset.name).name} is damaged: band {index} cannot be read at row {window.row_off}, column "
+            f"{window.col_off}: {describe(error, Path(dataset.name))}"
+        ) from error
+    return np.ma.masked_invalid(values) if values.dtype.kind == "f" else values
+
+
+def _windows(dataset: Any) -> list[Window]:
+    """Whole blocks, as many at a time as fit into the limit; parts of a block that does not fit."""
+    block_height, block_width = dataset.block_shapes[0]
+    across = max(min(READ_PIXELS // (block_height * block_width), -(-dataset.width // block_width)), 1)
+    columns = min(block_width * across, READ_PIXELS)
+    fitting = max(READ_PIXELS // columns, 1)
+    rows = fitting // block_height * block_height or fitting
+    return [
+        Window(column, row, min(columns, dataset.width - column), min(rows, dataset.height - row))
+        for row in range(0, dataset.height, rows)
+        for column in range(0, dataset.width, columns)
+    ]

@@ -1,0 +1,1 @@
+"""STAC documents: items and collections of rasters."""
