@@ -31,12 +31,16 @@ from typing import Any, NamedTuple, NoReturn
 
 from fork_client import HEAD, PID, Connection
 
+from dagmaster.model.optional_handlers import OPTIONAL_HANDLERS
+
 IS_REAL = bool(os.environ.get("REAL_PROCESSES"))
 PROGRAMS = Path(sys.executable).parent
 NAMES = ("dagmaster", "python")
 STOP_SECONDS = 10.0
 # Not what starts threads, as pyarrow and obstore do.
 LOADED = ("client", "python", "web", "handlers", "worker", "store", "authoring")
+# Workers load these only if they are told to.
+NOT_LOADED = {module for module, _ in OPTIONAL_HANDLERS.values()}
 LIBRARIES = ("httpx", "rich.live", "typer.rich_utils", "uvicorn.protocols.http.httptools_impl")
 
 
@@ -241,7 +245,8 @@ def load() -> None:
     for package in LOADED:
         module = importlib.import_module(f"dagmaster.{package}")
         for found in pkgutil.iter_modules(getattr(module, "__path__", ()), f"dagmaster.{package}."):
-            importlib.import_module(found.name)
+            if found.name not in NOT_LOADED:
+                importlib.import_module(found.name)
     for outline in importlib.import_module("dagmaster.cli.app").COMMANDS.values():
         importlib.import_module(f"dagmaster.cli.{outline.module}")
     for library in LIBRARIES:

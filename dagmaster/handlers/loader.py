@@ -17,6 +17,7 @@ from dagmaster.errors import Conflict, Misconfigured
 from dagmaster.handlers import basic
 from dagmaster.handlers.registry import Handler, Registry
 from dagmaster.handlers.registry import registry as default_registry
+from dagmaster.model.optional_handlers import extra_of
 
 ENTRY_POINT_GROUP = "dagmaster.handlers"
 
@@ -87,6 +88,10 @@ def _import_name(name: str) -> ModuleType:
         if error.name and f"{name}.".startswith(f"{error.name}."):
             raise Misconfigured(
                 f"cannot load handlers: there is no module {name!r}, neither installed nor in {Path.cwd()}"
+            ) from error
+        if (extra := extra_of(name)) is not None:
+            raise Misconfigured(
+                f"the handlers of {name} need {error.name}: install it with `pip install 'dagmaster[{extra}]'`"
             ) from error
         raise _broken(name, error) from error
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported

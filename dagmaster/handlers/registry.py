@@ -14,6 +14,7 @@ from dagmaster.errors import Misconfigured, UnknownHandler
 from dagmaster.handlers.schemas import schema_of
 from dagmaster.model.cache_policy import Cache, Caching, read_caching
 from dagmaster.model.contracts import ENTRY_POINT_MARK, Contract, Contracts, by_spelling
+from dagmaster.model.optional_handlers import how_to_load
 from dagmaster.model.retry import RetryPolicy
 
 Isolation = Literal["auto", "thread", "process"]
@@ -98,6 +99,8 @@ class Registry:
         return iter(list(self._handlers.values()))
 
     def _hint(self, name: str) -> str:
+        if (advice := how_to_load(name, self._handlers)) is not None:
+            return advice
         near = difflib.get_close_matches(name, self._handlers, n=3)
         if near:
             return f"did you mean {' or '.join(map(repr, near))}?"

@@ -7,6 +7,7 @@ from typing import Final
 from dagmaster.model.edges import Ancestry, find_cycles, find_inbound, find_nearest_fan_outs, find_targets
 from dagmaster.model.finalizers import ORDER, Phase, find_chain_problems, find_phases
 from dagmaster.model.inputs import WrongType, accept, find_wrong_limits
+from dagmaster.model.optional_handlers import how_to_load
 from dagmaster.model.problems import Path, Problem, did_you_mean
 from dagmaster.model.schedule_runs import find_schedule_problems
 from dagmaster.model.scopes import find_expression_problems
@@ -197,7 +198,8 @@ def _tasks(workflow: Workflow) -> Iterator[tuple[str, Path, ChildTask]]:
 def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> Iterator[Problem]:
     for node_id, path, task in _tasks(workflow):
         if known_handlers is not None and task.handler not in known_handlers:
-            hint = did_you_mean(task.handler, known_handlers) or f"; {LOAD_HANDLER}"
+            advice = how_to_load(task.handler, known_handlers) or LOAD_HANDLER
+            hint = did_you_mean(task.handler, known_handlers) or f"; {advice}"
             message = f"node {node_id!r} names an unknown handler {task.handler!r}{hint}"
             yield Problem(message, (*path, "handler"), about="handler")
         if not task.queue and (known_handlers is None or task.handler in known_handlers):
