@@ -1,11 +1,13 @@
 """Exposure: which version of an asset somebody may see."""
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from dagmaster.errors import Invalid, UnknownAsset, UnknownVersion
 from dagmaster.model.asset import ApprovalState, ClearanceState, ExposureMode, ProcessingStatus
 from dagmaster.store.asset_versions import VersionRow
 from dagmaster.store.assets import AssetRow
+from dagmaster.store.stac_items import Scope
 
 LATEST = "latest"
 
@@ -16,6 +18,18 @@ class Audience(StrEnum):
     PUBLIC = "public"
     INTERNAL = "internal"
     REVIEWERS = "reviewers"
+
+
+CLEARANCES: Mapping[Audience, Sequence[ClearanceState]] = {
+    Audience.PUBLIC: (ClearanceState.PUBLIC,),
+    Audience.INTERNAL: (ClearanceState.OUO, ClearanceState.PUBLIC),
+}
+
+
+def catalogue_scope(audience: Audience, platform_id: str | None = None) -> Scope:
+    """What of the catalogue this audience sees. Unapproved versions are in it for nobody, reviewers included."""
+    inside = CLEARANCES[Audience.INTERNAL] if audience is not Audience.PUBLIC else ()
+    return Scope(CLEARANCES[Audience.PUBLIC], inside, platform_id)
 
 
 def parse_version(text: str) -> int | None:
@@ -29,8 +43,7 @@ def parse_version(text: str) -> int | None:
 
 def check_asset(asset: AssetRow, audience: Audience) -> None:
     """Raises UnknownAsset for one that this audience must not know of, in the words for one that does not exist."""
-    needed = {Audience.PUBLIC: (ClearanceState.PUBLIC,), Audience.INTERNAL: (ClearanceState.OUO, ClearanceState.PUBLIC)}
-    is_hidden = audience in needed and asset["clearance_state"] not in needed[audience]
+    is_hidden = audience in CLEARANCES and asset["clearance_state"] not in CLEARANCES[audience]
     if asset["deleted_at"] is not None or is_hidden:
         raise UnknownAsset(f"there is no asset {asset['asset_id']!r}")
 

@@ -10,6 +10,7 @@ from sqlalchemy import (
     DateTime,
     Enum,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     String,
@@ -17,7 +18,9 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, TSTZRANGE
+from sqlalchemy.dialects.postgresql.base import ischema_names
+from sqlalchemy.types import UserDefinedType
 from sqlmodel import Field
 
 from dagmaster.model.asset import ASSET_EVENTS, ApprovalState, ClearanceState, ProcessingStatus
@@ -32,6 +35,18 @@ from dagmaster.store.columns import (
     jsonb_column,
     time_column,
 )
+
+
+class BoxType(UserDefinedType[str]):
+    """PostgreSQL's own type of rectangles, which SQLAlchemy does not know."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "box"
+
+
+ischema_names["box"] = BoxType
 
 APPROVAL_STATE = enum_column(ApprovalState, "approval_state")
 CLEARANCE_STATE = enum_column(ClearanceState, "clearance_state")
@@ -304,5 +319,30 @@ class StacCollection(Base, table=True):
     # The asset whose published layer describes it, and what that has replaced; null where it exists only for the layer.
     layer_asset_id: str | None = Field(default=None, max_length=64)
     replaced: dict[str, Any] | None = jsonb_column()
+    created_at: datetime = time_column(default_now=True)
+    updated_at: datetime = time_column(default_now=True)
+
+
+class StacItem(Base, table=True):
+    """The catalogue entries of versions, as STAC documents, with what they are searched by."""
+
+    __tablename__ = "stac_items"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["asset_id", "version_ordinal"],
+            [f"{SCHEMA}.asset_versions.asset_id", f"{SCHEMA}.asset_versions.version_ordinal"],
+        ),
+        Index("ix_stac_items_bounds", "bounds", postgresql_using="gist"),
+        Index("ix_stac_items_during", "during", postgresql_using="gist"),
+        Index("ix_stac_items_version", "asset_id", "version_ordinal"),
+    )
+    collection_id: str = Field(primary_key=True, max_length=256)
+    item_id: str = Field(primary_key=True, max_length=256)
+    asset_id: str = Field(max_length=64)
+    version_ordinal: int
+    # Beyond 180 degrees where it crosses the antimeridian.
+    bounds: str | None = Field(default=None, sa_column=Column(BoxType, nullable=True))
+    during: Any = Field(sa_column=Column(TSTZRANGE, nullable=False))
+    content: dict[str, Any] = jsonb_column(nullable=False)
     created_at: datetime = time_column(default_now=True)
     updated_at: datetime = time_column(default_now=True)

@@ -51,6 +51,7 @@ async def change_collection(conn: Connection, collection: Collection) -> None:
 
 
 async def remove_collection(conn: Connection, collection_id: str) -> None:
+    """One that holds items stays, described by no layer."""
     await run(conn, "remove_collection", {"collection_id": collection_id})
 
 

@@ -6,13 +6,14 @@ from typing import Annotated
 from fastapi import Depends, Query
 from fastapi.requests import HTTPConnection
 
-from dagmaster.assets.exposure import Audience
+from dagmaster.assets.exposure import Audience, catalogue_scope
 from dagmaster.errors import Forbidden, Unauthorized, UnknownAsset
 from dagmaster.model.access import Role
 from dagmaster.service.context import ServiceContext
 from dagmaster.store.assets import AssetRow, get_asset
+from dagmaster.store.stac_items import Scope
 from dagmaster.web.access import Admitted, Caller, caller_of
-from dagmaster.web.services import Conn, Services
+from dagmaster.web.services import Conn, Given, Services
 
 STAFF = frozenset({Role.ADMIN, Role.OPERATOR})
 INTERNAL = frozenset({Role.ADMIN, Role.OPERATOR, Role.REVIEWER, Role.VIEWER})
@@ -59,14 +60,30 @@ def in_name_of(context: ServiceContext, caller: Caller, name: str | None) -> Ser
     return replace(context, actor=name) if name and caller.role in STAFF else context
 
 
-async def audience_of(request: HTTPConnection, services: Services, platform_id: str | None) -> Audience:
-    """Who asks for the data of an asset of this platform. Partners are outside, and so is whoever shows no key."""
+async def caller_or_public(request: HTTPConnection, services: Services) -> Caller | None:
+    """Who asks for the data of assets; None for whoever shows no key."""
     try:
-        caller = await caller_of(request, services)
+        return await caller_of(request, services)
     except Unauthorized:
         if "authorization" in request.headers or "x-api-key" in request.headers:
             raise
-        return Audience.PUBLIC
-    if caller.role not in INTERNAL or caller.platform_id not in (None, platform_id):
+        return None
+
+
+async def audience_of(request: HTTPConnection, services: Services, platform_id: str | None) -> Audience:
+    """Who asks for the data of an asset of this platform. Partners are outside, and so is whoever shows no key."""
+    caller = await caller_or_public(request, services)
+    if caller is None or caller.role not in INTERNAL or caller.platform_id not in (None, platform_id):
         return Audience.PUBLIC
     return Audience.INTERNAL if caller.role is Role.VIEWER else Audience.REVIEWERS
+
+
+async def catalogue_scope_of(request: HTTPConnection, services: Given) -> Scope:
+    """What the caller sees of the catalogue: what `audience_of` says of each asset."""
+    caller = await caller_or_public(request, services)
+    if caller is None or caller.role not in INTERNAL:
+        return catalogue_scope(Audience.PUBLIC)
+    return catalogue_scope(Audience.INTERNAL, caller.platform_id)
+
+
+CatalogueScope = Annotated[Scope, Depends(catalogue_scope_of)]

@@ -134,6 +134,14 @@ DECIDED: dict[str, Any] = {
     "GET /api/v1/assets/{asset_id}/service": ALL,  # They look at the key themselves: what is public needs none.
     "GET /assets/{asset_id}/service": ALL,
     "GET /tiles/{asset_id}": ALL,
+    "GET /stac": ALL,  # It shows each caller what it may see.
+    "GET /stac/conformance": ALL,
+    "GET /stac/collections": ALL,
+    "GET /stac/collections/{collection_id}": ALL,
+    "GET /stac/collections/{collection_id}/items": ALL,
+    "GET /stac/collections/{collection_id}/items/{item_id}": ALL,
+    "GET /stac/search": ALL,
+    "POST /stac/search": ALL,
     "GET /api/v1/commands": OPERATE,
     "POST /api/v1/commands/{name}": OPERATE,
     "POST /api/v1/commands/metadata/{verb}/{asset_id}": OPERATE,

@@ -22,4 +22,12 @@ SET content = :content::jsonb, layer_asset_id = :layer_asset_id, replaced = :rep
 WHERE collection_id = :collection_id;
 
 -- remove_collection --
-DELETE FROM dagapp.stac_collections WHERE collection_id = :collection_id;
+-- One that holds items stays, with what its layer said, and is described by no layer any more.
+WITH kept AS (
+    UPDATE dagapp.stac_collections c SET layer_asset_id = NULL, replaced = NULL, updated_at = clock_timestamp()
+    WHERE c.collection_id = :collection_id
+        AND EXISTS (SELECT FROM dagapp.stac_items i WHERE i.collection_id = c.collection_id)
+    RETURNING c.collection_id
+)
+DELETE FROM dagapp.stac_collections
+WHERE collection_id = :collection_id AND collection_id NOT IN (SELECT collection_id FROM kept);

@@ -195,6 +195,25 @@ CREATE TABLE dagapp.stac_collections (
 );
 CREATE INDEX ix_stac_collections_layer ON dagapp.stac_collections (layer_asset_id) WHERE layer_asset_id IS NOT NULL;
 
+-- The catalogue entries of versions. Who may see an entry is decided by its asset and version. No foreign key to the
+-- collection: whoever describes a collection locks it, and no job must wait for that.
+CREATE TABLE dagapp.stac_items (
+    collection_id varchar(256) NOT NULL,
+    item_id varchar(256) NOT NULL,
+    asset_id varchar(64) NOT NULL,
+    version_ordinal integer NOT NULL,
+    bounds box,
+    during tstzrange NOT NULL,
+    content jsonb NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (collection_id, item_id),
+    FOREIGN KEY (asset_id, version_ordinal) REFERENCES dagapp.asset_versions (asset_id, version_ordinal)
+);
+CREATE INDEX ix_stac_items_bounds ON dagapp.stac_items USING gist (bounds);
+CREATE INDEX ix_stac_items_during ON dagapp.stac_items USING gist (during);
+CREATE INDEX ix_stac_items_version ON dagapp.stac_items (asset_id, version_ordinal);
+
 -- The identity of an asset is a hash of its platform and references: neither can change.
 CREATE FUNCTION dagapp.keep_asset_identity() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -209,6 +228,8 @@ CREATE TRIGGER keep_asset_identity BEFORE UPDATE ON dagapp.geospatial_assets FOR
 CREATE FUNCTION dagapp.is_job_output(name text, value jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(CASE WHEN name = 'bbox' THEN jsonb_path_match(value,
             '$.type() == "array" && $.size() == 4 && !exists($[*] ? (@.type() != "number" || @ > 1e12 || @ < -1e12))')
+        WHEN name IN ('stac_collection', 'stac_item') THEN jsonb_typeof(value) = 'object'
+        WHEN name = 'stac_items' THEN jsonb_typeof(value) = 'array'
         ELSE jsonb_typeof(value) = 'string' AND length(value #>> '{}') BETWEEN 1 AND 2000 END, false)
 $$;
 
@@ -227,7 +248,7 @@ CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE
         WHERE f.depth < 10
     ), names AS (
         SELECT ARRAY['blob_path', 'table_name', 'stac_item_id', 'stac_collection_id', 'content_hash', 'bbox',
-            'external_blob_path', 'adf_run_id'] AS names
+            'external_blob_path', 'adf_run_id', 'stac_collection', 'stac_item', 'stac_items'] AS names
     ), named AS (
         SELECT DISTINCT ON (name) name, n.output -> name AS value
         FROM family f
@@ -239,6 +260,66 @@ CREATE FUNCTION dagapp.job_outputs(job bigint) RETURNS jsonb LANGUAGE sql STABLE
         ORDER BY name, n.completed_at DESC, f.depth, n.node_id
     )
     SELECT coalesce(jsonb_object_agg(name, value), '{}') FROM named
+$$;
+
+-- The box of a STAC item; null where it has none that can be read. One that crosses the antimeridian goes on beyond 180
+-- degrees.
+CREATE FUNCTION dagapp.stac_bounds(bbox jsonb) RETURNS box LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    west float8;
+    east float8;
+BEGIN
+    IF jsonb_path_match(bbox, '$.type() == "array" && $.size() == 4 && !exists($[*] ? (@.type() != "number"))') THEN
+        west := bbox ->> 0;
+        east := bbox ->> 2;
+        RETURN box(
+            point(west, (bbox ->> 1)::float8),
+            point(CASE WHEN west > east THEN east + 360 ELSE east END, (bbox ->> 3)::float8)
+        );
+    END IF;
+    RETURN NULL;
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
+END $$;
+
+-- The time that a STAC item is about; null where it says none that can be read.
+CREATE FUNCTION dagapp.stac_during(properties jsonb) RETURNS tstzrange LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    first timestamptz;
+    last timestamptz;
+BEGIN
+    first := coalesce(properties ->> 'start_datetime', properties ->> 'datetime');
+    last := coalesce(properties ->> 'end_datetime', properties ->> 'datetime');
+    RETURN CASE WHEN first IS NOT NULL AND last IS NOT NULL THEN tstzrange(first, last, '[]') END;
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
+END $$;
+
+-- The outputs `stac_collection`, `stac_item` and `stac_items` of a job become the catalogue entries of its version, in
+-- place of those it had. A collection that exists stays as it is; an id that another version has stays with that one.
+-- What is no STAC document, or says that it is of another asset, is left out: an output must never stop the job.
+CREATE FUNCTION dagapp.store_stac_documents(outputs jsonb, asset text, ordinal integer) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO dagapp.stac_collections (collection_id, content)
+    SELECT document ->> 'id', document
+    FROM (SELECT outputs -> 'stac_collection') AS documents(document)
+    WHERE jsonb_typeof(document -> 'id') = 'string' AND length(document ->> 'id') BETWEEN 1 AND 256
+    ON CONFLICT DO NOTHING;
+
+    DELETE FROM dagapp.stac_items WHERE asset_id = asset AND version_ordinal = ordinal;
+
+    INSERT INTO dagapp.stac_items (collection_id, item_id, asset_id, version_ordinal, bounds, during, content)
+    SELECT c.collection_id, document ->> 'id', asset, ordinal, dagapp.stac_bounds(document -> 'bbox'),
+        dagapp.stac_during(document -> 'properties'), document
+    FROM (
+        SELECT outputs -> 'stac_item'
+        UNION ALL
+        SELECT jsonb_array_elements(outputs -> 'stac_items')
+    ) AS documents(document)
+    JOIN dagapp.stac_collections c ON c.collection_id = document ->> 'collection'
+    WHERE jsonb_typeof(document -> 'id') = 'string' AND length(document ->> 'id') BETWEEN 1 AND 256
+        AND dagapp.stac_during(document -> 'properties') IS NOT NULL
+        AND coalesce(document #>> '{properties,platform:asset_id}', asset) = asset
+    ON CONFLICT DO NOTHING;
 $$;
 
 -- In the transaction that moves the job: the version that it processes, the version that it exports, and the request that
@@ -287,6 +368,9 @@ BEGIN
     IF FOUND THEN
         moved := CASE NEW.status WHEN 'running' THEN 'processing_started'
             WHEN 'completed' THEN 'processing_completed' ELSE 'processing_failed' END;
+        IF is_completed THEN
+            PERFORM dagapp.store_stac_documents(outputs, NEW.asset_id, NEW.version_ordinal);
+        END IF;
     ELSIF NEW.status = 'running' THEN -- It is being processed again, and was so since that was decided.
         UPDATE dagapp.asset_versions v SET processing_started_at = NEW.started_at, updated_at = now()
         WHERE v.asset_id = NEW.asset_id AND v.version_ordinal = NEW.version_ordinal AND v.current_job_id = NEW.job_id

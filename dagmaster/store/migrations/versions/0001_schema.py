@@ -10,6 +10,7 @@ down_revision = None
 PARTS = ("0001_tables.sql", "0001_functions.sql", "0001_assets.sql", "0001_gateway.sql")
 
 TABLES = (
+    "stac_items",
     "asset_events",
     "asset_versions",
     "layer_metadata",
@@ -52,6 +53,9 @@ FUNCTIONS = (
     "owe_callback()",
     "report_to_parent()",
     "seed_platforms()",
+    "stac_bounds(jsonb)",
+    "stac_during(jsonb)",
+    "store_stac_documents(jsonb, text, integer)",
     "task_cache_key(text, text, jsonb)",
     "touch()",
 )

@@ -1,0 +1,84 @@
+"""The bodies of the STAC API. What STAC documents hold beyond these fields is passed on."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dagmaster.schemas.common import Body, Json
+
+
+class StacReply(BaseModel):
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+
+class StacLink(StacReply):
+    rel: str
+    href: str
+    type: str | None = None
+    title: str | None = None
+    method: Literal["GET", "POST"] | None = None
+    body: Json | None = None
+    merge: bool | None = None
+
+
+class StacConformance(StacReply):
+    conforms_to: list[str] = Field(alias="conformsTo")
+
+
+class StacLanding(StacConformance):
+    """The root catalogue of the API."""
+
+    type: Literal["Catalog"] = "Catalog"
+    stac_version: str
+    id: str
+    title: str
+    description: str
+    links: list[StacLink]
+
+
+class StacCollection(StacReply):
+    type: Literal["Collection"] = "Collection"
+    stac_version: str
+    id: str
+    description: str
+    license: str
+    extent: Json
+    links: list[StacLink]
+
+
+class StacCollections(StacReply):
+    collections: list[StacCollection]
+    links: list[StacLink]
+    number_returned: int = Field(alias="numberReturned")
+
+
+class StacItem(StacReply):
+    type: Literal["Feature"] = "Feature"
+    stac_version: str
+    id: str
+    collection: str
+    geometry: Json | None
+    bbox: list[float] | None = None
+    properties: dict[str, Any]
+    assets: dict[str, Json]
+    links: list[StacLink]
+
+
+class StacItems(StacReply):
+    """One page of a search."""
+
+    type: Literal["FeatureCollection"] = "FeatureCollection"
+    features: list[StacItem]
+    links: list[StacLink]
+    number_returned: int = Field(alias="numberReturned")
+
+
+class StacSearch(Body):
+    """Conditions that all hold. `token` is that of the link `next` of the page before."""
+
+    collections: Annotated[list[str], Field(max_length=100)] | None = None
+    ids: Annotated[list[str], Field(max_length=1000)] | None = None
+    bbox: Annotated[list[float], Field(min_length=4, max_length=6)] | None = None
+    datetime: Annotated[str, Field(max_length=100)] | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 10
+    token: Annotated[str, Field(max_length=2000)] | None = None

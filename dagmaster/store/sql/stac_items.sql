@@ -1,0 +1,41 @@
+-- {seen_stac_items} --
+-- The items of approved versions that a caller may see: all that the public may, and those that have the other clearances
+-- if the caller is inside, of all platforms or of its own. `dagmaster.assets.exposure` decides the same of one version.
+FROM dagapp.stac_items i
+JOIN dagapp.geospatial_assets a ON a.asset_id = i.asset_id AND a.deleted_at IS NULL
+JOIN dagapp.asset_versions v ON v.asset_id = i.asset_id AND v.version_ordinal = i.version_ordinal
+    AND v.approval_state = 'approved' AND v.deleted_at IS NULL
+WHERE (
+    a.clearance_state = ANY (:public_clearances::dagapp.clearance_state[])
+    AND (a.exposure_mode = 'all_versions' OR v.version_ordinal = a.latest_approved_version_ordinal)
+    OR a.clearance_state = ANY (:inside_clearances::dagapp.clearance_state[])
+    AND (:platform_id::text IS NULL OR a.platform_id = :platform_id)
+)
+
+-- search_stac_items --
+-- The latest first. Boxes that cross the antimeridian go on beyond 180 degrees, so each is compared on both sides of it.
+SELECT i.collection_id, i.item_id, i.asset_id, i.version_ordinal, lower(i.during) AS at, i.content
+{seen_stac_items}
+    AND (:collections::text[] IS NULL OR i.collection_id = ANY (:collections::text[]))
+    AND (:ids::text[] IS NULL OR i.item_id = ANY (:ids::text[]))
+    AND (:bounds::box IS NULL OR i.bounds && :bounds::box OR i.bounds && :bounds::box + point(360, 0)
+        OR i.bounds && :bounds::box - point(360, 0))
+    AND (:during::tstzrange IS NULL OR i.during && :during::tstzrange)
+    AND (:after_at::timestamptz IS NULL
+        OR (lower(i.during), i.collection_id, i.item_id) < (:after_at::timestamptz, :after_collection::text, :after_id::text))
+ORDER BY lower(i.during) DESC, i.collection_id DESC, i.item_id DESC
+LIMIT :limit;
+
+-- list_stac_collections --
+-- Those that hold an item that the caller may see, with the extent of these items.
+SELECT c.collection_id, c.content, s.west, s.south, s.east, s.north, s.first_at, s.last_at
+FROM dagapp.stac_collections c
+JOIN (
+    SELECT i.collection_id, min((i.bounds[1])[0]) AS west, min((i.bounds[1])[1]) AS south, max((i.bounds[0])[0]) AS east,
+        max((i.bounds[0])[1]) AS north, min(lower(i.during)) AS first_at, max(upper(i.during)) AS last_at
+    {seen_stac_items}
+        AND (:collection_id::text IS NULL OR i.collection_id = :collection_id)
+    GROUP BY i.collection_id
+) AS s ON s.collection_id = c.collection_id
+ORDER BY c.collection_id
+LIMIT :limit;

@@ -1,0 +1,102 @@
+"""The catalogue: STAC collections and items of versions, as far as a caller may see them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch_as
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a caller may see: the clearances of assets for everybody, and for those inside, of one platform or all."""
+
+    public_clearances: Sequence[str]
+    inside_clearances: Sequence[str] = ()
+    platform_id: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "public_clearances": list(self.public_clearances),
+            "inside_clearances": list(self.inside_clearances),
+            "platform_id": self.platform_id,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An item in the order of a search: the next page begins behind it."""
+
+    at: datetime
+    collection_id: str
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFilter:
+    """Conditions that all hold. `bbox` is west, south, east, north; west is greater across the antimeridian."""
+
+    collections: Sequence[str] | None = None
+    ids: Sequence[str] | None = None
+    bbox: tuple[float, float, float, float] | None = None
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+
+
+class ItemRow(TypedDict):
+    collection_id: str
+    item_id: str
+    asset_id: str
+    version_ordinal: int
+    at: datetime
+    content: dict[str, Any]
+
+
+class CollectionRow(TypedDict):
+    collection_id: str
+    content: dict[str, Any]
+    west: float | None
+    south: float | None
+    east: float | None
+    north: float | None
+    first_at: datetime
+    last_at: datetime
+
+
+async def search_items(
+    conn: Connection, scope: Scope, where: ItemFilter, *, after: Place | None = None, limit: int
+) -> list[ItemRow]:
+    """The latest first."""
+    values = {
+        **scope.values(),
+        "collections": list(where.collections) if where.collections is not None else None,
+        "ids": list(where.ids) if where.ids is not None else None,
+        "bounds": _box(where.bbox) if where.bbox is not None else None,
+        "during": _range(where.first_at, where.last_at),
+        "after_at": after.at if after else None,
+        "after_collection": after.collection_id if after else None,
+        "after_id": after.item_id if after else None,
+        "limit": limit,
+    }
+    return await fetch_as(conn, ItemRow, "search_stac_items", values)
+
+
+async def list_collections(
+    conn: Connection, scope: Scope, *, collection_id: str | None = None, limit: int
+) -> list[CollectionRow]:
+    """Those that hold an item that the caller may see; one of them if it is named."""
+    values = {**scope.values(), "collection_id": collection_id, "limit": limit}
+    return await fetch_as(conn, CollectionRow, "list_stac_collections", values)
+
+
+def _box(bbox: tuple[float, float, float, float]) -> str:
+    west, south, east, north = bbox
+    return f"(({west!r},{south!r}),({east + 360 if west > east else east!r},{north!r}))"
+
+
+def _range(first: datetime | None, last: datetime | None) -> str | None:
+    if first is None and last is None:
+        return None
+    return f"[{first.isoformat() if first else ''},{last.isoformat() if last else ''}]"

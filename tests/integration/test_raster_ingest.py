@@ -1,0 +1,132 @@
+"""A GeoTIFF in a folder becomes a COG, a version of an asset and an entry of the catalogue."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pystac
+import pystac_client
+import pytest
+import rasterio
+from rasters import DEM, RGB, VRT
+from rio_cogeo.cogeo import cog_validate
+from web import Web, web
+
+from dagmaster.authoring.yaml import QueueRules, load_workflow
+from dagmaster.handlers import raster
+from dagmaster.model.compile import compile_graph
+from dagmaster.model.graph import Graph
+
+assert raster.MAX_ITEMS  # imported for the handlers that it registers
+
+WORKFLOW = Path(__file__).parents[2] / "workflows" / "raster_ingest.yaml"
+
+
+def ingest() -> Graph:
+    return compile_graph(load_workflow(WORKFLOW, queues=QueueRules(default_queue="q")))
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DAGMASTER_DATA_DIR", str(tmp_path))
+    bronze = tmp_path / "storage" / "bronze"
+    bronze.mkdir(parents=True)
+    for source in (RGB, DEM):
+        (bronze / source.name).write_bytes(source.read_bytes())
+    (bronze / "vrt.tif").write_text(VRT)
+    return tmp_path / "storage"
+
+
+async def submit(it: Web, source: str, dataset: str, **inputs: Any) -> dict[str, Any]:
+    """Submit it for an asset; its version when the job has ended."""
+    body = {
+        "workflow_id": "raster_ingest",
+        "platform_id": "ddh",
+        "platform_refs": {"dataset_id": dataset, "resource_id": "raster", "version_id": "1.0"},
+        "data_type": "raster",
+        "input_params": {"source": f"bronze/{source}", "collection_id": "hub", **inputs},
+    }
+    submitted = await it.post("/api/v1/submit", body, 201)
+    await it.fleet.ended(int(submitted["job_id"]), seconds=90)
+    asset = await it.get(f"/api/v1/assets/{submitted['asset_id']}")
+    version: dict[str, Any] = {**asset["versions"][0], "request_id": submitted["request_id"]}
+    return version
+
+
+async def approve(it: Web, version: dict[str, Any], level: str) -> None:
+    await it.post(f"/api/v1/assets/{version['asset_id']}/approve", {"clearance_level": level})
+
+
+def check_file(storage: Path, version: dict[str, Any], source: Path) -> None:
+    """By readers that have no part in making it."""
+    made = storage / version["blob_path"]
+    assert cog_validate(made, strict=True) == (True, [], [])
+    with rasterio.open(source) as before, rasterio.open(made) as after:
+        np.testing.assert_array_equal(before.read(), after.read())
+        assert list(before.bounds) == pytest.approx(version["bbox"])
+
+
+async def test_real_rasters_become_cogs_versions_and_entries_of_the_catalogue(dsn: str, storage: Path) -> None:
+    async with web(dsn, ingest(), runs=True) as it:
+        dem, rgb = await asyncio.gather(
+            submit(it, DEM.name, "dem", acquired_at="2020-05-01T00:00:00Z", title="Elevation"),
+            submit(it, RGB.name, "rgb", acquired_at="2021-05-01T00:00:00Z"),
+        )
+        for version, source in ((dem, DEM), (rgb, RGB)):
+            assert (version["processing_status"], version["processing_error"]) == ("completed", None)
+            assert version["stac_collection_id"] == "hub"
+            check_file(storage, version, source)
+        assert list((storage / "mount").iterdir()) == []
+
+        assert (await it.get("/stac/search"))["features"] == [], "nothing is approved"
+        await approve(it, dem, "ouo")
+        await approve(it, rgb, "public")
+        async with it.real_server() as url:
+            found = await asyncio.to_thread(drive, url, dem["bbox"])
+        assert [item.id for item in found["all"]] == [rgb["stac_item_id"], dem["stac_item_id"]]
+        assert [item.id for item in found["old"]] == [dem["stac_item_id"]]
+        assert found["elsewhere"] == []
+        [item] = found["old"]
+        assert item.properties["platform:dataset_id"] == "dem"
+        assert item.properties["platform:version_id"] == "1.0"
+        assert item.properties["platform:request_id"] == dem["request_id"]
+        assert dem["content_hash"] == f"sha256:{item.assets['data'].extra_fields['file:checksum'].removeprefix('1220')}"
+        assert item.bbox == pytest.approx(dem["bbox"])
+        service = await it.get(item.assets["data"].href)
+        assert service["blob_path"] == dem["blob_path"]
+
+        await it.key("admin")
+        public = await it.get("/stac/search")
+        assert [feature["id"] for feature in public["features"]] == [rgb["stac_item_id"]]
+        await it.get(f"/stac/collections/hub/items/{dem['stac_item_id']}", 404)
+
+
+def drive(url: str, bbox: list[float]) -> dict[str, list[pystac.Item]]:
+    """As a user of the catalogue does."""
+    client = pystac_client.Client.open(f"{url}/stac")
+    [collection] = client.get_collections()
+    assert collection.id == "hub"
+    assert len(list(collection.get_items())) == 2
+    found = {
+        "all": list(client.search(limit=1).items()),
+        "by_get": list(client.search(method="GET", limit=1).items()),
+        "old": list(client.search(collections=["hub"], bbox=bbox, datetime="2020-01-01/2020-12-31").items()),
+        "elsewhere": list(client.search(bbox=[0, 0, 1, 1]).items()),
+    }
+    assert [item.id for item in found["by_get"]] == [item.id for item in found["all"]]
+    for item in found["all"]:
+        pystac.Item.from_dict({**item.to_dict(), "stac_extensions": []}).validate()
+        assert (client.search(ids=[item.id]).item_collection_as_dict())["features"][0]["id"] == item.id
+    pystac.Collection.from_dict(collection.to_dict()).validate()
+    return found
+
+
+async def test_a_raster_that_cannot_be_used_fails_its_version_and_enters_no_catalogue(dsn: str, storage: Path) -> None:
+    async with web(dsn, ingest(), runs=True) as it:
+        version = await submit(it, "vrt.tif", "vrt")
+        assert version["processing_status"] == "failed"
+        assert "is not a TIFF file" in version["processing_error"]
+        assert await it.fleet.value("SELECT count(*) FROM dagapp.stac_items") == 0
+        outside = await submit(it, "../../../etc/passwd", "outside")
+        assert "cannot be in the path of a file" in outside["processing_error"]

@@ -1,0 +1,330 @@
+"""The catalogue shows the items of approved and cleared versions, to whom it may, and finds them by place and time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import product
+from typing import Any
+
+import psycopg
+import pytest
+from fleet import graph, task
+from psycopg.types.json import Jsonb
+from pystac.validation import validate_dict
+from web import Web, web
+
+from dagmaster.assets.exposure import Audience, catalogue_scope, check_asset, check_version, select_ordinal
+from dagmaster.errors import Invalid, NotFound
+from dagmaster.model.access import Role
+from dagmaster.model.asset import ApprovalState, ClearanceState, ExposureMode
+from dagmaster.store.asset_versions import get_version_row
+from dagmaster.store.assets import get_asset
+from dagmaster.store.connect import Connection
+from dagmaster.store.stac_collections import Collection, add_collection, lock_collection, remove_collection
+from dagmaster.store.stac_items import ItemFilter, search_items
+from dagmaster.web.stac import decode_token, parse_bbox, parse_interval
+
+COLLECTION = {"type": "Collection", "stac_version": "1.1.0", "id": "c", "description": "d", "license": "other"}
+
+
+def item(item_id: str, bbox: Any = (10, 50, 11, 51), at: str = "2026-05-01T00:00:00Z", **more: Any) -> dict[str, Any]:
+    return {
+        "type": "Feature",
+        "stac_version": "1.1.0",
+        "id": item_id,
+        "collection": "c",
+        "geometry": None,
+        "bbox": list(bbox),
+        "properties": {"datetime": at},
+        "assets": {"data": {"href": "silver/secret-place.tif", "roles": ["data"]}},
+        "links": [],
+        **more,
+    }
+
+
+async def deliver(ctx: Any) -> dict[str, Any]:
+    """Whatever the job's input says."""
+    return dict(ctx.params["output"])
+
+
+@asynccontextmanager
+async def site(dsn: str) -> AsyncIterator[Web]:
+    nodes = {"work": task("deliver", "END", params={"output": "{{ inputs.output }}"})}
+    async with web(
+        dsn,
+        graph(nodes, "ingest", start="work", inputs={"output": "object"}),
+        runs=True,
+        functions={"deliver": deliver},
+    ) as it:
+        yield it
+
+
+async def deliver_version(
+    it: Web, dataset: str = "7", *, approve: str | None = "public", **output: Any
+) -> dict[str, Any]:
+    """A version whose job has this output."""
+    body = {
+        "workflow_id": "ingest",
+        "platform_id": "ddh",
+        "platform_refs": {"dataset_id": dataset, "resource_id": "r"},
+        "data_type": "raster",
+        "input_params": {"output": {"stac_collection": COLLECTION, **output}},
+    }
+    submitted: dict[str, Any] = await it.post("/api/v1/submit", body, 201)
+    [job] = await it.fleet.ended(int(submitted["job_id"]))
+    assert job["status"] == "completed", job["error_message"]
+    if approve is not None:
+        await it.post(f"/api/v1/assets/{submitted['asset_id']}/approve", {"clearance_level": approve})
+    return submitted
+
+
+async def found(it: Web, query: str = "", **options: Any) -> list[str]:
+    page = await it.get(f"/stac/search?limit=1000&{query}", **options)
+    return sorted(feature["id"] for feature in page["features"])
+
+
+async def test_items_are_found_by_place_also_across_the_antimeridian(dsn: str) -> None:
+    items = [
+        item("europe"),
+        item("fiji", (177, -20, -178, -15)),
+        item("east", (170, -20, 175, -15)),
+        item("west", (-175, -20, -170, -15)),
+        item("world", (-180, -90, 180, 90)),
+        item("nowhere", bbox=()),
+    ]
+    async with site(dsn) as it:
+        await deliver_version(it, stac_items=items)
+        for bbox, expected in {
+            "9,49,12,52": ["europe", "world"],
+            "11.5,51.5,12,52": ["world"],
+            "178,-18,179,-17": ["fiji", "world"],
+            "-179.5,-18,-179,-17": ["fiji", "world"],
+            "172,-18,-172,-17": ["east", "fiji", "west", "world"],
+            "179,-18,-179.9,-17": ["fiji", "world"],
+            "9,49,0,12,52,100": ["europe", "world"],
+        }.items():
+            assert await found(it, f"bbox={bbox}") == expected, bbox
+        assert len(await found(it)) == 6
+        collection = await it.get("/stac/collections/c")
+        assert collection["extent"]["spatial"]["bbox"] == [[-180.0, -90.0, 180.0, 90.0]]
+        for bbox in ("1,2,3", "a,b,c,d", "0,10,1,5", "0,0,400,1", "nan,0,1,1"):
+            await it.get(f"/stac/search?bbox={bbox}", 422)
+
+
+async def test_items_are_found_by_time_id_and_collection(dsn: str) -> None:
+    items = [
+        item("may"),
+        item("june", at="2026-06-01T00:00:00Z"),
+        item(
+            "summer",
+            properties={
+                "datetime": None,
+                "start_datetime": "2026-05-15T00:00:00Z",
+                "end_datetime": "2026-08-31T00:00:00Z",
+            },
+        ),
+    ]
+    async with site(dsn) as it:
+        await deliver_version(it, stac_items=items)
+        for query, expected in {
+            "datetime=2026-05-01T00:00:00Z": ["may"],
+            "datetime=2026-05-10T00:00:00Z/2026-06-30T00:00:00Z": ["june", "summer"],
+            "datetime=../2026-05-14T00:00:00Z": ["may"],
+            "datetime=2026-07-01T00:00:00Z/..": ["summer"],
+            "ids=may,june,unknown": ["june", "may"],
+            "collections=c&ids=may": ["may"],
+            "collections=other": [],
+        }.items():
+            assert await found(it, query) == expected, query
+        for text in ("yesterday", "../..", "2026-06-01T00:00:00Z/2026-05-01T00:00:00Z"):
+            await it.get(f"/stac/search?datetime={text}", 422)
+        body = await it.post("/stac/search", {"intersects": {}}, 422)
+        assert "intersects" in body["detail"]
+        collection = await it.get("/stac/collections/c")
+        assert collection["extent"]["temporal"]["interval"] == [["2026-05-01T00:00:00Z", "2026-08-31T00:00:00Z"]]
+        validate_dict(collection)
+
+
+async def test_pages_follow_each_other_without_gaps(dsn: str) -> None:
+    items = [item(f"i{number:02}", at=f"2026-05-{number // 3 + 1:02}T00:00:00Z") for number in range(25)]
+    async with site(dsn) as it:
+        await deliver_version(it, stac_items=items)
+        for method in ("GET", "POST"):
+            seen: list[str] = []
+            page = (
+                await it.get("/stac/search?limit=7") if method == "GET" else await it.post("/stac/search", {"limit": 7})
+            )
+            while True:
+                seen += [feature["id"] for feature in page["features"]]
+                [following] = [link for link in page["links"] if link["rel"] == "next"] or [None]
+                if following is None:
+                    break
+                if method == "GET":
+                    page = await it.get(following["href"])
+                else:
+                    page = await it.post(following["href"], {"limit": 7, **following["body"]})
+            assert seen == [one["id"] for one in sorted(items, key=_by_time, reverse=True)], method
+        assert len((await it.get("/stac/collections/c/items?limit=20"))["features"]) == 20
+        await it.get("/stac/search?token=nonsense", 422)
+
+
+def _by_time(one: dict[str, Any]) -> tuple[str, str]:
+    return one["properties"]["datetime"], one["id"]
+
+
+async def test_each_caller_sees_what_it_may(dsn: str) -> None:
+    async with site(dsn) as it:
+        await deliver_version(it, "public", stac_item=item("public"))
+        await deliver_version(it, "ouo", approve="ouo", stac_item=item("ouo"))
+        await deliver_version(it, "pending", approve=None, stac_item=item("pending"))
+        keys = {
+            "viewer": await it.key("viewer", Role.VIEWER),
+            "admin": await it.key("admin", Role.ADMIN),
+            "own reviewer": await it.key("reviewer", Role.REVIEWER, platform_id="ddh"),
+            "other reviewer": await it.key("other", Role.REVIEWER, platform_id="arcgis"),
+            "partner": await it.key("partner", Role.PARTNER, platform_id="ddh"),
+        }
+        seen = {name: await found(it, headers=headers) for name, headers in keys.items()}
+        seen["nobody"] = await found(it)
+        assert seen == {
+            "viewer": ["ouo", "public"],
+            "admin": ["ouo", "public"],
+            "own reviewer": ["ouo", "public"],
+            "other reviewer": ["public"],
+            "partner": ["public"],
+            "nobody": ["public"],
+        }
+        page = await it.client.get("/stac/search")
+        assert "secret-place" not in page.text
+        await it.get("/stac/search", 401, headers={"Authorization": "Bearer dm_wrong"})
+
+
+async def test_an_entry_follows_its_version(dsn: str) -> None:
+    async with site(dsn) as it:
+        first = await deliver_version(it, stac_item=item("v0"))
+        path = f"/api/v1/assets/{first['asset_id']}"
+        again = await it.post(
+            f"{path}/versions/0/reprocess", {"input_params": {"output": {"stac_item": item("v0b")}}}, 201
+        )
+        await it.fleet.completed(int(again["job_id"]))
+        assert await found(it) == ["v0b"], "the entry of the first revision is replaced"
+        await deliver_version(it, stac_item=item("v1"))
+        await it.key("admin")
+        assert await found(it) == ["v1"], "the public sees the latest only"
+        admin = await it.key("second")
+        await it.ask("PATCH", path, 200, json={"exposure_mode": "all_versions"}, headers=admin)
+        assert await found(it) == ["v0b", "v1"]
+        await it.ask("DELETE", f"{path}/versions/1", 200, headers=admin)
+        assert await found(it) == ["v0b"]
+        await it.ask("DELETE", path, 200, headers=admin)
+        assert await found(it) == []
+        await it.get("/stac/collections/c", 404)
+
+
+async def test_an_id_belongs_to_the_version_that_had_it_first(dsn: str) -> None:
+    async with site(dsn) as it:
+        await deliver_version(it, "mine", stac_item=item("x", title="mine"))
+        await deliver_version(it, "yours", stac_item=item("x", title="yours"))
+        [feature] = (await it.get("/stac/search"))["features"]
+        assert feature["title"] == "mine"
+
+
+NOT_STAC: list[dict[str, Any]] = [
+    {"stac_item": "text"},
+    {"stac_item": ["list"]},
+    {"stac_item": {"id": 7, "collection": "c"}},
+    {"stac_item": {"id": "x", "collection": "unknown", "properties": {"datetime": "2026-05-01T00:00:00Z"}}},
+    {"stac_item": item("x", at="not a time")},
+    {"stac_item": item("x", at="99999999-01-01T00:00:00Z")},
+    {"stac_item": item("x", properties="text")},
+    {"stac_item": item("x" * 300)},
+    {"stac_item": item("x", properties={"datetime": "2026-05-01T00:00:00Z", "platform:asset_id": "of-somebody-else"})},
+    {"stac_items": {"not": "a list"}},
+    {"stac_items": [None, 7, [], {"id": None}]},
+    {"stac_collection": 7, "stac_item": None},
+]
+
+
+async def test_an_output_that_is_no_stac_document_does_not_stop_the_job(dsn: str) -> None:
+    async with site(dsn) as it:
+        for number, output in enumerate(NOT_STAC):
+            await deliver_version(it, str(number), **output)
+        assert await found(it) == []
+
+
+async def test_a_collection_that_holds_items_survives_the_layer_that_made_it(dsn: str, conn: Connection) -> None:
+    await add_collection(conn, Collection("c", COLLECTION, layer_asset_id=None))
+    await add_collection(conn, Collection("empty", COLLECTION, layer_asset_id=None))
+    async with site(dsn) as it:
+        await deliver_version(it, stac_item=item("x"))
+        for collection_id in ("c", "empty"):
+            await remove_collection(conn, collection_id)
+        assert [one["id"] for one in (await it.get("/stac/collections"))["collections"]] == ["c"]
+        assert await lock_collection(conn, "empty") is None
+
+
+@pytest.mark.parametrize("bbox", [["a", 0, 1, 1], [0, 0, 1], [0, 0, 1, 10**400], "text", None])
+def test_a_box_that_cannot_be_read_is_none(shared_dsn: str, bbox: Any) -> None:
+    with psycopg.connect(shared_dsn) as conn:
+        assert conn.execute("SELECT dagapp.stac_bounds(%s)", [Jsonb(bbox)]).fetchone() == (None,)
+
+
+async def test_the_catalogue_shows_what_exposure_allows_of_each_version(dsn: str, conn: Connection) -> None:
+    """The statement and the functions decide alike in all states."""
+    async with site(dsn) as it:
+        submitted = [await deliver_version(it, stac_item=item(f"v{ordinal}")) for ordinal in range(2)]
+    asset_id = submitted[0]["asset_id"]
+    states = product(ClearanceState, ExposureMode, ApprovalState, (False, True), (None, 0, 1))
+    for clearance, exposure, approval, is_deleted, latest in states:
+        await conn.execute(
+            "UPDATE dagapp.geospatial_assets SET clearance_state = $1, exposure_mode = $2, "
+            "latest_approved_version_ordinal = $3",
+            [clearance, exposure, latest],
+        )
+        await conn.execute(
+            "UPDATE dagapp.asset_versions SET approval_state = $1, deleted_at = CASE WHEN $2 THEN now() END "
+            "WHERE version_ordinal = 1",
+            [approval, is_deleted],
+        )
+        for audience in (Audience.PUBLIC, Audience.INTERNAL):
+            rows = await search_items(conn, catalogue_scope(audience), ItemFilter(), limit=10)
+            allowed = [ordinal for ordinal in (0, 1) if await is_allowed(conn, asset_id, ordinal, audience)]
+            state = (clearance, exposure, approval, is_deleted, latest, audience)
+            assert sorted(row["version_ordinal"] for row in rows) == allowed, state
+
+
+async def is_allowed(conn: Connection, asset_id: str, ordinal: int, audience: Audience) -> bool:
+    asset = await get_asset(conn, asset_id)
+    try:
+        check_asset(asset, audience)
+        check_version(await get_version_row(conn, asset_id, select_ordinal(asset, ordinal, audience)), is_preview=False)
+    except NotFound:
+        return False
+    return True
+
+
+async def test_the_landing_page_links_to_everything(dsn: str) -> None:
+    async with site(dsn) as it:
+        await deliver_version(it, stac_item=item("x"))
+        landing = await it.get("/stac")
+        validate_dict(landing)
+        conformance = await it.get("/stac/conformance")
+        assert conformance["conformsTo"] == landing["conformsTo"]
+        for link in landing["links"]:
+            if link.get("method") != "POST" and link["rel"] != "service-desc":
+                await it.get(link["href"])
+        rels = [link["rel"] for link in landing["links"]]
+        assert {"self", "root", "conformance", "data", "search", "service-desc", "child"} <= set(rels)
+
+
+@pytest.mark.parametrize("text", ["", "x", "W10", "bnVsbA", "WyIyMDI2IiwgMV0"])
+def test_a_token_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="token"):
+        decode_token(text)
+
+
+def test_boxes_and_intervals_are_read_as_the_standard_has_them() -> None:
+    assert parse_bbox([170, -10, -170, 10]) == (170, -10, -170, 10)
+    assert parse_bbox([1, 2, 0, 3, 4, 100]) == (1, 2, 3, 4)
+    first, last = parse_interval("2026-05-01T00:00:00+02:00/..")
+    assert first is not None and first.isoformat() == "2026-05-01T00:00:00+02:00"
+    assert last is None
