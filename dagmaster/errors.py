@@ -80,6 +80,10 @@ class UnknownLayer(NotFound):
     """The asset has no layer metadata, or the layer is not published."""
 
 
+class UnknownTable(NotFound):
+    """No table has this id or name."""
+
+
 class UnknownCommand(NotFound):
     """No command has this name."""
 
@@ -158,6 +162,10 @@ class SchemaMissing(Unavailable):
 
 class EmbeddedServerFailed(Unavailable):
     """The embedded PostgreSQL could not be started."""
+
+
+class QueryFailed(DagmasterError):
+    """ClickHouse could not run the query."""
 
 
 class Misconfigured(DagmasterError):

@@ -1,0 +1,135 @@
+"""Arrow tables from Python values, and Python values from Arrow tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dagmaster.data.sql import check_names
+from dagmaster.data.types import nullable
+from dagmaster.errors import Invalid
+
+VALUE = "value"  # the column of a scalar or a list
+SIMPLE_TYPES = {
+    "bool": "Bool",
+    "int8": "Int8",
+    "int16": "Int16",
+    "int32": "Int32",
+    "int64": "Int64",
+    "uint8": "UInt8",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
+    "halffloat": "Float32",
+    "float": "Float32",
+    "double": "Float64",
+    "string": "String",
+    "large_string": "String",
+    "string_view": "String",
+    "binary": "String",
+    "large_binary": "String",
+    "date32[day]": "Date32",
+    "null": "String",
+}
+SECOND_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+def table_from_value(value: Any) -> pa.Table:
+    """One column `value` for a scalar or a list; columns of its own for a dict, records or Arrow data."""
+    table = _table(value)
+    check_names(table.column_names)
+    if not table.column_names:
+        raise Invalid("a table needs at least one column")
+    return table
+
+
+def clickhouse_type(column: pa.ChunkedArray, name: str) -> str:
+    """The type that stores the column; it is nullable if the column holds a null."""
+    kind = _stored_type(column.type, name)
+    if column.null_count == 0 and not pa.types.is_null(column.type):
+        return kind
+    if (nullable_kind := nullable(kind)) == kind:
+        raise Invalid(f"column {name!r} holds lists or records and also None, which ClickHouse cannot store; use []")
+    return nullable_kind
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def columns_of(table: pa.Table) -> Any:
+    """A list for the one column `value`, else a dict of lists."""
+    columns: dict[str, list[Any]] = table.to_pydict()
+    return columns[VALUE] if list(columns) == [VALUE] else columns
+
+
+def _table(value: Any) -> pa.Table:
+    if isinstance(value, pa.Table):
+        return value
+    if isinstance(value, pa.RecordBatch):
+        return pa.Table.from_batches([value])
+    if hasattr(value, "__arrow_c_stream__"):
+        return pa.table(value)
+    match value:
+        case Mapping():
+            return _from_columns(value)
+        case list() | tuple() if value and all(isinstance(row, Mapping) for row in value):
+            return _from_records(value)
+        case list() | tuple():
+            return pa.table({VALUE: _array(VALUE, value)})
+        case _:
+            return pa.table({VALUE: _array(VALUE, [value])})
+
+
+def _from_columns(columns: Mapping[Any, Any]) -> pa.Table:
+    lists = {name: isinstance(values, list | tuple) or _is_array(values) for name, values in columns.items()}
+    if not any(lists.values()):
+        return _from_records([columns])
+    if not all(lists.values()):
+        single = ", ".join(repr(name) for name, is_list in lists.items() if not is_list)
+        raise Invalid(f"a dict has a list for each column, or a value for each; {single} is not a list")
+    if len({len(values) for values in columns.values()}) > 1:
+        sizes = ", ".join(f"{name!r} has {len(values)}" for name, values in columns.items())
+        raise Invalid(f"the columns of a table have the same length: {sizes}")
+    return _named({name: _array(name, values) for name, values in columns.items()})
+
+
+def _from_records(records: Sequence[Mapping[Any, Any]]) -> pa.Table:
+    """A key that a record lacks is None there."""
+    names = dict.fromkeys(name for record in records for name in record)
+    return _named({name: _array(name, [record.get(name) for record in records]) for name in names})
+
+
+def _named(columns: Mapping[Any, Any]) -> pa.Table:
+    if odd := [name for name in columns if not isinstance(name, str)]:
+        raise Invalid(f"the names of columns are strings, not {odd[0]!r}")
+    return pa.table(dict(columns))
+
+
+def _is_array(values: Any) -> bool:
+    return isinstance(values, pa.Array | pa.ChunkedArray) or hasattr(values, "__arrow_c_array__")
+
+
+def _array(name: Any, values: Any) -> Any:
+    if _is_array(values):
+        return values
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise Invalid(f"column {name!r} cannot be stored: its values need one type that fits all ({error})") from error
+
+
+def _stored_type(kind: pa.DataType, name: str) -> str:
+    if (simple := SIMPLE_TYPES.get(str(kind))) is not None:
+        return simple
+    if pa.types.is_timestamp(kind):
+        # A time without a zone is taken as UTC: ClickHouse stores moments.
+        return f"DateTime64({SECOND_DIGITS[kind.unit]}, 'UTC')"
+    if pa.types.is_decimal(kind):
+        return f"Decimal({kind.precision}, {kind.scale})"
+    if pa.types.is_dictionary(kind):
+        return _stored_type(kind.value_type, name)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return f"Array({nullable(_stored_type(kind.value_type, name))})"
+    raise Invalid(f"column {name!r} has the Arrow type {kind}, which cannot be stored; convert it before")

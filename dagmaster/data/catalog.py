@@ -1,0 +1,49 @@
+"""The port to whoever remembers which tables exist, for whom, and for how long."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dagmaster.model.data_object import Scope as Scope
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """A table before it exists, with its origin."""
+
+    table_id: int
+    scope: Scope
+    name: str | None = None
+    plan: Mapping[str, Any] | None = None
+    sql: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """What is known once the rows are in."""
+
+    table_id: int
+    rows: int
+    size_bytes: int
+    columns: Mapping[str, str]
+
+
+class Catalog(Protocol):
+    async def announce(self, table: NewTable) -> None:
+        """Before the table is made: a table without an entry would never be dropped."""
+
+    async def complete(self, table: StoredTable) -> None:
+        """The table can be used. One that has its name in the same scope is dropped later."""
+
+    async def find(self, name: str, scope: Scope) -> int | None: ...
+
+    async def keep(self, table_ids: Sequence[int]) -> None:
+        """Temporary tables become tables of the job."""
+
+    async def expired(self) -> Sequence[int]:
+        """Tables that are to be dropped."""
+
+    async def expire(self, table_ids: Sequence[int]) -> None: ...
+
+    async def forget(self, table_ids: Sequence[int]) -> None:
+        """After they were dropped."""

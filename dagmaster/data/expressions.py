@@ -1,0 +1,273 @@
+"""Expressions over columns: values that are built with operators and compiled to SQL later."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from dagmaster.data.functions import AGGREGATES, FUNCTIONS, RANKINGS
+from dagmaster.data.types import check_type, nullable, text_of, type_of
+from dagmaster.errors import Invalid
+from dagmaster.model.problems import did_you_mean
+
+Operand = Any  # an Expression, or a plain value that becomes a literal
+
+
+class Node(BaseModel):
+    """A part of an expression, as it travels."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Column(Node):
+    op: Literal["column"] = "column"
+    name: str
+
+
+class OnlyColumn(Node):
+    """The column of a table that has just one."""
+
+    op: Literal["only_column"] = "only_column"
+
+
+class Value(Node):
+    """A bound value. None as text is NULL."""
+
+    op: Literal["value"] = "value"
+    type: str
+    text: str | None
+
+    @field_validator("type")
+    @classmethod
+    def _is_type(cls, name: str) -> str:
+        return _checked_type(name)
+
+
+class Call(Node):
+    op: Literal["call"] = "call"
+    function: str
+    arguments: tuple["AnyNode", ...]
+
+    @field_validator("function")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        known = {**FUNCTIONS, **AGGREGATES, **RANKINGS}
+        if name not in known:
+            raise ValueError(f"{name!r} is not a function of expressions{did_you_mean(name, known)}")
+        return name
+
+
+class Cast(Node):
+    op: Literal["cast"] = "cast"
+    argument: "AnyNode"
+    type: str
+
+    @field_validator("type")
+    @classmethod
+    def _is_type(cls, name: str) -> str:
+        return _checked_type(name)
+
+
+class SortKey(Node):
+    argument: "AnyNode"
+    descending: bool = False
+
+
+class Over(Node):
+    """A window function. Without an order its frame is the whole partition, with one it ends at the current row."""
+
+    op: Literal["over"] = "over"
+    argument: Call
+    partition_by: tuple["AnyNode", ...] = ()
+    order_by: tuple[SortKey, ...] = ()
+
+
+AnyNode = Annotated[Column | OnlyColumn | Value | Call | Cast | Over, Field(discriminator="op")]
+
+for _kind in (Call, Cast, SortKey, Over):
+    _kind.model_rebuild()
+
+
+class Operators:
+    """The operators and methods that expressions share with Objects of one column."""
+
+    def _apply(self, function: str, *arguments: Operand) -> Any:
+        raise NotImplementedError
+
+    def __add__(self, other: Operand) -> Self:
+        return self._apply("add", self, other)  # type: ignore[no-any-return]
+
+    def __radd__(self, other: Operand) -> Self:
+        return self._apply("add", other, self)  # type: ignore[no-any-return]
+
+    def __sub__(self, other: Operand) -> Self:
+        return self._apply("subtract", self, other)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: Operand) -> Self:
+        return self._apply("subtract", other, self)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Operand) -> Self:
+        return self._apply("multiply", self, other)  # type: ignore[no-any-return]
+
+    def __rmul__(self, other: Operand) -> Self:
+        return self._apply("multiply", other, self)  # type: ignore[no-any-return]
+
+    def __truediv__(self, other: Operand) -> Self:
+        return self._apply("divide", self, other)  # type: ignore[no-any-return]
+
+    def __rtruediv__(self, other: Operand) -> Self:
+        return self._apply("divide", other, self)  # type: ignore[no-any-return]
+
+    def __mod__(self, other: Operand) -> Self:
+        return self._apply("modulo", self, other)  # type: ignore[no-any-return]
+
+    def __pow__(self, other: Operand) -> Self:
+        return self._apply("power", self, other)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Self:
+        return self._apply("negate", self)  # type: ignore[no-any-return]
+
+    def __eq__(self, other: Operand) -> Self:  # type: ignore[override]
+        return self._apply("equals", self, _not_none(other))  # type: ignore[no-any-return]
+
+    def __ne__(self, other: Operand) -> Self:  # type: ignore[override]
+        return self._apply("not_equals", self, _not_none(other))  # type: ignore[no-any-return]
+
+    def __lt__(self, other: Operand) -> Self:
+        return self._apply("less", self, other)  # type: ignore[no-any-return]
+
+    def __le__(self, other: Operand) -> Self:
+        return self._apply("less_or_equals", self, other)  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Operand) -> Self:
+        return self._apply("greater", self, other)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Operand) -> Self:
+        return self._apply("greater_or_equals", self, other)  # type: ignore[no-any-return]
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a condition on a column has no truth value; combine conditions with &, | and ~, not and, or, not"
+        )
+
+
+class Expression(Operators):
+    """What is computed for each row. `col("x") * 2` is one; nothing runs before a table is asked for its rows."""
+
+    def __init__(self, node: Any, name: str | None = None) -> None:
+        self.node = node
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Expression({self.node!r})"
+
+    def __and__(self, other: Operand) -> "Expression":
+        return call("and", self, other)
+
+    def __or__(self, other: Operand) -> "Expression":
+        return call("or", self, other)
+
+    def __invert__(self) -> "Expression":
+        return call("not", self)
+
+    def _apply(self, function: str, *arguments: Operand) -> "Expression":
+        return call(function, *arguments)
+
+    def alias(self, name: str) -> "Expression":
+        """The same under another name."""
+        return Expression(self.node, name)
+
+    def cast(self, type: str) -> "Expression":
+        """As another ClickHouse type. A value that does not fit is an error; NULL stays NULL."""
+        return Expression(Cast(argument=self.node, type=check_type(type)), self.name)
+
+    def is_null(self) -> "Expression":
+        return call("is_null", self)
+
+    def is_not_null(self) -> "Expression":
+        return call("is_not_null", self)
+
+    def fill_null(self, value: Operand) -> "Expression":
+        return call("fill_null", self, value)
+
+    def is_in(self, values: Sequence[Any]) -> "Expression":
+        return call("is_in", self, list(values))
+
+    def between(self, low: Operand, high: Operand) -> "Expression":
+        return call("and", call("greater_or_equals", self, low), call("less_or_equals", self, high))
+
+    def over(self, partition_by: Any = (), order_by: Any = ()) -> "Expression":
+        """The aggregate or ranking over a window of rows instead of a group."""
+        if not isinstance(self.node, Call) or self.node.function not in {**AGGREGATES, **RANKINGS}:
+            raise Invalid("only aggregates and rankings have a window: write sum(col('x')).over('key')")
+        partition = tuple(as_expression(one, column=True).node for one in listed(partition_by))
+        return Expression(Over(argument=self.node, partition_by=partition, order_by=sort_keys(order_by)), self.name)
+
+    def desc(self) -> "Descending":
+        """The sort key in the other direction."""
+        return Descending(self)
+
+
+class Descending:
+    def __init__(self, expression: Expression) -> None:
+        self.expression = expression
+
+
+def col(name: str) -> Expression:
+    """The column of this name."""
+    return Expression(Column(name=name), name)
+
+
+def lit(value: Any, type: str | None = None) -> Expression:
+    """A constant, of the ClickHouse type that is named or that its Python type suggests."""
+    if value is None:
+        return Expression(Value(type=nullable(check_type(type or "String")), text=None))
+    return Expression(Value(type=check_type(type) if type else type_of(value), text=text_of(value)))
+
+
+def call(function: str, *arguments: Operand) -> Expression:
+    nodes = tuple(as_expression(argument).node for argument in arguments)
+    return Expression(Call(function=function, arguments=nodes), _name_of(arguments))
+
+
+def as_expression(value: Operand, *, column: bool = False) -> Expression:
+    """The expression that a plain value stands for: a literal or, where columns are named, a column."""
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, Operators):
+        raise Invalid("two Objects cannot be combined in an expression; join them")
+    return col(value) if column and isinstance(value, str) else lit(value)
+
+
+def sort_keys(keys: Any) -> tuple[SortKey, ...]:
+    """From names, expressions and `expression.desc()`."""
+    found = []
+    for key in listed(keys):
+        descending = isinstance(key, Descending)
+        expression = key.expression if isinstance(key, Descending) else as_expression(key, column=True)
+        found.append(SortKey(argument=expression.node, descending=descending))
+    return tuple(found)
+
+
+def listed(values: Any) -> Sequence[Any]:
+    return list(values) if isinstance(values, list | tuple) else [values]
+
+
+def _name_of(arguments: Sequence[Operand]) -> str | None:
+    """`col("x") * 2` is still called x."""
+    return next((one.name for one in arguments if isinstance(one, Expression) and one.name), None)
+
+
+def _not_none(value: Operand) -> Operand:
+    if value is None:
+        raise Invalid("nothing equals NULL; use is_null() or is_not_null()")
+    return value
+
+
+def _checked_type(name: str) -> str:
+    try:
+        return check_type(name)
+    except Invalid as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,364 @@
+"""Objects and Views: tables as values. They are plans; a terminal call runs one query."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import core_schema
+
+from dagmaster.data.arrow import columns_of, rows_of, table_from_value
+from dagmaster.data.catalog import Catalog, Scope
+from dagmaster.data.current import get_data_context, using
+from dagmaster.data.export import write_file
+from dagmaster.data.expressions import Call, Expression, OnlyColumn, Operators, as_expression, listed, sort_keys
+from dagmaster.data.plans import (
+    Aggregate,
+    Distinct,
+    Explode,
+    Filter,
+    Join,
+    JoinKind,
+    Named,
+    Rename,
+    Scan,
+    Select,
+    Slice,
+    Sort,
+    Union,
+    WithColumns,
+)
+from dagmaster.data.references import Chunks, Referable, Reference, TaggedReference, ViewRef, plan_of
+from dagmaster.data.sql import compile_count
+from dagmaster.data.table_store import TableStore
+from dagmaster.errors import Conflict, Invalid, TooLarge
+
+MAX_PYTHON_ROWS = 1_000_000
+CHUNK_ROWS = 10_000
+
+
+class View(Operators, Referable):
+    """A table that is computed when it is asked for. Each method returns another View."""
+
+    def __init__(self, plan: Any, context: "DataContext | None" = None) -> None:
+        self._plan = plan
+        self._context = context
+
+    @property
+    def plan(self) -> Any:
+        return self._plan
+
+    @property
+    def context(self) -> "DataContext":
+        return self._context or get_data_context()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.reference().model_dump()}>"
+
+    # What is computed.
+
+    def where(self, condition: Expression) -> "View":
+        """The rows for which the condition holds; where it is NULL it does not."""
+        if not isinstance(condition, Expression):
+            raise Invalid('a condition is an expression such as col("x") > 1, never text')
+        return self._then(Filter(source=self._plan, condition=condition.node))
+
+    def select(self, *columns: str | Expression, **named: Any) -> "View":
+        """These columns alone, by name or computed."""
+        return self._then(Select(source=self._plan, columns=_named(columns, named)))
+
+    def with_columns(self, *columns: Expression, **named: Any) -> "View":
+        """All columns, and these; one of the same name is replaced."""
+        return self._then(WithColumns(source=self._plan, columns=_named(columns, named)))
+
+    def rename(self, names: Mapping[str, str]) -> "View":
+        return self._then(Rename(source=self._plan, names=dict(names)))
+
+    def order_by(self, *keys: Any) -> "View":
+        """By these columns, expressions, or `col("x").desc()`; NULL comes last. Equal rows keep their order."""
+        if not keys:
+            raise Invalid("order_by() needs a column")
+        return self._then(Sort(source=self._plan, keys=sort_keys(keys)))
+
+    def limit(self, rows: int, offset: int = 0) -> "View":
+        _check_natural(rows=rows, offset=offset)
+        return self._then(Slice(source=self._plan, offset=offset, limit=rows))
+
+    def offset(self, rows: int) -> "View":
+        _check_natural(rows=rows)
+        return self._then(Slice(source=self._plan, offset=rows))
+
+    def distinct(self, *columns: str) -> "View":
+        """The first row of each combination of these columns, or of all columns."""
+        return self._then(Distinct(source=self._plan, columns=columns))
+
+    def explode(self, column: str) -> "View":
+        """A row for each element of the column's arrays; rows with an empty array disappear."""
+        return self._then(Explode(source=self._plan, column=column))
+
+    def join(
+        self,
+        other: "View",
+        on: str | Sequence[str] = (),
+        how: JoinKind = "inner",
+        *,
+        left_on: str | Sequence[str] = (),
+        right_on: str | Sequence[str] = (),
+        suffix: str = "_right",
+    ) -> "View":
+        """Rows of both with equal keys. `asof` takes the last key as an order: the nearest row that is not later."""
+        left, right = tuple(listed(left_on or on)), tuple(listed(right_on or on))
+        try:
+            step = Join(left=self._plan, right=other.plan, kind=how, left_on=left, right_on=right, suffix=suffix)
+        except ValueError as error:
+            raise Invalid(f"this is not a join: {_first_problem(error)}") from error
+        return self._then(step)
+
+    def union(self, *others: "View") -> "View":
+        """The rows of this one, then those of the others."""
+        return self._then(Union(sources=(self._plan, *(other.plan for other in others))))
+
+    def group_by(self, *keys: str | Expression, **named: Any) -> "Groups":
+        return Groups(self, _named(keys, named))
+
+    def agg(self, *columns: Expression, **named: Any) -> "View":
+        """One row of aggregates over all rows."""
+        return Groups(self, ()).agg(*columns, **named)
+
+    # What it is.
+
+    def schema(self) -> dict[str, str]:
+        """The columns and their types, as ClickHouse sees them."""
+        context = self.context
+        return context.types_of(context.compiled(self._plan))
+
+    def sql(self) -> str:
+        """The one statement that this is."""
+        return self.context.compiled(self._plan).sql
+
+    async def explain(self) -> str:
+        """How ClickHouse would run it."""
+        context = self.context
+
+        def ask() -> pa.Table:
+            query = context.compiled(self._plan)
+            return context.engine.query(f"EXPLAIN indexes = 1 {query.sql}", query.parameters)
+
+        return "\n".join((await context.run(ask))["explain"].to_pylist())
+
+    # Terminal calls.
+
+    async def collect(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        context = self.context
+
+        def ask() -> pa.Table:
+            query = context.compiled(self._plan)
+            return context.engine.query(query.sql, query.parameters)
+
+        return await context.run(ask)
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """All rows in Arrow batches, as they are computed."""
+        context = self.context
+        query = await context.run(lambda: context.compiled(self._plan))
+        stream = context.engine.batches(query.sql, query.parameters)
+        while (batch := await context.run(lambda: next(stream, None))) is not None:
+            yield batch
+
+    async def data(self, *, max_rows: int = MAX_PYTHON_ROWS) -> Any:
+        """All rows as Python values: a list for the one column `value`, else a dict of lists.
+
+        Raises TooLarge for more than `max_rows`; nothing is ever left out.
+        """
+        return columns_of(await self._bounded(max_rows))
+
+    async def records(self, *, max_rows: int = MAX_PYTHON_ROWS) -> list[dict[str, Any]]:
+        """All rows as dicts, with the same limit."""
+        return rows_of(await self._bounded(max_rows))
+
+    async def scalar(self) -> Any:
+        """The value of a table that has one row and one column."""
+        table = await self.limit(2).collect()
+        if table.num_columns != 1 or table.num_rows != 1:
+            rows = "more than 1 row" if table.num_rows > 1 else f"{table.num_rows} rows"
+            raise Invalid(f"scalar() needs one row and one column, not {rows} and {table.num_columns} columns")
+        return table.column(0)[0].as_py()
+
+    async def count(self) -> int:
+        """The number of rows."""
+        context = self.context
+
+        def ask() -> int:
+            query = compile_count(self._plan, context.columns_of)
+            rows: int = context.engine.query(query.sql, query.parameters)["rows"][0].as_py()
+            return rows
+
+        return await context.run(ask)
+
+    async def materialize(self, *, name: str | None = None, scope: Scope | str | None = None) -> "Object":
+        """Run it once and store the rows as an Object."""
+        return Object(await self.context.store_plan(self._plan, name=name, scope=scope), self._context)
+
+    async def export(self, path: str | Path, format: Literal["parquet", "csv", "arrow"] | None = None) -> Path:
+        """Write all rows to a file; without a format its name says which. It appears when it is complete."""
+        return await write_file(self.batches(), Path(path), format, await self.limit(0).collect())
+
+    async def chunks(self, rows: int = CHUNK_ROWS) -> "Chunks":
+        """Views of so many rows each, in order. What is not a range of an Object's rows is stored before."""
+        if rows < 1:
+            raise Invalid(f"a chunk has 1 row or more, not {rows}")
+        ranged = self if _is_range(self._plan) else await self.materialize()
+        count = await ranged.count()
+        return Chunks(ranged.limit(min(rows, count - start), start) for start in range(0, count, rows))
+
+    async def _bounded(self, max_rows: int) -> pa.Table:
+        table = await self.limit(max_rows + 1).collect()
+        if table.num_rows > max_rows:
+            raise TooLarge(
+                f"the table has more than {max_rows:,} rows: read it in batches(), collect() it as Arrow, "
+                "limit() it, or say how many you want with max_rows="
+            )
+        return table
+
+    def _then(self, plan: Any) -> "View":
+        return View(plan, self._context)
+
+    def _apply(self, function: str, *arguments: Any) -> "View":
+        nodes = tuple(OnlyColumn() if one is self else as_expression(one).node for one in arguments)
+        named = Named(name="value", value=Call(function=function, arguments=nodes))
+        return self._then(Select(source=self._plan, columns=(named,)))
+
+    @classmethod
+    def from_reference(cls, reference: Reference) -> "View":
+        if isinstance(reference, ViewRef):
+            return View(plan_of(reference))
+        return Object(plan_of(reference).table_id)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        def read(reference: Reference) -> View:
+            view = View.from_reference(reference)
+            if not isinstance(view, cls):
+                raise ValueError(f"this is a View, not an {cls.__name__}; annotate the parameter as View")
+            return view
+
+        return core_schema.json_or_python_schema(
+            json_schema=core_schema.no_info_after_validator_function(read, handler.generate_schema(TaggedReference)),
+            python_schema=core_schema.is_instance_schema(cls),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda one: one.reference().model_dump()),
+        )
+
+
+class Object(View):
+    """A table that is stored."""
+
+    def __init__(self, table_id: int, context: "DataContext | None" = None) -> None:
+        super().__init__(Scan(table_id=table_id), context)
+        self.table_id = table_id
+
+    async def append(self, rows: Any, *, token: str | None = None) -> None:
+        """Add the rows of a value or a View after the last one.
+
+        Rows of one token are added once: with one, a repeated attempt of a task adds nothing twice.
+        """
+        table = await rows.collect() if isinstance(rows, View) else table_from_value(rows)
+        await self.context.append(self.table_id, table, token)
+
+    async def drop(self) -> None:
+        await self.context.drop([self.table_id])
+
+
+class Groups:
+    """Rows by their keys, before they are aggregated."""
+
+    def __init__(self, view: View, keys: Sequence[Named]) -> None:
+        self._view = view
+        self._keys = tuple(keys)
+
+    def agg(self, *columns: Expression, **named: Any) -> View:
+        """One row for each combination of the keys, ordered by them."""
+        step = Aggregate(source=self._view.plan, keys=self._keys, columns=_named(columns, named))
+        return self._view._then(step)
+
+
+class DataContext(TableStore):
+    """`async with DataContext(url):` opens the tables of an engine; those of scope temp are dropped at its end."""
+
+    def __init__(self, url: str, *, catalog: Catalog | None = None, scope: Scope | str = Scope.TEMP) -> None:
+        super().__init__(url, catalog=catalog, scope=scope)
+        self._stack: ExitStack | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._stack is not None:
+            raise Conflict("this DataContext is open already; make another one")
+        await self.run(lambda: self.engine)
+        with ExitStack() as stack:
+            stack.enter_context(using(_Opened(self)))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._stack is not None
+        self._stack.close()
+        self._stack = None
+        await self.close()
+
+    async def create_object_from_value(
+        self, value: Any, *, name: str | None = None, scope: Scope | str | None = None
+    ) -> Object:
+        """Store a scalar, a list, a dict of lists, records, or anything with an Arrow C stream."""
+        return Object(await self.store_value(value, name=name, scope=scope), self)
+
+    async def open(self, name: str, scope: Scope | str = Scope.GLOBAL) -> Object:
+        """The Object of this name. Raises UnknownTable."""
+        return Object(await self.get_table(name, scope), self)
+
+
+class _Opened:
+    """Tables of a program: they are passed to jobs as they are, and the program says how long they live."""
+
+    def __init__(self, context: DataContext) -> None:
+        self._context = context
+
+    def opened(self) -> DataContext:
+        return self._context
+
+    def pass_on(self, plan: Any) -> None:
+        pass
+
+    async def keep_passed(self) -> None:
+        pass
+
+
+def _named(columns: Sequence[Any], named: Mapping[str, Any]) -> tuple[Named, ...]:
+    found = []
+    for column in columns:
+        expression = as_expression(column, column=True)
+        if expression.name is None:
+            raise Invalid("this column has no name; give it one: name=expression, or expression.alias('name')")
+        found.append(Named(name=expression.name, value=expression.node))
+    return (*found, *(Named(name=name, value=as_expression(value).node) for name, value in named.items()))
+
+
+def _is_range(plan: Any) -> bool:
+    """Whether its rows are those of a range of row ids, so that a part of them is one too."""
+    while isinstance(plan, Slice | Select | WithColumns | Rename):
+        plan = plan.source
+    return isinstance(plan, Scan)
+
+
+def _check_natural(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise Invalid(f"{name} must be 0 or more, not {number!r}")
+
+
+def _first_problem(error: ValueError) -> str:
+    problems = getattr(error, "errors", None)
+    return str(problems()[0]["msg"]).removeprefix("Value error, ") if problems else str(error)

@@ -1,0 +1,163 @@
+"""References: tables as they travel between tasks, without their rows."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
+
+from dagmaster.data.expressions import Expression, SortKey, as_expression, call, col
+from dagmaster.data.plans import Filter, Named, Scan, Select, Slice, Sort, read_plan, tables_of, write_plan
+from dagmaster.errors import Invalid
+
+COMPARISONS: Mapping[str, str] = {
+    "=": "equals",
+    "!=": "not_equals",
+    "<": "less",
+    "<=": "less_or_equals",
+    ">": "greater",
+    ">=": "greater_or_equals",
+    "in": "is_in",
+}
+WHERE_FORMS = 'an object such as {"x": 1}, a comparison such as ["x", ">", 1], or a list of comparisons'
+
+Natural = Annotated[int, Field(ge=0)]
+
+
+class ObjectRef(BaseModel):
+    """A table of the data plane, passed on without its rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    object_type: Literal["object"] = "object"
+    table_id: int | str
+
+
+class ViewRef(BaseModel):
+    """Some rows of a table, in the order of their row_id.
+
+    `offset` and `limit` are a range of row ids, and `where` selects among those rows. It is data, never SQL. A `plan`
+    says all of it by itself.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    object_type: Literal["view"] = "view"
+    table_id: int | str
+    offset: Natural | None = None
+    limit: Natural | None = None
+    where: Any = None
+    columns: list[str] | None = None
+    order_by: list[str] | None = None
+    plan: dict[str, Any] | None = None
+
+    @field_validator("where")
+    @classmethod
+    def _is_data(cls, where: Any) -> Any:
+        try:
+            conditions(where)
+        except Invalid as error:
+            raise ValueError(str(error)) from None
+        return where
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if value is not None}
+
+
+Reference = ObjectRef | ViewRef
+TaggedReference = Annotated[Reference, Field(discriminator="object_type")]
+REFERENCES: Mapping[str, type[ObjectRef] | type[ViewRef]] = {"object": ObjectRef, "view": ViewRef}
+
+
+class Referable(ABC):
+    """A table that knows its reference."""
+
+    @property
+    @abstractmethod
+    def plan(self) -> Any: ...
+
+    def reference(self) -> Reference:
+        return reference_to(self.plan)
+
+
+class Chunks(tuple[Referable, ...]):
+    """Views that follow each other. `map` makes a task of each."""
+
+
+def find_reference(value: Any) -> Reference | None:
+    """The reference that this JSON is. Raises Invalid if its `where` is not data; None for everything else."""
+    match value:
+        case {"object_type": str(kind), "table_id": int() | str()} if kind in REFERENCES:
+            conditions(value.get("where"))
+            try:
+                return REFERENCES[kind].model_validate(value)
+            except ValidationError:
+                return None  # Somebody's own data that looks a little like one.
+        case _:
+            return None
+
+
+def reference_to(plan: Any) -> Reference:
+    match plan:
+        case Scan(table_id=table_id):
+            return ObjectRef(table_id=table_id)
+        case Slice(source=Scan(table_id=table_id), offset=offset, limit=limit):
+            return ViewRef(table_id=table_id, offset=offset or None, limit=limit)
+        case _:
+            return ViewRef(table_id=min(tables_of(plan)), plan=write_plan(plan))
+
+
+def plan_of(reference: Reference) -> Any:
+    """Raises Invalid for a reference that makes no sense."""
+    try:
+        plan: Any = Scan(table_id=int(reference.table_id))
+    except ValueError as error:
+        raise Invalid(f"{str(reference.table_id)[:40]!r} is not the id of a table") from error
+    if isinstance(reference, ObjectRef):
+        return plan
+    if reference.plan is not None:
+        return read_plan(reference.plan)
+    if reference.offset or reference.limit is not None:
+        plan = Slice(source=plan, offset=reference.offset or 0, limit=reference.limit)
+    for condition in conditions(reference.where):
+        plan = Filter(source=plan, condition=condition.node)
+    if reference.order_by:
+        plan = Sort(source=plan, keys=tuple(SortKey(argument=col(name).node) for name in reference.order_by))
+    if reference.columns is not None:
+        plan = Select(source=plan, columns=tuple(Named(name=one, value=col(one).node) for one in reference.columns))
+    return plan
+
+
+def conditions(where: Any) -> list[Expression]:
+    """All of them must hold. Raises Invalid for text: it would be SQL of whoever wrote it."""
+    match where:
+        case None:
+            return []
+        case str():
+            raise Invalid(f"`where` is not SQL text: write {WHERE_FORMS}")
+        case dict():
+            return [_equality(name, value) for name, value in where.items()]
+        case [str() as name, str() as comparison, value] if comparison in COMPARISONS:
+            return [call(COMPARISONS[comparison], col(name), as_expression(value))]
+        case list() if all(isinstance(one, list) for one in where):
+            return [condition for one in where for condition in conditions(one)]
+        case _:
+            raise Invalid(f"`where` cannot be read: write {WHERE_FORMS}")
+
+
+def _equality(name: Any, value: Any) -> Expression:
+    if not isinstance(name, str):
+        raise Invalid(f"`where` cannot be read: write {WHERE_FORMS}")
+    if value is None:
+        return col(name).is_null()
+    return col(name).is_in(value) if isinstance(value, Sequence) and not isinstance(value, str) else col(name) == value
