@@ -55,6 +55,7 @@ def intervals_of(settings: Settings) -> Intervals:
         worker_lost_after_seconds=settings.worker_lost_after_seconds,
         callbacks=callback_options(settings),
         retention=RetentionOptions(settings.retention_days, settings.archive_dir, remover(settings)),
+        data_retention_days=settings.data_retention_days,
         watch=watch_options(settings),
     )
 

@@ -166,6 +166,9 @@ class Settings(BaseSettings):
     retention_days: Annotated[float, Field(gt=0)] | None = None
     archive_dir: Folder | None = None
 
+    data_url: str | None = None
+    data_retention_days: Annotated[float, Field(ge=0)] = 7
+
     template_env_prefix: Annotated[str, Field(min_length=1)] = "DAGMASTER_VAR_"
     secret_env: Names = []
     max_fan_out: PositiveInt = 1_000_000

@@ -10,6 +10,7 @@ import psycopg
 
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
+from dagmaster.orchestrator.data_objects import DataReaper
 from dagmaster.orchestrator.lease_judge import Sight
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.retention import Retention, RetentionOptions
@@ -62,6 +63,8 @@ class Intervals:
     housekeeping_seconds: float = 3600.0
     callback_seconds: float = 1.0
     retention_seconds: float = 3600.0
+    data_reaper_seconds: float = 60.0
+    data_retention_days: float = 7.0
     schedule_seconds: float = POLL_SECONDS
     callbacks: CallbackOptions = field(default_factory=CallbackOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
@@ -146,6 +149,11 @@ def chores_of(
         Chore("callbacks", intervals.callback_seconds, lambda: callbacks.run_once(shared)),
         Chore("schedules", intervals.schedule_seconds, shared.takes(schedules.run_once)),
         Chore("retention", intervals.retention_seconds, opens(Retention(intervals.retention).run_once)),
+        Chore(
+            "data reaper",
+            intervals.data_reaper_seconds,
+            shared.takes(DataReaper(intervals.data_retention_days).run_once),
+        ),
         Chore("watch", intervals.watch.look_seconds, shared.takes(Watch(orchestrator, intervals.watch).run_once)),
         Chore(
             "back-pressure",

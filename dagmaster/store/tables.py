@@ -9,6 +9,7 @@ from sqlmodel import Field
 
 from dagmaster.model.states import EndedBy, EventStatus, JobEndedBy, JobStatus, NodeStatus, TaskStatus
 from dagmaster.store import asset_tables as asset_tables  # Its tables are part of the same schema.
+from dagmaster.store import data_tables as data_tables
 from dagmaster.store.columns import (
     ENDED_BY,
     EVENT_STATUS,

@@ -7,7 +7,7 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-PARTS = ("0001_tables.sql", "0001_functions.sql", "0001_assets.sql", "0001_gateway.sql")
+PARTS = ("0001_tables.sql", "0001_functions.sql", "0001_assets.sql", "0001_gateway.sql", "0001_data.sql")
 
 TABLES = (
     "stac_items",
@@ -18,6 +18,7 @@ TABLES = (
     "stac_collections",
     "geospatial_assets",
     "platforms",
+    "data_objects",
     "dag_api_requests",
     "dag_api_keys",
     "dag_callbacks",
@@ -71,6 +72,8 @@ TYPES = (
     "clearance_state",
     "processing_status",
     "asset_event_type",
+    "data_scope",
+    "data_object_state",
 )
 
 

@@ -1,0 +1,110 @@
+"""The entries of the data plane's tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from dagmaster.errors import UnknownTable
+from dagmaster.model.data_object import Scope
+from dagmaster.model.states import JOB_TERMINAL
+from dagmaster.store.connect import Connection
+from dagmaster.store.statements import fetch, run
+
+Row = dict[str, Any]
+
+EXPIRED_AT_ONCE: Final = 1000
+# A task is in its worker's hands a moment before its row says so.
+GRACE_SECONDS: Final = 60.0
+SECONDS_PER_DAY: Final = 86_400
+
+
+async def announce(
+    conn: Connection,
+    object_id: int,
+    scope: Scope,
+    *,
+    location: str,
+    name: str | None = None,
+    job_id: int | None = None,
+    task_id: str | None = None,
+    plan: Mapping[str, Any] | None = None,
+    sql: str | None = None,
+) -> None:
+    """Before the table is made."""
+    values = {
+        "object_id": object_id,
+        "name": name,
+        "scope": scope.value,
+        "job_id": job_id,
+        "task_id": task_id,
+        "location": location,
+        "plan": Jsonb(plan) if plan is not None else None,
+        "sql": sql,
+    }
+    await run(conn, "announce_data_object", values)
+
+
+async def complete(
+    conn: Connection, object_id: int, *, row_count: int, size_bytes: int, columns: Mapping[str, str]
+) -> None:
+    """The table can be used."""
+    values = {
+        "object_id": object_id,
+        "row_count": row_count,
+        "size_bytes": size_bytes,
+        # A list: jsonb forgets the order of keys.
+        "columns": Jsonb([{"name": name, "type": kind} for name, kind in columns.items()]),
+    }
+    await run(conn, "complete_data_object", values)
+
+
+async def find_object(conn: Connection, name: str, scope: Scope, *, location: str, job_id: int | None) -> int | None:
+    values = {"name": name, "scope": scope.value, "location": location, "job_id": job_id}
+    rows = await fetch(conn, "find_data_object", values)
+    return rows[0]["object_id"] if rows else None
+
+
+async def keep(conn: Connection, object_ids: Sequence[int]) -> None:
+    await run(conn, "keep_data_objects", {"object_ids": list(object_ids)})
+
+
+async def expire(conn: Connection, object_ids: Sequence[int]) -> None:
+    await run(conn, "expire_data_objects", {"object_ids": list(object_ids)})
+
+
+async def expire_ended(conn: Connection, *, retention_days: float, grace_seconds: float = GRACE_SECONDS) -> int:
+    """Mark what nobody needs any more; who has the engine drops it. Returns how many were marked."""
+    values = {
+        "terminal": [status.value for status in JOB_TERMINAL],
+        "retention_seconds": retention_days * SECONDS_PER_DAY,
+        "grace_seconds": grace_seconds,
+    }
+    return (await run(conn, "expire_ended_data_objects", values)).rowcount
+
+
+async def expired(conn: Connection, location: str) -> list[int]:
+    rows = await fetch(conn, "expired_data_objects", {"location": location, "limit": EXPIRED_AT_ONCE})
+    return [row["object_id"] for row in rows]
+
+
+async def forget(conn: Connection, object_ids: Sequence[int]) -> None:
+    await run(conn, "forget_data_objects", {"object_ids": list(object_ids)})
+
+
+async def list_objects(
+    conn: Connection, *, scope: Scope | None = None, job_id: int | None = None, limit: int = 100
+) -> list[Row]:
+    values = {"scope": scope.value if scope else None, "job_id": job_id, "limit": limit}
+    return await fetch(conn, "list_data_objects", values)
+
+
+async def get_object(conn: Connection, name_or_id: str) -> Row:
+    """By its id, or by the name of a global table. Raises UnknownTable."""
+    object_id = int(name_or_id) if name_or_id.isdecimal() and len(name_or_id) < 19 else None
+    rows = await fetch(conn, "get_data_object", {"object_id": object_id, "name": name_or_id})
+    if not rows:
+        raise UnknownTable(
+            f"no table has the id or the global name {name_or_id[:80]!r}; `dagmaster data list` shows the tables"
+        )
+    return rows[0]

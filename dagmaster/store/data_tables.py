@@ -1,0 +1,41 @@
+"""The table of the data plane's tables."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Index, Text, text
+from sqlmodel import Field
+
+from dagmaster.model.data_object import DataObjectState, Scope
+from dagmaster.store.columns import Base, big_column, enum_column, jsonb_column, time_column
+
+SCOPE = enum_column(Scope, "data_scope")
+STATE = enum_column(DataObjectState, "data_object_state")
+
+
+class DataObject(Base, table=True):
+    """An Object: a table in ClickHouse with its origin. The entry is made before the table and removed after it."""
+
+    __tablename__ = "data_objects"
+    __table_args__ = (
+        Index("ix_data_objects_name", "name", postgresql_where=text("name IS NOT NULL")),
+        Index("ix_data_objects_job", "job_id", postgresql_where=text("job_id IS NOT NULL")),
+        Index("ix_data_objects_expired", "object_id", postgresql_where=text("state = 'expired'")),
+    )
+    object_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    name: str | None = Field(default=None, max_length=128)
+    scope: Scope = Field(sa_column=Column(SCOPE, nullable=False))
+    state: DataObjectState = Field(
+        sa_column=Column(STATE, nullable=False, server_default=text("'creating'::dagapp.data_object_state"))
+    )
+    # Of the task that made it; null for those that a program made.
+    job_id: int | None = big_column(nullable=True)
+    task_id: str | None = Field(default=None, max_length=128)
+    # The URL of the engine that holds the table.
+    location: str = Field(sa_column=Column(Text, nullable=False))
+    row_count: int | None = big_column(nullable=True)
+    size_bytes: int | None = big_column(nullable=True)
+    columns: list[dict[str, str]] | None = jsonb_column()
+    plan: dict[str, Any] | None = jsonb_column()
+    sql: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
+    created_at: datetime = time_column(default_now=True)
