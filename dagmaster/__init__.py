@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dagmaster.python import sync
     from dagmaster.python.apply_items import apply, create_task
     from dagmaster.python.context import OrchContext, get_current_context
+    from dagmaster.python.data_context import DataContext
     from dagmaster.python.graphs import Group, Task
     from dagmaster.python.job_runner import run_job_test
     from dagmaster.python.jobs import (
@@ -50,6 +51,7 @@ __all__ = [
     "Checkpoint",
     "Client",
     "Context",
+    "DataContext",
     "Group",
     "HandlerContext",
     "HandlerResult",
@@ -105,6 +107,7 @@ HOMES = {
     **dict.fromkeys(("add_task_to_job", "cancel_job", "create_job", "get_job", "get_task"), "dagmaster.python.jobs"),
     **dict.fromkeys(("list_jobs", "retry_failed_tasks", "list_workers", "register_worker"), "dagmaster.python.jobs"),
     **dict.fromkeys(("deregister_worker", "worker_heartbeat"), "dagmaster.python.jobs"),
+    "DataContext": "dagmaster.python.data_context",
     "apply_sync": "dagmaster.python.sync",
     **dict.fromkeys(("call", "current_task", "task"), "dagmaster.python.tasks"),
     **dict.fromkeys(("job", "workflow"), "dagmaster.python.workflows"),

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from dagmaster.authoring.implicit import default_queue
+from dagmaster.data.current import find_tables
 from dagmaster.errors import Conflict, UnknownHandler
 from dagmaster.handlers import HandlerContext, registry
 from dagmaster.handlers.current import find_current_task
@@ -102,6 +103,8 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
             _check_known(listed)
         queue_of = _nowhere_else if is_local else _as_it_says
         made, slices = await _planned(Planner(listed, task.job_id, task.node_id, numbers, queue_of))
+        if (tables := find_tables()) is not None:
+            await tables.keep_passed()
         await task.add(slices)
     else:
         if job_id is None:

@@ -4,31 +4,31 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from dagmaster.data.references import Chunks, ObjectRef, Referable, ViewRef
 from dagmaster.errors import Invalid, UnknownHandler
 from dagmaster.handlers import registry
 from dagmaster.model.params import FIRST_PARAMETER
 from dagmaster.python.apply_items import Callback, create_task
 from dagmaster.python.entrypoints import entry_point
 from dagmaster.python.graphs import Group, Item, Task
-from dagmaster.python.values import ObjectRef, ViewRef
 
 COLLECT = "collect"  # a basic handler, known to every worker
 CHUNK_SIZE = 10_000
 FAN_IN = 1_000
 
-Items = Iterable[Any] | ObjectRef | ViewRef
+Items = Iterable[Any] | ObjectRef | ViewRef | Chunks
 
 
 def map(callback: Callback, items: Items, chunk_size: int = CHUNK_SIZE, **kwargs: Any) -> Group:
     """One task per chunk of the items, and one that collects their results in order.
 
     The first argument of the callback is the chunk, a list or a view of `chunk_size` rows; `kwargs` are the others.
+    The chunks of a table are `await view.chunks(rows)`.
     """
     if chunk_size < 1:
         raise Invalid(f"chunk_size must be 1 or more, not {chunk_size}")
     first = _first_parameter(callback)
-    chunks = _views(items, chunk_size) if isinstance(items, ObjectRef | ViewRef) else _lists(_listed(items), chunk_size)
-    parts = [create_task(callback, {**kwargs, first: chunk}) for chunk in chunks]
+    parts = [create_task(callback, {**kwargs, first: chunk}) for chunk in _chunks(items, chunk_size)]
     collector = Task(COLLECT, {"values": parts})
     return Group(f"map {_label(callback)}", [*parts, collector], result=collector)
 
@@ -60,6 +60,18 @@ def _listed(items: Iterable[Any]) -> Sequence[Any]:
     if isinstance(items, Item):
         raise Invalid(f"how long the result of {items} is will be known when it has run; map it in a task that gets it")
     return items if isinstance(items, list | tuple) else list(items)
+
+
+def _chunks(items: Items, size: int) -> Iterable[Any]:
+    match items:
+        case Chunks():
+            return items
+        case Referable():
+            raise Invalid("the number of the table's rows is not known here; map `await view.chunks(rows)`")
+        case ObjectRef() | ViewRef():
+            return _views(items, size)
+        case _:
+            return _lists(_listed(items), size)
 
 
 def _lists(values: Sequence[Any], size: int) -> list[list[Any]]:

@@ -9,6 +9,8 @@ from dagmaster.handlers import Handler, HandlerContext
 from dagmaster.model.added import RESULT_OF
 from dagmaster.python.graphs import Item
 from dagmaster.python.signatures import Kind, Signature, module_of
+from dagmaster.python.task_tables import TaskTables
+from dagmaster.python.values import with_references
 
 
 def handler_for(function: Callable[..., Any], name: str, **options: Any) -> Handler:
@@ -21,13 +23,19 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
     if inspect.iscoroutinefunction(function):
 
         async def run(ctx: HandlerContext) -> dict[str, Any]:
-            args, kwargs = signature.read(ctx.params, ctx.logger.warning)
-            return _output(await function(*args, **kwargs), signature)
+            async with TaskTables(ctx.job_id, ctx.task_id) as tables:
+                args, kwargs = signature.read(ctx.params, ctx.logger.warning)
+                output = _output(await function(*args, **kwargs), signature)
+                await tables.keep_passed()
+                return output
     else:
 
         def run(ctx: HandlerContext) -> dict[str, Any]:  # type: ignore[misc]
-            args, kwargs = signature.read(ctx.params, ctx.logger.warning)
-            return _output(function(*args, **kwargs), signature)
+            with TaskTables(ctx.job_id, ctx.task_id) as tables:
+                args, kwargs = signature.read(ctx.params, ctx.logger.warning)
+                output = _output(function(*args, **kwargs), signature)
+                tables.keep_passed_sync()
+                return output
 
     # Named like the function, for other processes and messages, but with the signature of a handler.
     run.__module__, run.__name__, run.__qualname__ = module_of(function), function.__name__, function.__qualname__
@@ -39,7 +47,7 @@ def runner_of(function: Callable[..., Any], signature: Signature) -> Callable[..
 def _output(value: Any, signature: Signature) -> dict[str, Any]:
     if not isinstance(value, Item):
         signature.check_result(value)
-        return {"result": value}
+        return {"result": with_references(value)}
     if value.result.node_id is None:
         raise Conflict(f"the task returns {value}, which was not applied; `await apply(...)` it before")
     return {RESULT_OF: value.result.node_id}

@@ -93,6 +93,14 @@ class Signature:
             values = self._model.model_validate_json(orjson.dumps(params)).__dict__
         except ValidationError as error:
             raise Permanent(f"invalid arguments of {self.function.__qualname__}: {problems_of(error)}") from error
+        try:
+            return self._arguments(params, values, tell)
+        except Invalid as error:  # A reference with SQL in it; there is nothing to try again.
+            raise Permanent(f"invalid arguments of {self.function.__qualname__}: {error}") from error
+
+    def _arguments(
+        self, params: Mapping[str, Any], values: Mapping[str, Any], tell: Callable[..., None]
+    ) -> tuple[list[Any], dict[str, Any]]:
         known = {parameter.name for parameter in self._named}
         surplus = {name: revive(value) for name, value in params.items() if name not in known}
         if surplus and not self.others:

@@ -1,20 +1,25 @@
 """Conversion of values between Python and JSON, on their way between tasks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, get_args, get_origin
 
 import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
-    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
     create_model,
-    model_serializer,
 )
 
+from dagmaster import data
+from dagmaster.data.current import find_tables
+from dagmaster.data.references import ObjectRef as ObjectRef
+from dagmaster.data.references import Referable, find_reference
+from dagmaster.data.references import ViewRef as ViewRef
 from dagmaster.errors import Invalid
 from dagmaster.handlers import Permanent, encode_output
 from dagmaster.model.text import shorten
@@ -24,35 +29,6 @@ Place = Callable[[Any], Any]
 MAX_VALUE_BYTES = 16 * 1024 * 1024
 # Bytes are encoded as base64, as in outputs of handlers; unknown classes are compared by isinstance.
 CONFIG = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64", arbitrary_types_allowed=True, extra="ignore")
-
-
-class ObjectRef(BaseModel):
-    """A reference to a table of the data plane, without its rows."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    object_type: Literal["object"] = "object"
-    table_id: int | str
-
-
-class ViewRef(BaseModel):
-    """A reference to some rows of a table, in the order of row_id. `where` is data, never SQL."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    object_type: Literal["view"] = "view"
-    table_id: int | str
-    offset: int | None = None
-    limit: int | None = None
-    where: Any = None
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialize(self)
-        return {key: value for key, value in written.items() if value is not None}
-
-
-REFERENCES: Mapping[str, type[ObjectRef] | type[ViewRef]] = {"object": ObjectRef, "view": ViewRef}
 
 
 def encode(value: Any, place: Place | None = None) -> Any:
@@ -69,6 +45,8 @@ def encode(value: Any, place: Place | None = None) -> Any:
             return {_key(key): encode(item, place) for key, item in value.items()}
         case list() | tuple():
             return [encode(item, place) for item in value]
+        case Referable():
+            return passed_on(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: encode(getattr(value, field.name), place) for field in fields(value)}
     return _written(value)
@@ -88,14 +66,36 @@ def decode(value: Any, annotation: Any) -> Any:
 
 
 def revive(value: Any) -> Any:
-    """Restore references in data without an annotation."""
+    """Restore references in data without an annotation, as tables if the extra `data` is installed."""
+    if (reference := find_reference(value)) is not None:
+        return data.View.from_reference(reference) if _has_tables() else reference
     match value:
-        case {"object_type": str(kind), "table_id": _} if kind in REFERENCES:
-            return _referred(REFERENCES[kind], value)
         case dict():
             return {key: revive(item) for key, item in value.items()}
         case list():
             return [revive(item) for item in value]
+        case _:
+            return value
+
+
+def passed_on(table: Referable) -> dict[str, Any]:
+    """The table's reference. What it reads is kept for the task that gets it."""
+    if (tables := find_tables()) is not None:
+        tables.pass_on(table.plan)
+    return table.reference().model_dump(mode="json")
+
+
+def with_references(value: Any) -> Any:
+    """The value with references in the place of tables."""
+    match value:
+        case Referable():
+            return passed_on(value)
+        case dict():
+            return {key: with_references(item) for key, item in value.items()}
+        case list():
+            return [with_references(item) for item in value]
+        case tuple() if type(value) is tuple:
+            return tuple(map(with_references, value))
         case _:
             return value
 
@@ -116,11 +116,9 @@ def shown(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) and get_origin(annotation) is None else str(annotation)
 
 
-def _referred(kind: type[ObjectRef] | type[ViewRef], value: dict[str, Any]) -> Any:
-    try:
-        return kind.model_validate(value)
-    except ValidationError:
-        return value  # User data that only resembles a reference.
+@cache
+def _has_tables() -> bool:
+    return find_spec("pyarrow") is not None
 
 
 def _written(value: Any) -> Any:

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from dagmaster.data import Object, View, col
+from dagmaster.data.references import plan_of
 from dagmaster.errors import Invalid
 from dagmaster.handlers import encode_output
 from dagmaster.python.values import ObjectRef, ViewRef, decode, encode
@@ -92,7 +94,24 @@ def test_json_is_passed_as_it_is(value: Any) -> None:
 def test_references_are_known_without_an_annotation() -> None:
     view = ViewRef(table_id="42", where=["a", "=", 1])
     assert encode(view) == {"object_type": "view", "table_id": "42", "where": ["a", "=", 1]}
-    assert decode({"parts": [encode(view)]}, Any) == {"parts": [view]}
+    [table] = decode({"parts": [encode(view)]}, Any)["parts"]
+    assert isinstance(table, View)
+    assert table.plan == plan_of(view)
+
+
+def test_sql_in_a_reference_is_refused() -> None:
+    with pytest.raises(Invalid, match="`where` is not SQL text"):
+        decode([{"object_type": "view", "table_id": 1, "where": "1 = 1"}], Any)
+    with pytest.raises(Invalid, match="`where` is not SQL text"):
+        decode({"object_type": "view", "table_id": 1, "where": "1 = 1"}, View)
+
+
+def test_tables_are_passed_as_references() -> None:
+    view = Object(12).with_columns(y=col("x") * 2)
+    assert decode(encode({"a": (Object(12), view)}), dict[str, list[View]])["a"][1].plan == view.plan
+    assert encode(Object(12)) == {"object_type": "object", "table_id": 12}
+    with pytest.raises(Invalid, match="annotate the parameter as View"):
+        decode(encode(view), Object)
 
 
 def test_what_only_looks_like_a_reference_stays_data() -> None:

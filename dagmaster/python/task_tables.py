@@ -1,0 +1,60 @@
+"""The tables that one task works with: opened when it first asks, closed with it."""
+
+import asyncio
+from contextlib import ExitStack
+from importlib import import_module
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self
+
+from dagmaster.data.current import using
+
+if TYPE_CHECKING:
+    from dagmaster.data.objects import DataContext
+
+
+class TaskTables:
+    """Temporary tables go at its end, but for those that it passes on: they become tables of the job."""
+
+    def __init__(self, job_id: int, task_id: str) -> None:
+        self._job_id, self._task_id = job_id, task_id
+        self._context: DataContext | None = None
+        self._passed: list[Any] = []
+        self._opening = Lock()
+        self._stack = ExitStack()
+
+    def opened(self) -> "DataContext":
+        with self._opening:
+            if self._context is None:
+                # Loaded for the tasks that need it: it brings Arrow and ClickHouse.
+                module: Any = import_module("dagmaster.python.data_context")
+                self._context = module.context_of_task(self._job_id, self._task_id)
+            return self._context
+
+    def pass_on(self, plan: Any) -> None:
+        self._passed.append(plan)
+
+    async def keep_passed(self) -> None:
+        if self._context is not None and self._passed:
+            await self._context.keep(self._passed)
+            self._passed.clear()
+
+    def keep_passed_sync(self) -> None:
+        if self._context is not None and self._passed:
+            asyncio.run(self.keep_passed())
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._stack.close()
+        if self._context is not None:
+            await self._context.close()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(using(self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+        if self._context is not None:
+            asyncio.run(self._context.close())

@@ -1,0 +1,308 @@
+"""Tables between tasks: made in one, read in another, passed by reference and kept as long as they are needed."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psycopg
+import pyarrow as pa
+import pytest
+from command_line import call as run_command
+from psycopg.rows import dict_row
+
+from dagmaster import JobFailed, apply, current_task, map, task, workflow
+from dagmaster.data import Object, View, aggregates, col, get_data_context
+from dagmaster.errors import UnknownTable
+from dagmaster.model.data_object import Scope
+from dagmaster.python.data_context import DataContext, release_engines
+from dagmaster.python.local import LocalFleet
+from dagmaster.store import data_objects
+from dagmaster.store.connect import Connection
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder for all tests of the module: an engine takes half a second to open."""
+    yield tmp_path_factory.mktemp("tables")
+    release_engines()
+
+
+@pytest.fixture(autouse=True)
+def installation(shared_dsn: str, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", shared_dsn)
+    monkeypatch.setenv("DAGMASTER_DATA_URL", f"chdb://{tables}")
+    monkeypatch.setenv("DAGMASTER_POLL_INTERVAL_SECONDS", "0.1")
+    monkeypatch.setenv("DAGMASTER_WORKER_QUEUE", "q")
+    yield
+    LocalFleet.close_shared()
+
+
+def entries(dsn: str) -> list[dict[str, Any]]:
+    with psycopg.connect(dsn, row_factory=dict_row) as conn:
+        return conn.execute("SELECT * FROM dagapp.data_objects ORDER BY object_id").fetchall()
+
+
+@task
+async def make_sales(count: int) -> Object:
+    context = get_data_context()
+    scratch = await context.create_object_from_value([1, 2, 3])
+    assert await scratch.count() == 3
+    return await context.create_object_from_value({"x": list(range(count)), "shop": ["a", "b"] * (count // 2)})
+
+
+@task
+async def double(sales: Object) -> View:
+    return sales.with_columns(y=col("x") * 2).where(col("x") > 0)
+
+
+@task
+async def total(view: View) -> dict[str, Any]:
+    by_shop = view.group_by("shop").agg(total=aggregates.sum("y"))
+    return {"sums": await by_shop.data(), "rows": await view.count()}
+
+
+@task
+def total_in_a_thread(view: View) -> int:
+    value: int = asyncio.run(view.agg(total=aggregates.sum("y")).scalar())
+    return value
+
+
+@workflow
+def summary(count: int) -> dict[str, Any]:
+    view = double(make_sales(count))
+    return {"async": total(view), "sync": total_in_a_thread(view), "view": view}
+
+
+def test_a_view_crosses_tasks_with_its_computed_columns(shared_dsn: str) -> None:
+    done = summary.run(6)
+    assert done["async"] == {"sums": {"shop": ["a", "b"], "total": [12, 18]}, "rows": 5}
+    assert done["sync"] == 30
+    # The scratch table went with its task; the one that was passed on belongs to the job.
+    [entry] = entries(shared_dsn)
+    assert (entry["scope"], entry["state"], entry["row_count"]) == ("job", "ready", 6)
+    assert entry["columns"] == [{"name": "x", "type": "Int64"}, {"name": "shop", "type": "String"}]
+    assert done["view"]["table_id"] == entry["object_id"]
+
+
+@task
+async def refused(view) -> None:
+    raise AssertionError("it must not be called")
+
+
+@workflow
+def untrusted(view: dict[str, Any]) -> None:
+    refused(view)
+
+
+def test_sql_text_of_a_caller_is_refused() -> None:
+    with pytest.raises(JobFailed, match="`where` is not SQL text"):
+        untrusted.run({"object_type": "view", "table_id": 1, "where": "1 = 1"})
+
+
+@task
+async def first_rows(view) -> list[int]:
+    values: list[int] = (await view.data())["x"]
+    return values
+
+
+@workflow
+def selected(table_id: int) -> list[int]:
+    return first_rows({"object_type": "view", "table_id": table_id, "offset": 2, "limit": 3, "where": ["x", ">", 2]})
+
+
+def test_a_view_can_be_written_by_hand() -> None:
+    async def make() -> int:
+        async with DataContext() as context:
+            return (await context.create_object_from_value({"x": list(range(9))}, name="nine", scope="global")).table_id
+
+    assert selected.run(asyncio.run(make())) == [3, 4]
+
+
+@task
+async def spread(rows: int) -> Any:
+    """Its table outlives it: the tasks that it adds read it."""
+    source = await get_data_context().create_object_from_value({"x": list(range(rows))})
+    mapped = map(square, await source.chunks(4))
+    return await apply(mapped)
+
+
+@task
+async def square(chunk: View) -> Object:
+    return await chunk.select(y=col("x") * col("x")).materialize()
+
+
+@task
+async def gather(parts: list[Object]) -> list[int]:
+    values: list[int] = (await parts[0].union(*parts[1:]).data())["y"]
+    return values
+
+
+@workflow
+def squares(rows: int) -> list[int]:
+    return gather(spread(rows))
+
+
+def test_a_table_is_mapped_in_chunks_and_collected_in_order() -> None:
+    assert squares.run(10) == [number * number for number in range(10)]
+
+
+@task(retries=2, retry_delay=0.01)
+async def flaky(sales: Object, name: str) -> int:
+    log = await get_data_context().open(name)
+    await log.append(sales.select("x"), token=f"{current_task().job_id}:flaky")
+    if current_task().retry_count == 0:
+        raise OSError("the first attempt fails after its append")
+    return await log.count()
+
+
+@workflow
+def retried(name: str) -> int:
+    return flaky(make_sales(4), name)
+
+
+def test_a_retry_finds_its_input_and_doubles_no_row() -> None:
+    async def make() -> None:
+        async with DataContext() as context:
+            await context.create_object_from_value(
+                pa.table({"x": pa.array([], pa.int64())}), name="log", scope="global"
+            )
+
+    asyncio.run(make())
+    assert retried.run("log") == 4
+
+
+@task
+async def fail_with_tables() -> None:
+    await get_data_context().create_object_from_value([1])
+    raise ValueError("no")
+
+
+@workflow
+def failing() -> None:
+    fail_with_tables.options(retries=0)()
+
+
+def test_a_task_that_fails_leaves_no_table_behind(shared_dsn: str) -> None:
+    before = entries(shared_dsn)
+    with pytest.raises(JobFailed):
+        failing.run()
+    assert entries(shared_dsn) == before
+
+
+async def test_a_name_is_taken_over_by_the_newest_table(conn: Connection, dsn: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
+    async with DataContext(scope="global") as context:
+        old = await context.create_object_from_value([1], name="prices")
+        new = await context.create_object_from_value([2], name="prices")
+        assert (await context.open("prices")).table_id == new.table_id
+        assert await old.data() == [1]
+        with pytest.raises(UnknownTable):
+            await context.open("prices", "job")
+    # What has expired is dropped when a context closes.
+    assert [row["object_id"] for row in await data_objects.list_objects(conn)] == [new.table_id]
+    async with DataContext() as context:
+        assert await (await context.open("prices")).data() == [2]
+        with pytest.raises(UnknownTable):
+            await Object(old.table_id, context).data()
+
+
+JOB = """INSERT INTO dagapp.dag_jobs
+(job_id, workflow_id, workflow_version, workflow_hash, status, priority, completed_at)
+VALUES ($1, 'w', 1, 'h', $2, 5, $3)"""
+RUNNING = """INSERT INTO dagapp.dag_tasks_running
+(task_id, job_id, node_id, retry_count, queue, priority, job_started_at, handler, timeout_seconds, dispatched_at)
+VALUES ('1_a_0', 1, 'a', 0, 'q', 5, now(), 'h', 60, now())"""
+
+
+async def test_the_reaper_takes_what_nobody_needs(conn: Connection) -> None:
+    now = datetime.now(UTC)
+    for job_id, status, ended in (
+        (1, "running", None),
+        (2, "completed", now - timedelta(days=8)),
+        (3, "completed", now - timedelta(days=6)),
+        (4, "failed", now - timedelta(days=8)),
+    ):
+        await conn.execute(JOB, [job_id, status, ended])
+    await conn.execute(RUNNING)
+    for object_id, scope, job_id, task_id in (
+        (11, Scope.JOB, 1, "1_a_0"),
+        (12, Scope.JOB, 2, "2_a_0"),
+        (13, Scope.JOB, 3, "3_a_0"),
+        (14, Scope.JOB, 4, "4_a_0"),
+        (15, Scope.JOB, 99, "99_a_0"),
+        (16, Scope.TEMP, 1, "1_a_0"),
+        (17, Scope.TEMP, 1, "1_b_0"),
+        (18, Scope.GLOBAL, 2, "2_a_0"),
+        (19, Scope.TEMP, None, None),
+    ):
+        await data_objects.announce(conn, object_id, scope, location="here", job_id=job_id, task_id=task_id)
+    assert await data_objects.expire_ended(conn, retention_days=7) == 3
+    assert await data_objects.expired(conn, "here") == [12, 14, 15]
+    assert await data_objects.expire_ended(conn, retention_days=7, grace_seconds=0) == 1
+    assert await data_objects.expired(conn, "here") == [12, 14, 15, 17]
+    assert await data_objects.expired(conn, "elsewhere") == []
+    await data_objects.keep(conn, [12, 16])
+    assert await data_objects.expired(conn, "here") == [12, 14, 15, 17]
+
+
+def test_tables_are_listed_shown_and_dropped_from_the_command_line(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGMASTER_DATABASE_URL", dsn)
+
+    async def make() -> int:
+        async with DataContext(scope="global") as context:
+            source = await context.create_object_from_value({"x": [1, 2, 3], "s": ["[a]", None, "c"]}, name="letters")
+            await source.where(col("x") > 1).materialize(name="some")
+            return source.table_id
+
+    table_id = asyncio.run(make())
+    listed = orjson.loads(run_command("data", "list", "--json").out)
+    assert [(row["name"], row["row_count"]) for row in listed] == [("some", 2), ("letters", 3)]
+    assert "letters" in run_command("data", "list", "--scope", "global").out
+    assert "x Int64, s Nullable(String)" in run_command("data", "show", "letters").out
+    assert "WHERE" in run_command("data", "show", "some").out
+    shown = run_command("data", "head", str(table_id), "-n", "2")
+    assert "[a]" in shown.out
+    assert "the first 2 of 3 rows" in shown.err
+    assert orjson.loads(run_command("data", "head", "some", "--json").out) == [
+        {"x": 2, "s": None},
+        {"x": 3, "s": "c"},
+    ]
+    assert run_command("data", "drop", "letters").out == f"Dropped table {table_id}\n"
+    assert "no table has the id or the global name 'letters'" in run_command("data", "show", "letters").err
+    with psycopg.connect(dsn) as conn:
+        assert conn.execute("SELECT name FROM dagapp.data_objects").fetchall() == [("some",)]
+
+
+WITHOUT = """
+import sys
+
+sys.modules.update(dict.fromkeys(("chdb", "pyarrow", "pandas")))
+import dagmaster.cli.app, dagmaster.fleet
+from dagmaster import apply, create_task, map, task, workflow
+from dagmaster.data import ObjectRef, col
+from dagmaster.data.engine import open_engine
+from dagmaster.errors import Misconfigured
+from dagmaster.python.signatures import Signature
+
+def echo(table):
+    return [table]
+
+read = Signature(echo).read({"table": {"object_type": "object", "table_id": 5}}, print)
+assert read == ([], {"table": ObjectRef(table_id=5)}), read
+try:
+    open_engine("chdb:///nowhere")
+except Misconfigured as error:
+    print(error)
+"""
+
+
+def test_the_core_works_without_the_extra() -> None:
+    ended = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert ended.stderr == ""
+    assert "pip install 'dagmaster[data]'" in ended.stdout
