@@ -1,0 +1,172 @@
+"""Tables of the data plane."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from dagmaster.cli.columns import Listing
+from dagmaster.cli.failures import tell
+from dagmaster.cli.options import JsonOutput, begin
+from dagmaster.cli.output import as_record, as_records, at_local_time, console, print_fact, print_json
+from dagmaster.errors import Conflict
+from dagmaster.model.data_object import DataObjectState, Scope
+
+if TYPE_CHECKING:
+    from dagmaster.settings import Settings
+
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="Id of a table, or name of a global one.")]
+
+app = typer.Typer(name="data", add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def root() -> None:
+    """List, show and drop the tables of Python tasks.
+
+    \b
+    Examples:
+      dagmaster data list --scope global
+    """
+
+
+@app.command("list")
+def list_all(
+    ctx: typer.Context,
+    scope: Annotated[Scope | None, typer.Option(help="Only tables of this scope.")] = None,
+    job_id: Annotated[int | None, typer.Option("--job", metavar="JOB_ID", help="Only tables of this job.")] = None,
+    limit: Annotated[int, typer.Option(help="How many to show at most.", min=1, max=10_000)] = 100,
+    as_json: JsonOutput = False,
+) -> None:
+    """List tables, newest first.
+
+    \b
+    Examples:
+      dagmaster data list
+      dagmaster data list --scope global --json
+    """
+    from dagmaster.cli.sessions import ask
+    from dagmaster.store.data_objects import list_objects
+
+    rows = ask(begin(ctx), lambda conn: list_objects(conn, scope=scope, job_id=job_id, limit=limit))
+    if as_json:
+        print_json(as_records(rows))
+        return
+    if not rows:
+        tell("no tables")
+        return
+    listing = Listing(("TABLE", "NAME", "SCOPE", "STATE", "ROWS", "BYTES", "JOB", "CREATED"), folds=("NAME",), fixed=4)
+    for row in rows:
+        listing.add(
+            str(row["object_id"]),
+            escape(row["name"] or ""),
+            row["scope"],
+            row["state"],
+            _number(row["row_count"]),
+            _number(row["size_bytes"]),
+            str(row["job_id"] or ""),
+            at_local_time(row["created_at"]),
+        )
+    listing.print(console())
+
+
+@app.command()
+def show(ctx: typer.Context, table: Table, as_json: JsonOutput = False) -> None:
+    """Show a table's columns and origin.
+
+    \b
+    Examples:
+      dagmaster data show sales
+    """
+    row = _entry(begin(ctx), table)
+    if as_json:
+        print_json(as_record(row))
+        return
+    for name in ("object_id", "name", "scope", "state", "job_id", "task_id"):
+        if row[name] is not None:
+            print_fact(name.removesuffix("_id").replace("object", "table"), str(row[name]))
+    print_fact("rows", _number(row["row_count"]))
+    print_fact("bytes", _number(row["size_bytes"]))
+    print_fact("created", at_local_time(row["created_at"]))
+    print_fact("columns", ", ".join(f"{column['name']} {column['type']}" for column in row["columns"] or ()))
+    if row["sql"]:
+        print_fact("made by", row["sql"])
+
+
+@app.command()
+def head(
+    ctx: typer.Context,
+    table: Table,
+    rows: Annotated[int, typer.Option("--rows", "-n", help="How many rows to show.", min=1, max=10_000)] = 10,
+    as_json: JsonOutput = False,
+) -> None:
+    """Show the first rows of a table.
+
+    No other process may have the tables open.
+
+    \b
+    Examples:
+      dagmaster data head sales -n 5
+    """
+    from dagmaster.data import DataContext, Object
+
+    entry = _entry(begin(ctx), table)
+    if entry["state"] != DataObjectState.READY:
+        raise Conflict(f"table {entry['object_id']} is {entry['state']}; only ready tables have rows to show")
+
+    async def read() -> list[dict[str, Any]]:
+        async with DataContext(entry["location"]) as context:
+            return await Object(entry["object_id"], context).limit(rows).records()
+
+    records = asyncio.run(read())
+    if as_json:
+        print_json(records)
+        return
+    listing = Listing(tuple(column["name"] for column in entry["columns"]))
+    for record in records:
+        listing.add(*("" if value is None else escape(str(value)) for value in record.values()))
+    listing.print(console())
+    if entry["row_count"] > len(records):
+        tell(f"the first {len(records):,} of {entry['row_count']:,} rows")
+
+
+@app.command()
+def drop(ctx: typer.Context, table: Table) -> None:
+    """Drop a table.
+
+    \b
+    Examples:
+      dagmaster data drop sales
+    """
+    from dagmaster.cli.sessions import ask
+    from dagmaster.data import DataContext
+    from dagmaster.store.data_objects import expire, forget
+
+    settings = begin(ctx)
+    entry = _entry(settings, table)
+    object_id = entry["object_id"]
+    ask(settings, lambda conn: expire(conn, [object_id]))
+
+    async def drop_table() -> None:
+        async with DataContext(entry["location"]) as context:
+            await context.drop([object_id])
+
+    try:
+        asyncio.run(drop_table())
+    except Conflict:
+        typer.echo(f"Marked table {object_id}; the process that has the tables open drops it after its next task")
+        return
+    ask(settings, lambda conn: forget(conn, [object_id]))
+    typer.echo(f"Dropped table {object_id}")
+
+
+def _entry(settings: "Settings", table: str) -> dict[str, Any]:
+    from dagmaster.cli.sessions import ask
+    from dagmaster.store.data_objects import get_object
+
+    return ask(settings, lambda conn: get_object(conn, table))
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
