@@ -66,7 +66,10 @@ async def find_object(conn: Connection, name: str, scope: Scope, *, location: st
 
 
 async def keep(conn: Connection, object_ids: Sequence[int]) -> None:
-    await run(conn, "keep_data_objects", {"object_ids": list(object_ids)})
+    """Raises UnknownTable for those that expired meanwhile: whoever gets their references would find nothing."""
+    kept = await run(conn, "keep_data_objects", {"object_ids": list(object_ids)})
+    if kept.rowcount < len(object_ids):
+        raise UnknownTable("tables of this task were dropped while it ran; it was taken for lost")
 
 
 async def expire(conn: Connection, object_ids: Sequence[int]) -> None:

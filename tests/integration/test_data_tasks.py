@@ -17,8 +17,10 @@ from psycopg.rows import dict_row
 
 from dagmaster import JobFailed, apply, current_task, map, task, workflow
 from dagmaster.data import Object, View, aggregates, col, get_data_context
+from dagmaster.data.table_store import TableStore
 from dagmaster.errors import UnknownTable
 from dagmaster.model.data_object import Scope
+from dagmaster.python.context import session
 from dagmaster.python.data_context import DataContext, release_engines
 from dagmaster.python.local import LocalFleet
 from dagmaster.store import data_objects
@@ -152,6 +154,45 @@ def test_a_table_is_mapped_in_chunks_and_collected_in_order() -> None:
     assert squares.run(10) == [number * number for number in range(10)]
 
 
+@task
+async def scopes_around_apply(rows: int) -> list[str]:
+    source = await get_data_context().create_object_from_value({"x": list(range(rows))})
+    mapped = map(square, await source.chunks(4))
+    before = await scope_of(source)
+    await apply(mapped)
+    return [before, await scope_of(source)]
+
+
+async def scope_of(table: Object) -> str:
+    async with session() as conn:
+        scope: str = (await data_objects.get_object(conn, str(table.table_id)))["scope"]
+        return scope
+
+
+@workflow
+def applied(rows: int) -> list[str]:
+    return scopes_around_apply(rows)
+
+
+def test_a_table_belongs_to_the_job_before_the_tasks_that_read_it_can_start() -> None:
+    """Not only when the task that adds them ends: its worker may die before."""
+    assert applied.run(5) == ["temp", "job"]
+
+
+def test_a_reaper_in_the_middle_of_a_map_takes_nothing_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = TableStore.store_plan
+
+    async def store_and_reap(context: TableStore, plan: Any, **options: Any) -> int:
+        table_id = await stored(context, plan, **options)
+        async with session() as conn:
+            await data_objects.expire_ended(conn, retention_days=0, grace_seconds=0)
+        await context.sweep()
+        return table_id
+
+    monkeypatch.setattr(TableStore, "store_plan", store_and_reap)
+    assert squares.run(10) == [number * number for number in range(10)]
+
+
 @task(retries=2, retry_delay=0.01)
 async def flaky(sales: Object, name: str) -> int:
     log = await get_data_context().open(name)
@@ -247,7 +288,8 @@ async def test_the_reaper_takes_what_nobody_needs(conn: Connection) -> None:
     assert await data_objects.expire_ended(conn, retention_days=7, grace_seconds=0) == 1
     assert await data_objects.expired(conn, "here") == [12, 14, 15, 17]
     assert await data_objects.expired(conn, "elsewhere") == []
-    await data_objects.keep(conn, [12, 16])
+    with pytest.raises(UnknownTable, match="dropped while it ran"):
+        await data_objects.keep(conn, [12])
     assert await data_objects.expired(conn, "here") == [12, 14, 15, 17]
 
 

@@ -37,7 +37,7 @@ LIMIT 1;
 -- Temporary tables that a task passes on become tables of its job.
 UPDATE dagapp.data_objects
 SET scope = 'job'
-WHERE object_id = ANY(:object_ids::bigint[]) AND scope = 'temp' AND state = 'ready';
+WHERE object_id = ANY(:object_ids::bigint[]) AND scope IN ('temp', 'job') AND state = 'ready';
 
 -- expire_data_objects --
 -- These are to be dropped.
