@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+import azurite_server
 import obstore
 import pytest
-from obstore.store import S3Store
+from obstore.store import from_url
 from s3_server import run_s3
 
 from dagmaster.errors import Misconfigured
@@ -244,16 +245,32 @@ async def test_objects_of_s3_are_read_written_and_resumed(
 ) -> None:
     for name, value in {**AWS, "AWS_ENDPOINT_URL": s3}.items():
         monkeypatch.setenv(name, value)
-    store = S3Store("rasters", prefix="incoming")
-    obstore.put(store, "x/a.tif", CONTENT)
-    storage = storage_in(tmp_path, storage_bronze="s3://rasters/incoming", storage_silver="s3://rasters/products")
+    await check_objects("s3://rasters", tmp_path)
+
+
+@pytest.mark.skipif(azurite_server.PROGRAM is None, reason="needs Azurite: npm install -g azurite")
+async def test_blobs_of_azure_are_read_written_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with azurite_server.run_azurite("rasters") as address:
+        for name, value in {
+            "AZURE_STORAGE_ACCOUNT_NAME": azurite_server.ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": azurite_server.KEY,
+            "AZURE_STORAGE_ENDPOINT": address,
+            "AZURE_ALLOW_HTTP": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+        await check_objects("az://rasters", tmp_path)
+
+
+async def check_objects(container: str, folder: Path) -> None:
+    obstore.put(from_url(f"{container}/incoming"), "x/a.tif", CONTENT)
+    storage = storage_in(folder, storage_bronze=f"{container}/incoming", storage_silver=f"{container}/products")
     assert await storage.size("bronze/x/a.tif") == len(CONTENT)
     await interrupt(storage, "bronze/x/a.tif", "mount/a.tif")
     down = await storage.copy("bronze/x/a.tif", "mount/a.tif")
     assert 0 < down.resumed_at < len(CONTENT)
     up = await storage.copy("mount/a.tif", "silver/a.tif")
     assert down.sha256 == up.sha256 == sha256(CONTENT).hexdigest()
-    assert bytes(obstore.get(S3Store("rasters", prefix="products"), "a.tif").bytes()) == CONTENT
+    assert bytes(obstore.get(from_url(f"{container}/products"), "a.tif").bytes()) == CONTENT
     with pytest.raises(FileMissing, match=r"bronze/x/gone.tif"):
         await storage.size("bronze/x/gone.tif")
     with pytest.raises(ReferenceRefused, match="mount"):
