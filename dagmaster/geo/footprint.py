@@ -26,10 +26,6 @@ class Footprint(BaseModel, frozen=True):
     bbox: tuple[float, float, float, float]
     geometry: dict[str, Any]
 
-    @property
-    def crosses_antimeridian(self) -> bool:
-        return self.bbox[0] > self.bbox[2]
-
 
 def footprint_of(crs: Any, transform: Any, width: int, height: int) -> Footprint:
     """Raises RasterRejected for pixels that are nowhere on the globe in this CRS."""
@@ -52,10 +48,9 @@ def _outline(width: int, height: int) -> tuple[list[float], list[float]]:
     """Along the four edges and back to the first corner: edges are curved in other projections."""
     corners = [(0, 0), (width, 0), (width, height), (0, height), (0, 0)]
     steps = [step / POINTS_PER_EDGE for step in range(POINTS_PER_EDGE)]
-    edges = [(start, end) for start, end in pairwise(corners)]
     points = [
         (start[0] + (end[0] - start[0]) * step, start[1] + (end[1] - start[1]) * step)
-        for start, end in edges
+        for start, end in pairwise(corners)
         for step in steps
     ]
     columns, rows = zip(*points, corners[0], strict=True)

@@ -53,10 +53,6 @@ class Profile(BaseModel, frozen=True):
     resampling: Resampling
     overview_resampling: Resampling
 
-    @property
-    def is_lossless(self) -> bool:
-        return self.compression == "ZSTD"
-
 
 def detect_type(
     colours: list[str], dtypes: list[str], statistics: list[BandStatistics], *, has_palette: bool
