@@ -344,6 +344,17 @@ def test_a_task_needs_a_queue() -> None:
     assert only_problem(workflow("f", f=fan_out("END", queue=None))).path == ("nodes", "f", "task")
 
 
+def test_a_module_of_handlers_that_is_not_loaded_is_one_problem() -> None:
+    definition = workflow(
+        a=task("b", handler="raster.validate"), b=task("c", handler="raster.create_cog"), c=task("END", handler="x")
+    )
+    assert errors(definition, known_handlers=["echo"]) == [
+        "node 'a' names an unknown handler 'raster.validate'; run `pip install 'dagmaster[geo]'` and load "
+        "dagmaster.handlers.raster with --handlers or the setting 'handlers'",
+        "node 'c' names an unknown handler 'x'; load its module with --handlers or the setting 'handlers'",
+    ]
+
+
 def test_unknown_handlers_are_reported_where_the_handlers_are_known() -> None:
     definition = workflow(a=task("f", handler="raster.validte"), f=fan_out("END", handler="nope", queue=None))
     assert errors(definition, known_handlers=["raster.validate"]) == [
