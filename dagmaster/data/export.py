@@ -21,7 +21,7 @@ async def write_file(batches: AsyncIterator[pa.RecordBatch], path: Path, format:
         raise Invalid(
             f"a table cannot be exported as {chosen!r}; name the file .parquet, .csv or .arrow, or say format="
         )
-    if chosen == "csv" and (lists := [one.name for one in empty.schema if pa.types.is_nested(one.type)]):
+    if chosen == "csv" and (lists := [field.name for field in empty.schema if pa.types.is_nested(field.type)]):
         raise Invalid(f"column {lists[0]!r} holds lists, which CSV cannot; explode() it, or export as Parquet or Arrow")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -202,7 +202,7 @@ class Expression(Operators):
         """The aggregate or ranking over a window of rows instead of a group."""
         if not isinstance(self.node, Call) or self.node.function not in {**AGGREGATES, **RANKINGS}:
             raise Invalid("only aggregates and rankings have a window: write sum(col('x')).over('key')")
-        partition = tuple(as_expression(one, column=True).node for one in listed(partition_by))
+        partition = tuple(as_expression(key, column=True).node for key in listed(partition_by))
         return Expression(Over(argument=self.node, partition_by=partition, order_by=sort_keys(order_by)), self.name)
 
     def desc(self) -> "Descending":
@@ -257,7 +257,7 @@ def listed(values: Any) -> Sequence[Any]:
 
 def _name_of(arguments: Sequence[Operand]) -> str | None:
     """`col("x") * 2` is still called x."""
-    return next((one.name for one in arguments if isinstance(one, Expression) and one.name), None)
+    return next((argument.name for argument in arguments if isinstance(argument, Expression) and argument.name), None)
 
 
 def _not_none(value: Operand) -> Operand:

@@ -228,7 +228,7 @@ class View(Operators, Referable):
         return View(plan, self._context)
 
     def _apply(self, function: str, *arguments: Any) -> "View":
-        nodes = tuple(OnlyColumn() if one is self else as_expression(one).node for one in arguments)
+        nodes = tuple(OnlyColumn() if argument is self else as_expression(argument).node for argument in arguments)
         named = Named(name="value", value=Call(function=function, arguments=nodes))
         return self._then(Select(source=self._plan, columns=(named,)))
 
@@ -249,7 +249,7 @@ class View(Operators, Referable):
         return core_schema.json_or_python_schema(
             json_schema=core_schema.no_info_after_validator_function(read, handler.generate_schema(TaggedReference)),
             python_schema=core_schema.is_instance_schema(cls),
-            serialization=core_schema.plain_serializer_function_ser_schema(lambda one: one.reference().model_dump()),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda view: view.reference().model_dump()),
         )
 
 

@@ -134,7 +134,7 @@ def plan_of(reference: Reference) -> Any:
     if reference.order_by:
         plan = Sort(source=plan, keys=tuple(SortKey(argument=col(name).node) for name in reference.order_by))
     if reference.columns is not None:
-        plan = Select(source=plan, columns=tuple(Named(name=one, value=col(one).node) for one in reference.columns))
+        plan = Select(source=plan, columns=tuple(Named(name=name, value=col(name).node) for name in reference.columns))
     return plan
 
 
@@ -149,8 +149,8 @@ def conditions(where: Any) -> list[Expression]:
             return [_equality(name, value) for name, value in where.items()]
         case [str() as name, str() as comparison, value] if comparison in COMPARISONS:
             return [call(COMPARISONS[comparison], col(name), as_expression(value))]
-        case list() if all(isinstance(one, list) for one in where):
-            return [condition for one in where for condition in conditions(one)]
+        case list() if all(isinstance(comparison, list) for comparison in where):
+            return [condition for comparison in where for condition in conditions(comparison)]
         case _:
             raise Invalid(f"`where` cannot be read: write {WHERE_FORMS}")
 

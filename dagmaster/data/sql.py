@@ -108,9 +108,9 @@ class _Compiler:
         return replace(source, sql=f"{_from(source)} WHERE {condition}", base=None)
 
     def _project(self, source: Relation, columns: Sequence[Named]) -> Relation:
-        names = tuple(one.name for one in columns)
+        names = tuple(column.name for column in columns)
         check_names(names)
-        values = [f"{self.expression(one.value, source.columns)} AS {quote(one.name)}" for one in columns]
+        values = [f"{self.expression(column.value, source.columns)} AS {quote(column.name)}" for column in columns]
         return replace(source, sql=_from(source, [*_order_columns(source), *values]), columns=names)
 
     def _compute(self, plan: Select | WithColumns) -> Relation:
@@ -231,15 +231,15 @@ class _Compiler:
 
     def _aggregate(self, plan: Aggregate) -> Relation:
         source = self.relation(plan.source)
-        names = tuple(one.name for one in (*plan.keys, *plan.columns))
+        names = tuple(column.name for column in (*plan.keys, *plan.columns))
         check_names(names)
         if not names:
             raise Invalid("an aggregation needs a key or an aggregate")
         keys = [self.expression(key.value, source.columns) for key in plan.keys]
         hidden = [OrderKey(self._hide()) for _ in keys]
         or_null = not keys
-        values = [self.expression(one.value, source.columns, or_null=or_null) for one in plan.columns]
-        listed = [f"{key} AS {one.column}" for key, one in zip(keys, hidden, strict=True)]
+        values = [self.expression(column.value, source.columns, or_null=or_null) for column in plan.columns]
+        listed = [f"{key} AS {order_key.column}" for key, order_key in zip(keys, hidden, strict=True)]
         listed += [f"{value} AS {quote(name)}" for name, value in zip(names, (*keys, *values), strict=True)]
         if not keys:
             hidden = [OrderKey(self._hide())]
@@ -274,7 +274,7 @@ class _Compiler:
                 assert_never(node)
 
     def _call(self, node: Call, columns: Sequence[str], or_null: bool) -> str:
-        arguments = [self.expression(one, columns, or_null=or_null) for one in node.arguments]
+        arguments = [self.expression(argument, columns, or_null=or_null) for argument in node.arguments]
         listed = ", ".join(arguments)
         if node.function in AGGREGATES:
             suffix = "OrNull" if or_null and node.function not in NEVER_NULL else ""
@@ -286,14 +286,14 @@ class _Compiler:
         return f"{FUNCTIONS[node.function]}({listed})"
 
     def _over(self, node: Over, columns: Sequence[str]) -> str:
-        arguments = [self.expression(one, columns) for one in node.argument.arguments]
+        arguments = [self.expression(argument, columns) for argument in node.argument.arguments]
         function, frame = node.argument.function, ""
         if function in NEIGHBOURS:
             arguments[0], frame = f"toNullable({arguments[0]})", ALL_ROWS
         name = RANKINGS.get(function) or AGGREGATES[function]
         parts = []
         if node.partition_by:
-            parts.append(f"PARTITION BY {', '.join(self.expression(one, columns) for one in node.partition_by)}")
+            parts.append(f"PARTITION BY {', '.join(self.expression(key, columns) for key in node.partition_by)}")
         if node.order_by:
             keys = (_directed(self.expression(key.argument, columns), key.descending) for key in node.order_by)
             parts.append(f"ORDER BY {', '.join(keys)}")
@@ -380,7 +380,7 @@ def _row_number(source: Relation) -> str:
 
 
 def _overlay(columns: Sequence[str], computed: Sequence[Named]) -> list[Named]:
-    by_name = {one.name: one for one in computed}
+    by_name = {column.name: column for column in computed}
     kept = [by_name.pop(name, Named(name=name, value=Column(name=name))) for name in columns]
     return [*kept, *by_name.values()]
 

@@ -46,7 +46,7 @@ class TableStore:
     async def store_value(self, value: Any, *, name: str | None = None, scope: Scope | str | None = None) -> int:
         """Store a scalar, a list, a dict of lists, records or Arrow data; returns the id of its table."""
         rows = table_from_value(value)
-        types = {one: clickhouse_type(rows[one], one) for one in rows.column_names}
+        types = {column: clickhouse_type(rows[column], column) for column in rows.column_names}
         new = self._new_table(name, scope)
 
         def store() -> None:
@@ -65,7 +65,7 @@ class TableStore:
             types = self.types_of(query)
             types.pop(ROW_ID)
             self._create(new.table_id, types)
-            listed = ", ".join(quote(one) for one in (ROW_ID, *query.columns))
+            listed = ", ".join(quote(column) for column in (ROW_ID, *query.columns))
             self.engine.command(
                 f"INSERT INTO {table_name(new.table_id)} ({listed}) {query.sql} SETTINGS join_use_nulls = 1, "
                 "cast_keep_nullable = 1, session_timezone = 'UTC'",
@@ -123,7 +123,11 @@ class TableStore:
 
     async def keep(self, plans: Sequence[Any]) -> None:
         """Temporary tables that these plans read live as long as the job."""
-        kept = [one for one in {table for plan in plans for table in tables_of(plan)} if one in self._temporary]
+        kept = [
+            table_id
+            for table_id in {table for plan in plans for table in tables_of(plan)}
+            if table_id in self._temporary
+        ]
         if kept and self.catalog is not None:
             await self.catalog.keep(kept)
             for table_id in kept:
@@ -196,7 +200,7 @@ class TableStore:
         numbers = pa.array(range(first, first + rows.num_rows), type=pa.uint64())
         numbered = rows.add_column(0, ROW_ID, numbers)
         if rows.num_rows:
-            columns = ", ".join(f"{quote(one)} {kind}" for one, kind in {ROW_ID: "UInt64", **types}.items())
+            columns = ", ".join(f"{quote(column)} {kind}" for column, kind in {ROW_ID: "UInt64", **types}.items())
             self.engine.insert(table_name(table_id), columns, numbered, token)
 
     def _rows(self, table_id: int) -> int:
