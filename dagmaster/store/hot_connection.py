@@ -105,7 +105,8 @@ class HotConnection(AsyncConnection[DictRow]):
         try:
             return await answer.received()
         except asyncio.CancelledError:
-            await self._cancel(answer)
+            if not answer.is_complete:  # It may have come in the same turn of the loop.
+                await self._cancel(answer)
             raise
         finally:
             self._answer = None
@@ -171,6 +172,12 @@ class _Answer:
     @property
     def is_awaited(self) -> bool:
         return self._is_complete is not None and not self._is_complete.done()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was received, though nobody may wait for it any more."""
+        done = self._is_complete
+        return done is not None and done.done() and not done.cancelled() and done.exception() is None
 
     def read(self) -> None:
         """Take in what has come."""

@@ -65,6 +65,23 @@ async def test_a_cancelled_statement_ends_and_the_connection_goes_on(hot: HotCon
     assert not hot.closed
 
 
+async def test_a_statement_cancelled_while_its_answer_comes_leaves_a_usable_connection(
+    hot: HotConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = HotConnection._read
+
+    def read_and_cancel(self: HotConnection) -> None:
+        read(self)
+        task.cancel()
+
+    monkeypatch.setattr(HotConnection, "_read", read_and_cancel)
+    task = asyncio.create_task(hot.fetch_prepared(ADD, [1]))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    monkeypatch.undo()
+    assert await hot.fetch_prepared(ADD, [2]) == [{"number": 3}]
+
+
 async def test_a_cancelled_transaction_ends_and_the_connection_goes_on(hot: HotConnection) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
