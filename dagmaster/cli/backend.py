@@ -107,8 +107,9 @@ class Backend(Protocol):
 
     def explain(self, job_id: JobId, node: str | None) -> "Explanation": ...
 
-    def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
-        """Orchestrators and workers."""
+    def orchestrators(self) -> Sequence[Row]: ...
+
+    def workers(self) -> Sequence[Row]: ...
 
     def handlers(self) -> Sequence[Row]:
         """Those that workers have registered."""

@@ -39,7 +39,8 @@ def workers(
     """
     if ctx.invoked_subcommand is not None:
         return
-    orchestrators, active = backend_of(ctx, begin(ctx)).instances()
+    backend = backend_of(ctx, begin(ctx))
+    orchestrators, active = backend.orchestrators(), backend.workers()
     if not everyone:
         orchestrators = [row for row in orchestrators if row["status"] == "running"]
         active = [row for row in active if row["status"] == "active"]
@@ -131,7 +132,7 @@ def _control(
         raise Invalid("name workers, or use --all; `dagmaster workers` lists them")
     backend = backend_of(ctx, begin(ctx))
     if everyone:
-        named = [worker["worker_id"] for worker in backend.instances()[1] if worker["status"] == "active"]
+        named = [worker["worker_id"] for worker in backend.workers() if worker["status"] == "active"]
     requested = {}
     for worker_id in named or ():
         requested[worker_id] = backend.call(partial(_ask_worker, WorkerId(worker_id), command), actor=actor)

@@ -207,11 +207,11 @@ class Local:
 
         return self._ask(look)
 
-    def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
-        async def look(conn: Connection) -> tuple[Sequence[Row], Sequence[Row]]:
-            return await list_orchestrators(conn, limit=MOST_INSTANCES), await list_workers(conn, limit=MOST_INSTANCES)
+    def orchestrators(self) -> Sequence[Row]:
+        return self._ask(lambda conn: list_orchestrators(conn, limit=MOST_INSTANCES))
 
-        return self._ask(look)
+    def workers(self) -> Sequence[Row]:
+        return self._ask(lambda conn: list_workers(conn, limit=MOST_INSTANCES))
 
     def handlers(self) -> Sequence[Row]:
         seconds = self.settings.worker_lost_after_seconds

@@ -152,12 +152,12 @@ class Remote:
         reply = self.client.explain(job_id, node)
         return Explanation(Kind(reply.kind), reply.sentence, reply.data)
 
-    def instances(self) -> tuple[Sequence[Row], Sequence[Row]]:
+    def orchestrators(self) -> Sequence[Row]:
         try:
             orchestrators = self.client.orchestrators().instances
         except Unavailable:  # the answer when none is alive
-            orchestrators = []
-        renamed = [
+            return []
+        return [
             {
                 "orchestrator_id": row.instance_id,
                 "status": "running" if row.is_running else row.status,
@@ -168,7 +168,9 @@ class Remote:
             }
             for row in orchestrators
         ]
-        return renamed, [_row(worker) for worker in self.client.workers(limit=100).items]
+
+    def workers(self) -> Sequence[Row]:
+        return [_row(worker) for worker in self.client.workers(limit=100).items]
 
     def handlers(self) -> Sequence[Row]:
         return [_row(handler) for handler in self.client.handlers()]
