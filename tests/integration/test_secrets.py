@@ -96,11 +96,14 @@ async def spilling(dsn: str, **settings: Any) -> AsyncIterator[Web]:
 async def leaks(dsn: str, clear: str = CLEAR) -> list[str]:
     """Where it is found in the database, whole or as JSON writes it."""
     found = []
-    for column in await rows(dsn, COLUMNS):
-        query = f"SELECT count(*) AS n FROM dagapp.{column['name']} WHERE strpos({column['field']}::text, %s) > 0"
-        for form in {clear, clear.replace('"', '\\"')}:
-            [row] = await rows(dsn, query, form)
-            if row["n"]:
+    forms = [clear, clear.replace('"', '\\"')]
+    async with opened(dsn, application="test") as conn:
+        for column in await (await conn.execute(COLUMNS)).fetchall():
+            query = (
+                f"SELECT form FROM dagapp.{column['name']}, unnest($1::text[]) AS form "
+                f"WHERE strpos({column['field']}::text, form) > 0 LIMIT 1"
+            )
+            if await (await conn.execute(query, [forms])).fetchall():
                 found.append(f"{column['name']}.{column['field']}")
     return found
 
