@@ -10,7 +10,10 @@ from playwright.sync_api import Page, expect
 SCRIPT = "<script>document.title = 'taken over'</script>"
 LINES = ".log-lines > div"
 # The first answers end early: that with the lines that are there in an error, that with what follows as if in peace.
+# What the page does later it does soon: it asks again after seconds.
 INTERRUPTED = """
+    const later = setTimeout;
+    window.setTimeout = (act, delay, ...rest) => later(act, delay / 20, ...rest);
     const ask = fetch;
     const parts = ["line 1\\nli"];
     const bytes = (text) => new TextEncoder().encode(text);
