@@ -347,25 +347,29 @@ def without(kind: Kind) -> Any:
     return lie
 
 
+# The seed is that of a world which shows the lie: tried first, so that the search is seldom needed.
 @pytest.mark.parametrize(
-    ("module", "name", "lie"),
+    ("module", "name", "lie", "seed"),
     [
-        (explanation, "reasons", _soon),
-        (explanation, "reasons", _first_only),
-        *((explanation, "reasons", without(kind)) for kind in (Kind.PAUSED, Kind.NO_OWNER, Kind.RETRY, Kind.QUEUED)),
-        (explanation, "reasons", without(Kind.BACK_PRESSURE)),
-        (explanation, "reasons", without(Kind.HELD_BY_MAX_PARALLEL)),
-        (sentences, "undecided", _every_source),
-        (sentences, "undecided", _one_source),
-        (sentences, "undecided", _all_of_any),
-        (sentences, "slot_holders", lambda job, child: [child.node_id]),
+        (explanation, "reasons", _soon, 30_000),
+        (explanation, "reasons", _first_only, 30_183),
+        (explanation, "reasons", without(Kind.PAUSED), 30_046),
+        (explanation, "reasons", without(Kind.NO_OWNER), 30_033),
+        (explanation, "reasons", without(Kind.RETRY), 30_137),
+        (explanation, "reasons", without(Kind.QUEUED), 30_012),
+        (explanation, "reasons", without(Kind.BACK_PRESSURE), 30_095),
+        (explanation, "reasons", without(Kind.HELD_BY_MAX_PARALLEL), 30_012),
+        (sentences, "undecided", _every_source, 30_077),
+        (sentences, "undecided", _one_source, 30_000),
+        (sentences, "undecided", _all_of_any, 30_047),
+        (sentences, "slot_holders", lambda job, child: [child.node_id], 30_012),
     ],
 )
 def test_an_explanation_that_is_not_true_is_found_out(
-    module: object, name: str, lie: Any, monkeypatch: pytest.MonkeyPatch
+    module: object, name: str, lie: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, name, lie)
-    assert any(is_found_out(seed) for seed in SEARCH)
+    assert any(is_found_out(tried) for tried in (seed, *SEARCH))
 
 
 def is_found_out(seed: int) -> bool:
