@@ -194,7 +194,7 @@ def _with_asset_inputs(
     refs: Mapping[str, Any],
     label: str | None,
 ) -> dict[str, Any]:
-    """What the workflow declares and the submitter has not said: which asset and version it is about."""
+    """With which asset and version it is about, as far as the workflow declares it: no submitter can say otherwise."""
     known = {
         "asset_id": asset.asset_id,
         "version_ordinal": version.version_ordinal,
@@ -203,7 +203,8 @@ def _with_asset_inputs(
         "platform_refs": dict(refs),
         "data_type": str(asset.data_type),
     }
-    return {**{name: value for name, value in known.items() if name in workflow.inputs}, **inputs}
+    declared = {name: value for name, value in known.items() if name in workflow.inputs and value is not None}
+    return {**inputs, **declared}
 
 
 def _new_request(origin: RequestOrigin, job: SubmitRequest, asset_id: str | None, content: list[Any]) -> NewRequest:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from dagmaster.settings import Settings
-from dagmaster.storage import files, objects, web
+from dagmaster.storage import files, objects
 from dagmaster.storage.errors import ReferenceRefused, StorageUnavailable
 from dagmaster.storage.references import LocalFile, Location, RemoteObject, WebFile, Zones
 from dagmaster.storage.source import CHUNK_BYTES, Source
@@ -75,6 +75,9 @@ class Storage:
             case RemoteObject():
                 return await objects.head(location)
             case WebFile():
+                # Not before it is needed: httpx would slow down the start of every short command.
+                from dagmaster.storage import web  # noqa: PLC0415
+
                 return await web.head(location)
             case _:
                 assert_never(location)

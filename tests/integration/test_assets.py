@@ -111,6 +111,14 @@ async def test_a_submission_becomes_a_processed_version_with_the_outputs_of_its_
         ]
 
 
+async def test_no_submitter_can_say_which_asset_a_job_is_about(dsn: str) -> None:
+    async with site(dsn, runs=False) as it:
+        forged = {"source": "bronze/a.zip", "asset_id": "other", "version_ordinal": 7}
+        submitted = await submit(it, input_params=forged)
+        job = await it.get(f"/api/v1/jobs/{submitted['job_id']}")
+        assert job["input_params"] == {"source": "bronze/a.zip", "asset_id": ASSET_ID, "version_ordinal": 0}
+
+
 async def test_a_failed_job_leaves_its_error_at_the_version_and_the_version_can_be_resubmitted(dsn: str) -> None:
     async with site(dsn) as it:
         await submit_and_process(it, workflow_id="broken")
