@@ -14,12 +14,13 @@ from pathlib import Path
 from types import ModuleType
 
 from dagmaster.errors import Conflict, Misconfigured
-from dagmaster.handlers import basic
+from dagmaster.handlers import basic, publishing
 from dagmaster.handlers.registry import Handler, Registry
 from dagmaster.handlers.registry import registry as default_registry
 from dagmaster.model.optional_handlers import extra_of
 
 ENTRY_POINT_GROUP = "dagmaster.handlers"
+BUILT_IN = (basic, publishing)
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,9 @@ _loading: ContextVar[str | None] = ContextVar("dagmaster_loading", default=None)
 
 
 def load_handlers(specs: Sequence[str], registry: Registry = default_registry) -> None:
-    """Fill the registry: the basic handlers, those of installed packages, and each module or FILE.py of `specs`."""
-    _pass_on(_defined_in(basic), registry)
+    """Fill the registry: the built-in handlers, those of installed packages, and each module or FILE.py of `specs`."""
+    for module in BUILT_IN:
+        _pass_on(_defined_in(module), registry)
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             _load(entry_point.module, _import_name, registry)

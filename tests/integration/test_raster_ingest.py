@@ -20,11 +20,15 @@ from dagmaster.model.graph import Graph
 
 assert raster.MAX_ITEMS  # imported for the handlers that it registers
 
-WORKFLOW = Path(__file__).parents[2] / "workflows" / "raster_ingest.yaml"
+WORKFLOWS = Path(__file__).parents[2] / "workflows"
+
+
+def shipped(name: str) -> Graph:
+    return compile_graph(load_workflow(WORKFLOWS / f"{name}.yaml", queues=QueueRules(default_queue="q")))
 
 
 def ingest() -> Graph:
-    return compile_graph(load_workflow(WORKFLOW, queues=QueueRules(default_queue="q")))
+    return shipped("raster_ingest")
 
 
 @pytest.fixture
@@ -54,8 +58,19 @@ async def submit(it: Web, source: str, dataset: str, **inputs: Any) -> dict[str,
     return version
 
 
-async def approve(it: Web, version: dict[str, Any], level: str) -> None:
-    await it.post(f"/api/v1/assets/{version['asset_id']}/approve", {"clearance_level": level})
+async def approve(it: Web, version: dict[str, Any], level: str) -> dict[str, Any]:
+    reviewed = await it.post(f"/api/v1/assets/{version['asset_id']}/approve", {"clearance_level": level})
+    approved: dict[str, Any] = reviewed["version"]
+    return approved
+
+
+async def check_export(it: Web, storage: Path, version: dict[str, Any]) -> None:
+    """What is approved and public is outside, byte by byte."""
+    await it.fleet.ended(int(version["export_job_id"]))
+    exported = await it.get(f"/api/v1/assets/{version['asset_id']}/versions/latest")
+    assert exported["external_blob_path"].startswith(f"external/{version['asset_id']}/0/")
+    copy, original = storage / exported["external_blob_path"], storage / exported["blob_path"]
+    assert copy.read_bytes() == original.read_bytes()
 
 
 def check_file(storage: Path, version: dict[str, Any], source: Path) -> None:
@@ -68,7 +83,7 @@ def check_file(storage: Path, version: dict[str, Any], source: Path) -> None:
 
 
 async def test_real_rasters_become_cogs_versions_and_entries_of_the_catalogue(dsn: str, storage: Path) -> None:
-    async with web(dsn, ingest(), runs=True) as it:
+    async with web(dsn, ingest(), shipped("adf_export"), runs=True) as it:
         dem, rgb = await asyncio.gather(
             submit(it, DEM.name, "dem", acquired_at="2020-05-01T00:00:00Z", title="Elevation"),
             submit(it, RGB.name, "rgb", acquired_at="2021-05-01T00:00:00Z"),
@@ -80,8 +95,8 @@ async def test_real_rasters_become_cogs_versions_and_entries_of_the_catalogue(ds
         assert list((storage / "mount").iterdir()) == []
 
         assert (await it.get("/stac/search"))["features"] == [], "nothing is approved"
-        await approve(it, dem, "ouo")
-        await approve(it, rgb, "public")
+        assert (await approve(it, dem, "ouo"))["export_job_id"] is None
+        await check_export(it, storage, await approve(it, rgb, "public"))
         async with it.real_server() as url:
             found = await asyncio.to_thread(drive, url, dem["bbox"])
         assert [item.id for item in found["all"]] == [rgb["stac_item_id"], dem["stac_item_id"]]

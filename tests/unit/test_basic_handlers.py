@@ -1,6 +1,7 @@
 """The handlers that come with the package."""
 
 import random
+from hashlib import sha256
 from time import perf_counter
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from dagmaster.handlers import Checkpoint, HandlerContext, HandlerResult, call, encode_output, registry
 
 BASIC = [
+    "adf_export",
     "chunk_processor",
     "collect",
     "echo",
@@ -185,6 +187,31 @@ async def test_size_check_tells_nothing_of_files_outside_of_the_storage(bronze, 
     result = await run("size_check", {"path": path})
     assert result.permanent
     assert result.output is None
+
+
+EXPORT = {"asset_id": "a1", "version_ordinal": 2, "blob_path": "bronze/rivers.tif"}
+
+
+async def test_an_export_copies_the_file_to_the_external_zone(bronze):
+    (bronze / "rivers.tif").write_bytes(b"rivers")
+    result = await run("adf_export", EXPORT)
+    assert result.output == {
+        "external_blob_path": "external/a1/2/rivers.tif",
+        "size_bytes": 6,
+        "sha256": sha256(b"rivers").hexdigest(),
+    }
+    assert (bronze.parent / "external" / "a1" / "2" / "rivers.tif").read_bytes() == b"rivers"
+    again = await run("adf_export", EXPORT)
+    assert again.output == result.output
+
+
+@pytest.mark.parametrize(
+    "params", [{"blob_path": "/etc/passwd"}, {"blob_path": "bronze/../x"}, {"asset_id": "../../x"}, {"asset_id": "a/b"}]
+)
+async def test_an_export_stays_inside_of_the_storage(bronze, params):
+    (bronze / "rivers.tif").write_bytes(b"rivers")
+    assert (await run("adf_export", {**EXPORT, **params})).permanent
+    assert not (bronze.parent / "external").exists()
 
 
 @pytest.mark.parametrize("params", [{}, {"size_bytes": 1, "path": "/a"}])
