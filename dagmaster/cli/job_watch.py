@@ -41,7 +41,7 @@ async def look(conn: Connection, job_id: JobId, order: Sequence[str], histories:
         job_id,
         job["workflow_id"],
         JobStatus(job["status"]),
-        [_node(nodes[name], snapshot.job) for name in order if name in nodes],
+        [node_view(nodes[name], snapshot.job) for name in order if name in nodes],
         job["error_message"],
         job["result_data"],
         between(job["created_at"], job["completed_at"] or snapshot.job.now) or 0.0,
@@ -76,7 +76,8 @@ def _fan(fan: FanSnapshot) -> FanView:
     return FanView(fan.counts, fan.retries, fan.last_ended_at, fan.items)
 
 
-def _node(row: JobNode, job: JobSnapshot) -> NodeView:
+def node_view(row: JobNode, job: JobSnapshot) -> NodeView:
+    """Its outcome is that of the row: the snapshot was read later, and may be ahead of it."""
     snapshot = job.nodes.get(row["node_id"])
     fan = snapshot.fan if snapshot else None
     return NodeView(
@@ -90,7 +91,7 @@ def _node(row: JobNode, job: JobSnapshot) -> NodeView:
         row["completed_at"],
         job.now,
         _fan(fan) if fan else None,
-        snapshot.outcome if snapshot else None,
+        outcome_of(row["status"], snapshot.children if snapshot else NO_CHILDREN, row["ended_by"]),
     )
 
 

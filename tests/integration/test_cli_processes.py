@@ -157,7 +157,7 @@ def test_on_a_terminal_a_job_is_shown_while_it_runs(folder: Folder, dsn: str) ->
     os.close(leader)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
     assert running.wait(START_SECONDS) == 0
-    assert re.search(r"✓ add_each completed +\d\.\d s ━+ 3/3", text)
+    assert re.search(r"✓ add_each completed +\d+(\.\d)? m?s ━+ 3/3", text)
     assert '"total": {"result": 136, "processed": 3}' in text
 
 

@@ -146,12 +146,12 @@ async def gather(parts: list[Object]) -> list[int]:
 
 
 @workflow
-def squares(rows: int) -> list[int]:
+def squares_in_chunks(rows: int) -> list[int]:
     return gather(spread(rows))
 
 
 def test_a_table_is_mapped_in_chunks_and_collected_in_order() -> None:
-    assert squares.run(10) == [number * number for number in range(10)]
+    assert squares_in_chunks.run(10) == [number * number for number in range(10)]
 
 
 @task
@@ -190,7 +190,7 @@ def test_a_reaper_in_the_middle_of_a_map_takes_nothing_that_is_needed(monkeypatc
         return table_id
 
     monkeypatch.setattr(TableStore, "store_plan", store_and_reap)
-    assert squares.run(10) == [number * number for number in range(10)]
+    assert squares_in_chunks.run(10) == [number * number for number in range(10)]
 
 
 @task(retries=2, retry_delay=0.01)

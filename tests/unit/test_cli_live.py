@@ -2,14 +2,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from dagmaster.cli.job_watch import node_view
 from dagmaster.cli.live import live_view, plain_lines, render
 from dagmaster.cli.progress import FanView, JobView, NodeView, Outlook
 from dagmaster.ids import JobId
 from dagmaster.model.outcome import NO_CHILDREN, children_of, outcome_of
+from dagmaster.model.progress import JobSnapshot, NodeSnapshot
 from dagmaster.model.states import JobStatus, NodeStatus
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -178,3 +181,17 @@ def test_of_a_large_fan_out_only_the_quarters_are_told(capsys: pytest.CaptureFix
         "a: 75 % of 100 done",
         "a: completed (2 s)",
     ]
+
+
+def test_a_node_is_shown_as_its_row_says_though_a_later_look_found_it_completed():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    row: Any = {
+        "node_id": "add",
+        "status": "dispatched",
+        "retry_count": 0,
+        "max_retries": 0,
+        **dict.fromkeys(("last_error", "not_before", "started_at", "completed_at", "ended_by")),
+    }
+    ahead = NodeSnapshot(NodeStatus.COMPLETED, started_at=now, completed_at=now)
+    view = node_view(row, JobSnapshot(JobStatus.RUNNING, now, {"add": ahead}))
+    assert view.shown_status == "dispatched"
