@@ -14,13 +14,13 @@ from pathlib import Path
 from types import ModuleType
 
 from dagmaster.errors import Conflict, Misconfigured
-from dagmaster.handlers import basic, publishing
+from dagmaster.handlers import basic, export
 from dagmaster.handlers.registry import Handler, Registry
 from dagmaster.handlers.registry import registry as default_registry
 from dagmaster.model.optional_handlers import extra_of
 
 ENTRY_POINT_GROUP = "dagmaster.handlers"
-BUILT_IN = (basic, publishing)
+BUILT_IN = (basic, export)
 
 logger = logging.getLogger(__name__)
 

@@ -224,7 +224,7 @@ async def test_a_worker_is_asked_without_the_gateways_key(reader: str, keys: dic
 async def test_a_response_that_is_too_large_is_not_passed_on(
     reader: str, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagmaster.gateway.forwarding.MAX_RESPONSE_BYTES", 100)
+    monkeypatch.setattr("dagmaster.gateway.proxy.MAX_RESPONSE_BYTES", 100)
     async with answering(lambda _: JSONResponse(["x" * 200]), reader, keys) as (it, _):
         refused = await it.get("/api/proxy/orchestrator/api/v1/jobs", 502, "operator")
         assert "larger than" in refused["error"]["message"]

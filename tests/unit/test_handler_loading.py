@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from dagmaster.errors import Misconfigured
-from dagmaster.handlers import Registry, basic, load_handlers, loader, publishing
+from dagmaster.handlers import Registry, basic, export, load_handlers, loader
 from dagmaster.handlers import registry as default_registry
 
 BASIC = {
@@ -65,7 +65,7 @@ def test_the_basic_handlers_are_always_loaded():
     registry = Registry()
     load_handlers([], registry)
     assert set(registry.names()) == BASIC
-    assert {handler.function.__module__ for handler in registry} == {basic.__name__, publishing.__name__}
+    assert {handler.function.__module__ for handler in registry} == {basic.__name__, export.__name__}
 
 
 def test_the_default_registry_is_filled_unless_another_is_given(write):

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from dagmaster.gateway.access import OPERATORS, Caller
-from dagmaster.gateway.forwarding import Target, forward
 from dagmaster.gateway.health import examine_targets
+from dagmaster.gateway.proxy import Target, forward
 from dagmaster.gateway.services import Given
 from dagmaster.http.errors import documented
 from dagmaster.schemas.gateway import GatewayHealth
