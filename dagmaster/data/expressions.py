@@ -1,5 +1,6 @@
 """Expressions over columns: values that are built with operators and compiled to SQL later."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -88,11 +89,11 @@ for _kind in (Call, Cast, SortKey, Over):
     _kind.model_rebuild()
 
 
-class Operators:
+class Operators(ABC):
     """The operators and methods that expressions share with Objects of one column."""
 
-    def _apply(self, function: str, *arguments: Operand) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _apply(self, function: str, *arguments: Operand) -> Any: ...
 
     def __add__(self, other: Operand) -> Self:
         return self._apply("add", self, other)  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Submit versions of assets and process them again: request, asset, version and job in one transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -78,18 +78,8 @@ async def submit_version(
         else:
             change = processing.begin(asset, version.version_ordinal, decision, job_id, is_new_asset=is_new)
         await save(conn, asset, change, version)
-        return AssetSubmitResult(
-            request_id=request.request_id,
-            job_id=job_id,
-            workflow_id=workflow.workflow_id,
-            workflow_version=workflow.version,
-            status=JobStatus.PENDING,
-            is_new=True,
-            asset_id=asset_id,
-            version_ordinal=version.version_ordinal,
-            revision=version.revision + submission.resubmit,
-            warnings=tuple(warnings),
-        )
+        result = _accepted(request.request_id, job_id, workflow, warnings)
+        return _about(result, version, revision=version.revision + submission.resubmit)
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 
@@ -111,17 +101,25 @@ async def submit_request(
         new, warnings = await prepare_job(context, definitions, workflow, job)
         job_id = await store_job(context, new)
         await answer_request(conn, request.request_id, job_id=job_id, ordinal=None)
-        return AssetSubmitResult(
-            request_id=request.request_id,
-            job_id=job_id,
-            workflow_id=workflow.workflow_id,
-            workflow_version=workflow.version,
-            status=JobStatus.PENDING,
-            is_new=True,
-            warnings=tuple(warnings),
-        )
+        return _accepted(request.request_id, job_id, workflow, warnings)
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
+
+
+def _accepted(request_id: str, job_id: JobId, workflow: Workflow, warnings: Sequence[str] = ()) -> AssetSubmitResult:
+    return AssetSubmitResult(
+        request_id=request_id,
+        job_id=job_id,
+        workflow_id=workflow.workflow_id,
+        workflow_version=workflow.version,
+        status=JobStatus.PENDING,
+        is_new=True,
+        warnings=tuple(warnings),
+    )
+
+
+def _about(result: AssetSubmitResult, version: AssetVersion, *, revision: int) -> AssetSubmitResult:
+    return replace(result, asset_id=version.asset_id, version_ordinal=version.version_ordinal, revision=revision)
 
 
 async def _with_idle_warnings(
@@ -289,17 +287,7 @@ async def reprocess(
         else:
             change = processing.reprocess(asset, version, decision, job_id)
         await save(conn, asset, change, version)
-        return AssetSubmitResult(
-            request_id=origin.request_id,
-            job_id=job_id,
-            workflow_id=workflow.workflow_id,
-            workflow_version=workflow.version,
-            status=JobStatus.PENDING,
-            is_new=True,
-            asset_id=asset_id,
-            version_ordinal=version.version_ordinal,
-            revision=version.revision + 1,
-        )
+        return _about(_accepted(origin.request_id, job_id, workflow), version, revision=version.revision + 1)
 
     return await _with_idle_warnings(context, definitions, await transact(context, attempt))
 

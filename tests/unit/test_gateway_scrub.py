@@ -127,7 +127,7 @@ def test_what_is_hidden_in_a_text(text: str, seen: str) -> None:
 
 def test_outputs_keep_their_paths_but_not_ids() -> None:
     job_id = new_id()
-    outputs = {"blob_path": f"/silver/{job_id}/x.tif", "local_path": "/tmp/work/x.tif"}
+    outputs = {"blob_path": f"/silver/{job_id}/x.tif", "local_path": "/data/in/x.tif"}
     assert scrubber.value(outputs) == {"blob_path": "/silver/***/x.tif", "local_path": "***"}
 
 
