@@ -56,6 +56,7 @@ def intervals_of(settings: Settings) -> Intervals:
         callbacks=callback_options(settings),
         retention=RetentionOptions(settings.retention_days, settings.archive_dir, remover(settings)),
         data_retention_days=settings.data_retention_days,
+        external_dsn=settings.external_dsn(),
         watch=watch_options(settings),
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dagmaster.assets.external_layers import is_expected
 from dagmaster.assets.review import check_live
 from dagmaster.errors import Conflict
 from dagmaster.model.asset import Asset, DataType
@@ -56,7 +57,7 @@ async def remove_layer(conn: Connection, asset_id: str, *, actor: str | None) ->
     async with conn.transaction():
         await lock_asset(conn, asset_id)
         layer = await layer_store.get_layer(conn, asset_id)
-        if layer["published_at"] is not None or layer["published_externally_at"] is not None:
+        if layer["published_at"] is not None or is_expected(layer):
             raise Conflict(f"the layer of asset {asset_id!r} is published; unpublish it first")
         await layer_store.remove_layer(conn, asset_id)
         await _note(conn, "remove", asset_id, actor)

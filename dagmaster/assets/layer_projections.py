@@ -12,7 +12,9 @@ from dagmaster.assets.projections import (
     undescribed,
 )
 from dagmaster.errors import Conflict, Invalid
+from dagmaster.model.asset import Asset
 from dagmaster.store.asset_versions import VersionRow
+from dagmaster.store.assets import AssetChange, AssetEvent, save_change
 from dagmaster.store.connect import Connection
 from dagmaster.store.layer_catalog import put_catalog_entry, remove_catalog_entries
 from dagmaster.store.layers import LayerRow
@@ -45,6 +47,19 @@ async def remove_projections(conn: Connection, asset_id: str) -> list[Projection
         _removed(ProjectionName.STAC_COLLECTION, [collection.collection_id for collection in collections]),
         _removed(ProjectionName.LAYER_CATALOG, tables),
     ]
+
+
+async def record_projections(
+    conn: Connection,
+    asset: Asset,
+    event_type: str,
+    projections: Sequence[Projection],
+    ordinal: int | None,
+    actor: str | None,
+) -> None:
+    """In the history of the asset, which is locked."""
+    data = {"projections": {projection.name.value: projection.outcome.value for projection in projections}}
+    await save_change(conn, asset, AssetChange(events=(AssetEvent(event_type, ordinal, actor, event_data=data),)))
 
 
 async def _attempt(conn: Connection, name: ProjectionName, write: Callable[[], Awaitable[Written]]) -> Projection:

@@ -5,22 +5,35 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from dagmaster.assets.layer_projections import remove_projections, write_projections
+from dagmaster.assets.external_layers import (
+    MISSING_SETTING,
+    ExternalState,
+    deliver,
+    expect,
+    is_expected,
+    send,
+    withdraw,
+)
+from dagmaster.assets.layer_projections import record_projections, remove_projections, write_projections
 from dagmaster.assets.projections import CHANGES, Projection, ProjectionName, ProjectionOutcome, catalog_entry
 from dagmaster.assets.review import check_live
-from dagmaster.errors import Conflict, NotFound, Unavailable
+from dagmaster.errors import Conflict, Invalid, NotFound, Unavailable
 from dagmaster.model.asset import Asset, ClearanceState
 from dagmaster.store.asset_index import correct_latest_versions
 from dagmaster.store.asset_versions import VersionRow, get_version_row
-from dagmaster.store.assets import AssetChange, AssetEvent, lock_asset, save_change
+from dagmaster.store.assets import lock_asset
 from dagmaster.store.connect import Connection
-from dagmaster.store.external_catalog import put_externally, remove_externally
-from dagmaster.store.layers import LayerRow, find_layer, get_layer, layer_ids, mark_external_layer, mark_layer
+from dagmaster.store.layers import (
+    LayerRow,
+    claim_stale_layers,
+    find_layer,
+    get_layer,
+    layer_ids,
+    mark_layer,
+    mark_refreshed_layer,
+)
 
 MAX_REPORTED: Final = 100
-MISSING_SETTING: Final = (
-    "there is no external database; set external_b2c_connection_string (EXTERNAL_B2C_CONNECTION_STRING) on the server"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,10 @@ async def publish(conn: Connection, asset_id: str, *, actor: str | None) -> Publ
         layer = await get_layer(conn, asset_id)
         version = await _approved_version(conn, asset)
         projections = await write_projections(conn, layer, version)
-        return await _save(conn, asset, layer, version, projections, actor)
+        publication = await _save(conn, asset, layer, version, projections, actor)
+        if publication.is_complete and not is_expected(layer):
+            await mark_refreshed_layer(conn, asset_id, version["version_ordinal"], version["version"])
+        return publication
 
 
 async def unpublish(
@@ -93,7 +109,8 @@ async def unpublish(
     """Remove all projections, also those in the external database. Also of an asset that is deleted."""
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
-        return await _unpublish(conn, asset, await get_layer(conn, asset_id), actor, external_dsn)
+        publication, state = await _unpublish(conn, asset, await get_layer(conn, asset_id), actor)
+    return await _sent(conn, publication, state, actor, external_dsn)
 
 
 async def publish_all(conn: Connection, *, actor: str | None) -> BulkReport:
@@ -131,17 +148,14 @@ async def publish_externally(
             )
         if external_dsn is None:
             raise Conflict(MISSING_SETTING)
-        published_at = await mark_external_layer(conn, asset_id, is_published=True)
-        # When it is done there, nothing here can fail but the database, and then the command is repeated.
-        is_changed = await put_externally(external_dsn, entry)
-        outcome = ProjectionOutcome.WRITTEN if is_changed else ProjectionOutcome.UNCHANGED
-        projection = Projection(ProjectionName.EXTERNAL_CATALOG, outcome, entry["table_name"])
-        publication = Publication(
-            asset_id, version["version_ordinal"], layer["published_at"], published_at, [projection]
-        )
-        if is_changed:
-            await _record(conn, asset, "metadata_published", publication, actor)
-    return publication
+        state = await expect(conn, asset_id, entry, version["version_ordinal"])
+    try:
+        projection = await deliver(conn, state, actor=actor, external_dsn=external_dsn)
+    except (Conflict, Invalid, Unavailable) as error:
+        await withdraw(conn, state, layer, error)
+        raise
+    published_at = (await get_layer(conn, asset_id))["published_externally_at"]
+    return Publication(asset_id, version["version_ordinal"], layer["published_at"], published_at, [projection])
 
 
 async def refresh(
@@ -154,15 +168,21 @@ async def refresh(
     async with conn.transaction():
         asset = await lock_asset(conn, asset_id)
         layer = await find_layer(conn, asset_id)
-        if layer is None or (layer["published_at"] is None and layer["published_externally_at"] is None):
+        if layer is None or not (layer["published_at"] is not None or is_expected(layer)):
             return None
         if asset.deleted_at is not None or asset.latest_approved is None:
-            return await _unpublish(conn, asset, layer, actor, external_dsn)
-        version = await _approved_version(conn, asset)
-        projections = await write_projections(conn, layer, version) if layer["published_at"] is not None else []
-        if layer["published_externally_at"] is not None:
-            projections.append(await _write_externally(layer, version, external_dsn))
-        return await _save(conn, asset, layer, version, projections, actor)
+            publication, state = await _unpublish(conn, asset, layer, actor)
+        else:
+            publication, state = await _refresh(conn, asset, layer, actor)
+    return await _sent(conn, publication, state, actor, external_dsn)
+
+
+async def refresh_stale(conn: Connection, *, external_dsn: str | None) -> BulkReport:
+    """Refresh some of the published layers that are behind: a refresh failed, or the version was processed again."""
+    report = BulkReport()
+    for asset_id in await claim_stale_layers(conn, has_external=external_dsn is not None):
+        await _add_refreshed(conn, asset_id, report, actor=None, external_dsn=external_dsn)
+    return report
 
 
 async def reindex(conn: Connection, *, actor: str | None, external_dsn: str | None = None) -> tuple[int, BulkReport]:
@@ -174,10 +194,21 @@ async def reindex(conn: Connection, *, actor: str | None, external_dsn: str | No
         corrected = await correct_latest_versions(conn)
     report = BulkReport()
     async for asset_id in layer_ids(conn, is_published=True):
-        publication = await refresh(conn, asset_id, actor=actor, external_dsn=external_dsn)
-        if publication is not None:
-            report.add(publication)
+        await _add_refreshed(conn, asset_id, report, actor=actor, external_dsn=external_dsn)
     return corrected, report
+
+
+async def _add_refreshed(
+    conn: Connection, asset_id: str, report: BulkReport, *, actor: str | None, external_dsn: str | None
+) -> None:
+    """One that cannot be refreshed does not hold up the others."""
+    try:
+        publication = await refresh(conn, asset_id, actor=actor, external_dsn=external_dsn)
+    except (Conflict, NotFound) as error:
+        report.fail(asset_id, str(error))
+        return
+    if publication is not None:
+        report.add(publication)
 
 
 async def _approved_version(conn: Connection, asset: Asset) -> VersionRow:
@@ -189,6 +220,22 @@ async def _approved_version(conn: Connection, asset: Asset) -> VersionRow:
     return await get_version_row(conn, asset.asset_id, asset.latest_approved)
 
 
+async def _refresh(
+    conn: Connection, asset: Asset, layer: LayerRow, actor: str | None
+) -> tuple[Publication, ExternalState | None]:
+    version = await _approved_version(conn, asset)
+    projections = await write_projections(conn, layer, version) if layer["published_at"] is not None else []
+    publication = await _save(conn, asset, layer, version, projections, actor)
+    state = None
+    if is_expected(layer):
+        is_external = layer["is_external"]
+        entry = catalog_entry(layer, version) if is_external else None
+        state = await expect(conn, asset.asset_id, entry, version["version_ordinal"], is_external=is_external)
+    if publication.is_complete:
+        await mark_refreshed_layer(conn, asset.asset_id, version["version_ordinal"], version["version"])
+    return publication, state
+
+
 async def _save(
     conn: Connection,
     asset: Asset,
@@ -197,7 +244,7 @@ async def _save(
     projections: Sequence[Projection],
     actor: str | None,
 ) -> Publication:
-    """The times, if all projections are there, and the event, if something has changed."""
+    """The time, if all projections are there, and the event, if something has changed."""
     publication = Publication(
         asset.asset_id,
         version["version_ordinal"],
@@ -206,63 +253,40 @@ async def _save(
         projections,
     )
     is_current = layer["published_at"] is not None and layer["published_at"] >= layer["updated_at"]
-    is_here = any(one.name is not ProjectionName.EXTERNAL_CATALOG for one in projections)
-    is_published = is_here and publication.is_complete and (publication.is_changed or not is_current)
+    is_published = bool(projections) and publication.is_complete and (publication.is_changed or not is_current)
     if is_published:
         published_at = await mark_layer(conn, asset.asset_id, is_published=True)
         publication = replace(publication, published_at=published_at)
     if is_published or publication.is_changed:
-        await _record(conn, asset, "metadata_published", publication, actor)
+        await record_projections(conn, asset, "metadata_published", projections, publication.version_ordinal, actor)
     return publication
 
 
 async def _unpublish(
-    conn: Connection, asset: Asset, layer: LayerRow, actor: str | None, external_dsn: str | None
-) -> Publication:
-    external = await _remove_externally(conn, layer, external_dsn)
-    projections = [*await remove_projections(conn, asset.asset_id), external]
+    conn: Connection, asset: Asset, layer: LayerRow, actor: str | None
+) -> tuple[Publication, ExternalState | None]:
+    projections = await remove_projections(conn, asset.asset_id)
+    publication = Publication(asset.asset_id, None, None, layer["published_externally_at"], projections)
     if layer["published_at"] is not None:
         await mark_layer(conn, asset.asset_id, is_published=False)
-    left = layer["published_externally_at"] if external.outcome is ProjectionOutcome.FAILED else None
-    publication = Publication(asset.asset_id, None, None, left, projections)
     if publication.is_changed or layer["published_at"] is not None:
-        await _record(conn, asset, "metadata_unpublished", publication, actor)
-    return publication
+        await record_projections(conn, asset, "metadata_unpublished", projections, None, actor)
+    if not is_expected(layer):
+        nothing = Projection(ProjectionName.EXTERNAL_CATALOG, ProjectionOutcome.NOT_APPLICABLE)
+        return replace(publication, projections=[*projections, nothing]), None
+    return publication, await expect(conn, asset.asset_id, None, is_external=False)
 
 
-async def _remove_externally(conn: Connection, layer: LayerRow, external_dsn: str | None) -> Projection:
-    name = ProjectionName.EXTERNAL_CATALOG
-    if layer["published_externally_at"] is None:
-        return Projection(name, ProjectionOutcome.NOT_APPLICABLE)
-    if external_dsn is None:
-        return Projection(name, ProjectionOutcome.FAILED, error=MISSING_SETTING)
-    try:
-        removed = await remove_externally(external_dsn, layer["asset_id"])
-    except (Conflict, Unavailable) as error:
-        return Projection(name, ProjectionOutcome.FAILED, error=str(error))
-    await mark_external_layer(conn, layer["asset_id"], is_published=False)
-    return Projection(name, ProjectionOutcome.REMOVED, next(iter(removed), None))
-
-
-async def _write_externally(layer: LayerRow, version: VersionRow, external_dsn: str | None) -> Projection:
-    """Again, for another version. One that has no table takes the place of that which had one."""
-    name = ProjectionName.EXTERNAL_CATALOG
-    entry = catalog_entry(layer, version)
-    if external_dsn is None:
-        return Projection(name, ProjectionOutcome.FAILED, error=MISSING_SETTING)
-    try:
-        if entry is None:
-            is_changed = bool(await remove_externally(external_dsn, layer["asset_id"]))
-        else:
-            is_changed = await put_externally(external_dsn, entry)
-    except (Conflict, Unavailable) as error:
-        return Projection(name, ProjectionOutcome.FAILED, error=str(error))
-    changed = ProjectionOutcome.REMOVED if entry is None else ProjectionOutcome.WRITTEN
-    outcome = changed if is_changed else ProjectionOutcome.UNCHANGED
-    return Projection(name, outcome, entry["table_name"] if entry else None)
-
-
-async def _record(conn: Connection, asset: Asset, event_type: str, publication: Publication, actor: str | None) -> None:
-    data = {"projections": {one.name.value: one.outcome.value for one in publication.projections}}
-    event = AssetEvent(event_type, publication.version_ordinal, actor, event_data=data)
-    await save_change(conn, asset, AssetChange(events=(event,)))
+async def _sent(
+    conn: Connection, publication: Publication, state: ExternalState | None, actor: str | None, external_dsn: str | None
+) -> Publication:
+    """With what became of it in the external database, where that is concerned. Nothing is locked meanwhile."""
+    if state is None:
+        return publication
+    projection = await send(conn, state, actor=actor, external_dsn=external_dsn)
+    layer = await find_layer(conn, publication.asset_id)
+    return replace(
+        publication,
+        published_externally_at=layer["published_externally_at"] if layer is not None else None,
+        projections=[*publication.projections, projection],
+    )

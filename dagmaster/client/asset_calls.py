@@ -12,6 +12,7 @@ from dagmaster.schemas.assets import (
     AssetReply,
     AssetSummary,
     ClearedAsset,
+    DecidedAsset,
     Decision,
     ExposureChange,
     NewPlatform,
@@ -79,16 +80,16 @@ def clear(asset_id: str, command: Clear) -> Call[ClearedAsset]:
     return Call("POST", f"{_asset(asset_id)}/clearance/{level}", reader(ClearedAsset), body=body, is_safe=True)
 
 
-def expose(asset_id: str, command: Expose) -> Call[AssetSummary]:
+def expose(asset_id: str, command: Expose) -> Call[DecidedAsset]:
     body = body_of(ExposureChange, {"exposure_mode": command.mode})
-    return Call("PATCH", _asset(asset_id), reader(AssetSummary), body=body, is_safe=True)
+    return Call("PATCH", _asset(asset_id), reader(DecidedAsset), body=body, is_safe=True)
 
 
-def delete(asset_id: str, command: DeleteAsset | DeleteVersion) -> Call[AssetSummary]:
+def delete(asset_id: str, command: DeleteAsset | DeleteVersion) -> Call[DecidedAsset]:
     path = _asset(asset_id)
     if isinstance(command, DeleteVersion):
         path = f"{path}/versions/{command.ordinal}"
-    return Call("DELETE", path, reader(AssetSummary), chosen(reason=command.reason))
+    return Call("DELETE", path, reader(DecidedAsset), chosen(reason=command.reason))
 
 
 def reprocess(asset_id: str, command: Reprocess) -> Call[Submitted]:

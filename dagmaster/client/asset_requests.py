@@ -12,6 +12,7 @@ from dagmaster.schemas.assets import (
     AssetReply,
     AssetSummary,
     ClearedAsset,
+    DecidedAsset,
     PlatformReply,
     RequestReply,
     ReviewedVersion,
@@ -119,14 +120,14 @@ class AssetRequests(ABC):
     ) -> ClearedAsset:
         return await self.ask(calls.clear(asset_id, Clear(ClearanceState(clearance_level), reason)))
 
-    async def expose_asset(self, asset_id: str, exposure_mode: Literal["latest_only", "all_versions"]) -> AssetSummary:
+    async def expose_asset(self, asset_id: str, exposure_mode: Literal["latest_only", "all_versions"]) -> DecidedAsset:
         """Choose which approved versions are served outside."""
         return await self.ask(calls.expose(asset_id, Expose(ExposureMode(exposure_mode))))
 
-    async def delete_asset(self, asset_id: str, reason: str | None = None) -> AssetSummary:
+    async def delete_asset(self, asset_id: str, reason: str | None = None) -> DecidedAsset:
         return await self.ask(calls.delete(asset_id, DeleteAsset(reason)))
 
-    async def delete_version(self, asset_id: str, ordinal: int, reason: str | None = None) -> AssetSummary:
+    async def delete_version(self, asset_id: str, ordinal: int, reason: str | None = None) -> DecidedAsset:
         return await self.ask(calls.delete(asset_id, DeleteVersion(ordinal, reason)))
 
     async def reprocess_version(

@@ -54,14 +54,12 @@ class HttpAssetService:
                 cleared = await self.requests.ask(calls.clear(asset_id, command))
                 return AssetResult(asset_id, None, _job_id(cleared.export_job_id), tuple(cleared.warnings))
             case Expose():
-                await self.requests.ask(calls.expose(asset_id, command))
-                return AssetResult(asset_id)
-            case DeleteVersion(ordinal):
-                await self.requests.ask(calls.delete(asset_id, command))
-                return AssetResult(asset_id, ordinal)
-            case DeleteAsset():
-                await self.requests.ask(calls.delete(asset_id, command))
-                return AssetResult(asset_id)
+                decided = await self.requests.ask(calls.expose(asset_id, command))
+                return AssetResult(asset_id, warnings=tuple(decided.warnings))
+            case DeleteVersion() | DeleteAsset():
+                decided = await self.requests.ask(calls.delete(asset_id, command))
+                ordinal = command.ordinal if isinstance(command, DeleteVersion) else None
+                return AssetResult(asset_id, ordinal, warnings=tuple(decided.warnings))
             case _:
                 assert_never(command)
 

@@ -5,8 +5,8 @@ from typing import Any, Literal
 from dagmaster.client.call import PREFIX, Call, quoted, reader
 from dagmaster.schemas.assets import (
     Approval,
-    AssetSummary,
     ClearedAsset,
+    DecidedAsset,
     Decision,
     Rejection,
     ReviewedVersion,
@@ -40,13 +40,13 @@ def clear(asset_id: str, level: Literal["cleared", "public"], decision: Decision
     return Call("POST", f"{_asset(asset_id)}/clearance/{level}", reader(ClearedAsset), body=decision)
 
 
-def delete_asset(asset_id: str, decision: Decision) -> Call[AssetSummary]:
-    return Call("DELETE", _asset(asset_id), reader(AssetSummary), _params(decision), is_safe=True)
+def delete_asset(asset_id: str, decision: Decision) -> Call[DecidedAsset]:
+    return Call("DELETE", _asset(asset_id), reader(DecidedAsset), _params(decision), is_safe=True)
 
 
-def delete_version(asset_id: str, ordinal: int, decision: Decision) -> Call[AssetSummary]:
+def delete_version(asset_id: str, ordinal: int, decision: Decision) -> Call[DecidedAsset]:
     path = f"{_asset(asset_id)}/versions/{ordinal}"
-    return Call("DELETE", path, reader(AssetSummary), _params(decision), is_safe=True)
+    return Call("DELETE", path, reader(DecidedAsset), _params(decision), is_safe=True)
 
 
 def add_layer(layer: NewLayer) -> Call[LayerReply]:

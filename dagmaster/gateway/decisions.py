@@ -7,9 +7,9 @@ from typing import Any, Literal
 from dagmaster.client import gateway_calls
 from dagmaster.errors import Conflict, UnknownAsset
 from dagmaster.gateway.services import Services
-from dagmaster.schemas.assets import Approval, Decision, Rejection, ReviewedVersion
+from dagmaster.schemas.assets import Approval, DecidedAsset, Decision, Rejection, ReviewedVersion
 from dagmaster.schemas.gateway import (
-    ClearanceOutcome,
+    AssetOutcome,
     GatewayAsset,
     GatewayVersion,
     ReviewApproval,
@@ -64,20 +64,18 @@ async def reject(services: Services, caller: KeyHolder, target: Target, body: Re
 
 async def clear(
     services: Services, caller: KeyHolder, target: Target, level: Literal["cleared", "public"], reason: str | None
-) -> ClearanceOutcome:
+) -> AssetOutcome:
     decision = Decision(actor=caller.name, reason=reason)
     cleared = await services.get_upstream().ask(gateway_calls.clear(target.asset_id, level, decision))
-    warnings = services.scrubber.value(cleared.warnings)
-    return ClearanceOutcome.model_validate({**cleared.model_dump(), "warnings": warnings})
+    return _decided(services, cleared)
 
 
-async def delete_asset(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> GatewayAsset:
+async def delete_asset(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> AssetOutcome:
     decision = Decision(actor=caller.name, reason=reason)
-    deleted = await services.get_upstream().ask(gateway_calls.delete_asset(target.asset_id, decision))
-    return GatewayAsset.model_validate(deleted.model_dump())
+    return _decided(services, await services.get_upstream().ask(gateway_calls.delete_asset(target.asset_id, decision)))
 
 
-async def delete_version(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> GatewayAsset:
+async def delete_version(services: Services, caller: KeyHolder, target: Target, reason: str | None) -> AssetOutcome:
     """Without an ordinal, the version that waits for review or was rejected."""
     ordinal = target.ordinal
     if ordinal is None:
@@ -86,7 +84,7 @@ async def delete_version(services: Services, caller: KeyHolder, target: Target, 
     if ordinal is None:
         raise Conflict("no version of the asset waits for review or was rejected; name one by version_ordinal")
     call = gateway_calls.delete_version(target.asset_id, ordinal, Decision(actor=caller.name, reason=reason))
-    return GatewayAsset.model_validate((await services.get_upstream().ask(call)).model_dump())
+    return _decided(services, await services.get_upstream().ask(call))
 
 
 def version_reply(services: Services, row: Mapping[str, Any]) -> GatewayVersion:
@@ -94,6 +92,10 @@ def version_reply(services: Services, row: Mapping[str, Any]) -> GatewayVersion:
     return GatewayVersion.model_validate(
         {**row, "processing_error": services.scrubber.text(error) if error is not None else None}
     )
+
+
+def _decided(services: Services, asset: DecidedAsset) -> AssetOutcome:
+    return AssetOutcome.model_validate({**asset.model_dump(), "warnings": services.scrubber.value(asset.warnings)})
 
 
 async def _outcome(services: Services, reviewed: ReviewedVersion) -> ReviewOutcome:

@@ -11,6 +11,7 @@ import psycopg
 from dagmaster.errors import DatabaseUnavailable
 from dagmaster.orchestrator.callbacks import CallbackOptions, Callbacks
 from dagmaster.orchestrator.data_objects import DataReaper
+from dagmaster.orchestrator.layers import LayerRefresh
 from dagmaster.orchestrator.lease_judge import Sight
 from dagmaster.orchestrator.orchestrator import Orchestrator
 from dagmaster.orchestrator.retention import Retention, RetentionOptions
@@ -65,6 +66,8 @@ class Intervals:
     retention_seconds: float = 3600.0
     data_reaper_seconds: float = 60.0
     data_retention_days: float = 7.0
+    layers_seconds: float = 60.0
+    external_dsn: str | None = field(default=None, repr=False)
     schedule_seconds: float = POLL_SECONDS
     callbacks: CallbackOptions = field(default_factory=CallbackOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
@@ -154,6 +157,7 @@ def chores_of(
             intervals.data_reaper_seconds,
             shared.takes(DataReaper(intervals.data_retention_days).run_once),
         ),
+        Chore("layers", intervals.layers_seconds, opens(LayerRefresh(intervals.external_dsn).run_once)),
         Chore("watch", intervals.watch.look_seconds, shared.takes(Watch(orchestrator, intervals.watch).run_once)),
         Chore(
             "back-pressure",

@@ -182,11 +182,16 @@ class ReviewedVersion(Reply):
     warnings: list[str] = Field(default_factory=list)
 
 
-class ClearedAsset(AssetSummary):
+class DecidedAsset(AssetSummary):
+    """The asset after a decision. `warnings` say what could not be done besides: the decision stands."""
+
+    warnings: list[str] = Field(default_factory=list)
+
+
+class ClearedAsset(DecidedAsset):
     """The asset after its clearance. `export_job_id` is the job that publishes its latest version outside, if any."""
 
     export_job_id: Id | None = None
-    warnings: list[str] = Field(default_factory=list)
 
 
 class ReviewItem(Reply):

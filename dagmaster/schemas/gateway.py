@@ -197,7 +197,9 @@ class ReviewOutcome(Reply):
     warnings: list[str] = Field(default_factory=list)
 
 
-class ClearanceOutcome(GatewayAsset):
+class AssetOutcome(GatewayAsset):
+    """The asset after a decision. `warnings` say what could not be done besides: the decision stands."""
+
     warnings: list[str] = Field(default_factory=list)
 
 

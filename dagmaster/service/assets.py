@@ -1,12 +1,15 @@
 """Decide on assets and their versions; what becomes approved and public is exported."""
 
+import logging
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import assert_never
+from typing import Final, assert_never
+
+import psycopg
 
 from dagmaster.assets import layers, processing, review
 from dagmaster.assets.review import Decision
-from dagmaster.errors import Conflict, Invalid, UnknownWorkflow
+from dagmaster.errors import Conflict, DagmasterError, Invalid, UnknownWorkflow
 from dagmaster.ids import JobId
 from dagmaster.model.asset import ApprovalState, Asset, AssetVersion, ClearanceState
 from dagmaster.service.asset_contract import (
@@ -27,6 +30,10 @@ from dagmaster.store.asset_versions import job_ids_of_asset
 from dagmaster.store.assets import AssetChange, lock_asset
 from dagmaster.store.connect import Connection
 from dagmaster.store.submission import NewJob
+
+log = logging.getLogger(__name__)
+
+REPAIR: Final = "the orchestrator tries again every few minutes, the command asset.reindex at once"
 
 
 async def decide(
@@ -53,12 +60,19 @@ async def decide(
 
 
 async def _refresh_layer(context: ServiceContext, result: AssetResult) -> AssetResult:
-    """Maps show the latest approved version: a published layer follows. What fails is for `asset.reindex` to repair."""
+    """Maps show the latest approved version: a published layer follows. If it cannot, the decision stands."""
     dsn = context.settings.external_dsn()
-    publication = await layers.refresh(context.conn, result.asset_id, actor=context.actor, external_dsn=dsn)
-    if publication is None:
-        return result
-    warnings = [f"the published layer is not up to date: {error}" for error in publication.errors]
+    try:
+        publication = await layers.refresh(context.conn, result.asset_id, actor=context.actor, external_dsn=dsn)
+        errors = publication.errors if publication is not None else []
+    except DagmasterError as error:
+        errors = [str(error)]
+    except psycopg.Error as error:
+        log.warning("the database failed while a layer was refreshed: %s", error)
+        errors = ["the database failed; the log of the server says why"]
+    for reason in errors:
+        log.warning("the layer of asset %s is not up to date: %s", result.asset_id, reason)
+    warnings = [f"the published layer is not up to date: {reason}; {REPAIR}" for reason in errors]
     return replace(result, warnings=(*result.warnings, *warnings))
 
 

@@ -277,6 +277,13 @@ class LayerMetadata(Base, table=True):
     thumbnail_url: str | None = _text()
     published_at: datetime | None = time_column(nullable=True)
     published_externally_at: datetime | None = time_column(nullable=True)
+    # Whether the external database should have it; the revision that was sent there and is not confirmed.
+    is_external: bool = Field(default=False, sa_column_kwargs=_with_default("false"))
+    external_pending: datetime | None = time_column(nullable=True)
+    # The version that was projected last, and when a refresh is due again.
+    refreshed_ordinal: int | None = None
+    refreshed_version: int | None = None
+    refresh_after: datetime | None = time_column(nullable=True)
     created_at: datetime = time_column(default_now=True)
     updated_at: datetime = time_column(default_now=True)
     version: int = Field(default=1, sa_column_kwargs=_with_default("1"))

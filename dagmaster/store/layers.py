@@ -8,9 +8,13 @@ import orjson
 
 from dagmaster.errors import UnknownLayer
 from dagmaster.store.connect import Connection
-from dagmaster.store.statements import fetch, fetch_as
+from dagmaster.store.statements import fetch, fetch_as, run
 
 BATCH: Final = 500
+STALE_AT_ONCE: Final = 20
+# How long the external database has to confirm a layer, and how long a layer that failed is left alone.
+PATIENCE_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 300.0
 
 
 class LayerRow(TypedDict):
@@ -30,6 +34,8 @@ class LayerRow(TypedDict):
     thumbnail_url: str | None
     published_at: datetime | None
     published_externally_at: datetime | None
+    is_external: bool
+    external_pending: datetime | None
     created_at: datetime
     updated_at: datetime
     version: int
@@ -89,11 +95,39 @@ async def mark_layer(conn: Connection, asset_id: str, *, is_published: bool) -> 
     return published_at
 
 
-async def mark_external_layer(conn: Connection, asset_id: str, *, is_published: bool) -> datetime | None:
-    """When it was published outside."""
-    [row] = await fetch(conn, "mark_external_layer", {"asset_id": asset_id, "is_published": is_published})
-    published_at: datetime | None = row["published_externally_at"]
-    return published_at
+async def mark_refreshed_layer(conn: Connection, asset_id: str, ordinal: int, version: int) -> None:
+    """The projections in this database show the version of this ordinal as its row was then."""
+    await run(conn, "mark_refreshed_layer", {"asset_id": asset_id, "version_ordinal": ordinal, "version": version})
+
+
+async def expect_external_layer(conn: Connection, asset_id: str, *, is_external: bool) -> datetime:
+    """The revision of the state that the external database is sent now. The asset is locked."""
+    values = {"asset_id": asset_id, "is_external": is_external, "patience_seconds": PATIENCE_SECONDS}
+    [row] = await fetch(conn, "expect_external_layer", values)
+    revision: datetime = row["external_pending"]
+    return revision
+
+
+async def confirm_external_layer(
+    conn: Connection, asset_id: str, revision: datetime, *, is_there: bool, is_changed: bool
+) -> None:
+    """The external database has this revision. Nothing where another one was sent since."""
+    values = {"asset_id": asset_id, "revision": revision, "is_there": is_there, "is_changed": is_changed}
+    await run(conn, "confirm_external_layer", values)
+
+
+async def withdraw_external_layer(
+    conn: Connection, asset_id: str, revision: datetime, *, is_external: bool, is_settled: bool
+) -> None:
+    """Expect this revision no longer. `is_settled`: the external database has certainly not taken it."""
+    values = {"asset_id": asset_id, "revision": revision, "is_external": is_external, "is_settled": is_settled}
+    await run(conn, "withdraw_external_layer", values)
+
+
+async def claim_stale_layers(conn: Connection, *, has_external: bool) -> list[str]:
+    """Some of the published layers that are behind their assets; without the external database, none that is there."""
+    values = {"has_external": has_external, "pause_seconds": PAUSE_SECONDS, "limit": STALE_AT_ONCE}
+    return [row["asset_id"] for row in await fetch(conn, "claim_stale_layers", values)]
 
 
 async def layer_ids(conn: Connection, *, is_published: bool = False) -> AsyncIterator[str]:

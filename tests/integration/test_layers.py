@@ -10,15 +10,18 @@ from asset_rows import add_asset, add_version
 from fleet import rows
 
 from dagmaster.assets import layer_metadata, layers
-from dagmaster.assets.projections import ProjectionOutcome
+from dagmaster.assets.external_layers import expect, send
+from dagmaster.assets.projections import ProjectionOutcome, catalog_entry
 from dagmaster.errors import Conflict, Unavailable, UnknownAsset, UnknownLayer
-from dagmaster.model.asset import DataType
-from dagmaster.service.asset_contract import Approve, DeleteAsset, DeleteVersion
+from dagmaster.model.asset import DataType, ExposureMode
+from dagmaster.service.asset_contract import Approve, DeleteAsset, DeleteVersion, Expose
 from dagmaster.service.assets import decide
 from dagmaster.service.context import ServiceContext
 from dagmaster.settings import load_settings
+from dagmaster.store.asset_versions import get_version_row
 from dagmaster.store.connect import Connection, opened
 from dagmaster.store.embedded import EmbeddedServer
+from dagmaster.store.external_catalog import OutcomeUnknown
 from dagmaster.store.layer_catalog import list_catalog
 from dagmaster.store.layers import get_layer
 
@@ -29,6 +32,7 @@ WRITTEN, UNCHANGED, REMOVED, NOT_APPLICABLE, FAILED = (
     ProjectionOutcome.NOT_APPLICABLE,
     ProjectionOutcome.FAILED,
 )
+AWAY = "postgresql://writer:hunter2@127.0.0.1:1/outside"
 FIELDS: dict[str, Any] = {
     "display_name": "Roads",
     "description": "All roads",
@@ -315,6 +319,33 @@ async def test_a_layer_that_cannot_follow_is_a_warning_of_the_decision(conn: Con
     assert warning.startswith("the published layer is not up to date: layer_catalog: the name of the table has 257")
 
 
+async def test_a_decision_stands_where_the_database_cannot_refresh_the_layer(
+    conn: Connection, roads: str, dsn: str
+) -> None:
+    await layers.publish(conn, roads, actor="ada")
+    await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
+    await conn.execute("SET lock_timeout = '50ms'")
+    async with opened(dsn, application="second") as second, second.transaction():
+        await second.execute("LOCK TABLE dagapp.stac_collections")
+        [warning] = (await decide(decided_by(conn), None, roads, Approve(1))).warnings
+    assert warning == (
+        "the published layer is not up to date: the database failed; the log of the server says why; "
+        "the orchestrator tries again every few minutes, the command asset.reindex at once"
+    )
+    assert [entry["table_name"] for entry in await list_catalog(conn, limit=10)] == ["geo.roads"]
+    assert (await layers.refresh_stale(conn, external_dsn=None)).changed == 1
+    assert [entry["table_name"] for entry in await list_catalog(conn, limit=10)] == ["geo.roads_1"]
+    assert (await layers.refresh_stale(conn, external_dsn=None)) == layers.BulkReport()
+
+
+async def test_a_layer_follows_a_version_that_was_processed_again(conn: Connection, roads: str, dsn: str) -> None:
+    await layers.publish(conn, roads, actor="ada")
+    assert (await layers.refresh_stale(conn, external_dsn=None)) == layers.BulkReport()
+    await rows(dsn, "UPDATE dagapp.asset_versions SET table_name = 'geo.again', version = version + 1")
+    assert (await layers.refresh_stale(conn, external_dsn=None)).changed == 1
+    assert [entry["table_name"] for entry in await list_catalog(conn, limit=10)] == ["geo.again"]
+
+
 # Outside
 
 
@@ -383,9 +414,8 @@ async def test_an_external_database_that_is_away_changes_nothing_and_tells_no_se
     conn: Connection, roads: str, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await make_public(dsn)
-    away = "postgresql://writer:hunter2@127.0.0.1:1/outside"
     with pytest.raises(Unavailable, match="the external database cannot be reached") as refused:
-        await layers.publish_externally(conn, roads, actor="ada", external_dsn=away)
+        await layers.publish_externally(conn, roads, actor="ada", external_dsn=AWAY)
     assert "hunter2" not in str(refused.value) + caplog.text
     assert "127.0.0.1" not in str(refused.value)
     assert (await get_layer(conn, roads))["published_externally_at"] is None
@@ -432,3 +462,108 @@ async def test_an_external_layer_follows_the_next_version_and_is_withdrawn_with_
     assert await list_catalog(conn, limit=10) == []
     layer = await get_layer(conn, roads)
     assert (layer["published_at"], layer["published_externally_at"]) == (None, None)
+
+
+def outside(conn: Connection, external_dsn: str) -> ServiceContext:
+    return ServiceContext(conn, load_settings(external_b2c_connection_string=external_dsn), actor="ada")
+
+
+async def tables_outside(external: str) -> list[str]:
+    return [row["table_name"] for row in await rows(external, "SELECT table_name FROM dagapp.layer_catalog")]
+
+
+@pytest.fixture
+async def public_roads(conn: Connection, roads: str, dsn: str, external: str) -> str:
+    """Version 0 is published outside, version 1 waits for review."""
+    await make_public(dsn)
+    await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
+    await add_version(dsn, roads, 1, is_approved=False, table_name="geo.roads_1")
+    return roads
+
+
+@pytest.mark.parametrize(
+    "command", [Approve(1), DeleteVersion(0), DeleteAsset()], ids=lambda command: type(command).__name__
+)
+async def test_a_decision_that_the_external_database_does_not_hear_of_is_sent_there_later(
+    conn: Connection, public_roads: str, external: str, command: Approve | DeleteVersion | DeleteAsset
+) -> None:
+    [*_, warning] = (await decide(outside(conn, AWAY), None, public_roads, command)).warnings
+    assert "external_catalog: the external database cannot be reached" in warning
+    assert "asset.reindex" in warning and "hunter2" not in warning
+    assert await tables_outside(external) == ["geo.roads"]
+    assert (await layers.refresh_stale(conn, external_dsn=external)).changed == 0, "it is still being sent"
+    await conn.execute("UPDATE dagapp.layer_metadata SET refresh_after = NULL")
+    assert (await layers.refresh_stale(conn, external_dsn=None)).changed == 0, "that needs the external database"
+    assert (await layers.refresh_stale(conn, external_dsn=external)).changed == 1
+    assert await tables_outside(external) == (["geo.roads_1"] if isinstance(command, Approve) else [])
+
+
+async def test_what_the_external_database_refuses_is_a_warning_of_the_decision(
+    conn: Connection, public_roads: str, external: str
+) -> None:
+    await rows(external, "ALTER TABLE dagapp.layer_catalog ADD CHECK (table_name <> 'geo.roads_1')")
+    [*_, warning] = (await decide(outside(conn, external), None, public_roads, Approve(1))).warnings
+    assert "the external database refused the change" in warning
+    assert await tables_outside(external) == ["geo.roads"]
+
+
+async def test_others_decide_while_the_external_database_is_slow(
+    conn: Connection, public_roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SECONDS", "LOCK_SECONDS"):
+        monkeypatch.setattr(f"dagmaster.store.external_catalog.{name}", 100.0)
+    async with opened(external, application="slow") as slow, opened(dsn, application="second") as second:
+        await second.execute("SET lock_timeout = '2s'")
+        async with slow.transaction():
+            await slow.execute("LOCK TABLE dagapp.layer_catalog")
+            approval = asyncio.create_task(decide(outside(conn, external), None, public_roads, Approve(1)))
+            await until_blocked(second, slow.info.backend_pid)
+            exposed = Expose(ExposureMode.ALL_VERSIONS)
+            assert (await decide(decided_by(second), None, public_roads, exposed)).warnings == ()
+        assert not any("layer" in warning for warning in (await approval).warnings)
+    assert await tables_outside(external) == ["geo.roads_1"]
+
+
+async def until_blocked(conn: Connection, blocker_pid: int) -> None:
+    """Until some session waits for a lock that this one holds."""
+    query = "SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+    while not await (await conn.execute(query, [blocker_pid])).fetchall():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def test_an_older_state_never_replaces_a_newer_one_outside(
+    conn: Connection, public_roads: str, external: str
+) -> None:
+    """Whichever arrives first; also where the newer one has removed the row."""
+
+    layer, version = await get_layer(conn, public_roads), await get_version_row(conn, public_roads, 0)
+    entry = catalog_entry(layer, version)
+    assert entry is not None
+    async with conn.transaction():
+        older = await expect(conn, public_roads, {**entry, "table_name": "geo.older"}, 0)
+        newer = await expect(conn, public_roads, {**entry, "table_name": "geo.newer"}, 0)
+        gone = await expect(conn, public_roads, None, is_external=False)
+    shown = []
+    for state in (newer, older, gone, newer):
+        await send(conn, state, actor="ada", external_dsn=external)
+        shown.append(await tables_outside(external))
+    assert shown == [["geo.newer"], ["geo.newer"], [], []]
+    assert (await get_layer(conn, public_roads))["external_pending"] is None
+
+
+async def test_a_publication_whose_outcome_is_unknown_is_taken_back_outside(
+    conn: Connection, roads: str, dsn: str, external: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_public(dsn)
+    monkeypatch.setattr("dagmaster.store.external_catalog.LOCK_SECONDS", 0.05)
+    async with opened(external, application="slow") as slow, slow.transaction():
+        await slow.execute("CREATE SCHEMA dagapp")  # A lock that the transaction there waits for.
+        with pytest.raises(OutcomeUnknown):
+            await layers.publish_externally(conn, roads, actor="ada", external_dsn=external)
+    layer = await get_layer(conn, roads)
+    assert (layer["is_external"], layer["external_pending"] is None) == (False, False)
+    with pytest.raises(Conflict, match="unpublish it first"):
+        await layer_metadata.remove_layer(conn, roads, actor="ada")
+    await layers.unpublish(conn, roads, actor="ada", external_dsn=external)
+    assert await tables_outside(external) == []
+    await layer_metadata.remove_layer(conn, roads, actor="ada")

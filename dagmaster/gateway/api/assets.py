@@ -16,7 +16,7 @@ from dagmaster.model.asset import ApprovalState, ClearanceState, DataType, Proce
 from dagmaster.schemas.assets import PlatformReply
 from dagmaster.schemas.common import Page
 from dagmaster.schemas.gateway import (
-    ClearanceOutcome,
+    AssetOutcome,
     DecisionReason,
     GatewayAsset,
     GatewayAssetDetail,
@@ -154,7 +154,7 @@ async def reject_version(
 @router.post("/{asset_id}/clearance/cleared", dependencies=[REVIEWERS], **FORWARDED)
 async def clear_asset(
     asset: VisibleAsset, caller: Caller, services: Given, body: DecisionReason | None = None
-) -> ClearanceOutcome:
+) -> AssetOutcome:
     """Clear an asset for official use only."""
     return await decisions.clear(services, caller, asset, "cleared", body.reason if body else None)
 
@@ -162,13 +162,13 @@ async def clear_asset(
 @router.post("/{asset_id}/clearance/public", dependencies=[REVIEWERS], **FORWARDED)
 async def make_asset_public(
     asset: VisibleAsset, caller: Caller, services: Given, body: DecisionReason | None = None
-) -> ClearanceOutcome:
+) -> AssetOutcome:
     """Clear an asset for the public."""
     return await decisions.clear(services, caller, asset, "public", body.reason if body else None)
 
 
 @router.delete("/{asset_id}", dependencies=[OPERATORS], **FORWARDED)
-async def delete_asset(asset: VisibleAsset, caller: Caller, services: Given, reason: Reason = None) -> GatewayAsset:
+async def delete_asset(asset: VisibleAsset, caller: Caller, services: Given, reason: Reason = None) -> AssetOutcome:
     """Delete an asset: it accepts nothing more and is no longer listed."""
     return await decisions.delete_asset(services, caller, asset, reason)
 
@@ -176,6 +176,6 @@ async def delete_asset(asset: VisibleAsset, caller: Caller, services: Given, rea
 @router.delete("/{asset_id}/versions/{ordinal}", dependencies=[READERS], **FORWARDED)
 async def delete_version(
     version: VisibleVersion, caller: Caller, services: Given, reason: Reason = None
-) -> GatewayAsset:
+) -> AssetOutcome:
     """Withdraw a version: the next submission gets the next ordinal."""
     return await decisions.delete_version(services, caller, version, reason)

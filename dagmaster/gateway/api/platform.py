@@ -13,7 +13,7 @@ from dagmaster.gateway.services import Conn, Given
 from dagmaster.http.errors import documented
 from dagmaster.schemas.gateway import (
     Accepted,
-    GatewayAsset,
+    AssetOutcome,
     PartnerSubmission,
     RequestStatus,
     ReviewOutcome,
@@ -57,6 +57,6 @@ async def reject(body: TargetRejection, caller: Caller, services: Given) -> Revi
 
 
 @router.post("/unpublish", dependencies=[READERS], **FORWARDED)
-async def unpublish(body: TargetRemoval, caller: Caller, services: Given) -> GatewayAsset:
+async def unpublish(body: TargetRemoval, caller: Caller, services: Given) -> AssetOutcome:
     """Withdraw a version; without an ordinal, the one that waits for review or was rejected."""
     return await decisions.delete_version(services, caller, await find_target(services, caller, body), body.reason)

@@ -1,3 +1,17 @@
 -- external_tables --
 -- Whether the catalogue is there, and whether this is a database of dagmaster's own.
-SELECT to_regclass('dagapp.layer_catalog') IS NOT NULL AS has_catalog, to_regclass('dagapp.dag_jobs') IS NOT NULL AS is_own;
+SELECT to_regclass('dagapp.layer_catalog') IS NOT NULL AND to_regclass('dagapp.layer_revisions') IS NOT NULL AS is_complete,
+    to_regclass('dagapp.dag_jobs') IS NOT NULL AS is_own;
+
+-- create_layer_revisions --
+-- The revision of the state in which each asset was last written, also if that was to remove its layer.
+CREATE TABLE IF NOT EXISTS dagapp.layer_revisions (
+    asset_id varchar(64) PRIMARY KEY,
+    revision timestamptz NOT NULL
+);
+
+-- advance_layer_revision --
+-- No row if a later state has arrived. Until the transaction ends, nobody else writes the layer of this asset.
+INSERT INTO dagapp.layer_revisions AS r (asset_id, revision) VALUES (:asset_id, :revision)
+ON CONFLICT (asset_id) DO UPDATE SET revision = excluded.revision WHERE r.revision < excluded.revision
+RETURNING r.asset_id;

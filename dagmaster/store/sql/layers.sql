@@ -2,7 +2,7 @@
 -- The metadata of layers of assets that are not deleted, or of one asset, in the order in which maps list them.
 SELECT m.asset_id, m.data_type, m.display_name, m.description, m.attribution, m.keywords, m.style, m.legend,
     m.field_metadata, m.min_zoom, m.max_zoom, m.default_visible, m.sort_order, m.thumbnail_url, m.published_at,
-    m.published_externally_at, m.created_at, m.updated_at, m.version, a.platform_id
+    m.published_externally_at, m.is_external, m.external_pending, m.created_at, m.updated_at, m.version, a.platform_id
 FROM dagapp.layer_metadata m
 JOIN dagapp.geospatial_assets a USING (asset_id)
 WHERE (a.deleted_at IS NULL OR :include_deleted::boolean)
@@ -44,17 +44,63 @@ UPDATE dagapp.layer_metadata
 SET published_at = CASE WHEN :is_published::boolean THEN clock_timestamp() END WHERE asset_id = :asset_id
 RETURNING published_at;
 
--- mark_external_layer --
--- When the layer was published outside; null: it is not.
+-- expect_external_layer --
+-- Whether the external database should have the layer, and the revision under which it is sent there. It has a while to
+-- arrive before anybody else sends it again.
 UPDATE dagapp.layer_metadata
-SET published_externally_at = CASE WHEN :is_published::boolean THEN clock_timestamp() END WHERE asset_id = :asset_id
-RETURNING published_externally_at;
+SET is_external = :is_external, external_pending = clock_timestamp(),
+    refresh_after = clock_timestamp() + make_interval(secs => :patience_seconds)
+WHERE asset_id = :asset_id
+RETURNING external_pending;
+
+-- confirm_external_layer --
+-- The external database has this revision. Nothing if another one was sent since.
+UPDATE dagapp.layer_metadata
+SET external_pending = NULL, refresh_after = NULL,
+    published_externally_at = CASE WHEN NOT :is_there::boolean THEN NULL
+        WHEN :is_changed::boolean OR published_externally_at IS NULL THEN clock_timestamp()
+        ELSE published_externally_at END
+WHERE asset_id = :asset_id AND external_pending = :revision;
+
+-- withdraw_external_layer --
+-- The external database did not take this revision, and is not expected to any more. Where it may have taken it all the
+-- same, it is sent what it should have.
+UPDATE dagapp.layer_metadata
+SET is_external = :is_external, external_pending = CASE WHEN :is_settled::boolean THEN NULL ELSE external_pending END
+WHERE asset_id = :asset_id AND external_pending = :revision;
+
+-- mark_refreshed_layer --
+-- The projections in this database show this version.
+UPDATE dagapp.layer_metadata
+SET refreshed_ordinal = :version_ordinal, refreshed_version = :version,
+    refresh_after = CASE WHEN external_pending IS NOT NULL THEN refresh_after END
+WHERE asset_id = :asset_id;
+
+-- claim_stale_layers --
+-- Published layers that do not show the latest approved version as it is, or that the external database has not
+-- confirmed. They are due again after a pause, should this attempt fail.
+UPDATE dagapp.layer_metadata
+SET refresh_after = clock_timestamp() + make_interval(secs => :pause_seconds)
+WHERE asset_id IN (
+    SELECT m.asset_id FROM dagapp.layer_metadata m
+    JOIN dagapp.geospatial_assets a USING (asset_id)
+    LEFT JOIN dagapp.asset_versions v ON a.deleted_at IS NULL AND v.asset_id = a.asset_id
+        AND v.version_ordinal = a.latest_approved_version_ordinal
+    WHERE (m.published_at IS NOT NULL OR m.is_external OR m.external_pending IS NOT NULL)
+        AND (:has_external::boolean OR NOT (m.is_external OR m.external_pending IS NOT NULL))
+        AND (m.refresh_after IS NULL OR m.refresh_after <= clock_timestamp())
+        AND (v.asset_id IS NULL OR m.external_pending IS NOT NULL OR m.refreshed_ordinal IS DISTINCT FROM v.version_ordinal
+            OR m.refreshed_version IS DISTINCT FROM v.version)
+    LIMIT :limit
+    FOR NO KEY UPDATE OF m SKIP LOCKED
+)
+RETURNING asset_id;
 
 -- layer_ids --
 -- The assets that have metadata, in the order of their ids; deleted assets too, if their layer is published.
 SELECT m.asset_id FROM dagapp.layer_metadata m
 JOIN dagapp.geospatial_assets a USING (asset_id)
 WHERE m.asset_id > :after
-    AND CASE WHEN :is_published::boolean THEN m.published_at IS NOT NULL OR m.published_externally_at IS NOT NULL
-        ELSE a.deleted_at IS NULL END
+    AND CASE WHEN :is_published::boolean THEN m.published_at IS NOT NULL OR m.is_external
+            OR m.external_pending IS NOT NULL ELSE a.deleted_at IS NULL END
 ORDER BY m.asset_id LIMIT :limit;

@@ -126,9 +126,9 @@ async def _clear(
     await services.learn(context.conn)
     context = in_name_of(context, caller, decision.actor)
     result = await decide(context, services.definitions, asset_id, Clear(level, decision.reason))
-    asset = AssetSummary.model_validate(await get_asset(context.conn, asset_id))
-    job_id = str(result.export_job_id) if result.export_job_id is not None else None
-    return ClearedAsset(**asset.model_dump(), export_job_id=job_id, warnings=list(result.warnings))
+    row = await get_asset(context.conn, asset_id)
+    done = {"export_job_id": result.export_job_id, "warnings": list(result.warnings)}
+    return ClearedAsset.model_validate({**row, **done})
 
 
 async def _review(context: ServiceContext, services: Services, asset_id: str, command: AssetCommand) -> ReviewedVersion:

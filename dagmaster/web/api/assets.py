@@ -10,6 +10,7 @@ from dagmaster.schemas.assets import (
     AssetEventReply,
     AssetReply,
     AssetSummary,
+    DecidedAsset,
     Decision,
     ExposureChange,
     Reprocessing,
@@ -165,37 +166,39 @@ def _reprocess(ordinal: int, body: Reprocessing | None, *, resubmits: bool) -> R
 
 
 @router.patch("/{asset_id}", dependencies=[REVIEWERS], **CHANGED)
-async def change_exposure(asset: VisibleAsset, body: ExposureChange, context: Context) -> AssetSummary:
+async def change_exposure(asset: VisibleAsset, body: ExposureChange, context: Context) -> DecidedAsset:
     """Choose which approved versions are served outside: the latest only, or all."""
-    await decide(context, None, asset["asset_id"], Expose(body.exposure_mode))
-    return AssetSummary.model_validate(await get_asset(context.conn, asset["asset_id"]))
+    return await _decided(asset, context, Expose(body.exposure_mode))
 
 
 @router.delete("/{asset_id}", dependencies=[REVIEWERS], **CHANGED)
 async def delete_asset(
     asset: VisibleAsset, caller: Admitted, context: Context, reason: Reason = None, actor: Actor = None
-) -> AssetSummary:
+) -> DecidedAsset:
     """Delete an asset: it accepts nothing more and is no longer listed. Its history is kept; its jobs are cancelled."""
-    return await _deleted(asset, in_name_of(context, caller, actor), DeleteAsset(reason))
+    return await _decided(asset, in_name_of(context, caller, actor), DeleteAsset(reason))
 
 
 @router.delete("/{asset_id}/versions/{ordinal}", dependencies=[ASSET_SUBMITTERS], **CHANGED)
 async def delete_version(
     asset: VisibleAsset, ordinal: int, caller: Admitted, context: Context, reason: Reason = None, actor: Actor = None
-) -> AssetSummary:
+) -> DecidedAsset:
     """Delete a version: the next submission gets the next ordinal. Its jobs are cancelled."""
-    return await _deleted(asset, in_name_of(context, caller, actor), DeleteVersion(ordinal, reason))
+    return await _decided(asset, in_name_of(context, caller, actor), DeleteVersion(ordinal, reason))
 
 
 @router.post("/{asset_id}/versions/{ordinal}/unpublish", dependencies=[ASSET_SUBMITTERS], **CHANGED)
 async def unpublish_version(
     asset: VisibleAsset, ordinal: int, caller: Admitted, context: Context, body: Decision | None = None
-) -> AssetSummary:
+) -> DecidedAsset:
     """Withdraw a version: the same as to delete it."""
     decision = body or Decision()
-    return await _deleted(asset, in_name_of(context, caller, decision.actor), DeleteVersion(ordinal, decision.reason))
+    return await _decided(asset, in_name_of(context, caller, decision.actor), DeleteVersion(ordinal, decision.reason))
 
 
-async def _deleted(asset: AssetRow, context: ServiceContext, command: DeleteAsset | DeleteVersion) -> AssetSummary:
-    await decide(context, None, asset["asset_id"], command)
-    return AssetSummary.model_validate(await get_asset(context.conn, asset["asset_id"]))
+async def _decided(
+    asset: AssetRow, context: ServiceContext, command: DeleteAsset | DeleteVersion | Expose
+) -> DecidedAsset:
+    result = await decide(context, None, asset["asset_id"], command)
+    row = await get_asset(context.conn, asset["asset_id"])
+    return DecidedAsset.model_validate({**row, "warnings": list(result.warnings)})

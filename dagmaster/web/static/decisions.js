@@ -54,6 +54,7 @@ async function decide() {
     dialog.close();
     if (asked.next) {
       toastLater(asked.done);
+      for (const warning of reply?.warnings ?? []) toastLater(warning[0].toUpperCase() + warning.slice(1), "warning");
       return location.assign(asked.next);
     }
     toast(asked.done);

@@ -133,6 +133,8 @@ CREATE INDEX ix_dag_api_requests_asset ON dagapp.dag_api_requests (asset_id) WHE
 CREATE UNIQUE INDEX uq_dag_api_requests_idempotency_key ON dagapp.dag_api_requests (idempotency_key, submitted_by)
     WHERE idempotency_key IS NOT NULL;
 
+-- `is_external`: the layer should be in the external database. `external_pending` is the revision of the state that was
+-- sent there and not confirmed. The version that a refresh has shown last, and when the next attempt is due.
 CREATE TABLE dagapp.layer_metadata (
     asset_id varchar(64) NOT NULL,
     data_type varchar(16) NOT NULL,
@@ -150,6 +152,11 @@ CREATE TABLE dagapp.layer_metadata (
     thumbnail_url text,
     published_at timestamptz,
     published_externally_at timestamptz,
+    is_external boolean NOT NULL DEFAULT false,
+    external_pending timestamptz,
+    refreshed_ordinal integer,
+    refreshed_version integer,
+    refresh_after timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     version integer NOT NULL DEFAULT 1,

@@ -1,0 +1,22 @@
+"""The chore that refreshes published layers which are behind their assets."""
+
+import logging
+
+from dagmaster.assets.layers import refresh_stale
+from dagmaster.store.connect import Connection
+
+log = logging.getLogger(__name__)
+
+
+class LayerRefresh:
+    """Repairs what a decision could not refresh. Without the external database, its layers are left to others."""
+
+    def __init__(self, external_dsn: str | None) -> None:
+        self._external_dsn = external_dsn
+
+    async def run_once(self, conn: Connection) -> None:
+        report = await refresh_stale(conn, external_dsn=self._external_dsn)
+        if report.changed:
+            log.info("refreshed %d layers", report.changed)
+        for failure in report.failures:
+            log.warning("the layer of asset %s could not be refreshed: %s", failure["asset_id"], failure["error"])
