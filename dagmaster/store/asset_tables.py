@@ -314,6 +314,14 @@ class LayerCatalog(Base, table=True):
     published_at: datetime = time_column(default_now=True)
 
 
+class LayerRevision(Base, table=True):
+    """In the external database: the state of each asset that it was sent last, also if that removed the layer."""
+
+    __tablename__ = "layer_revisions"
+    asset_id: str = Field(primary_key=True, max_length=64)
+    revision: datetime = time_column()
+
+
 class StacCollection(Base, table=True):
     """The collections of the catalogue, as STAC documents."""
 

@@ -1,4 +1,4 @@
-"""The catalogue in the external database, which everybody may read: the same table, without the rest of the schema."""
+"""The catalogue in the external database, which everybody may read: the same tables, without the rest of the schema."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from dagmaster.errors import Conflict, DatabaseUnavailable, Unavailable
 from dagmaster.model.redact import redact_text
 from dagmaster.store.connect import Connection, connect
 from dagmaster.store.layer_catalog import put_catalog_entry, remove_catalog_entries
-from dagmaster.store.statements import fetch, run
+from dagmaster.store.statements import fetch
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,6 @@ async def _prepare(conn: Connection) -> None:
             "external_b2c_connection_string names a database of dagmaster itself: layers that are not public are there"
         )
     if not tables["is_complete"]:
-        for statement in await asyncio.to_thread(store.ddl.create_table_if_missing, "layer_catalog"):
-            await conn.execute(statement.encode())
-        await run(conn, "create_layer_revisions")
+        for table in ("layer_catalog", "layer_revisions"):
+            for statement in await asyncio.to_thread(store.ddl.create_table_if_missing, table):
+                await conn.execute(statement.encode())

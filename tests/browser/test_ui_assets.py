@@ -142,10 +142,16 @@ def test_a_failed_version_is_reprocessed_or_deleted(site: AssetSite, page: Page,
     agree(page)
     expect(version.locator("header")).to_contain_text("deleted")
     expect(version.get_by_role("button", name="Delete version")).to_have_count(0)
+    site.execute(
+        "INSERT INTO dagapp.layer_metadata (asset_id, data_type, display_name, is_external) "
+        "VALUES (%s, 'raster', '', true)",
+        asset_id,
+    )
     page.get_by_role("button", name="Delete asset").click()
     agree(page)
     page.wait_for_url("**/ui/assets")
     expect(page.locator("#toasts")).to_contain_text("Asset deleted")
+    expect(page.locator("#toasts")).to_contain_text("The published layer is not up to date")
     expect(page.locator(f"#asset-{asset_id}")).to_have_count(0)
     history = site.client.get(f"/api/v1/assets/{asset_id}/history?include_deleted=true").json()["items"]
     assert ("version_deleted", "the wrong file") in [(event["event_type"], event["reason"]) for event in history]

@@ -92,7 +92,7 @@ def test_the_same_is_seen_over_http_and_in_the_database(serving: Server, shared_
     assert "second" in listed and "first" not in listed
 
 
-def test_a_version_is_approved_and_the_asset_cleared_and_deleted(where: str, roads: str) -> None:
+def test_a_version_is_approved_and_the_asset_cleared_and_deleted(where: str, roads: str, shared_dsn: str) -> None:
     refused = call("assets", "approve", roads)
     assert (refused.code, "clearance_level" in refused.err) == (2, True)
     assert call("assets", "approve", roads, "--clearance", "ouo").out == f"Approved version 0 of asset {roads}\n"
@@ -101,7 +101,11 @@ def test_a_version_is_approved_and_the_asset_cleared_and_deleted(where: str, roa
     made_public = call("assets", "clear", roads, "public", "--reason", "released")
     assert made_public.out == f"Cleared asset {roads}: public\n"
     assert "warning: the version was not exported: no workflow is named" in made_public.err
-    assert call("assets", "delete", roads, "--version", 0).out == f"Deleted version 0 of asset {roads}\n"
+    describe(shared_dsn, roads)
+    query(shared_dsn, "UPDATE dagapp.layer_metadata SET is_external = true")
+    deleted = call("assets", "delete", roads, "--version", 0)
+    assert deleted.out == f"Deleted version 0 of asset {roads}\n"
+    assert "warning: the published layer is not up to date: external_catalog" in deleted.err
     assert call("assets", "delete", roads).out == f"Deleted asset {roads}\n"
     assert call("assets", "list").err == "no assets\n"
     assert roads in call("assets", "list", "--deleted").out

@@ -195,9 +195,18 @@ async def test_a_version_is_approved_cleared_made_public_and_withdrawn(it: Gatew
         accepted["asset_id"],
     )
     assert event["actor"] == "ddh reviewer"
+    it.site.rows(
+        "INSERT INTO dagapp.layer_metadata (asset_id, data_type, display_name, is_external) "
+        "VALUES (%s, 'vector', 'x', true)",
+        accepted["asset_id"],
+    )
     withdrawn = await it.post("/api/platform/unpublish", {"request_id": accepted["request_id"]})
     assert withdrawn["version_count"] == 0
+    [warning] = withdrawn["warnings"]
+    assert warning.startswith("the published layer is not up to date")
     assert (await it.get(f"{path}/versions"))["items"] == []
+    deleted = await it.ask("DELETE", path, 200, "operator")
+    assert deleted["warnings"] == [warning]
 
 
 async def test_a_version_is_rejected_with_a_reason_and_submitted_again(it: Gateway) -> None:

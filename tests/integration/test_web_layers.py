@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from asset_rows import add_asset
+from asset_rows import add_asset, add_version
 from fleet import rows
 from web import Web, web
 
@@ -161,6 +161,31 @@ async def test_an_external_database_that_is_away_is_reported_without_its_address
         assert failed["error"]["message"].startswith("the external database cannot be reached")
         everything = str(failed) + str(await it.get("/api/v1/audit"))
         assert "hunter2" not in everything and "127.0.0.1" not in everything
+
+
+async def test_every_decision_tells_what_it_could_not_refresh(it: Web, dsn: str) -> None:
+    """There is no external database; the layer was published there."""
+    await describe(it)
+    await rows(dsn, "UPDATE dagapp.layer_metadata SET is_external = true")
+    await add_version(dsn, "roads", 1, is_approved=False)
+    await add_version(dsn, "roads", 2)
+    path = "/api/v1/assets/roads"
+    decided = [
+        await it.post(f"{path}/approve", {}),
+        await it.post(f"{path}/versions/2/unpublish"),
+        await it.ask("DELETE", f"{path}/versions/1", 200),
+        await it.ask("DELETE", path, 200),
+    ]
+    for reply in decided:
+        [warning] = reply["warnings"]
+        assert warning.startswith("the published layer is not up to date: external_catalog: there is no external")
+        assert "asset.reindex" in warning
+
+
+async def test_a_decision_without_a_layer_has_no_warnings(it: Web) -> None:
+    path = "/api/v1/assets/roads"
+    assert (await it.ask("PATCH", path, 200, json={"exposure_mode": "all_versions"}))["warnings"] == []
+    assert (await it.ask("DELETE", path, 200))["warnings"] == []
 
 
 async def test_a_reviewer_of_one_platform_sees_the_layers_of_no_other(it: Web, dsn: str) -> None:

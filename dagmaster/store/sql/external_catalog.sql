@@ -3,13 +3,6 @@
 SELECT to_regclass('dagapp.layer_catalog') IS NOT NULL AND to_regclass('dagapp.layer_revisions') IS NOT NULL AS is_complete,
     to_regclass('dagapp.dag_jobs') IS NOT NULL AS is_own;
 
--- create_layer_revisions --
--- The revision of the state in which each asset was last written, also if that was to remove its layer.
-CREATE TABLE IF NOT EXISTS dagapp.layer_revisions (
-    asset_id varchar(64) PRIMARY KEY,
-    revision timestamptz NOT NULL
-);
-
 -- advance_layer_revision --
 -- No row if a later state has arrived. Until the transaction ends, nobody else writes the layer of this asset.
 INSERT INTO dagapp.layer_revisions AS r (asset_id, revision) VALUES (:asset_id, :revision)

@@ -189,6 +189,13 @@ CREATE TABLE dagapp.layer_catalog (
 );
 CREATE INDEX ix_layer_catalog_asset ON dagapp.layer_catalog (source_asset_id);
 
+-- In the external database: the state of each asset that it was sent last, also if that removed the layer.
+CREATE TABLE dagapp.layer_revisions (
+    asset_id varchar(64) NOT NULL,
+    revision timestamptz NOT NULL,
+    PRIMARY KEY (asset_id)
+);
+
 -- The asset whose published layer describes the collection, and what the description has replaced: null where the
 -- collection exists only for the layer.
 CREATE TABLE dagapp.stac_collections (

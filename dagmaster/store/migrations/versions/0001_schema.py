@@ -15,6 +15,7 @@ TABLES = (
     "asset_versions",
     "layer_metadata",
     "layer_catalog",
+    "layer_revisions",
     "stac_collections",
     "geospatial_assets",
     "platforms",
