@@ -74,8 +74,15 @@ async def function(environment: None) -> AsyncIterator[Any]:
         module.app.startup_task_done = False  # It would do that again, in a loop of its own, when it is collected.
 
 
-async def call(function: Any, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> func.HttpResponse:
-    request = func.HttpRequest(method, f"https://gateway.example.com{path}", headers=headers, body=body)
+async def call(
+    function: Any,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    body: bytes = b"",
+    base: str = "https://gateway.example.com",
+) -> func.HttpResponse:
+    request = func.HttpRequest(method, base + path, headers=headers, body=body)
     context = SimpleNamespace(
         function_directory="",
         function_name="gateway",
@@ -136,7 +143,7 @@ async def test_it_answers_as_under_uvicorn(function: Any, uvicorn_client: httpx.
     ]
     for method, path, headers, body in requests:
         over_socket = await uvicorn_client.request(method, path, headers=headers, content=body)
-        answered = await call(function, method, path, headers, body)
+        answered = await call(function, method, path, headers, body, base=str(uvicorn_client.base_url))
         name = f"{method} {path}"
         assert (answered.status_code, answered.get_body()) == (over_socket.status_code, over_socket.content), name
         varying = OF_THE_SERVER if "X-Request-ID" in headers else {*OF_THE_SERVER, "x-request-id"}
