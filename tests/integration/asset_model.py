@@ -64,7 +64,19 @@ class MoveJob:
     status: str
 
 
-Operation = Submit | Decide | ProcessAgain | Export | MoveJob
+@dataclass(frozen=True)
+class Publish:
+    """The layer of the asset. Whether it shows the latest version is an invariant, not part of the world."""
+
+    asset: str
+
+
+@dataclass(frozen=True)
+class Unpublish:
+    asset: str
+
+
+Operation = Submit | Decide | ProcessAgain | Export | MoveJob | Publish | Unpublish
 
 
 @dataclass(frozen=True)
@@ -150,6 +162,12 @@ class Step:
                 self._export(name, ordinal)
             case MoveJob(moved, status):
                 self._move(moved, status)
+            case Publish(name):
+                if self._live(name).latest is None:
+                    raise Refused("Conflict")
+            case Unpublish(name):
+                if name not in self.world.assets:
+                    raise Refused("UnknownAsset")
             case _:
                 assert_never(operation)
         return self.world
