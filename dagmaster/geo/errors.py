@@ -9,3 +9,11 @@ class UnreadableRaster(Invalid):
 
 class RasterRejected(Invalid):
     """The raster cannot be used."""
+
+
+class UnreadableVector(Invalid):
+    """The file holds no vector layer that can be read."""
+
+
+class VectorRejected(Invalid):
+    """The layer cannot be used."""

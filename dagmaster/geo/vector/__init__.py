@@ -1,0 +1,1 @@
+"""Vector layers: read any of the accepted formats, clean them, and write GeoParquet, PMTiles and PostGIS tables."""

@@ -1,0 +1,103 @@
+"""Unpack a zipped layer: known files only, into one folder, and never more than the limits."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+from zipfile import BadZipFile, ZipFile, ZipInfo
+
+from dagmaster.geo.errors import UnreadableVector
+from dagmaster.geo.vector.formats import EXTENSIONS
+
+MAX_UNPACKED_BYTES: Final = 16 * 1024**3
+MAX_MEMBERS: Final = 10_000
+# Of a member that is large: deflate reaches 1032, real tables of attributes stay far below.
+MAX_RATIO: Final = 200
+LARGE_BYTES: Final = 64 * 1024**2
+CHUNK_BYTES: Final = 1024**2
+SHAPEFILE_PARTS: Final = (".shx", ".dbf", ".prj", ".cpg")
+_DATABASE_SUFFIX: Final = ".gdb"
+
+
+def unpack(archive: Path, folder: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Path:
+    """The only layer file of the archive, unpacked below `folder`; a file geodatabase is a folder.
+
+    Raises UnreadableVector for archives that hold none or several, or that are larger than they should be.
+    """
+    try:
+        with ZipFile(archive) as opened:
+            members = [member for member in opened.infolist() if not member.is_dir() and not _is_hidden(member)]
+            _check_sizes(archive, members, max_bytes)
+            target = _choose(archive, members)
+            folder.mkdir(parents=True, exist_ok=True)
+            for member in _parts_of(target, members):
+                with opened.open(member) as source:
+                    _write(source, folder / _name_in(target, member), member.file_size)
+    except (BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise UnreadableVector(f"{archive.name} cannot be unpacked: {error}") from error
+    return folder / target.name
+
+
+def _is_hidden(member: ZipInfo) -> bool:
+    path = PurePosixPath(member.filename)
+    return "__MACOSX" in path.parts or path.name.startswith(".")
+
+
+def _check_sizes(archive: Path, members: list[ZipInfo], max_bytes: int) -> None:
+    total = sum(member.file_size for member in members)
+    if len(members) > MAX_MEMBERS or total > max_bytes:
+        raise UnreadableVector(
+            f"{archive.name} holds {len(members)} files of {total} bytes; the limits are {MAX_MEMBERS} and {max_bytes}"
+        )
+    for member in members:
+        if member.file_size > LARGE_BYTES and member.file_size > MAX_RATIO * member.compress_size:
+            raise UnreadableVector(
+                f"{archive.name} is refused: {member.filename[:80]} unpacks to {member.file_size} bytes"
+            )
+
+
+def _choose(archive: Path, members: Iterable[ZipInfo]) -> PurePosixPath:
+    layers = {layer for member in members if (layer := _layer_of(PurePosixPath(member.filename))) is not None}
+    # Tables and JSON documents often accompany a layer.
+    layers = {layer for layer in layers if layer.suffix.lower() not in (".csv", ".json")} or layers
+    if len(layers) != 1:
+        names = ", ".join(sorted(str(layer)[:80] for layer in layers)[:10]) or "none"
+        raise UnreadableVector(f"{archive.name} should hold one layer file; it holds: {names}")
+    return layers.pop()
+
+
+def _layer_of(path: PurePosixPath) -> PurePosixPath | None:
+    """The file itself, or the file geodatabase that it is in."""
+    for place in (path, *path.parents):
+        if place.suffix.lower() == _DATABASE_SUFFIX:
+            return place
+    return path if path.suffix.lower() in EXTENSIONS else None
+
+
+def _parts_of(target: PurePosixPath, members: Iterable[ZipInfo]) -> list[ZipInfo]:
+    """The layer file with those that belong to it."""
+    return [member for member in members if _belongs(target, PurePosixPath(member.filename))]
+
+
+def _belongs(target: PurePosixPath, path: PurePosixPath) -> bool:
+    if target.suffix.lower() == _DATABASE_SUFFIX:
+        return path.parent == target
+    is_sibling = path.parent == target.parent and path.stem.lower() == target.stem.lower()
+    return path == target or (target.suffix.lower() == ".shp" and is_sibling and path.suffix.lower() in SHAPEFILE_PARTS)
+
+
+def _name_in(target: PurePosixPath, member: ZipInfo) -> PurePosixPath:
+    path = PurePosixPath(member.filename)
+    if path == target:
+        return PurePosixPath(target.name)
+    if target.suffix.lower() == _DATABASE_SUFFIX:
+        return PurePosixPath(target.name, path.name)
+    return PurePosixPath(f"{target.stem}{path.suffix.lower()}")
+
+
+def _write(source: IO[bytes], path: Path, size_bytes: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        shutil.copyfileobj(source, file, CHUNK_BYTES)
+    if path.stat().st_size != size_bytes:
+        raise UnreadableVector(f"{path.name} is not as large as the archive says")

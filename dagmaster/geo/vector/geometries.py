@@ -1,0 +1,78 @@
+"""Repair geometries: valid, in two dimensions, of the dimension that they had."""
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import shapely
+from shapely import GeometryType
+
+# From the type of a single part to that of many, by the numbers that shapely gives them.
+_MULTI_CLASSES: Final = {
+    GeometryType.POINT: (GeometryType.MULTIPOINT, shapely.multipoints),
+    GeometryType.LINESTRING: (GeometryType.MULTILINESTRING, shapely.multilinestrings),
+    GeometryType.POLYGON: (GeometryType.MULTIPOLYGON, shapely.multipolygons),
+}
+NAMES: Final = {
+    GeometryType.POINT: "Point",
+    GeometryType.LINESTRING: "LineString",
+    GeometryType.POLYGON: "Polygon",
+    GeometryType.MULTIPOINT: "MultiPoint",
+    GeometryType.MULTILINESTRING: "MultiLineString",
+    GeometryType.MULTIPOLYGON: "MultiPolygon",
+    GeometryType.GEOMETRYCOLLECTION: "GeometryCollection",
+}
+
+
+def repair(shapes: Any) -> tuple[Any, Any]:
+    """The shapes, made valid in place, and which were not. Those of which nothing is left become None.
+
+    The method "structure" keeps the area of overlapping rings, where "linework" would make holes of it. Polygons that
+    collapse become lines: what is not of the shape's own dimension is left out.
+    """
+    is_broken = ~shapely.is_valid(shapes)
+    broken = shapes[is_broken]
+    if len(broken):
+        dimensions = shapely.get_dimensions(broken)
+        mended = shapely.make_valid(broken, method="structure", keep_collapsed=False)
+        pairs = zip(mended, dimensions, strict=True)
+        shapes[is_broken] = [_of_dimension(shape, dimension) for shape, dimension in pairs]
+    return shapes, is_broken
+
+
+def _of_dimension(shape: Any, dimension: int) -> Any:
+    if shape is None or shape.is_empty:
+        return None
+    if shape.geom_type != "GeometryCollection":
+        return shape if shapely.get_dimensions(shape) == dimension else None
+    parts = shapely.get_parts(shapely.get_parts(shape))
+    kept = parts[shapely.get_dimensions(parts) == dimension]
+    return shapely.union_all(kept) if len(kept) else None
+
+
+def promote(shapes: Any) -> Any:
+    """Each single part as a collection of one."""
+    kinds = shapely.get_type_id(shapes)
+    result = shapes.copy()
+    for single, (_, collect) in _MULTI_CLASSES.items():
+        if len(places := np.flatnonzero(kinds == single)):
+            result[places] = collect(shapes[places], indices=np.arange(len(places)))
+    return result
+
+
+def promoted(table: Any, column: str) -> Any:
+    """The table with this column of WKB promoted."""
+    shapes = shapely.from_wkb(table.column(column).to_numpy())
+    values = pa.array(shapely.to_wkb(promote(shapes), flavor="iso"), pa.binary())
+    return table.set_column(table.schema.get_field_index(column), column, values)
+
+
+def needs_promotion(kinds: set[GeometryType]) -> bool:
+    """Whether a layer has single and multiple parts of one kind."""
+    return any({single, multi} <= kinds for single, (multi, _) in _MULTI_CLASSES.items())
+
+
+def promoted_kinds(kinds: set[GeometryType]) -> set[GeometryType]:
+    if not needs_promotion(kinds):
+        return kinds
+    return {_MULTI_CLASSES[kind][0] if kind in _MULTI_CLASSES else kind for kind in kinds}

@@ -1,0 +1,48 @@
+"""GeoParquet 1.1: features along the Hilbert curve, each row group with the boxes of its features."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyproj import CRS
+
+from dagmaster.geo.vector.cleaner import BBOX, BBOX_TYPE, CORNERS, GEOMETRY
+from dagmaster.geo.vector.report import Box
+
+VERSION: Final = "1.1.0"
+MEDIA_TYPE: Final = "application/vnd.apache.parquet"
+# Longitude before latitude, as the coordinates are.
+_CRS84: Final = "OGC:CRS84"
+
+
+def schema_of(fields: Iterable[Any], geometry_types: Sequence[str], bbox: Box) -> Any:
+    """The schema of a file with these columns besides geometry and box."""
+    described = {
+        "version": VERSION,
+        "primary_column": GEOMETRY,
+        "columns": {
+            GEOMETRY: {
+                "encoding": "WKB",
+                "geometry_types": sorted(geometry_types),
+                "crs": CRS.from_user_input(_CRS84).to_json_dict(),
+                "edges": "planar",
+                "bbox": list(bbox),
+                "covering": {BBOX: {corner: [BBOX, corner] for corner in CORNERS}},
+            }
+        },
+    }
+    columns = [*fields, pa.field(GEOMETRY, pa.binary()), pa.field(BBOX, BBOX_TYPE)]
+    return pa.schema(columns, metadata={b"geo": json.dumps(described).encode()})
+
+
+def write(path: Path, schema: Any, row_groups: Iterable[Any]) -> int:
+    """Write each table as a row group; the number of rows."""
+    rows = 0
+    with pq.ParquetWriter(path, schema, compression="zstd", write_statistics=True) as writer:
+        for table in row_groups:
+            writer.write_table(table, row_group_size=max(table.num_rows, 1))
+            rows += table.num_rows
+    return rows

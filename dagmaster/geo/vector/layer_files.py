@@ -1,0 +1,134 @@
+"""From a stranger's file to the files that are kept of it: GeoParquet and the tiles of its preview."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from dagmaster.geo.vector import geometries, geoparquet, preview_tiles
+from dagmaster.geo.vector.cleaner import BBOX, GEOMETRY, SORT_KEY, LayerCleaner
+from dagmaster.geo.vector.crs import SettledCrs, settle_crs
+from dagmaster.geo.vector.preview_tiles import Preview
+from dagmaster.geo.vector.reader import Layer, SourceFile, open_source, read_layer
+from dagmaster.geo.vector.report import VectorReport, outcome_of, warnings_about
+from dagmaster.geo.vector.sorted_features import DEFAULT_CHUNK_ROWS, Chunk, FeatureSorter
+
+OnProgress = Callable[[float], None]
+
+
+class StoredFile(BaseModel, frozen=True):
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> "StoredFile":
+        with path.open("rb") as file:
+            return cls(size_bytes=path.stat().st_size, sha256=file_digest(file, "sha256").hexdigest())
+
+
+class LayerFiles(BaseModel, frozen=True):
+    report: VectorReport
+    parquet: StoredFile
+    pmtiles: StoredFile
+    preview: Preview
+    chunks: list[Chunk]
+
+
+def prepare(
+    source: Path,
+    target: Path,
+    *,
+    layer: str | None = None,
+    assigned_crs: str | None = None,
+    encoding: str | None = None,
+    chunk_rows: int = DEFAULT_CHUNK_ROWS,
+    on_progress: OnProgress | None = None,
+) -> LayerFiles:
+    """Write `target`, a GeoParquet file, and the preview beside it, with the extension `.pmtiles`.
+
+    `assigned_crs` is what the sender says; it must not contradict the file. Raises UnreadableVector or VectorRejected.
+    """
+    work = target.with_name(f".{target.stem}.work")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        opened = open_source(source, work, encoding=encoding)
+        with read_layer(opened, layer) as read:
+            crs = settle_crs(read.crs, assigned_crs)
+            cleaner = LayerCleaner(read.schema, read.geometry, crs)
+            sorter = FeatureSorter(work / "features.arrow", cleaner.schema)
+            _sort(read, cleaner, sorter, on_progress)
+        report = _report(opened, read, crs, cleaner).check()
+        chunks, preview = _write(report, cleaner, sorter, chunk_rows, target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    tiles = StoredFile.of(preview_path(target))
+    return LayerFiles(report=report, parquet=StoredFile.of(target), pmtiles=tiles, preview=preview, chunks=chunks)
+
+
+def preview_path(parquet: Path) -> Path:
+    return parquet.with_suffix(".pmtiles")
+
+
+def _sort(read: Layer, cleaner: LayerCleaner, sorter: FeatureSorter, on_progress: OnProgress | None) -> None:
+    try:
+        for batch in read.batches:
+            sorter.add(cleaner.clean(batch))
+            if on_progress is not None and read.features > 0:
+                on_progress(min(cleaner.counts.read / read.features, 1.0))
+    finally:
+        sorter.close()
+
+
+def _report(source: SourceFile, layer: Layer, crs: SettledCrs, cleaner: LayerCleaner) -> VectorReport:
+    counts = cleaner.counts
+    problems = []
+    if not counts.read:
+        problems.append("the layer has no features")
+    elif not counts.kept:
+        problems.append(f"none of its {counts.read} features has a geometry that can be used")
+    warnings = [*source.warnings, *crs.warnings, *warnings_about(counts)]
+    warnings += [f"the column {old[:80]!r} is named {new!r}" for old, new in cleaner.renamed]
+    kinds = geometries.promoted_kinds(cleaner.kinds)
+    return VectorReport(
+        outcome=outcome_of(problems, warnings),
+        problems=problems + (warnings if problems else []),
+        warnings=warnings,
+        format=source.kind,
+        layer=layer.name,
+        encoding=source.encoding,
+        crs=crs.name,
+        crs_source=crs.source,
+        accuracy_metres=crs.accuracy_metres,
+        features=counts,
+        geometry_types=sorted(geometries.NAMES[kind] for kind in kinds),
+        bbox=cleaner.bbox,
+        columns=cleaner.columns,
+    )
+
+
+def _write(
+    report: VectorReport, cleaner: LayerCleaner, sorter: FeatureSorter, chunk_rows: int, target: Path
+) -> tuple[list[Chunk], Preview]:
+    assert report.bbox is not None
+    fields = [field for field in cleaner.schema if field.name not in (GEOMETRY, BBOX, SORT_KEY)]
+    schema = geoparquet.schema_of(fields, report.geometry_types, report.bbox)
+    has_mixture = geometries.needs_promotion(cleaner.kinds)
+    chunks: list[Chunk] = []
+
+    def row_groups() -> Iterator[Any]:
+        for chunk, table in sorter.chunks(chunk_rows):
+            chunks.append(chunk)
+            yield (geometries.promoted(table, GEOMETRY) if has_mixture else table).cast(schema)
+
+    part = target.with_name(f".{target.name}.part")
+    try:
+        geoparquet.write(part, schema, row_groups())
+        preview = preview_tiles.write_preview(part, preview_path(target), report.geometry_types)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return chunks, preview

@@ -1,0 +1,73 @@
+"""The result of reading a layer: what it is, what was repaired, and why it may be unusable."""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, Field
+
+from dagmaster.geo.errors import VectorRejected
+from dagmaster.geo.vector.columns import Column
+from dagmaster.geo.vector.crs import CrsSource
+from dagmaster.geo.vector.formats import Format
+
+Box = tuple[float, float, float, float]
+
+
+class Outcome(StrEnum):
+    ACCEPTED = "accepted"
+    ACCEPTED_WITH_WARNINGS = "accepted_with_warnings"
+    REJECTED = "rejected"
+
+
+class FeatureCounts(BaseModel):
+    """`read` are all of the file. Of the others, `repaired` and `flattened` are kept, and the rest is left out."""
+
+    read: int = 0
+    kept: int = 0
+    repaired: int = 0
+    flattened: int = Field(default=0, description="Had heights or measures, which are dropped.")
+    without_geometry: int = 0
+    unreadable: int = Field(default=0, description="Curves and other geometries that GEOS does not know.")
+    collapsed: int = Field(default=0, description="Nothing of their dimension was left by the repair.")
+    off_the_globe: int = 0
+    wide: int = Field(default=0, description="Kept, but wider than 180 degrees.")
+
+
+class VectorReport(BaseModel, frozen=True):
+    outcome: Outcome
+    problems: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    format: Format
+    layer: str
+    encoding: str
+    crs: str
+    crs_source: CrsSource
+    accuracy_metres: float | None = Field(description="Of the transformation to EPSG:4326, as PROJ estimates it.")
+    features: FeatureCounts
+    geometry_types: list[str]
+    bbox: Box | None
+    columns: list[Column]
+
+    def check(self) -> "VectorReport":
+        """Raises VectorRejected with all problems."""
+        if self.outcome is Outcome.REJECTED:
+            raise VectorRejected("; ".join(self.problems))
+        return self
+
+
+def outcome_of(problems: list[str], warnings: list[str]) -> Outcome:
+    if problems:
+        return Outcome.REJECTED
+    return Outcome.ACCEPTED_WITH_WARNINGS if warnings else Outcome.ACCEPTED
+
+
+def warnings_about(counts: FeatureCounts) -> list[str]:
+    sentences = (
+        (counts.repaired, "invalid geometries were repaired"),
+        (counts.flattened, "geometries had heights or measures, which are dropped"),
+        (counts.without_geometry, "features without a geometry are left out"),
+        (counts.unreadable, "features are left out: their geometries cannot be read"),
+        (counts.collapsed, "features are left out: nothing of their geometries is left by the repair"),
+        (counts.off_the_globe, "features are left out: they are nowhere on the globe in this CRS"),
+        (counts.wide, "features are wider than 180 degrees: if they cross the antimeridian, split them there"),
+    )
+    return [f"{count} {sentence}" for count, sentence in sentences if count]
