@@ -4,7 +4,10 @@ from collections.abc import Iterable
 from typing import Final
 
 # By the beginning of their names: the module and the extra that it needs.
-OPTIONAL_HANDLERS: Final = {"raster.": ("dagmaster.handlers.raster", "geo")}
+OPTIONAL_HANDLERS: Final = {
+    "raster.": ("dagmaster.handlers.raster", "geo"),
+    "vector_": ("dagmaster.handlers.vector", "geo"),
+}
 
 
 def extra_of(module: str) -> str | None:

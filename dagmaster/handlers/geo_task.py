@@ -1,0 +1,94 @@
+"""What the handlers of geospatial data share: parameters, the files of a job, and the version that items are of."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dagmaster.errors import Invalid
+from dagmaster.handlers.contract import HandlerContext, Permanent
+from dagmaster.settings import load_settings
+from dagmaster.storage import Storage, open_storage
+
+Reference = Annotated[str, Field(min_length=1, description="A file of the storage, such as bronze/rivers.gpkg.")]
+Ordinal = Annotated[int, Field(ge=0)]
+
+
+class Params(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What is wrong with the input does not get better by another attempt."""
+    try:
+        yield
+    except Invalid as error:
+        raise Permanent(str(error)) from error
+
+
+def on_fraction(ctx: HandlerContext, message: str) -> Callable[[float], None]:
+    return lambda fraction: ctx.progress(round(100 * fraction), 100, message)
+
+
+class JobFiles:
+    """The files of a job in the zone mount, on their way to and from the storage."""
+
+    def __init__(self, ctx: HandlerContext) -> None:
+        self._ctx = ctx
+        self.storage: Storage = open_storage(load_settings())
+
+    def reference(self, *parts: str) -> str:
+        return "/".join(("mount", str(self._ctx.job_id), *parts))
+
+    def path(self, reference: str) -> Path:
+        return self.storage.local_path(reference)
+
+    def fetch(self, source: str) -> Path:
+        """A copy on this machine. An interrupted copy continues."""
+        located = self.storage.locate(source)
+        target = self.reference("source", PurePosixPath(located.reference).name)
+        return self.path(asyncio.run(self.storage.copy(source, target)).reference)
+
+    def store(self, local: Path, target: str, sha256: str) -> str:
+        """Copy a file that was made here; its reference."""
+        copied = asyncio.run(self.storage.copy(str(local), target))
+        if copied.sha256 != sha256:
+            raise RuntimeError(f"the copy at {copied.reference} differs from the file that was made")
+        return copied.reference
+
+    def remove(self) -> dict[str, int]:
+        folder = self.path(f"mount/{self._ctx.job_id}")
+        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        return {"removed_files": len(sizes), "removed_bytes": sum(sizes)}
+
+
+class VersionParams(Params):
+    """The version of an asset that items are of, as asset submission passes it."""
+
+    asset_id: str | None = None
+    version_ordinal: Ordinal | None = None
+    platform_id: str | None = None
+    platform_refs: dict[str, Any] = Field(default_factory=dict)
+
+    def platform(self, ctx: HandlerContext) -> dict[str, str | int]:
+        known = {
+            **{name: str(value) for name, value in self.platform_refs.items()},
+            "platform_id": self.platform_id,
+            "asset_id": self.asset_id,
+            "version_ordinal": self.version_ordinal,
+            "request_id": ctx.correlation_id,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+    def label(self, blob_path: str) -> str:
+        """Names what is made for the version; without an asset, after the file."""
+        if self.asset_id is not None:
+            return f"{self.asset_id}-{self.version_ordinal or 0}"
+        return PurePosixPath(blob_path).stem
