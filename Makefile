@@ -15,7 +15,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Where it is set, each of the many processes that tests start would compile the whole program anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-quick coverage browser check bench simulate chaos screenshots vendor format clean
+.PHONY: help demo test test-quick coverage browser postgis check bench simulate chaos screenshots vendor format clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -26,7 +26,7 @@ demo: $(INSTALLED) ## Run the demo workflow on an embedded PostgreSQL, with a li
 	@echo
 	@echo "The command dagmaster is in $(VENV). Activate it: . $(BIN)/activate"
 
-test: $(READY) browser ## Run all tests
+test: $(READY) browser postgis ## Run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(READY) ## Run the tests that need no database, in under a minute: units, engine, a few simulated worlds
@@ -44,6 +44,15 @@ browser: # The pages are tested in Chromium, their scripts in Node.js.
 		$(SUDO) apt-get update -qq \
 		&& $(SUDO) apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core nodejs >/dev/null; \
 	} || { echo "the tests of the pages need Chromium and Node.js; on Debian: apt-get install chromium nodejs"; exit 1; }
+
+postgis: # Tables of vector layers are tested on Debian's PostGIS. Its tests start a server of their own, not the default cluster.
+	@[ -f /usr/share/postgresql/15/extension/postgis.control ] || { \
+		echo "Installing PostGIS for the tests of vector tables (once) ..."; \
+		[ -d /etc/postgresql/15/main ] && existed=yes; \
+		$(SUDO) apt-get update -qq \
+		&& $(SUDO) apt-get install -y -qq --no-install-recommends postgresql-15-postgis-3 >/dev/null \
+		&& { [ -n "$$existed" ] || $(SUDO) pg_ctlcluster 15 main stop 2>/dev/null || true; }; \
+	} || echo "PostGIS cannot be installed: the tests of vector tables are skipped; on Debian: apt-get install postgresql-15-postgis-3"
 
 check: $(READY) ## Check format, lint, types, the layers and the templates
 	@$(BIN)/ruff format --check .

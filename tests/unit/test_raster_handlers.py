@@ -165,4 +165,4 @@ def test_everything_but_the_handlers_of_rasters_works_without_the_geospatial_lib
 
 
 def test_the_names_of_optional_handlers_are_those_of_their_modules() -> None:
-    assert dict(OPTIONAL_HANDLERS) == {"raster.": (raster.__name__, "geo")}
+    assert OPTIONAL_HANDLERS["raster."] == (raster.__name__, "geo")

@@ -1,5 +1,6 @@
 """The CRS of a layer, and the way from there to longitude and latitude."""
 
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -70,19 +71,21 @@ def settle_crs(in_file: str | None, assigned: str | None) -> SettledCrs:
     return _with_transformation(own, CrsSource.FILE if chosen is None else CrsSource.CONFIRMED)
 
 
-def _with_transformation(crs: CRS, source: CrsSource, *warnings: str) -> SettledCrs:
+def _with_transformation(crs: CRS, source: CrsSource, *doubts: str) -> SettledCrs:
     flat = crs.to_2d()
     if flat.equals(CRS.from_user_input(WGS84), ignore_axis_order=True):
-        return SettledCrs(crs_name(crs), source, None, 0.0, warnings)
+        return SettledCrs(crs_name(crs), source, None, 0.0, doubts)
     try:
-        group = TransformerGroup(flat, WGS84, always_xy=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # That a grid is missing: the report says it better.
+            group = TransformerGroup(flat, WGS84, always_xy=True)
         transformer = group.transformers[0]
     except (ProjError, IndexError) as error:
         raise VectorRejected(
             f"coordinates in {crs_name(crs)} cannot be transformed to longitude and latitude"
         ) from error
     accuracy = transformer.accuracy if transformer.accuracy >= 0 else None
-    return SettledCrs(crs_name(crs), source, transformer, accuracy, (*warnings, *_doubts(crs, accuracy, group)))
+    return SettledCrs(crs_name(crs), source, transformer, accuracy, (*doubts, *_doubts(crs, accuracy, group)))
 
 
 def _doubts(crs: CRS, accuracy: float | None, group: TransformerGroup) -> list[str]:

@@ -62,13 +62,13 @@ def dissolve(source: Path, target: Path, by: Sequence[str]) -> None:
     if unknown := [name for name in by if name not in known]:
         raise VectorRejected(f"the layer has no column {', '.join(unknown)}; it has: {', '.join(known[:50])}")
     shapes = shapely.from_wkb(table.column(GEOMETRY).to_numpy())
-    numbered = table.select(list(by)).append_column("row", pa.array(np.arange(len(shapes))))
-    groups = numbered.group_by(list(by), use_threads=False).aggregate([("row", "list"), ("row", "count")])
+    # By number: the columns may have any name.
+    keys = {str(number): table.column(name) for number, name in enumerate(by)} or {"0": np.zeros(len(shapes))}
+    numbered = pa.table({**keys, "row": np.arange(len(shapes))})
+    groups = numbered.group_by(list(keys), use_threads=False).aggregate([("row", "list"), ("row", "count")])
     merged = [shapely.union_all(shapes[np.asarray(rows)]) for rows in groups.column("row_list").to_pylist()]
-    counted = groups.column("row_count")
-    attributes = groups.select(list(by))
-    name = COUNT if COUNT not in by else f"{COUNT}_2"
-    attributes = attributes.append_column(name, counted) if by else pa.table({name: counted})
+    values = {name: groups.column(str(number)) for number, name in enumerate(by)}
+    attributes = pa.table({**values, COUNT if COUNT not in by else f"{COUNT}_2": groups.column("row_count")})
     schema = geoparquet.schema_of(attributes.schema, (), _WORLD)
     geoparquet.write(target, schema, [_table(attributes, np.array(merged, dtype=object), schema)])
 

@@ -16,8 +16,8 @@ MEDIA_TYPE: Final = "application/vnd.pmtiles"
 LAYER: Final = "features"
 MAX_FEATURES: Final = 50_000
 MAX_ZOOM: Final = 14
-# A small feature costs some 60 microseconds in each tile that it touches, a large one 150.
-MAX_PLACEMENTS: Final = 10_000
+# A small feature costs some 60 microseconds in each tile that it touches, a large one several times as much.
+MAX_PLACEMENTS: Final = 4_000
 MAX_PLACEMENTS_PER_FEATURE: Final = 8
 # Web Mercator ends here.
 _LIMIT_DEGREES: Final = 85.05

@@ -21,9 +21,11 @@ from dagmaster.geo.vector.formats import DRIVERS, Format, detect, is_zip
 from dagmaster.geo.vector.reader_protocol import LAYER_KEY, REFUSED
 
 MAX_MESSAGE_BYTES: Final = 2000
-# pyogrio would load pandas where it is installed, and that takes longer than all the rest.
+# pyogrio would load these where they are installed, and that takes longer than all the rest.
+_UNNEEDED: Final = ("geopandas", "pandas", "pyproj", "shapely")
 _PROGRAM: Final = (
-    "import sys; sys.modules['pandas'] = None; from dagmaster.geo.vector import reader_process; reader_process.main()"
+    f"import sys; sys.modules.update(dict.fromkeys({_UNNEEDED})); "
+    "from dagmaster.geo.vector import reader_process; reader_process.main()"
 )
 # Neither settings nor secrets: only what Python needs to start.
 _KEPT_VARIABLES: Final = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")

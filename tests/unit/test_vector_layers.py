@@ -1,0 +1,359 @@
+"""Vector files of strangers: read by format, repaired, sorted and stored; or refused."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import shapely
+from pmtiles.reader import MmapSource, Reader
+from shapely.geometry import shape
+from vectors import BOW_TIE, COUNTIES, GDALG, PARK, VRT, write_layer, zip_files, zip_shapefile
+
+from dagmaster.geo.errors import UnreadableVector, VectorRejected
+from dagmaster.geo.vector import derived, hilbert, layer_files
+from dagmaster.geo.vector.archive import unpack
+from dagmaster.geo.vector.columns import safe_names, simple_type, simplify_column
+from dagmaster.geo.vector.crs import CrsSource, settle_crs
+from dagmaster.geo.vector.formats import Format
+from dagmaster.geo.vector.layer_files import LayerFiles
+from dagmaster.geo.vector.preview_tiles import choose_max_zoom
+from dagmaster.geo.vector.reader import SourceFile, open_source, read_layer
+from dagmaster.geo.vector.report import Outcome
+from dagmaster.geo.vector.sorted_features import _ranges
+
+POINTS = ["POINT (8 47)", "POINT (9 48)"]
+NAMES = {"name": ["Zürich", "Köln"], "rank": pa.array([1, 2], pa.int32())}
+
+
+def prepare(source: Path, **options: Any) -> tuple[LayerFiles, Any]:
+    target = source.parent / "made" / f"{source.stem}.parquet"
+    files = layer_files.prepare(source, target, **options)
+    return files, pq.read_table(target)
+
+
+def shapes_of(table: Any) -> Any:
+    return shapely.from_wkb(table.column("geometry").to_numpy())
+
+
+def rows_of(path: Path, folder: Path, layer: str | None = None) -> tuple[SourceFile, str | None, list[tuple[Any, ...]]]:
+    source = open_source(path, folder)
+    with read_layer(source, layer) as read:
+        table = pa.Table.from_batches(list(read.batches), read.schema)
+        places = shapely.to_wkt(shapely.force_2d(shapely.from_wkb(table.column(read.geometry).to_numpy())))
+        names = table.column("name" if "name" in table.column_names else "Name").to_pylist()
+        return source, read.crs, sorted(zip(names, places, strict=True))
+
+
+def file_of(kind: Format, folder: Path) -> Path:
+    """The two points with their names."""
+    match kind:
+        case Format.SHAPEFILE:
+            made = write_layer(
+                folder / "a.shp", POINTS, NAMES, driver="ESRI Shapefile", geometry_type="Point", encoding="UTF-8"
+            )
+            return zip_shapefile(made, folder / "a.zip", "deep/er/")
+        case Format.GEOPACKAGE:
+            return write_layer(folder / "a.gpkg", POINTS, NAMES, driver="GPKG")
+        case Format.GEOJSON:
+            return write_layer(folder / "a.geojson", POINTS, NAMES, driver="GeoJSON")
+        case Format.FLATGEOBUF:
+            return write_layer(folder / "a.fgb", POINTS, NAMES, driver="FlatGeobuf", geometry_type="Point")
+        case Format.KML:
+            return write_layer(folder / "a.kml", POINTS, NAMES, driver="LIBKML")
+        case Format.CSV:
+            text = "name;rank;lat;lon\nZürich;1;47;8\nKöln;2;48;9\n"
+            (folder / "a.csv").write_text(text, encoding="ISO-8859-1")
+            return folder / "a.csv"
+        case Format.FILE_GEODATABASE:
+            made = write_layer(folder / "a.gdb", POINTS, NAMES, driver="OpenFileGDB", geometry_type="Point")
+            return zip_files(folder / "a.zip", {f"x/a.gdb/{part.name}": part for part in made.iterdir()})
+        case _:
+            files, _ = prepare(write_layer(folder / "a.geojson", POINTS, NAMES, driver="GeoJSON"))
+            assert files.report.format is Format.GEOJSON
+            return folder / "made" / "a.parquet"
+
+
+@pytest.mark.parametrize("kind", list(Format))
+def test_every_format_gives_the_same_features(kind: Format, tmp_path: Path) -> None:
+    source, crs, rows = rows_of(file_of(kind, tmp_path), tmp_path / "work")
+    assert rows == [("Köln", "POINT (9 48)"), ("Zürich", "POINT (8 47)")]
+    assert source.kind is kind
+    if kind is Format.CSV:
+        assert (crs, source.encoding) == (None, "ISO-8859-1")
+        assert "not in UTF-8" in source.warnings[0]
+    else:
+        assert settle_crs(crs, "EPSG:4326").to_wgs84 is None
+        assert source.warnings == ()
+
+
+def test_a_real_layer_becomes_sorted_geoparquet_with_tiles(tmp_path: Path) -> None:
+    source = tmp_path / COUNTIES.name
+    source.write_bytes(COUNTIES.read_bytes())
+    files, table = prepare(source, chunk_rows=20)
+    report = files.report
+    assert (report.outcome, report.crs_source, report.geometry_types) == (Outcome.ACCEPTED, CrsSource.FILE, ["Polygon"])
+    assert [(chunk.first_row, chunk.rows) for chunk in files.chunks] == [(0, 20), (20, 20), (40, 20), (60, 4)]
+
+    features = json.loads(COUNTIES.read_text())["features"]
+    expected = {feature["properties"]["name"]: shape(feature["geometry"]) for feature in features}
+    stored = dict(zip(table.column("name").to_pylist(), shapes_of(table), strict=True))
+    assert stored.keys() == expected.keys()
+    assert all(stored[name].equals_exact(expected[name]) for name in expected)
+    assert report.bbox == pytest.approx(shapely.total_bounds(list(expected.values())))
+
+    check_geoparquet(tmp_path / "made" / "colorado-counties.parquet", table)
+    check_tiles(tmp_path / "made" / "colorado-counties.pmtiles", files)
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
+        "colorado-counties.parquet",
+        "colorado-counties.pmtiles",
+    ]
+
+
+def check_geoparquet(path: Path, table: Any) -> None:
+    geo = json.loads(pq.read_schema(path).metadata[b"geo"])
+    column = geo["columns"][geo["primary_column"]]
+    assert (geo["version"], column["encoding"], column["geometry_types"]) == ("1.1.0", "WKB", ["Polygon"])
+    assert column["crs"]["id"] == {"authority": "OGC", "code": "CRS84"}
+    assert column["covering"]["bbox"]["ymax"] == ["bbox", "ymax"]
+    boxes = [tuple(box.values()) for box in table.column("bbox").to_pylist()]
+    assert boxes == [shape.bounds for shape in shapes_of(table)]
+    middles = np.array([((box[0] + box[2]) / 2, (box[1] + box[3]) / 2) for box in boxes])
+    assert (np.diff(hilbert.distances(*middles.T).astype(np.int64)) >= 0).all()
+
+
+def check_tiles(path: Path, files: LayerFiles) -> None:
+    with path.open("rb") as file:
+        reader = Reader(MmapSource(file))
+        header = reader.header()
+        assert (header["min_zoom"], header["max_zoom"]) == (0, files.preview.max_zoom)
+        assert [layer["id"] for layer in reader.metadata()["vector_layers"]] == ["features"]
+        assert reader.get(0, 0, 0)
+        assert reader.get(5, 6, 12), "Colorado"
+        assert reader.get(5, 16, 16) is None
+
+
+def test_a_shapefile_whose_encoding_is_wrong_is_read_by_its_bytes(tmp_path: Path) -> None:
+    made = write_layer(
+        tmp_path / "a.shp", POINTS, NAMES, driver="ESRI Shapefile", geometry_type="Point", encoding="ISO-8859-1"
+    )
+    parts = {part.name: part for part in tmp_path.glob("a.*")}
+    lying = zip_files(tmp_path / "lying.zip", {**parts, "a.cpg": b"UTF-8"})
+    source, _, rows = rows_of(lying, tmp_path / "work")
+    assert [name for name, _ in rows] == ["Köln", "Zürich"]
+    assert source.encoding == "ISO-8859-1"
+    assert made.with_suffix(".cpg").read_text() == "ISO-8859-1"
+
+
+def test_broken_shapes_are_repaired_flattened_and_counted(tmp_path: Path) -> None:
+    shapes = [
+        BOW_TIE,
+        "POLYGON Z ((10 10 1, 11 10 1, 11 11 1, 10 10 1))",
+        "MULTIPOLYGON (((20 20, 21 20, 21 21, 20 20)))",
+        "POLYGON ((5 5, 6 6, 5 5, 6 6, 5 5))",
+        "POLYGON EMPTY",
+        "POLYGON ((100 95, 101 95, 101 96, 100 95))",
+    ]
+    source = write_layer(tmp_path / "bad.gpkg", shapes, {"geometry_": list("abcdef")}, driver="GPKG")
+    files, table = prepare(source)
+    counts = files.report.features
+    assert (counts.read, counts.kept, counts.repaired, counts.flattened) == (6, 3, 1, 1)
+    assert (counts.collapsed, counts.without_geometry, counts.off_the_globe) == (1, 1, 1)
+    assert files.report.outcome is Outcome.ACCEPTED_WITH_WARNINGS
+    assert files.report.geometry_types == ["MultiPolygon"]
+    stored = dict(zip(table.column("geometry_").to_pylist(), shapes_of(table), strict=True))
+    assert stored["a"].equals(shapely.from_wkt("MULTIPOLYGON (((0 0, 0 2, 1 1, 0 0)), ((1 1, 2 2, 2 0, 1 1)))"))
+    assert all(shape.is_valid and not shape.has_z for shape in stored.values())
+
+
+def test_layers_are_transformed_and_the_accuracy_is_told(tmp_path: Path) -> None:
+    source = write_layer(tmp_path / "uk.gpkg", ["POINT (530000 180000)"], driver="GPKG", crs="EPSG:27700")
+    files, table = prepare(source)
+    [point] = shapes_of(table)
+    assert (point.x, point.y) == pytest.approx((-0.1286, 51.5037), abs=0.001), "London"
+    assert files.report.crs == "EPSG:27700"
+    assert files.report.accuracy_metres == 2
+    assert any("exact to 2 m; a grid file" in warning for warning in files.report.warnings)
+
+
+def test_the_crs_is_required_and_must_not_contradict_the_file() -> None:
+    assert settle_crs(None, "EPSG:4326").source is CrsSource.ASSIGNED
+    assert settle_crs("EPSG:4326", "OGC:CRS84").source is CrsSource.CONFIRMED
+    assert settle_crs("EPSG:3857", None).accuracy_metres == 0
+    for in_file, assigned, problem in (
+        (None, None, "none was given"),
+        ("EPSG:3857", "EPSG:4326", "correct one of the two"),
+        (None, "EPSG:0", "no CRS that PROJ knows"),
+    ):
+        with pytest.raises(VectorRejected, match=problem):
+            settle_crs(in_file, assigned)
+
+
+def test_what_is_no_layer_is_rejected_with_the_reason(tmp_path: Path) -> None:
+    empty = write_layer(tmp_path / "empty.gpkg", [], driver="GPKG")
+    with pytest.raises(VectorRejected, match="the layer has no features"):
+        prepare(empty)
+    write_layer(empty, POINTS, driver="GPKG", layer="second", append=True)
+    with pytest.raises(UnreadableVector, match="has 2 layers with geometries; choose one with `layer`: empty, second"):
+        prepare(empty)
+    with pytest.raises(UnreadableVector, match="has no layer 'third'"):
+        prepare(empty, layer="third")
+    (tmp_path / "plain.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UnreadableVector, match="name the columns lon and lat"):
+        prepare(tmp_path / "plain.csv", assigned_crs="EPSG:4326")
+    damaged = tmp_path / "damaged.fgb"
+    damaged.write_bytes(b"fgb\x03fgb\x00" + b"\xff" * 100)
+    with pytest.raises(UnreadableVector, match=r"damaged\.fgb"):
+        prepare(damaged)
+    assert not list((tmp_path / "made").glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.geojson", VRT),
+        ("a.geojson", '{"type": "gdal_streamed_alg", "command_line": "gdal vector pipeline ! read /etc/passwd"}'),
+        ("a.kml", VRT),
+        ("a.csv", VRT),
+        ("a.gpkg", VRT),
+        ("a.shp", VRT),
+        ("a.fgb", GDALG),
+        ("a.vrt", VRT),
+        ("a.gdb", VRT),
+    ],
+)
+def test_texts_that_lead_elsewhere_are_refused_by_their_content(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UnreadableVector):
+        open_source(tmp_path / name, tmp_path / "work")
+
+
+@pytest.mark.parametrize("content", [VRT, GDALG], ids=["vrt", "gdalg"])
+def test_a_text_that_looks_right_finds_no_driver_in_the_reader(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.geojson"
+    path.write_text(content)
+    with (
+        pytest.raises(UnreadableVector, match="not recognized as being in a supported file format"),
+        read_layer(SourceFile(path, Format.GEOJSON, "UTF-8")),
+    ):
+        pass
+
+
+def test_archives_are_bounded(tmp_path: Path) -> None:
+    bomb = zip_files(tmp_path / "bomb.zip", {"a.csv": b"0" * 70_000_000})
+    with pytest.raises(UnreadableVector, match=r"is refused: a\.csv unpacks to 70000000 bytes"):
+        unpack(bomb, tmp_path / "out")
+    with pytest.raises(UnreadableVector, match="the limits are"):
+        unpack(bomb, tmp_path / "out", max_bytes=1000)
+    small = zip_files(tmp_path / "small.zip", {"a.csv": b"0" * 1000})
+    content = small.read_bytes()
+    # The sizes that the archive states, in both of its headers.
+    small.write_bytes(content.replace(struct.pack("<L", 1000), struct.pack("<L", 10)))
+    with pytest.raises(UnreadableVector, match="cannot be unpacked"):
+        unpack(small, tmp_path / "out")
+    assert not (tmp_path / "out").exists() or sum(part.stat().st_size for part in (tmp_path / "out").iterdir()) <= 10
+
+
+def test_archives_hold_one_layer_and_lead_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableVector, match=r"it holds: a.gpkg, b.gpkg"):
+        unpack(zip_files(tmp_path / "two.zip", {"a.gpkg": b"", "b.gpkg": b""}), tmp_path / "out")
+    with pytest.raises(UnreadableVector, match="it holds: none"):
+        unpack(zip_files(tmp_path / "none.zip", {"readme.txt": b"", "__MACOSX/a.shp": b""}), tmp_path / "out")
+    climbing = zip_files(tmp_path / "up.zip", {"../../up.gpkg": b"x", "notes.csv": b"", "meta.json": b""})
+    assert unpack(climbing, tmp_path / "out") == tmp_path / "out" / "up.gpkg"
+    assert not (tmp_path.parent / "up.gpkg").exists()
+    (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04" + bytes(50))
+    with pytest.raises(UnreadableVector, match="cannot be unpacked"):
+        unpack(tmp_path / "broken.zip", tmp_path / "out")
+
+
+def test_column_names_suit_every_output() -> None:
+    assert safe_names(["name", "NAME", "", "geometry", "a\tb", "bbox"]) == [
+        "name",
+        "NAME_2",
+        "column_3",
+        "geometry_2",
+        "a_b",
+        "bbox_2",
+    ]
+    long = safe_names(["ü" * 60, "ü" * 61])
+    assert [len(name.encode()) for name in long] == [62, 62]
+    assert long[1].endswith("_2")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        (pa.array([[1, 2], None]), pa.string(), ["[1, 2]", None]),
+        (pa.array(["a\0b"]), pa.string(), ["ab"]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), pa.string(), ["a", "b", "a"]),
+        (pa.array([1], pa.uint16()), pa.int32(), [1]),
+        (pa.array([1], pa.uint32()), pa.int64(), [1]),
+        (pa.array([None], pa.null()), pa.string(), [None]),
+        (pa.array([1.5], pa.float16()), pa.float32(), [1.5]),
+    ],
+)
+def test_columns_get_types_that_every_output_has(values: Any, kind: Any, expected: list[Any]) -> None:
+    assert simple_type(values.type) == kind
+    assert simplify_column(values, kind).to_pylist() == expected
+
+
+def test_the_curve_is_that_of_hilbert() -> None:
+    random = np.random.default_rng(1)
+    longitudes, latitudes = random.uniform(-180, 180, 50), random.uniform(-90, 90, 50)
+    expected = [walk(*place) for place in zip(longitudes, latitudes, strict=True)]
+    assert hilbert.distances(longitudes, latitudes).tolist() == expected
+    assert hilbert.distances([-200], [-100]).tolist() == [0]
+
+
+def walk(longitude: float, latitude: float) -> int:
+    """The usual loop over the bits of one place."""
+    x, y = int((longitude + 180) / 360 * 2**31), int((latitude + 90) / 180 * 2**31)
+    distance, side = 0, 2**30
+    while side:
+        right, upper = int(bool(x & side)), int(bool(y & side))
+        distance += side * side * ((3 * right) ^ upper)
+        if not upper:
+            if right:
+                x, y = 2**31 - 1 - x, 2**31 - 1 - y
+            x, y = y, x
+        side //= 2
+    return distance
+
+
+def test_chunks_are_bounded_by_rows_and_by_bytes() -> None:
+    assert list(_ranges(np.array([10] * 5), 2, 1000)) == [(0, 2), (2, 4), (4, 5)]
+    assert list(_ranges(np.array([10, 10, 500, 10]), 100, 20)) == [(0, 2), (2, 3), (3, 4)]
+
+
+def test_previews_end_at_the_zoom_that_is_still_cheap() -> None:
+    assert choose_max_zoom(np.array([[8.0, 47.0, 8.0, 47.0]])) == 14
+    world = np.array([[-180.0, -90.0, 180.0, 90.0]])
+    assert choose_max_zoom(world) == 5
+    assert choose_max_zoom(np.repeat(world, 50_000, axis=0)) == 1
+
+
+def test_layers_can_be_simplified_and_dissolved(tmp_path: Path) -> None:
+    source = tmp_path / COUNTIES.name
+    source.write_bytes(COUNTIES.read_bytes())
+    files, table = prepare(source)
+    made = tmp_path / "made" / "colorado-counties.parquet"
+    derived.simplify(made, tmp_path / "simple.parquet", 5000)
+    simple, before = shapes_of(pq.read_table(tmp_path / "simple.parquet")), shapes_of(table)
+    assert shapely.get_num_coordinates(simple).sum() < shapely.get_num_coordinates(before).sum() / 2
+    assert shapely.hausdorff_distance(simple, before).max() < 5000 / 80_000, "a degree of longitude has 80 km there"
+
+    derived.dissolve(made, tmp_path / "states.parquet", ["state_name"])
+    [state] = pq.read_table(tmp_path / "states.parquet").to_pylist()
+    assert (state["state_name"], state["feature_count"]) == ("Colorado", files.report.features.kept)
+    assert shapely.from_wkb(state["geometry"]).area == pytest.approx(shapely.area(before).sum(), rel=1e-3)
+    derived.dissolve(made, tmp_path / "all.parquet", [])
+    assert pq.read_table(tmp_path / "all.parquet").num_rows == 1
+    with pytest.raises(VectorRejected, match="no column colour; it has: statefp"):
+        derived.dissolve(made, tmp_path / "x.parquet", ["colour"])
+    with pytest.raises(UnreadableVector, match="not a GeoParquet file"):
+        derived.simplify(PARK, tmp_path / "x.parquet", 1)
