@@ -1,4 +1,4 @@
-"""`python -m benchmarks [w1 w2 w3 w4 w5 w6 w7 w8 idle floor]`: measure, print the table, fail if a bar is missed."""
+"""`python -m benchmarks [w1 ... w8 w10 idle floor]`: measure, print the table, fail if a bar is missed."""
 
 import argparse
 import asyncio
@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +22,7 @@ from benchmarks import (
     w6_adding,
     w7_task_chain,
     w8_large,
+    w10_vectors,
 )
 from benchmarks.figures import Figure
 from benchmarks.place import Place, embedded_place
@@ -36,15 +38,18 @@ WORKLOADS: dict[str, Callable[[Place, Scale], Awaitable[list[Figure]]]] = {
     "w6": w6_adding.measure,
     "w7": w7_task_chain.measure,
     "w8": w8_large.measure,
+    "w10": w10_vectors.measure,
     "idle": idle.measure,
     "floor": floor.measure,
 }
-BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "idle")
+BY_DEFAULT = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w10", "idle")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     scale = QUICK if options.quick else FULL
+    if options.polygons:
+        scale = replace(scale, polygons=options.polygons)
     if options.realtime:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # Inherited by all that is started from here.
     began = perf_counter()
@@ -86,6 +91,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="small numbers, under a minute, no verdict")
     parser.add_argument("--realtime", action="store_true", help="ahead of all else on a shared machine; for root")
+    parser.add_argument("--polygons", type=int, metavar="N", help="how many w10 loads")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table between the marks of this page")
     parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the server's folder is made in this one")

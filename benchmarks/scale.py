@@ -19,6 +19,7 @@ class Scale:
     large_outputs: tuple[int, int]  # how many, of how many bytes
     large_mail: tuple[int, int]
     large_submissions: tuple[int, int]
+    polygons: int
 
 
 FULL = Scale(
@@ -34,6 +35,7 @@ FULL = Scale(
     large_outputs=(80, 15_000_000),
     large_mail=(1_100, 600_000),
     large_submissions=(300, 3_900_000),
+    polygons=100_000,
 )
 QUICK = Scale(
     repetitions=2,
@@ -48,4 +50,5 @@ QUICK = Scale(
     large_outputs=(8, 2_000_000),
     large_mail=(50, 100_000),
     large_submissions=(20, 400_000),
+    polygons=2_000,
 )

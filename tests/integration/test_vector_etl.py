@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pystac
 import pytest
 import shapely
-from postgis_server import IS_INSTALLED, REASON, PostgisServer, run_postgis
 from shapely.geometry import shape
 from vectors import COUNTIES, GDALG, PARK, zip_shapefile
 from web import Web, web
@@ -23,6 +22,7 @@ from dagmaster.geo.vector.sorted_features import Chunk
 from dagmaster.handlers import vector
 from dagmaster.model.compile import compile_graph
 from dagmaster.model.graph import Graph
+from tools.postgis_server import IS_INSTALLED, REASON, PostgisServer, run_postgis
 
 assert vector.NO_POSTGIS  # imported for the handlers that it registers
 
