@@ -24,10 +24,11 @@ def stat(location: LocalFile) -> os.stat_result:
 def head(location: LocalFile) -> Source:
     found = stat(location)
 
-    async def read(offset: int) -> AsyncIterator[bytes]:
+    async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
+        size = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - offset)
         with location.path.open("rb") as file:
             file.seek(offset)
-            while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            while chunk := await asyncio.to_thread(file.read, size):
                 yield chunk
 
     return Source(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}", read)

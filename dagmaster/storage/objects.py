@@ -1,7 +1,8 @@
 """Objects of Azure Blob Storage and S3, through obstore."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import io
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cache
 from importlib import import_module
@@ -17,6 +18,7 @@ RETRY_SECONDS: Final = 30
 RETRIES: Final = 3
 PART_BYTES: Final = 8 * 1024 * 1024
 PARTS_AT_ONCE: Final = 4
+BUFFER_BYTES: Final = 64 * 1024
 
 
 @cache
@@ -46,12 +48,13 @@ async def head(location: RemoteObject) -> Source:
     async with _told(location):
         meta = await obstore.head_async(store, location.key)
 
-    async def read(offset: int) -> AsyncIterator[bytes]:
+    async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
         if offset >= meta["size"]:
             return
         async with _told(location):
             # `if_match`: a file that is replaced while it is read is not a mixture of both.
-            options = {"range": {"offset": offset}, "if_match": meta["e_tag"]}
+            interval = {"offset": offset} if end is None else (offset, end)
+            options = {"range": interval, "if_match": meta["e_tag"]}
             answer = await obstore.get_async(store, location.key, options=options)
             async for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
@@ -68,8 +71,54 @@ async def put(location: RemoteObject, chunks: AsyncIterator[bytes]) -> None:
         )
 
 
+class _ObjectFile(io.RawIOBase):
+    """Each read is a request for a range."""
+
+    def __init__(self, location: RemoteObject) -> None:
+        self._location, self._store = location, _open(location.zone_url)
+        self._offset = 0
+        with _translated(location):
+            self._meta = _library()[0].head(self._store, location.key)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._offset
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._meta["size"]}[whence]
+        self._offset = start + offset
+        return self._offset
+
+    def readinto(self, buffer: Any) -> int:
+        end: int = min(self._offset + len(buffer), self._meta["size"])
+        size = max(0, end - self._offset)
+        if size:
+            options = {"range": (self._offset, end), "if_match": self._meta["e_tag"]}
+            with _translated(self._location):
+                content = _library()[0].get(self._store, self._location.key, options=options).bytes()
+            buffer[:size] = bytes(content)
+        self._offset += size
+        return size
+
+
+def open_file(location: RemoteObject) -> io.BufferedReader:
+    """For libraries that read files. It blocks: use it in a thread."""
+    return io.BufferedReader(_ObjectFile(location), BUFFER_BYTES)
+
+
 @asynccontextmanager
 async def _told(location: RemoteObject) -> AsyncIterator[None]:
+    with _translated(location):
+        yield
+
+
+@contextmanager
+def _translated(location: RemoteObject) -> Iterator[None]:
     _, _, exceptions = _library()
     try:
         yield

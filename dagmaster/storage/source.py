@@ -1,16 +1,31 @@
 """A file that is to be read, wherever it is."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
+class Read(Protocol):
+    """The bytes from an offset on. `end` says how far the caller is going to read; there may be more."""
+
+    def __call__(self, offset: int, end: int | None = None) -> AsyncIterator[bytes]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`identity` changes with the content; `read` starts at an offset."""
+    """`identity` changes with the content."""
 
     size_bytes: int | None
     identity: str
-    read: Callable[[int], AsyncIterator[bytes]]
+    read: Read
+
+    async def read_range(self, start: int, end: int) -> AsyncIterator[bytes]:
+        """The bytes from `start` up to `end`, which is not one of them."""
+        left = end - start
+        async for chunk in self.read(start, end):
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                return

@@ -42,7 +42,7 @@ class Storage:
         return location.path
 
     async def size(self, reference: str) -> int:
-        source = await self._source(self.locate(reference))
+        source = await self.source(self.locate(reference))
         if source.size_bytes is None:
             raise StorageUnavailable(f"the server does not say how large {reference.partition('?')[0]} is")
         return source.size_bytes
@@ -53,7 +53,7 @@ class Storage:
         The target is replaced at once when the copy is complete, and is as it was until then.
         """
         found = self.locate(source)
-        opened = await self._source(found)
+        opened = await self.source(found)
         place = self.locate(target)
         counting = _Counting(opened, on_progress)
         match place:
@@ -68,7 +68,8 @@ class Storage:
         counting.check(found.reference)
         return Copied(place.reference, counting.size_bytes, counting.digest.hexdigest(), counting.resumed_at)
 
-    async def _source(self, location: Location) -> Source:
+    async def source(self, location: Location) -> Source:
+        """Raises FileMissing or StorageUnavailable."""
         match location:
             case LocalFile():
                 return files.head(location)

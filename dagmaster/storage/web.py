@@ -18,7 +18,7 @@ async def head(location: WebFile) -> Source:
         size = answer.headers.get("content-length", "")
         identity = answer.headers.get("etag") or answer.headers.get("last-modified") or ""
 
-    async def read(offset: int) -> AsyncIterator[bytes]:
+    async def read(offset: int, end: int | None = None) -> AsyncIterator[bytes]:
         async with _opened(location, offset) as answer:
             to_skip = offset if answer.status_code == httpx.codes.OK else 0
             async for chunk in answer.aiter_bytes(CHUNK_BYTES):

@@ -70,9 +70,8 @@ async def caller_or_public(request: HTTPConnection, services: Services) -> Calle
         return None
 
 
-async def audience_of(request: HTTPConnection, services: Services, platform_id: str | None) -> Audience:
+def audience_of(caller: Caller | None, platform_id: str | None) -> Audience:
     """Who asks for the data of an asset of this platform. Partners are outside, and so is whoever shows no key."""
-    caller = await caller_or_public(request, services)
     if caller is None or caller.role not in INTERNAL or caller.platform_id not in (None, platform_id):
         return Audience.PUBLIC
     return Audience.INTERNAL if caller.role is Role.VIEWER else Audience.REVIEWERS

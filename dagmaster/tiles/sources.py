@@ -1,0 +1,58 @@
+"""The file of a version, as GDAL opens it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, Annotated, Any, assert_never
+
+from fastapi import Depends
+
+from dagmaster.errors import NotFound
+from dagmaster.geo.raster.reader import check_signature
+from dagmaster.model.asset import DataType
+from dagmaster.storage import LocalFile, RemoteObject, WebFile, files, open_storage
+from dagmaster.storage.objects import open_file
+from dagmaster.web.served_versions import Served
+from dagmaster.web.services import Given
+
+
+@dataclass(frozen=True, slots=True)
+class RasterSource:
+    """`opener` reads what is not a file of this machine: credentials stay with the storage, GDAL needs none.
+
+    `identity` changes with the content.
+    """
+
+    path: str
+    identity: str
+    opener: Callable[..., IO[bytes]] | None = None
+
+
+async def find_raster(served: Served, services: Given) -> RasterSource:
+    """The raster of the version that the path and the query name."""
+    reference = served.blob_path
+    if served.asset["data_type"] != DataType.RASTER or reference is None:
+        raise NotFound(f"version {served.row['version_ordinal']} of this asset has no raster")
+    location = open_storage(services.settings).locate(reference)
+    identity = served.etag()
+    match location:
+        case LocalFile():
+            files.stat(location)
+            check_signature(location.path)
+            return RasterSource(str(location.path), identity)
+        case RemoteObject():
+            return RasterSource(location.key, identity, partial(_open, location))
+        case WebFile():
+            raise NotFound("the data of this version is not in the storage of this server")
+        case _:
+            assert_never(location)
+
+
+def _open(location: RemoteObject, path: str, mode: str = "rb", **_: Any) -> IO[bytes]:
+    """Only the object itself: GDAL looks for others beside it."""
+    if path != location.key or "w" in mode:
+        raise FileNotFoundError(path)
+    return open_file(location)
+
+
+Raster = Annotated[RasterSource, Depends(find_raster)]
