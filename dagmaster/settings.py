@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     export_workflow: str = "adf_export"
     handlers: Names = []
     task_modules: Names = []
-    run_mode: Annotated[Literal["orchestrator", "worker", "api", "gateway"], Lowercase] | None = None
+    run_mode: Annotated[Literal["orchestrator", "worker", "api", "gateway", "tiles"], Lowercase] | None = None
     worker_queue: str | None = None
     worker_queues: Names = []
     worker_concurrency: PositiveInt = 16

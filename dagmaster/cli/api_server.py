@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from math import inf
@@ -45,18 +46,23 @@ async def _sync_when_free(app: FastAPI) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
+async def check_place(dsn: str, listener: socket.socket) -> bool:
+    """Whether only this machine is served, as it must be without keys: whoever binds elsewhere needs one first."""
+    host = listener.getsockname()[0]
+    async with opened(dsn, application="dagmaster api", busy_seconds=inf) as conn:
+        if not is_loopback(host) and not await any_keys(conn):
+            raise Misconfigured(
+                f"{host} is open to other machines, but there is no API key yet: "
+                "create one with `dagmaster keys create --name me --role admin`, or serve on 127.0.0.1"
+            )
+    return is_loopback(host)
+
+
 @asynccontextmanager
 async def serving(
     dsn: str, settings: Settings, running: Fleet, api_listener: ApiListener, registry: Registry
 ) -> AsyncIterator[FastAPI]:
-    """Without keys only this machine is served: whoever binds elsewhere needs one first."""
-    is_local = is_loopback(api_listener.listener.getsockname()[0])
-    async with opened(dsn, application="dagmaster api", busy_seconds=inf) as conn:
-        if not is_local and not await any_keys(conn):
-            raise Misconfigured(
-                f"{api_listener.listener.getsockname()[0]} is open to other machines, but there is no API key yet: "
-                "create one with `dagmaster keys create --name me --role admin`, or serve on 127.0.0.1"
-            )
+    is_local = await check_place(dsn, api_listener.listener)
     async with opened_services(
         dsn,
         settings,

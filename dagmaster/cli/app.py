@@ -81,6 +81,7 @@ COMMANDS: Mapping[str, Outline] = {
     "api": Outline("roles", SERVE, "Serve the HTTP API until stopped."),
     "worker": Outline("roles", SERVE, "Run a worker until stopped."),
     "gateway": Outline("roles", SERVE, "Serve the partners' gateway until stopped."),
+    "tiles": Outline("roles", SERVE, "Serve the tiles of assets until stopped."),
     "workers": Outline("instances", OPERATE, "List workers and orchestrators; drain or stop workers."),
     "handlers": Outline("instances", OPERATE, "List the registered handlers."),
     "queues": Outline("instances", OPERATE, "Show the number of tasks in each queue."),

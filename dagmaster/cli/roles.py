@@ -136,3 +136,21 @@ def gateway(ctx: typer.Context, host: Host = None, port: Port = None) -> None:
     from dagmaster.cli.gateway_server import serve_gateway
 
     serve_gateway(begin(ctx, quiet=False), host, port)
+
+
+@app.command()
+def tiles(ctx: typer.Context, host: Host = None, port: Port = None) -> None:
+    """Serve the tiles of assets until stopped.
+
+    `dagmaster api` serves them too. As a process of its own they take no time
+    from the API, and the API needs no geospatial libraries: let your proxy
+    send the paths below /tiles/ here. Needs the extra serve.
+
+    \b
+    Examples:
+      dagmaster tiles --port 8082
+      dagmaster tiles --host 0.0.0.0 --database-url postgresql://dagmaster@db/dagmaster
+    """
+    from dagmaster.cli.tiles_server import serve_tiles
+
+    serve_tiles(begin(ctx, quiet=False), host, port)

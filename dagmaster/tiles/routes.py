@@ -10,11 +10,10 @@ from rasterio.errors import RasterioError
 from rio_tiler.errors import PointOutsideBounds, RioTilerError, TileOutsideBounds
 
 from dagmaster.errors import DagmasterError, Invalid, NotFound, Unavailable
-from dagmaster.web.served_versions import Served, ServedVersion
+from dagmaster.web.served_versions import VARY, Served, ServedVersion
 
 # Their parsers read files of the machine that a definition names.
 REFUSED_PARAMETERS: Final = frozenset({"coord_crs", "dst_crs", "crs"})
-VARY: Final = "Accept, Authorization, Cookie, X-API-Key"
 
 
 class NotModified(Exception):

@@ -121,21 +121,47 @@ def create_app(services: Services) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json",
     )
-    app.state.services = services
-    app.state.keyring = Keyring(services.pool)
-    app.state.is_stopping = False
+    prepare(app, services)
     app.state.streams = Streams(services.pool, lambda: app.state.is_stopping)
-    ERRORS.install(app)
     app.router.routes.extend(_routes())
     describe_access(app, ROUTERS)
     pages.install(app, services)
     app.add_middleware(Compressed)
+    protect(app, services)
+    return app
+
+
+def create_tiles_app(services: Services) -> FastAPI:
+    """Tiles alone, with the same routes and the same keys as in the whole application."""
+    app = FastAPI(
+        title="dagmaster tiles",
+        version=version("dagmaster"),
+        description="Tiles of approved and cleared versions, and of previews for reviewers.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    prepare(app, services)
+    for router in (health.router, asset_service.router, tiles.load_raster_routes(), tiles.router):
+        app.include_router(router)
+    protect(app, services)
+    return app
+
+
+def prepare(app: FastAPI, services: Services) -> None:
+    """What routes and errors need."""
+    app.state.services = services
+    app.state.keyring = Keyring(services.pool)
+    app.state.is_stopping = False
+    ERRORS.install(app)
+
+
+def protect(app: FastAPI, services: Services) -> None:
+    """What is around the routes of an application."""
     app.add_middleware(Admission, admit=admit, errors=ERRORS)
     app.add_middleware(BodyLimit, max_bytes=services.settings.max_body_bytes)
     if services.settings.cors_origins:
         _allow_origins(app, services.settings.cors_origins)
     app.add_middleware(Requests)
-    return app
 
 
 @cache

@@ -17,6 +17,7 @@ from dagmaster.web.services import Given
 # Nothing of what was withdrawn is shown from a cache: it asks, and gets 304 while the data is the same.
 ASK_AGAIN: Final = "private, no-cache"
 FOR_EVERYBODY: Final = "public, max-age=300"
+VARY: Final = "Accept, Authorization, Cookie, X-API-Key"
 
 VersionName = Annotated[str, Query(max_length=20, description="`latest` (the highest approved ordinal) or an ordinal.")]
 Preview = Annotated[bool, Query(description="Also a version that is not approved; for reviewers.")]

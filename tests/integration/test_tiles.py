@@ -256,3 +256,35 @@ async def test_a_raster_in_an_object_store_is_read_in_ranges(dsn: str, storage: 
         assert drawn[-1].any()
         answer = await it.get("/tiles/missing/info", 503)
         assert "very-secret" not in str(answer)
+
+
+async def test_vector_tiles_are_read_in_ranges_by_those_who_may(dsn: str, storage: Path) -> None:
+    content = bytes(range(256)) * 8
+    (storage / "parcels.pmtiles").write_bytes(content)
+    await add_asset(dsn, "parcels", blob_path="silver/parcels.parquet")
+    await add_asset(dsn, "unmade", blob_path="silver/unmade.parquet")
+    path = "/tiles/parcels/data.pmtiles"
+    async with site(dsn, storage) as it:
+        whole = await it.client.get(path)
+        assert (whole.status_code, whole.content) == (200, content)
+        assert whole.headers["cache-control"] == "private, no-cache"
+        etag = whole.headers["etag"]
+        for header, status, expected in (
+            ("bytes=0-16", 206, content[:17]),
+            ("bytes=2040-", 206, content[2040:]),
+            ("bytes=-8", 206, content[-8:]),
+            ("bytes=2000-99999", 206, content[2000:]),
+            ("bytes=5-4", 200, content),
+            ("bytes=0-1,4-5", 200, content),
+            ("lines=1-2", 200, content),
+            ("bytes=2048-", 416, b""),
+        ):
+            part = await it.client.get(path, headers={"Range": header})
+            assert (part.status_code, part.content) == (status, expected), header
+        part = await it.client.get(path, headers={"Range": "bytes=10-19", "If-Range": etag})
+        assert part.headers["content-range"] == "bytes 10-19/2048"
+        assert (await it.client.get(path, headers={"Range": "bytes=10-19", "If-Range": '"old"'})).status_code == 200
+        assert (await it.client.get(path, headers={"If-None-Match": etag})).status_code == 304
+        assert "there is no file" in (await it.get("/tiles/unmade/data.pmtiles", 404))["detail"]
+        await it.key("admin")
+        assert (await it.client.get(path)).status_code == 404

@@ -134,6 +134,7 @@ DECIDED: dict[str, Any] = {
     "GET /api/v1/assets/{asset_id}/service": ALL,  # They look at the key themselves: what is public needs none.
     "GET /assets/{asset_id}/service": ALL,
     "GET /tiles/{asset_id}": ALL,
+    "GET /tiles/{asset_id}/data.pmtiles": ALL,
     "GET /tiles/{asset_id}/{path:path}": ALL,
     "GET /stac": ALL,  # It shows each caller what it may see.
     "GET /stac/conformance": ALL,

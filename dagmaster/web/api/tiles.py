@@ -2,18 +2,32 @@
 
 import asyncio
 from importlib import import_module
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dagmaster.errors import Misconfigured
+from dagmaster.errors import Misconfigured, NotFound
+from dagmaster.model.asset import DataType
+from dagmaster.storage import open_storage
 from dagmaster.web.access import EVERYBODY
+from dagmaster.web.errors import documented
+from dagmaster.web.ranges import range_response
+from dagmaster.web.served_versions import VARY, Served
+from dagmaster.web.services import Given
 
 router = APIRouter(tags=["tiles"])
 
 # By name: what draws rasters takes a second to load, and only who serves tiles needs it.
-RASTER_ROUTES = "dagmaster.tiles.rasters"
+RASTER_ROUTES: Final = "dagmaster.tiles.rasters"
+PMTILES: Final = "application/vnd.pmtiles"
+PMTILES_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {PMTILES: {}}, "description": "The file."},
+    206: {"content": {PMTILES: {}}, "description": "A range of the file."},
+    416: {"description": "The file ends before the range begins."},
+    **documented(404),
+}
 
 
 class Forwarded(Response):
@@ -34,6 +48,30 @@ def load_raster_routes() -> Any:
         raise Misconfigured(
             "tiles of rasters need TiTiler: install it with `pip install 'dagmaster[serve]'`"
         ) from error
+
+
+@router.get(
+    "/tiles/{asset_id}/data.pmtiles",
+    dependencies=[EVERYBODY],
+    response_class=Response,
+    responses=PMTILES_RESPONSES,
+)
+async def get_pmtiles(request: Request, served: Served, services: Given) -> Response:
+    """Read the vector tiles of a version, as a PMTiles archive, whole or in ranges."""
+    blob_path = served.row["blob_path"]
+    if served.asset["data_type"] != DataType.VECTOR or blob_path is None:
+        raise NotFound(f"version {served.row['version_ordinal']} of this asset has no vector tiles")
+    storage = open_storage(services.settings)
+    source = await storage.source(storage.locate(str(PurePosixPath(blob_path).with_suffix(".pmtiles"))))
+    headers = {
+        "Content-Type": PMTILES,
+        "ETag": served.etag(source.identity),
+        "Cache-Control": served.cache_control,
+        "Vary": VARY,
+    }
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return range_response(source, source.size_bytes or 0, request.headers, headers)
 
 
 @router.get("/tiles/{asset_id}/{path:path}", dependencies=[EVERYBODY], include_in_schema=False)
