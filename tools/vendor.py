@@ -25,6 +25,12 @@ LIBRARIES = [
     ("feather-icons", "4.29.2", PAGES, ["dist/feather-sprite.svg"]),
     ("topojson-client", "3.1.0", PAGES, ["dist/topojson-client.min.js"]),
     ("world-atlas", "2.0.2", PAGES, ["land-110m.json"]),
+    (
+        "maplibre-gl",
+        "6.17.0",
+        PAGES,
+        ["dist/maplibre-gl.mjs", "dist/maplibre-gl-worker.mjs", "dist/maplibre-gl.css"],
+    ),
     ("axe-core", "4.14.0", TESTS, ["axe.min.js"]),
 ]
 
@@ -42,7 +48,8 @@ def fetch(package: str, version: str, folder: Path, files: list[str]) -> dict[st
         for name in files:
             (folder / Path(name).name).write_bytes(_without_map(_read(archive, name)))
         short = package.rpartition("/")[2]
-        (folder / f"{short}.LICENSE").write_bytes(_read(archive, "LICENSE"))
+        [licence] = {"LICENSE", "LICENSE.txt"} & {name.removeprefix("package/") for name in archive.getnames()}
+        (folder / f"{short}.LICENSE").write_bytes(_read(archive, licence))
     return {
         "package": package,
         "version": version,

@@ -12,7 +12,7 @@ from dagmaster.handlers import Registry
 from dagmaster.settings import Settings
 from dagmaster.store.databases import database
 from dagmaster.store.notifications import Notifier
-from dagmaster.web.api.tiles import load_raster_routes
+from dagmaster.web.api.tiles import load_tile_routes
 from dagmaster.web.app import create_tiles_app
 from dagmaster.web.server import bind, served, url_of
 from dagmaster.web.services import opened_services
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def serve_tiles(settings: Settings, host: str | None, port: int | None) -> None:
-    load_raster_routes()
+    load_tile_routes()
     listener = bind(host or settings.api_host, settings.api_port if port is None else port)
     with database(settings, guarded=True) as dsn:
 

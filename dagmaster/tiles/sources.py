@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Annotated, Any, assert_never
+from typing import IO, Annotated, Any, Final, assert_never
 
 from fastapi import Depends
 
@@ -12,8 +12,11 @@ from dagmaster.geo.raster.reader import check_signature
 from dagmaster.model.asset import DataType
 from dagmaster.storage import LocalFile, RemoteObject, WebFile, files, open_storage
 from dagmaster.storage.objects import open_file
+from dagmaster.storage.references import Location
 from dagmaster.web.served_versions import Served
 from dagmaster.web.services import Given
+
+ELSEWHERE: Final = "the data of this version is not in the storage of this server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ async def find_raster(served: Served, services: Given) -> RasterSource:
         case RemoteObject():
             return RasterSource(location.key, identity, partial(_open, location))
         case WebFile():
-            raise NotFound("the data of this version is not in the storage of this server")
+            raise NotFound(ELSEWHERE)
         case _:
             assert_never(location)
 
@@ -53,6 +56,20 @@ def _open(location: RemoteObject, path: str, mode: str = "rb", **_: Any) -> IO[b
     if path != location.key or "w" in mode:
         raise FileNotFoundError(path)
     return open_file(location)
+
+
+def open_location(location: Location) -> IO[bytes]:
+    """A file that is not a raster, to be read in parts."""
+    match location:
+        case LocalFile():
+            files.stat(location)
+            return location.path.open("rb")
+        case RemoteObject():
+            return open_file(location)
+        case WebFile():
+            raise NotFound(ELSEWHERE)
+        case _:
+            assert_never(location)
 
 
 Raster = Annotated[RasterSource, Depends(find_raster)]

@@ -141,7 +141,7 @@ def create_tiles_app(services: Services) -> FastAPI:
         redoc_url=None,
     )
     prepare(app, services)
-    for router in (health.router, asset_service.router, tiles.load_raster_routes(), tiles.router):
+    for router in (health.router, asset_service.router, tiles.load_tile_routes(), tiles.router):
         app.include_router(router)
     protect(app, services)
     return app

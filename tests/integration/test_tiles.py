@@ -1,5 +1,6 @@
 """Rasters of versions are drawn for those who may see them, within bounds that callers cannot leave."""
 
+import gzip
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,8 @@ import pytest
 import rasterio
 from asset_rows import add_asset, add_version
 from obstore.store import from_url
+from pmtiles.tile import Compression, TileType, zxy_to_tileid
+from pmtiles.writer import Writer
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.io import MemoryFile
 from rasterio.warp import transform_bounds
@@ -256,6 +259,51 @@ async def test_a_raster_in_an_object_store_is_read_in_ranges(dsn: str, storage: 
         assert drawn[-1].any()
         answer = await it.get("/tiles/missing/info", 503)
         assert "very-secret" not in str(answer)
+
+
+def write_archive(path: Path) -> None:
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.write_tile(zxy_to_tileid(0, 0, 0), gzip.compress(b"world"))
+        writer.write_tile(zxy_to_tileid(1, 1, 0), gzip.compress(b"north-east"))
+        header = {
+            "tile_type": TileType.MVT,
+            "tile_compression": Compression.GZIP,
+            "min_zoom": 0,
+            "max_zoom": 1,
+            "min_lon_e7": 0,
+            "min_lat_e7": 0,
+            "max_lon_e7": 100_000_000,
+            "max_lat_e7": 500_000_000,
+            "center_zoom": 0,
+            "center_lon_e7": 0,
+            "center_lat_e7": 0,
+        }
+        writer.finalize(header, {"vector_layers": [{"id": "features", "fields": {"name": "String"}}]})
+
+
+async def test_vector_tiles_come_one_by_one_from_the_archive(dsn: str, storage: Path) -> None:
+    write_archive(storage / "counties.pmtiles")
+    await add_asset(dsn, "counties", blob_path="silver/counties.parquet")
+    async with site(dsn, storage) as it:
+        tilejson = await it.get("/tiles/counties/vector/tilejson.json?version=0")
+        assert tilejson["tiles"] == ["http://127.0.0.1/tiles/counties/vector/{z}/{x}/{y}.mvt?version=0"]
+        assert (tilejson["minzoom"], tilejson["maxzoom"], tilejson["bounds"]) == (0, 1, [0, 0, 10, 50])
+        assert tilejson["vector_layers"][0]["id"] == "features"
+        for place, status, content in (
+            ("0/0/0", 200, b"world"),
+            ("1/1/0", 200, b"north-east"),
+            ("1/0/0", 204, b""),
+            ("0/5/5", 204, b""),
+            ("99/0/0", 422, None),
+        ):
+            answer = await it.client.get(f"/tiles/counties/vector/{place}.mvt")
+            assert answer.status_code == status, place
+            assert content in (None, answer.content)
+        tile = await it.client.get("/tiles/counties/vector/0/0/0.mvt")
+        assert tile.headers["cache-control"] == "private, no-cache"
+        await it.key("admin")
+        await it.get("/tiles/counties/vector/0/0/0.mvt", 404)
 
 
 async def test_vector_tiles_are_read_in_ranges_by_those_who_may(dsn: str, storage: Path) -> None:

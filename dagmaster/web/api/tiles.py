@@ -14,13 +14,13 @@ from dagmaster.storage import open_storage
 from dagmaster.web.access import EVERYBODY
 from dagmaster.web.errors import documented
 from dagmaster.web.ranges import range_response
-from dagmaster.web.served_versions import VARY, Served
+from dagmaster.web.served_versions import VARY, Served, ServedVersion
 from dagmaster.web.services import Given
 
 router = APIRouter(tags=["tiles"])
 
-# By name: what draws rasters takes a second to load, and only who serves tiles needs it.
-RASTER_ROUTES: Final = "dagmaster.tiles.rasters"
+# By name: it takes a second to load, and only those who serve tiles need it.
+TILE_ROUTES: Final = "dagmaster.tiles.router"
 PMTILES: Final = "application/vnd.pmtiles"
 PMTILES_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {PMTILES: {}}, "description": "The file."},
@@ -41,13 +41,19 @@ class Forwarded(Response):
         await self._app(scope, receive, send)
 
 
-def load_raster_routes() -> Any:
+def load_tile_routes() -> Any:
     try:
-        return import_module(RASTER_ROUTES).router
+        return import_module(TILE_ROUTES).router
     except ModuleNotFoundError as error:
-        raise Misconfigured(
-            "tiles of rasters need TiTiler: install it with `pip install 'dagmaster[serve]'`"
-        ) from error
+        raise Misconfigured("tiles need TiTiler: install it with `pip install 'dagmaster[serve]'`") from error
+
+
+def pmtiles_path(served: ServedVersion) -> str:
+    """The preview lies beside the data."""
+    blob_path = served.row["blob_path"]
+    if served.asset["data_type"] != DataType.VECTOR or blob_path is None:
+        raise NotFound(f"version {served.row['version_ordinal']} of this asset has no vector tiles")
+    return str(PurePosixPath(blob_path).with_suffix(".pmtiles"))
 
 
 @router.get(
@@ -58,11 +64,8 @@ def load_raster_routes() -> Any:
 )
 async def get_pmtiles(request: Request, served: Served, services: Given) -> Response:
     """Read the vector tiles of a version, as a PMTiles archive, whole or in ranges."""
-    blob_path = served.row["blob_path"]
-    if served.asset["data_type"] != DataType.VECTOR or blob_path is None:
-        raise NotFound(f"version {served.row['version_ordinal']} of this asset has no vector tiles")
     storage = open_storage(services.settings)
-    source = await storage.source(storage.locate(str(PurePosixPath(blob_path).with_suffix(".pmtiles"))))
+    source = await storage.source(storage.locate(pmtiles_path(served)))
     headers = {
         "Content-Type": PMTILES,
         "ETag": served.etag(source.identity),
@@ -75,6 +78,6 @@ async def get_pmtiles(request: Request, served: Served, services: Given) -> Resp
 
 
 @router.get("/tiles/{asset_id}/{path:path}", dependencies=[EVERYBODY], include_in_schema=False)
-async def serve_raster(asset_id: str, path: str) -> Response:
-    """Tiles, TileJSON, points, statistics, preview images and legends: see `dagmaster.tiles.rasters`."""
-    return Forwarded(await asyncio.to_thread(load_raster_routes))
+async def serve_tile(asset_id: str, path: str) -> Response:
+    """Tiles, TileJSON, points, statistics, preview images and legends: see `dagmaster.tiles`."""
+    return Forwarded(await asyncio.to_thread(load_tile_routes))

@@ -4,6 +4,7 @@ The fingerprint is a folder of the address, so that what one file names relative
 imports, has it too.
 """
 
+import mimetypes
 import re
 from functools import cache
 from hashlib import sha256
@@ -19,6 +20,8 @@ PATH: Final = "/ui/static"
 FOLDER: Final = Path(str(files("dagmaster.web") / "static"))
 FOR_GOOD: Final = "public, max-age=31536000, immutable"
 ASK_AGAIN: Final = "no-cache"
+# Browsers run modules of this type only; what the machine's own table says may differ.
+mimetypes.add_type("text/javascript", ".mjs")
 VERSIONED: Final = re.compile(r"v-([0-9a-f]{16})/(.+)")
 
 
