@@ -20,7 +20,7 @@ SUBMISSION = orjson.dumps({"workflow_id": "chain-3", "input_params": CHAIN_INPUT
 
 
 @dataclass(slots=True)
-class Found:
+class Timings:
     reads: list[float] = field(default_factory=list)
     submissions: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -44,29 +44,29 @@ class Client:
         return orjson.loads(content)
 
 
-async def use(host: str, port: int, found: Found, place: float) -> None:
+async def use(host: str, port: int, timings: Timings, place: float) -> None:
     """Submit, poll until it has ended, and again."""
     await asyncio.sleep(place * POLL_SECONDS)
     client = Client(*await asyncio.open_connection(host, port))
     while True:
-        job = await client.call(found.submissions, "POST", "/api/v1/jobs", SUBMISSION)
+        job = await client.call(timings.submissions, "POST", "/api/v1/jobs", SUBMISSION)
         while job["status"] in ("pending", "running"):
             await asyncio.sleep(POLL_SECONDS)
-            job = await client.call(found.reads, "GET", f"/api/v1/jobs/{job['job_id']}")
+            job = await client.call(timings.reads, "GET", f"/api/v1/jobs/{job['job_id']}")
 
 
 async def main(address: str, number: int) -> None:
-    found, url = Found(), urlsplit(address)
+    timings, url = Timings(), urlsplit(address)
     assert url.hostname and url.port
-    clients = [asyncio.create_task(use(url.hostname, url.port, found, place / number)) for place in range(number)]
+    clients = [asyncio.create_task(use(url.hostname, url.port, timings, place / number)) for place in range(number)]
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     for client in clients:
         client.cancel()
     for ended in await asyncio.gather(*clients, return_exceptions=True):
         if not isinstance(ended, asyncio.CancelledError):
-            found.errors.append(repr(ended))
-    print(orjson.dumps(asdict(found)).decode())
+            timings.errors.append(repr(ended))
+    print(orjson.dumps(asdict(timings)).decode())
 
 
 if __name__ == "__main__":

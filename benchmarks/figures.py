@@ -49,7 +49,7 @@ class Figure:
     """`floor` is in the figure's own unit; without one the bar is for the value itself."""
 
     workload: str
-    what: str
+    label: str
     value: float
     unit: str
     spread: Spread | None = None

@@ -85,9 +85,9 @@ async def measure(place: Place, scale: Scale) -> list[Figure]:
     ]
 
 
-def floor_figure(workload: str, what: str, seconds: Sequence[float]) -> Figure:
+def floor_figure(workload: str, label: str, seconds: Sequence[float]) -> Figure:
     sample = Sample.of(seconds, scale=1000)
-    return Figure(workload, what, sample.median, "ms", sample.spread)
+    return Figure(workload, label, sample.median, "ms", sample.spread)
 
 
 @asynccontextmanager

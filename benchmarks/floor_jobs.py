@@ -83,14 +83,14 @@ async def _work(dsn: str, tasks: int, batch: int) -> None:
     """One transaction reports the last batch and claims the next."""
     async with await connect_hot(dsn, application="floor worker") as conn:
         print("ready", flush=True)
-        held: list[str] = []
+        claimed: list[str] = []
         while tasks:
             async with conn.pipeline(), conn.transaction():
-                await _report(conn, held)
+                await _report(conn, claimed)
                 cursor = await conn.execute(CLAIM, [QUEUE, batch])
-            tasks -= len(held)
-            held = [row["task_id"] for row in await cursor.fetchall()]
-            if not held:
+            tasks -= len(claimed)
+            claimed = [row["task_id"] for row in await cursor.fetchall()]
+            if not claimed:
                 await asyncio.sleep(PAUSE_SECONDS)
 
 

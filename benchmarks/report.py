@@ -34,7 +34,7 @@ def _cells(figure: Figure) -> tuple[str, ...]:
     spread = f"{_number(figure.spread[0])} to {_number(figure.spread[1])}" if figure.spread else ""
     return (
         figure.workload,
-        figure.what,
+        figure.label,
         f"{_number(figure.value)} {figure.unit}".strip(),
         spread,
         f"{_number(figure.floor)} {figure.unit}".strip() if figure.floor else "",
@@ -67,8 +67,8 @@ def to_json(figures: Sequence[Figure], about: str) -> bytes:
 
 def write_into(path: Path, text: str) -> None:
     """Replace what stands between the two marks."""
-    before, begins, rest = path.read_text(encoding="utf-8").partition(BEGINS)
-    _, ends, after = rest.partition(ENDS)
+    before, begins, following = path.read_text(encoding="utf-8").partition(BEGINS)
+    _, ends, after = following.partition(ENDS)
     if not begins or not ends:
         raise ValueError(f"{path} has no place for the figures; put {BEGINS} and {ENDS} into it")
     path.write_text(f"{before}{begins}\n{text}\n{ends}{after}", encoding="utf-8")

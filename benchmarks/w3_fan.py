@@ -32,12 +32,12 @@ async def measure(place: Place, scale: Scale) -> list[Figure]:
 
 def figures(times: Mapping[int, Sequence[float]], peak_mb: float) -> list[Figure]:
     """Each size is held against the one before it: `floor` is the smaller one's time."""
-    made: list[Figure] = []
+    results: list[Figure] = []
     before: float | None = None
     for size, seconds in times.items():
         sample = Sample.of(seconds)
         bar = Bar(MAX_GROWTH) if before else None
-        made.append(Figure("W3", f"fan-out of {size:,}", sample.median, "s", sample.spread, before, bar))
+        results.append(Figure("W3", f"fan-out of {size:,}", sample.median, "s", sample.spread, before, bar))
         before = sample.median
     largest = max(times)
-    return [*made, Figure("W3", f"orchestrator's peak memory at {largest:,}", peak_mb, "MB", bar=Bar(MAX_MB))]
+    return [*results, Figure("W3", f"orchestrator's peak memory at {largest:,}", peak_mb, "MB", bar=Bar(MAX_MB))]

@@ -107,4 +107,4 @@ def figures(times: Times, jobs: int) -> list[Figure]:
 
 
 def _rate(seconds: Sequence[float], jobs: int) -> Sample:
-    return Sample.of([jobs * STEPS / taken for taken in seconds])
+    return Sample.of([jobs * STEPS / duration for duration in seconds])

@@ -84,12 +84,12 @@ async def _clients(address: str, times: Times) -> AsyncIterator[None]:
         await asyncio.sleep(SETTLE_SECONDS)
         yield
     finally:
-        told, _ = await process.communicate(b"stop\n")
-    found = orjson.loads(told)
-    if found["errors"]:
-        raise RuntimeError(f"{len(found['errors'])} requests failed, such as: {found['errors'][0]}")
-    times.reads += found["reads"]
-    times.submissions += found["submissions"]
+        output, _ = await process.communicate(b"stop\n")
+    timings = orjson.loads(output)
+    if timings["errors"]:
+        raise RuntimeError(f"{len(timings['errors'])} requests failed, such as: {timings['errors'][0]}")
+    times.reads += timings["reads"]
+    times.submissions += timings["submissions"]
 
 
 def figures(times: Times, jobs: int) -> list[Figure]:

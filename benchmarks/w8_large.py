@@ -19,14 +19,14 @@ NEIGHBOUR = "neighbour"
 
 
 async def measure(place: Place, scale: Scale) -> list[Figure]:
-    made: list[Figure] = []
+    figures: list[Figure] = []
     for name, case in (("fan", _fan_out), ("mail", _mail), ("submissions", _submissions)):
         with place.database(f"w8_{name}") as dsn, started("worker", dsn, 1, NEIGHBOUR):
-            made += await case(dsn, scale)
+            figures += await case(dsn, scale)
     with place.database("w8_expand") as dsn, started("orchestrator", dsn):
         async with open_submitter(dsn) as user:
-            made.append(await _expand(user, scale))
-    return made
+            figures.append(await _expand(user, scale))
+    return figures
 
 
 async def _fan_out(dsn: str, scale: Scale) -> list[Figure]:
@@ -78,10 +78,10 @@ async def _expand(user: Submitter, scale: Scale) -> Figure:
     return Figure("W8", f"expanding a fan-out of {scale.idle_nodes:,}", seconds, "s", bar=Bar(EXPAND_SECONDS))
 
 
-def _figures(what: str, peak_mb: float, neighbour: float) -> list[Figure]:
+def _figures(label: str, peak_mb: float, neighbour: float) -> list[Figure]:
     return [
-        Figure("W8", f"{what}: orchestrator's peak memory", peak_mb, "MB", bar=Bar(MAX_MB)),
-        Figure("W8", f"{what}: a neighbour's job of 3 steps", neighbour, "s", bar=Bar(NEIGHBOUR_SECONDS)),
+        Figure("W8", f"{label}: orchestrator's peak memory", peak_mb, "MB", bar=Bar(MAX_MB)),
+        Figure("W8", f"{label}: a neighbour's job of 3 steps", neighbour, "s", bar=Bar(NEIGHBOUR_SECONDS)),
     ]
 
 

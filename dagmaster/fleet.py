@@ -194,7 +194,7 @@ async def _with_sealed_env(dsn: str, rules: Rules, settings: Settings) -> Rules:
 
 @asynccontextmanager
 async def background(*work: Awaitable[None]) -> AsyncIterator[None]:
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in work]
     try:
         yield
     finally:

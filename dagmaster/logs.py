@@ -81,18 +81,18 @@ class _FromTheHandler(logging.Formatter):
     """A traceback begins in the code of the handler that failed, not in what called it."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        kind, error, whole = ei
-        inner = whole
+        kind, error, traceback = ei
+        inner = traceback
         while inner is not None and inner.tb_frame.f_code.co_filename.endswith(CALLERS):
             inner = inner.tb_next
-        return super().formatException((kind, error, inner or whole))
+        return super().formatException((kind, error, inner or traceback))
 
 
 class TextFormat(_FromTheHandler):
     def format(self, record: logging.LogRecord) -> str:
         text = clean(super().format(record))
-        first, newline, rest = text.partition("\n")
-        return f"{first}{_told(_about(record))}{newline}{rest}"
+        first, newline, following = text.partition("\n")
+        return f"{first}{_told(_about(record))}{newline}{following}"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         return _time(record)

@@ -341,8 +341,8 @@ def _describe(problem: ErrorDetails, overrides: Mapping[str, Any]) -> str:
         near = difflib.get_close_matches(setting.lower().removeprefix(PREFIX.lower()), Settings.model_fields, n=1)
         return f"{origin} is not a setting" + (f"; did you mean {near[0]}?" if near else "")
     reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "should")
-    shown = "" if setting in SECRETS else f", not {problem['input']!r}"
-    return f"{origin} {reason}{shown}"
+    actual = "" if setting in SECRETS else f", not {problem['input']!r}"
+    return f"{origin} {reason}{actual}"
 
 
 def _origin(setting: str, overrides: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs, seed = options.runs, options.seed
     seeds = fresh_seeds(runs or RUNS) if seed is None else range(seed, seed + (runs or 1))
     try:
-        with _progress(len(seeds), shown=not options.json) as on_progress:
+        with _progress(len(seeds), is_shown=not options.json) as on_progress:
             report = run_many(seeds, on_progress)
     except SimulationFailed as error:
         if options.json:
@@ -61,10 +61,10 @@ def _counts(report: Report) -> dict[str, object]:
 
 
 @contextmanager
-def _progress(runs: int, *, shown: bool) -> Iterator[Callable[[Report], None]]:
+def _progress(runs: int, *, is_shown: bool) -> Iterator[Callable[[Report], None]]:
     screen = Console(stderr=True)
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True, disable=not shown or not screen.is_terminal) as progress:
+    with Progress(*columns, console=screen, transient=True, disable=not is_shown or not screen.is_terminal) as progress:
         bar = progress.add_task("", total=runs)
         yield lambda report: progress.update(bar, completed=report.runs)
 

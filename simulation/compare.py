@@ -46,39 +46,39 @@ JOB_FIELDS = (
 FAN_FIELDS = ("total", "created", "open", "in_flight")
 
 
-def difference(kept: JobState, read: JobState) -> str | None:
+def difference(memory: JobState, rows: JobState) -> str | None:
     """The first thing that differs."""
-    return next(_differences(kept, read), None)
+    return next(_differences(memory, rows), None)
 
 
-def _differences(kept: JobState, read: JobState) -> Iterator[str]:
-    yield from _fields("the job", JOB_FIELDS, kept, read)
-    if kept.nodes.keys() != read.nodes.keys():
-        yield f"the nodes {sorted(kept.nodes.keys() ^ read.nodes.keys())} are only in one of them"
-    for node_id in kept.nodes.keys() & read.nodes.keys():
-        edges = EDGE_FIELDS if kept.nodes[node_id].status is NodeStatus.PENDING else ()
-        yield from _fields(node_id, (*NODE_FIELDS, *edges), kept.nodes[node_id], read.nodes[node_id])
-        yield from _edges(kept.nodes[node_id], read.nodes[node_id])
-    for node_id in kept.fans.keys() | read.fans.keys():
-        fans = kept.fans.get(node_id, FanState()), read.fans.get(node_id, FanState())
+def _differences(memory: JobState, rows: JobState) -> Iterator[str]:
+    yield from _fields("the job", JOB_FIELDS, memory, rows)
+    if memory.nodes.keys() != rows.nodes.keys():
+        yield f"the nodes {sorted(memory.nodes.keys() ^ rows.nodes.keys())} are only in one of them"
+    for node_id in memory.nodes.keys() & rows.nodes.keys():
+        edges = EDGE_FIELDS if memory.nodes[node_id].status is NodeStatus.PENDING else ()
+        yield from _fields(node_id, (*NODE_FIELDS, *edges), memory.nodes[node_id], rows.nodes[node_id])
+        yield from _edges(memory.nodes[node_id], rows.nodes[node_id])
+    for node_id in memory.fans.keys() | rows.fans.keys():
+        fans = memory.fans.get(node_id, FanState()), rows.fans.get(node_id, FanState())
         yield from _fields(f"the fan of {node_id}", FAN_FIELDS, *fans)
-        yield from _queued_twice(kept, node_id)
-    yield from _forgotten(kept)
+        yield from _queued_twice(memory, node_id)
+    yield from _forgotten(memory)
 
 
-def _edges(kept: NodeState, read: NodeState) -> Iterator[str]:
+def _edges(memory: NodeState, rows: NodeState) -> Iterator[str]:
     """Those that the definition does not have, in any order."""
-    if sorted(kept.followers or ()) != sorted(read.followers or ()):
-        yield f"{kept.node_id} is followed by {kept.followers} in memory and by {read.followers} in the rows"
-    if kept.spec.all_of != read.spec.all_of:
-        yield f"{kept.node_id} waits for {kept.spec.all_of} in memory and for {read.spec.all_of} in the rows"
+    if sorted(memory.followers or ()) != sorted(rows.followers or ()):
+        yield f"{memory.node_id} is followed by {memory.followers} in memory and by {rows.followers} in the rows"
+    if memory.spec.all_of != rows.spec.all_of:
+        yield f"{memory.node_id} waits for {memory.spec.all_of} in memory and for {rows.spec.all_of} in the rows"
 
 
-def _fields(what: str, names: tuple[str, ...], kept: object, read: object) -> Iterator[str]:
+def _fields(label: str, names: tuple[str, ...], memory: object, rows: object) -> Iterator[str]:
     for name in names:
-        first, second = getattr(kept, name), getattr(read, name)
+        first, second = getattr(memory, name), getattr(rows, name)
         if first != second:
-            yield f"{name} of {what} is {first!r} in memory and {second!r} in the rows"
+            yield f"{name} of {label} is {first!r} in memory and {second!r} in the rows"
 
 
 def _queued_twice(job: JobState, fan_out: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from simulation.endings import check_end, open_nodes
 from simulation.graphs import QUEUE
 from simulation.ground import JOB_ID, Ground, require
 from simulation.oracle import foresee
-from simulation.progress import Shown
+from simulation.progress import ShownProgress
 from simulation.store import NodeRow
 from simulation.timeline import Timeline, max_parallel
 from simulation.times import check_times
@@ -28,7 +28,7 @@ class Watch:
         self._ground = ground
         self._job = ground.store.job
         self._rows: dict[str, NodeRow] = dict(ground.store.nodes)
-        self._shown = Shown(ground)
+        self._shown = ShownProgress(ground)
         self._heard = 0
 
     def look(self) -> None:
@@ -68,9 +68,9 @@ class Watch:
             check_end(self._ground, self.oracle, self.timeline)
 
     def _check_deadline(self) -> None:
-        said, deadline = self._ground.store.job.deadline_at, self.timeline.deadline
-        same = deadline.is_moving or said == deadline.at
-        require(same, "the job is to end by {}, its deadline is {}", said, deadline.at)
+        stored, deadline = self._ground.store.job.deadline_at, self.timeline.deadline
+        same = deadline.is_moving or stored == deadline.at
+        require(same, "the job is to end by {}, its deadline is {}", stored, deadline.at)
 
     def check_deadline_is_kept(self) -> None:
         """Every timer that is due has fired: a job that is late has ended, but for the chains that run last."""
@@ -128,9 +128,9 @@ class Watch:
             accepted = accepted and result is not None and result.output == self._reported(row)
             require(accepted, "{} completed with {}, reported was {}", node_id, row.output, result)
         if node_id in self._ground.case.items:
-            made = [name for name in store.nodes if parent_of(name) == node_id]
-            require(made == self.oracle.children(node_id), "the children of {} are {}", node_id, made)
-            require(output["fan_out_count"] == len(made), "{} counts {}", node_id, output)
+            children = [name for name in store.nodes if parent_of(name) == node_id]
+            require(children == self.oracle.children(node_id), "the children of {} are {}", node_id, children)
+            require(output["fan_out_count"] == len(children), "{} counts {}", node_id, output)
         elif node_id in self._ground.case.plans or self._is_fan_in(node_id):
             expected = self.oracle.output(node_id)
             require(output == expected, "{} completed with {}, expected was {}", node_id, output, expected)
@@ -152,7 +152,7 @@ class Watch:
         """Each task on a queue or with a worker is the current attempt of a node in flight; none is left at the end."""
         store = self._ground.store
         if not store.is_over:
-            wrong = [row for row in store.waiting.values() if row.held is not (store.job.paused_at is not None)]
+            wrong = [row for row in store.waiting.values() if row.is_paused is not (store.job.paused_at is not None)]
             require(not wrong, "{} wait, paused since: {}", wrong, store.job.paused_at)
         for task_id, task in (*store.waiting.items(), *store.running.items()):
             require(not store.is_over, "{} is still to be done although the job has ended", task_id)
@@ -182,10 +182,10 @@ class Watch:
         if row.parent is None or (limit := max_parallel(self._ground.case, row.parent)) is None:
             return False
         children = self.oracle.children(row.parent)
-        taken = [
+        running = [
             name for name in children if self.timeline.status.get(name) in NODE_IN_FLIGHT or name in ground.postponed
         ]
-        return len(taken) >= limit
+        return len(running) >= limit
 
     def open_nodes(self) -> str:
         return open_nodes(self._ground.store)

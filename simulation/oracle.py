@@ -37,7 +37,7 @@ class Oracle:
 
     case: Case
     edges: dict[str, Edges] = field(default_factory=dict)
-    taken: dict[str, frozenset[str]] = field(default_factory=dict)
+    chosen: dict[str, frozenset[str]] = field(default_factory=dict)
     routed: dict[str, frozenset[str]] = field(default_factory=dict)
     expected: dict[str, NodeStatus] = field(default_factory=dict)
     chains: dict[str, Phase] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Oracle:
             case NodeStatus.FAILED if source in self.chains:
                 return False
             case NodeStatus.COMPLETED:
-                return target not in self.routed.get(source, ()) or target in self.taken[source]
+                return target not in self.routed.get(source, ()) or target in self.chosen[source]
             case _:
                 return None
 
@@ -241,7 +241,7 @@ def _complete(oracle: Oracle, node_id: str, statuses: dict[str, NodeStatus]) -> 
     if isinstance(node, ConditionalNode):
         switch = oracle.case.blueprint.switches[node_id]
         chosen = min(oracle.value(switch.look), switch.branches - 1)
-        oracle.taken[node_id] = frozenset(node.branches[chosen].next)
+        oracle.chosen[node_id] = frozenset(node.branches[chosen].next)
     statuses[node_id] = NodeStatus.COMPLETED
     for name in (node_id, *oracle.children(node_id)):
         statuses[name] = NodeStatus.COMPLETED

@@ -91,8 +91,8 @@ class Owner:
         messages += [message for _, message in mail if not isinstance(message, Load)]
         # What a local task has added was mailed before the task ended, and must be taken in before.
         is_all = not self.owns or len(mail) == len(self._ground.store.mailbox)
-        kept: list[Message] = [] if is_all else [message for message in self._inbox if isinstance(message, Report)]
-        reports, self._inbox = [message for message in self._inbox if message not in kept], kept
+        early: list[Message] = [] if is_all else [message for message in self._inbox if isinstance(message, Report)]
+        reports, self._inbox = [message for message in self._inbox if message not in early], early
         messages += [*reports, *self._some_expansions(), *self._due()]
         if not messages and not mail:
             return False

@@ -53,7 +53,7 @@ class Work(NamedTuple):
     known: int
 
 
-class Shown:
+class ShownProgress:
     """What was shown at the last look, and how much of it there was then."""
 
     def __init__(self, ground: Ground) -> None:
@@ -75,8 +75,8 @@ class Shown:
         outcomes = {name: plain_outcome(family) for name, family in families.items()}
         for name, family in families.items():
             if family.children or family.added or family.row.ended_by is EndedBy.CANCELLED:
-                said, outcome = job.nodes[name].outcome, outcomes[name]
-                require(said is outcome, "{} is shown as {}, it is {}: {}", name, said, outcome, family)
+                actual, outcome = job.nodes[name].outcome, outcomes[name]
+                require(actual is outcome, "{} is shown as {}, it is {}: {}", name, actual, outcome, family)
         self._check_progress(job, Work(*_plain_work(families, outcomes)))
         if store.is_over:
             _check_counts(job, families, outcomes)
@@ -85,11 +85,16 @@ class Shown:
 
     def _check_progress(self, job: JobSnapshot, work: Work) -> None:
         """It falls only when there is more to do than was known, and is all only at the end."""
-        store, said, percent = self._ground.store, shown.work_percent(job), shown.percent_done(job)
+        store, work_percent, percent = self._ground.store, shown.work_percent(job), shown.percent_done(job)
         is_all = store.job.status is JobStatus.COMPLETED
         expected = 100.0 if is_all else min(100 * work.done / max(work.known, 1), 99.9)
-        require(abs(said - expected) < 0.051, "{} percent of the work are shown as done, it is {}", said, work)
-        for each in (percent, said):
+        require(
+            abs(work_percent - expected) < 0.051,
+            "{} percent of the work are shown as done, it is {}",
+            work_percent,
+            work,
+        )
+        for each in (percent, work_percent):
             require(0 <= each <= 100 and (each == 100) is is_all, "{} percent of a job that is {}", each, job.status)
         added = sum(row.added_by is not None for row in store.nodes.values())
         if added <= self._rows:
@@ -196,11 +201,11 @@ def _check_counts(job: JobSnapshot, families: Mapping[str, Family], outcomes: Ma
     """What was cancelled is counted as that, and each node once."""
     counts = Counter(outcome.bucket for outcome in outcomes.values())
     counts.update(_shown_status(row) for family in families.values() for row in (*family.children, *family.added))
-    said = count_outcomes((node.outcome, node.children) for node in job.nodes.values())
-    require(said == counts, "the nodes are counted as {}, they are {}", said, counts)
+    actual = count_outcomes((node.outcome, node.children) for node in job.nodes.values())
+    require(actual == counts, "the nodes are counted as {}, they are {}", actual, counts)
     if job.status is JobStatus.CANCELLED:
         stopped = sum(row.ended_by is EndedBy.CANCELLED for family in families.values() for row in family.everybody)
-        require(said.get("cancelled", 0) >= stopped, "{} were cancelled, counted are {}", stopped, said)
+        require(actual.get("cancelled", 0) >= stopped, "{} were cancelled, counted are {}", stopped, actual)
 
 
 def _check_estimate(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) -> None:
@@ -209,9 +214,9 @@ def _check_estimate(graph: Graph, job: JobSnapshot, usual: Mapping[str, Usual]) 
     if result is None or result.basis is not Basis.HISTORY:
         return
     late = max(_overtime(job), default=0.0)
-    said = result.overdue.total_seconds()
+    overdue = result.overdue.total_seconds()
     require(result.ends_at >= job.now, "it should have ended at {}", result.ends_at)
-    require(abs(said - max(late, 0.0)) < 0.001, "it is {} s late, said are {} s", late, said)
+    require(abs(overdue - max(late, 0.0)) < 0.001, "it is {} s late, said are {} s", late, overdue)
 
 
 def _overtime(job: JobSnapshot) -> Iterator[float]:

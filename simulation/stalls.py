@@ -17,8 +17,8 @@ LATER = (timedelta(), timedelta(seconds=10), timedelta(hours=2))
 def check_stall(ground: Ground, job: JobState) -> None:
     later = LATER[ground.step % len(LATER)]
     now = ground.now + later
-    said, stuck = stands_without_reason(job, now, ground.rules, ground.closed_queues), is_stuck(ground, now)
-    require(said is stuck, "{} later the job is {}stuck, the engine says otherwise", later, "" if stuck else "not ")
+    reported, stuck = stands_without_reason(job, now, ground.rules, ground.closed_queues), is_stuck(ground, now)
+    require(reported is stuck, "{} later the job is {}stuck, the engine says otherwise", later, "" if stuck else "not ")
 
 
 def is_stuck(ground: Ground, now: datetime) -> bool:

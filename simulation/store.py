@@ -98,7 +98,7 @@ class TaskRow(NamedTuple):
     node_id: str
     attempt: int
     worker_id: str | None = None
-    held: bool = False
+    is_paused: bool = False
     queue: str = ""
 
 
@@ -213,7 +213,9 @@ class Store:
         for task_id in changes.closed_running:
             self.running.pop(task_id, None)
         if changes.holds_tasks is not None:
-            self.waiting = {task_id: row._replace(held=changes.holds_tasks) for task_id, row in self.waiting.items()}
+            self.waiting = {
+                task_id: row._replace(is_paused=changes.holds_tasks) for task_id, row in self.waiting.items()
+            }
         for task_id, dispatch in changes.dispatches.items():
             is_paused = changes.job.is_paused
             node = dispatch.node
@@ -271,8 +273,8 @@ class Store:
         for name, part in result.parts.items():
             node = changes.touched.get(part.node_id or "")
             parts[name] = self._read(node.output if node is not None else part, name)
-        whole = orjson.loads(result.data) | {name: orjson.loads(part or b"null") for name, part in parts.items()}
-        return orjson.dumps(whole)
+        document = orjson.loads(result.data) | {name: orjson.loads(part or b"null") for name, part in parts.items()}
+        return orjson.dumps(document)
 
     def _row(self, changes: ChangeSet, node: NodeState, version: int) -> NodeRow:
         return _node_row(changes.job, node, version, self._read(node.output, node.node_id))
@@ -291,7 +293,7 @@ class Store:
     # The workers' side.
 
     def claimable(self) -> list[str]:
-        return [task_id for task_id, row in self.waiting.items() if not row.held]
+        return [task_id for task_id, row in self.waiting.items() if not row.is_paused]
 
     def claim(self, task_id: str, worker_id: str, now: datetime) -> TaskRow:
         row = self.waiting.pop(task_id)._replace(worker_id=worker_id)

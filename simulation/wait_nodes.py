@@ -103,14 +103,16 @@ def check_step(ground: Ground, row: NodeRow) -> None:
             waited = (row.completed_at - row.started_at).total_seconds()
             require(waited >= float(node.seconds or 0), "{} waited only {} s", row.node_id, waited)
         case WaitNode():
-            heard = any(isinstance(message, SignalSent) and message.name == node.signal for message in sent)
+            is_sent = any(isinstance(message, SignalSent) and message.name == node.signal for message in sent)
             same = output["signal"]["data"] == {"to": node.signal}
-            require(heard and same, "{} heard {}, and nobody said so", row.node_id, output)
+            require(is_sent and same, "{} heard {}, and nobody said so", row.node_id, output)
         case ApprovalNode():
-            said = [
+            decisions = [
                 message for message in sent if isinstance(message, ApprovalDecision) and message.task_id == row.task_id
             ]
-            require(bool(said) and said[0].approved and output["approved"], "{} was not approved", row.node_id)
+            require(
+                bool(decisions) and decisions[0].approved and output["approved"], "{} was not approved", row.node_id
+            )
         case WorkflowNode():
             results = [
                 message for message in sent if isinstance(message, TaskCompleted) and message.task_id == row.task_id

@@ -88,7 +88,7 @@ class Catalog:
     def use(self, queues: QueueRules) -> None:
         """Other handlers or queues are known now. What was edited meanwhile waits for `reload`."""
         self._queues = queues
-        self._registered = {name: resolve_queues(one, queues) for name, one in self._made.items()}
+        self._registered = {name: resolve_queues(workflow, queues) for name, workflow in self._made.items()}
         unchanged = {path for path, file in self._files.items() if file.stamp and file.stamp == _stamp(path)}
         read = {path: self._parse(path) for path in unchanged}
         self._files = {path: read.get(path, file) for path, file in self._files.items()}
@@ -99,8 +99,8 @@ class Catalog:
             return []
         if not self._folder.is_dir():
             raise Misconfigured(f"the workflows folder {str(self._folder)!r} does not exist")
-        found = (path for path in self._folder.iterdir() if path.suffix in _SUFFIXES and path.name[0] != ".")
-        return sorted(path for path in found if path.is_file())
+        paths = (path for path in self._folder.iterdir() if path.suffix in _SUFFIXES and path.name[0] != ".")
+        return sorted(path for path in paths if path.is_file())
 
     def _read(self, path: Path) -> _File:
         known = self._files.get(path)
@@ -119,24 +119,24 @@ class Catalog:
         sources = dict.fromkeys(self._registered, "Python code")
         problems: dict[str, tuple[Problem, ...]] = {}
         for path, file in self._files.items():
-            found = file.problems
+            file_problems = file.problems
             if file.workflow and (first := sources.get(file.workflow.workflow_id)):
                 message = (
                     f"the workflow_id {file.workflow.workflow_id!r} is already used by {first}; this file is ignored"
                 )
-                found = (*found, Problem(message, ("workflow_id",), str(path)))
+                file_problems = (*file_problems, Problem(message, ("workflow_id",), str(path)))
             elif file.workflow:
                 workflows[file.workflow.workflow_id] = file.workflow
                 sources[file.workflow.workflow_id] = str(path)
-            if found:
-                problems[str(path)] = found
+            if file_problems:
+                problems[str(path)] = file_problems
         self._workflows = MappingProxyType(workflows)
         self._problems = MappingProxyType(problems)
         self._sources = MappingProxyType(sources)
 
     def _explain_unknown(self, workflow_id: str) -> str:
         loaded = ", ".join(sorted(self._workflows)) or "none"
-        broken = [Path(path).name for path, found in self._problems.items() if any(p.is_error for p in found)]
+        broken = [Path(path).name for path, problems in self._problems.items() if any(p.is_error for p in problems)]
         also = f"; not loaded because of problems: {', '.join(broken)}" if broken else ""
         hint = did_you_mean(workflow_id, self._workflows)
         return f"no workflow is named {workflow_id!r}; loaded are: {loaded}{also}{hint}"

@@ -51,10 +51,10 @@ def _read_condition(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> s
     return _condition_text(condition, f"the condition of node {node_id!r}", notes)
 
 
-def _condition_text(located: Located | None, what: str, notes: Notes) -> str:
+def _condition_text(located: Located | None, label: str, notes: Notes) -> str:
     if located is not None and isinstance(located.value, bool):
         return "true" if located.value else "false"  # however YAML spells it
-    return read_text(located, what, notes) or UNREAD_CONDITION
+    return read_text(located, label, notes) or UNREAD_CONDITION
 
 
 def _read_targets(node_id: str, fields: Fields, notes: Notes) -> dict[bool, Located]:
@@ -98,39 +98,39 @@ class _Ordered:
         return {"subject": self._subject(branches), "branches": branches}
 
     def _branch(self, number: int, item: Located) -> dict[str, Any]:
-        what = f"branch {number + 1} of node {self._node_id!r}"
-        fields = read_fields(item, _BRANCH_KEYS, what, self._notes)
+        label = f"branch {number + 1} of node {self._node_id!r}"
+        fields = read_fields(item, _BRANCH_KEYS, label, self._notes)
         self._notes.place_mark((*self._path, number), item.mark)
-        is_default = read_flag(fields.get("default"), f"'default' in {what}", self._notes, default=False)
-        name = read_text(fields.get("name"), f"the name of {what}", self._notes)
+        is_default = read_flag(fields.get("default"), f"'default' in {label}", self._notes, default=False)
+        name = read_text(fields.get("name"), f"the name of {label}", self._notes)
         return {
             "name": name or ("default" if is_default else f"branch_{number + 1}"),
-            "when": self._when(number, item, fields, what, is_default),
-            "next": read_names(fields.get("next"), (*self._path, number, "next"), what, self._notes),
+            "when": self._when(number, item, fields, label, is_default),
+            "next": read_names(fields.get("next"), (*self._path, number, "next"), label, self._notes),
         }
 
-    def _when(self, number: int, item: Located, fields: Fields, what: str, is_default: bool) -> str | None:
+    def _when(self, number: int, item: Located, fields: Fields, label: str, is_default: bool) -> str | None:
         condition = fields.get("condition")
         if is_default:
             if condition is not None:
-                self._notes.report(f"{what} is the default and cannot have a condition", condition.mark)
+                self._notes.report(f"{label} is the default and cannot have a condition", condition.mark)
             return None
         if is_missing(condition) and isinstance(item.value, dict):
-            self._notes.report(f"{what} needs a 'condition' or 'default: true'", item.mark)
+            self._notes.report(f"{label} needs a 'condition' or 'default: true'", item.mark)
         elif condition is not None:
             self._notes.place((*self._path, number, "when"), condition)
-        return _condition_text(condition, f"the condition of {what}", self._notes)
+        return _condition_text(condition, f"the condition of {label}", self._notes)
 
     def _default(self, number: int, located: Located) -> dict[str, Any]:
-        what = f"the default of node {self._node_id!r}"
+        label = f"the default of node {self._node_id!r}"
         self._notes.place_mark((*self._path, number), located.mark)
         if isinstance(located.value, bool):
-            self._notes.report(f"{what} must name a node; 'default: true' belongs in a branch", located.mark)
+            self._notes.report(f"{label} must name a node; 'default: true' belongs in a branch", located.mark)
             return {"name": "default"}
         target: Located | None = located
         if isinstance(located.value, dict):
-            target = read_fields(located, ("next",), what, self._notes).get("next")
-        return {"name": "default", "next": read_names(target, (*self._path, number, "next"), what, self._notes)}
+            target = read_fields(located, ("next",), label, self._notes).get("next")
+        return {"name": "default", "next": read_names(target, (*self._path, number, "next"), label, self._notes)}
 
     def _subject(self, branches: list[dict[str, Any]]) -> str | None:
         field = self._fields.get("condition_field") or self._fields.get("condition")

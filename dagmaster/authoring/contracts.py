@@ -30,11 +30,11 @@ async def check_params(conn: Connection, graph: Graph, contracts: Contracts, set
 
     The code of a worker may be newer or older than the contract: only what none that runs now would take is refused.
     """
-    workflows = [graph.workflow, *(one.workflow for one in graph.called)]
+    workflows = [graph.workflow, *(child.workflow for child in graph.called)]
     problems = _find(workflows, contracts)
     if not problems:
         return []
-    names = [one.name for one in contracts.values()]
+    names = [contract.name for contract in contracts.values()]
     uniform = await uniform_handlers(conn, names, lost_after_seconds=settings.worker_lost_after_seconds)
     judged = _find(workflows, _with_uniform(contracts, uniform))
     if any(problem.is_error for problem in judged):
@@ -43,7 +43,7 @@ async def check_params(conn: Connection, graph: Graph, contracts: Contracts, set
 
 
 def _with_uniform(contracts: Contracts, uniform: set[str]) -> Contracts:
-    return {name: replace(one, is_uniform=one.name in uniform) for name, one in contracts.items()}
+    return {name: replace(contract, is_uniform=contract.name in uniform) for name, contract in contracts.items()}
 
 
 def _find(workflows: Sequence[Workflow], contracts: Contracts) -> list[Problem]:

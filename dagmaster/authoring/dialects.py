@@ -108,8 +108,8 @@ def build_node(draft: Draft, notes: Notes) -> Node:
 
 def _report_refused(node_id: str, place: Path, reason: str, value: Any, notes: Notes) -> None:
     reason = reason.removeprefix("Value error, ")
-    shown = f", not {value!r}" if isinstance(value, str | int | float) and len(repr(value)) < 40 else ""
-    message = f"{'.'.join(map(str, place))!r} of node {node_id!r}: {reason[0].lower()}{reason[1:]}{shown}"
+    actual = f", not {value!r}" if isinstance(value, str | int | float) and len(repr(value)) < 40 else ""
+    message = f"{'.'.join(map(str, place))!r} of node {node_id!r}: {reason[0].lower()}{reason[1:]}{actual}"
     notes.problems.append(notes.locate(Problem(message, ("nodes", node_id, *place))))
 
 
@@ -142,15 +142,15 @@ def _bodies(located: Located, notes: Notes) -> Iterator[tuple[str, Mark, Located
 
 def _listed(item: Located, notes: Notes) -> Iterator[tuple[str, Mark, Located]]:
     entries: Fields = item.value if isinstance(item.value, dict) else {}
-    given = entries.get("id")
-    node_id = read_text(given, "the id of a node", notes)
-    if given is None or not node_id:
+    id_entry = entries.get("id")
+    node_id = read_text(id_entry, "the id of a node", notes)
+    if id_entry is None or not node_id:
         notes.has_lost_links = True
         if not item.is_broken:
             notes.report("each node in the list must be a mapping with an 'id'", item.mark)
         return
-    rest = {key: entry for key, entry in entries.items() if key != "id"}
-    yield node_id, given.mark, Located(rest, item.mark)
+    fields = {key: entry for key, entry in entries.items() if key != "id"}
+    yield node_id, id_entry.mark, Located(fields, item.mark)
 
 
 class _NodeReader:
@@ -159,10 +159,10 @@ class _NodeReader:
         self._mark = mark
         self._notes = notes
         self._path: Path = ("nodes", node_id)
-        self._what = f"node {node_id!r}"
+        self._label = f"node {node_id!r}"
 
     def read(self, body: Located) -> Draft:
-        fields = read_fields(body, _ALL_KEYS, self._what, self._notes)
+        fields = read_fields(body, _ALL_KEYS, self._label, self._notes)
         if body.is_broken or not isinstance(body.value, dict | None):
             self._notes.has_lost_links = True
             return Draft(self._node_id, self._mark, {"type": "task", "handler": UNREAD, "queue": UNREAD})
@@ -178,15 +178,15 @@ class _NodeReader:
     def _type(self, fields: Fields) -> str:
         if "type" not in fields:
             return self._guess_type(fields)
-        text = (read_text(fields["type"], f"the type of {self._what}", self._notes) or "task").lower()
+        text = (read_text(fields["type"], f"the type of {self._label}", self._notes) or "task").lower()
         if text in _CLASSES:
             return text
-        meant = None if text == "fan_out_target" else find_close(text, _CLASSES)
-        hint = f"did you mean {meant!r}?" if meant else f"types are {', '.join(_CLASSES)}"
+        suggestion = None if text == "fan_out_target" else find_close(text, _CLASSES)
+        hint = f"did you mean {suggestion!r}?" if suggestion else f"types are {', '.join(_CLASSES)}"
         if text == "fan_out_target":
             hint = "it is not supported; write the task under 'task:' in the fan_out"
-        self._notes.report(f"unknown type {text!r} of {self._what}; {hint}", fields["type"].mark)
-        return meant or self._guess_type(fields, is_reported=True)
+        self._notes.report(f"unknown type {text!r} of {self._label}; {hint}", fields["type"].mark)
+        return suggestion or self._guess_type(fields, is_reported=True)
 
     def _guess_type(self, fields: Fields, *, is_reported: bool = False) -> str:
         if "handler" in fields or "task_type" in fields:
@@ -200,7 +200,7 @@ class _NodeReader:
             return "task"
         owner = owners.pop()
         if not is_reported:
-            self._notes.report(f"{self._what} has no type; it looks like 'type: {owner}'", self._mark)
+            self._notes.report(f"{self._label} has no type; it looks like 'type: {owner}'", self._mark)
         return owner
 
     def _own_fields(self, fields: Fields, node_type: str) -> Fields:
@@ -214,42 +214,42 @@ class _NodeReader:
             if key in _TASK_KEYS:
                 self._notes.report(f"{key!r} has no effect on the {node_type} {self._node_id!r}", mark, "warning")
                 continue
-            meant = find_close(key, [name for name in own_keys if name not in own])
-            hint = f"; did you mean {meant!r}?" if meant else ""
+            suggestion = find_close(key, [name for name in own_keys if name not in own])
+            hint = f"; did you mean {suggestion!r}?" if suggestion else ""
             self._notes.report(f"{key!r} does not belong to the {node_type} {self._node_id!r}{hint}", mark)
-            if meant:
-                own[meant] = entry
+            if suggestion:
+                own[suggestion] = entry
         return own
 
     # The fields
 
     def _common(self, fields: Fields) -> dict[str, Any]:
-        description = read_text(fields.get("description"), f"the description of {self._what}", self._notes)
+        description = read_text(fields.get("description"), f"the description of {self._label}", self._notes)
         return {
             "description": description or "",
-            "next": read_names(fields.get("next"), (*self._path, "next"), f"'next' of {self._what}", self._notes),
+            "next": read_names(fields.get("next"), (*self._path, "next"), f"'next' of {self._label}", self._notes),
             "depends_on": self._depends_on(fields.get("depends_on")),
         }
 
     def _depends_on(self, located: Located | None) -> dict[str, Any] | None:
         if located is None:
             return None
-        what, path = f"'depends_on' of {self._what}", (*self._path, "depends_on")
+        label, path = f"'depends_on' of {self._label}", (*self._path, "depends_on")
         if isinstance(located.value, dict):
-            parts = read_fields(located, ("all_of", "any_of"), what, self._notes)
+            parts = read_fields(located, ("all_of", "any_of"), label, self._notes)
         else:
             parts = {"all_of": located}
-        names = {key: read_names(part, (*path, key), what, self._notes) for key, part in parts.items()}
+        names = {key: read_names(part, (*path, key), label, self._notes) for key, part in parts.items()}
         return names if any(names.values()) else None
 
     def _leave(self, fields: Fields) -> dict[str, Any]:
-        what = f"{_LEAVE!r} of {self._what}"
-        return {_LEAVE: True} if read_flag(fields.get(_LEAVE), what, self._notes, default=False) else {}
+        label = f"{_LEAVE!r} of {self._label}"
+        return {_LEAVE: True} if read_flag(fields.get(_LEAVE), label, self._notes, default=False) else {}
 
     def _special(self, node_type: str, fields: Fields) -> dict[str, Any]:
         match node_type:
             case "task":
-                return self._task(fields, self._path, self._what, self._mark)
+                return self._task(fields, self._path, self._label, self._mark)
             case "conditional":
                 return {
                     **read_conditional(self._node_id, self._mark, fields, self._notes),
@@ -271,18 +271,18 @@ class _NodeReader:
             case _:
                 return {}
 
-    def _task(self, fields: Fields, path: Path, what: str, mark: Mark) -> dict[str, Any]:
+    def _task(self, fields: Fields, path: Path, label: str, mark: Mark) -> dict[str, Any]:
         handler = fields.get("handler") or fields.get("task_type")
         if is_missing(handler):
-            self._notes.report(f"{what} needs a 'handler'", mark)
+            self._notes.report(f"{label} needs a 'handler'", mark)
         elif handler is not None:
             self._notes.place((*path, "handler"), handler)
-        name = read_text(handler, f"the handler of {what}", self._notes)
-        queue = read_text(fields.get("queue"), f"the queue of {what}", self._notes)
+        name = read_text(handler, f"the handler of {label}", self._notes)
+        queue = read_text(fields.get("queue"), f"the queue of {label}", self._notes)
         return {
             "handler": name or UNREAD,
             "queue": queue or (None if name else UNREAD),
-            "params": read_mapping(fields.get("params"), (*path, "params"), f"'params' of {what}", self._notes),
+            "params": read_mapping(fields.get("params"), (*path, "params"), f"'params' of {label}", self._notes),
             **self._plain(fields, path, "timeout_seconds"),
             **self._retry(fields, path),
         }
@@ -292,9 +292,11 @@ class _NodeReader:
         if located is None or located.value is None:
             return self._retries(retries, path) if retries is not None and retries.value is not None else {}
         if retries is not None:
-            self._notes.report(f"{self._what} has both 'retry' and 'retries'; put 'retries' into 'retry'", retries.mark)
+            self._notes.report(
+                f"{self._label} has both 'retry' and 'retries'; put 'retries' into 'retry'", retries.mark
+            )
         self._notes.place((*path, "retry"), located)
-        parts = read_fields(located, ("retries", *RetryPolicy.model_fields), f"'retry' of {self._what}", self._notes)
+        parts = read_fields(located, ("retries", *RetryPolicy.model_fields), f"'retry' of {self._label}", self._notes)
         retry = {key: part.plain for key, part in parts.items()}
         if isinstance(retry.get("backoff"), str):
             retry["backoff"] = retry["backoff"].lower()
@@ -311,16 +313,16 @@ class _NodeReader:
         """A queue is a text as written, also where it stands for the whole."""
         if not isinstance(located.value, dict):
             return located.value if isinstance(located.value, list | None) else located.text
-        parts = read_fields(located, tuple(OnOom.model_fields), f"'on_oom' of {self._what}", self._notes)
+        parts = read_fields(located, tuple(OnOom.model_fields), f"'on_oom' of {self._label}", self._notes)
         if is_missing(parts.get("queue")):
             return {}
-        return {"queue": read_text(parts["queue"], f"the queue of 'on_oom' of {self._what}", self._notes) or UNREAD}
+        return {"queue": read_text(parts["queue"], f"the queue of 'on_oom' of {self._label}", self._notes) or UNREAD}
 
     def _retry_here(self, fields: Fields) -> dict[str, Any]:
         """Of a node that no worker executes: it has no queue that could be changed."""
         raw = self._retry(fields, self._path)
         if "on_oom" in raw.get("retry", {}):
-            self._notes.report(f"'on_oom' has no effect on {self._what}", fields["retry"].mark, "warning")
+            self._notes.report(f"'on_oom' has no effect on {self._label}", fields["retry"].mark, "warning")
         return raw
 
     def _fan_out(self, fields: Fields) -> dict[str, Any]:
@@ -344,35 +346,35 @@ class _NodeReader:
             self._notes.report(message, located.mark if located else self._mark)
         if located is None or not isinstance(located.value, dict):
             if located is not None and located.value is not None:
-                self._notes.report(f"the task of {self._what} must be a mapping with a 'handler'", located.mark)
+                self._notes.report(f"the task of {self._label} must be a mapping with a 'handler'", located.mark)
             unread = {} if "child_node" in fields else {"handler": UNREAD, "queue": UNREAD}
             return self._inherit(fields, unread)
-        what, mark = f"the task of {self._what}", located.key_mark or located.mark
-        parts = read_fields(located, (*_TASK_KEYS, "type", "description"), what, self._notes)
+        label, mark = f"the task of {self._label}", located.key_mark or located.mark
+        parts = read_fields(located, (*_TASK_KEYS, "type", "description"), label, self._notes)
         self._notes.place_mark((*self._path, "task"), mark)
-        return self._inherit(fields, self._task(parts, (*self._path, "task"), what, mark))
+        return self._inherit(fields, self._task(parts, (*self._path, "task"), label, mark))
 
     def _inherit(self, fields: Fields, task: dict[str, Any]) -> dict[str, Any]:
         """The queue of the fan-out takes precedence over that of its task."""
-        queue = read_text(fields.get("queue"), f"the queue of {self._what}", self._notes)
+        queue = read_text(fields.get("queue"), f"the queue of {self._label}", self._notes)
         return {**self._plain(fields, self._path, "timeout_seconds"), **task, "queue": queue or task.get("queue")}
 
     def _child_node(self, located: Located | None) -> str | None:
         if located is None:
             return None
         self._notes.place((*self._path, "child_node"), located)
-        return read_text(located, f"the child_node of {self._what}", self._notes)
+        return read_text(located, f"the child_node of {self._label}", self._notes)
 
     def _fan_in(self, fields: Fields) -> dict[str, Any]:
         raw = self._retry_here(fields)
         if source := fields.get("source_node"):
             self._notes.place((*self._path, "source_node"), source)
-            raw["source_node"] = read_text(source, f"the source_node of {self._what}", self._notes)
+            raw["source_node"] = read_text(source, f"the source_node of {self._label}", self._notes)
         if located := fields.get("aggregation") or fields.get("aggregation_mode"):
-            mode = (read_text(located, f"the aggregation of {self._what}", self._notes) or "collect").lower()
+            mode = (read_text(located, f"the aggregation of {self._label}", self._notes) or "collect").lower()
             if mode not in list(Aggregation):
                 hint = did_you_mean(mode, list(Aggregation)) or f"; known are {', '.join(Aggregation)}"
-                self._notes.report(f"unknown aggregation {mode!r} in {self._what}{hint}", located.mark)
+                self._notes.report(f"unknown aggregation {mode!r} in {self._label}{hint}", located.mark)
                 mode = "collect"
             raw["aggregation"] = mode
         return raw

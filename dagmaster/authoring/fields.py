@@ -41,8 +41,8 @@ class Notes:
 
     def move(self, source: Path, target: Path) -> None:
         """What was written in one place is meant for another."""
-        found = {path: mark for path, mark in self._marks.items() if path[: len(source)] == source}
-        self._marks.update({(*target, *path[len(source) :]): mark for path, mark in found.items()})
+        marks = {path: mark for path, mark in self._marks.items() if path[: len(source)] == source}
+        self._marks.update({(*target, *path[len(source) :]): mark for path, mark in marks.items()})
 
     def locate(self, problem: Problem) -> Problem:
         """The problem with the position of its path, or of the nearest thing around it."""
@@ -56,21 +56,21 @@ class Notes:
         return any(problem.is_error for problem in self.problems)
 
 
-def read_fields(located: Located, known: Collection[str], what: str, notes: Notes) -> Fields:
+def read_fields(located: Located, known: Collection[str], label: str, notes: Notes) -> Fields:
     """The entries of a mapping. A misspelt key is reported, and read as the key that was probably meant."""
     if not isinstance(located.value, dict):
         if located.value is not None:
-            notes.report(f"{what} must be a mapping of keys to values", located.mark)
+            notes.report(f"{label} must be a mapping of keys to values", located.mark)
         return {}
     entries: Fields = located.value
     fields = {key: entry for key, entry in entries.items() if key in known}
     for key, entry in entries.items():
         if key not in known:
-            meant = find_close(key, [name for name in known if name not in fields])
-            hint = f"; did you mean {meant!r}?" if meant else f"; known are {', '.join(known)}"
-            notes.report(f"unknown key {key!r} in {what}{hint}", entry.key_mark or entry.mark)
-            if meant:
-                fields[meant] = entry
+            suggestion = find_close(key, [name for name in known if name not in fields])
+            hint = f"; did you mean {suggestion!r}?" if suggestion else f"; known are {', '.join(known)}"
+            notes.report(f"unknown key {key!r} in {label}{hint}", entry.key_mark or entry.mark)
+            if suggestion:
+                fields[suggestion] = entry
     return fields
 
 
@@ -79,26 +79,26 @@ def is_missing(located: Located | None) -> bool:
     return located is None or (located.value in (None, "") and not located.is_broken)
 
 
-def read_text(located: Located | None, what: str, notes: Notes) -> str | None:
+def read_text(located: Located | None, label: str, notes: Notes) -> str | None:
     """A scalar as it was written, so that the node `yes` is not the boolean."""
     if located is None or located.value is None:
         return None
     if isinstance(located.value, dict | list):
-        notes.report(f"{what} must be a string", located.mark)
+        notes.report(f"{label} must be a string", located.mark)
         return None
     return located.text
 
 
-def read_flag(located: Located | None, what: str, notes: Notes, *, default: bool) -> bool:
+def read_flag(located: Located | None, label: str, notes: Notes, *, default: bool) -> bool:
     if located is None or located.value is None:
         return default
     if not isinstance(located.value, bool):
-        notes.report(f"{what} must be true or false", located.mark)
+        notes.report(f"{label} must be true or false", located.mark)
         return default
     return located.value
 
 
-def read_names(located: Located | None, path: Path, what: str, notes: Notes) -> list[str]:
+def read_names(located: Located | None, path: Path, label: str, notes: Notes) -> list[str]:
     """One name or a list of names."""
     if located is None or is_missing(located):
         return []
@@ -106,8 +106,8 @@ def read_names(located: Located | None, path: Path, what: str, notes: Notes) -> 
     names: list[str] = []
     for item in items:
         if is_missing(item):
-            notes.report(f"a name in {what} is empty", item.mark)
-        if name := read_text(item, f"each name in {what}", notes):
+            notes.report(f"a name in {label} is empty", item.mark)
+        if name := read_text(item, f"each name in {label}", notes):
             notes.place((*path, len(names)), item)
             names.append(name)
         else:
@@ -115,12 +115,12 @@ def read_names(located: Located | None, path: Path, what: str, notes: Notes) -> 
     return names
 
 
-def read_mapping(located: Located | None, path: Path, what: str, notes: Notes) -> dict[str, Any]:
+def read_mapping(located: Located | None, path: Path, label: str, notes: Notes) -> dict[str, Any]:
     """Any mapping, as plain data."""
     if located is None or located.value is None:
         return {}
     if not isinstance(located.value, dict):
-        notes.report(f"{what} must be a mapping of names to values", located.mark)
+        notes.report(f"{label} must be a mapping of names to values", located.mark)
         return {}
     notes.place(path, located)
     plain: dict[str, Any] = located.plain

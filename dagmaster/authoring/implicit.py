@@ -37,9 +37,12 @@ class QueueRules:
 
     def find_problems(self, workflow: Workflow, more_handlers: Collection[str] = (), **options: Any) -> list[Problem]:
         known = None if self.handler_queues is None else {*self.handler_queues, *more_handlers}
-        found = find_problems(workflow, known_handlers=known, **options)
-        found += find_param_problems(workflow, self.contracts)
-        return [replace(one, severity="warning") if self.is_open and one.is_about_handler else one for one in found]
+        problems = find_problems(workflow, known_handlers=known, **options)
+        problems += find_param_problems(workflow, self.contracts)
+        return [
+            replace(problem, severity="warning") if self.is_open and problem.is_about_handler else problem
+            for problem in problems
+        ]
 
     def find_queue(self, task: ChildTask) -> str | None:
         registered = (self.handler_queues or {}).get(task.handler)
@@ -80,9 +83,9 @@ def alias_ends(drafts: dict[str, Draft]) -> None:
     """`next: END` means the end node, whatever its id; `START` the start node."""
     aliases = {}
     for alias, kind in ((START, "start"), (END, "end")):
-        found = [node_id for node_id, draft in drafts.items() if draft.type == kind]
-        if alias not in drafts and len(found) == 1:
-            aliases[alias] = found[0]
+        node_ids = [node_id for node_id, draft in drafts.items() if draft.type == kind]
+        if alias not in drafts and len(node_ids) == 1:
+            aliases[alias] = node_ids[0]
     for draft in drafts.values() if aliases else ():
         rename_links(draft, lambda name: aliases.get(name, name))
 
@@ -109,11 +112,11 @@ def add_ends(nodes: Mapping[str, Node], heads: Collection[str] = ()) -> dict[str
 def _chained(nodes: Mapping[str, Node], heads: Collection[str]) -> set[str]:
     if not heads:
         return set()
-    targets, found = find_targets(find_inbound(nodes)), set[str]()
+    targets, chained = find_targets(find_inbound(nodes)), set[str]()
     look = [head for head in heads if head in nodes]
     while look:
         node_id = look.pop()
-        if node_id not in found:
-            found.add(node_id)
+        if node_id not in chained:
+            chained.add(node_id)
             look += targets[node_id]
-    return found
+    return chained

@@ -33,7 +33,7 @@ class _Preparing:
         for node_id, node in nodes.items():
             if isinstance(node, WorkflowNode):
                 graph = self._call(node_id, node, path)
-                called |= {one.workflow.content_hash: one for one in (*graph.called, graph)}
+                called |= {child.workflow.content_hash: child for child in (*graph.called, graph)}
                 nodes[node_id] = node.model_copy(update={"workflow_hash": graph.workflow.content_hash})
         pinned = workflow.model_copy(update={"nodes": nodes}) if called else workflow
         return replace(_settle(pinned, self._settings, self._known), called=tuple(called.values()))
@@ -68,8 +68,8 @@ def _settle(workflow: Workflow, settings: Settings, known: Contracts) -> Graph:
         )
     settled = settle_defaults(
         workflow,
-        handler_timeouts={name: one.timeout_seconds for name, one in known.items()},
-        handler_retries={name: one.retry for name, one in known.items()},
+        handler_timeouts={name: contract.timeout_seconds for name, contract in known.items()},
+        handler_retries={name: contract.retry for name, contract in known.items()},
         timeout_seconds=settings.default_task_timeout_seconds,
         max_retries=settings.default_max_retries,
     )

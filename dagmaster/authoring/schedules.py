@@ -25,12 +25,12 @@ def read_schedule(located: Located | None, notes: Notes) -> Schedule | None:
     parts = {"cron": located}
     if isinstance(located.value, dict):
         parts = read_fields(located, _KEYS, "'schedule'", notes)
-    given = {key: part.plain for key, part in parts.items() if part.value is not None}
+    values = {key: part.plain for key, part in parts.items() if part.value is not None}
     try:
-        return Schedule.model_validate(given)
+        return Schedule.model_validate(values)
     except ValidationError as error:
         for fault in error.errors():
-            key = str(fault["loc"][0]) if fault["loc"] else "every" if "every" in given else ""
+            key = str(fault["loc"][0]) if fault["loc"] else "every" if "every" in values else ""
             place = parts.get(key, located)
             name = f"'{key}' of the schedule" if fault["loc"] else "the schedule"
             notes.report(f"{name}: {_said(fault['msg'])}", place.mark)

@@ -18,10 +18,10 @@ def fold_templates(drafts: dict[str, Draft], notes: Notes) -> dict[str, Draft]:
     for template_id, fan_outs in owners.items():
         for fan_out in fan_outs:
             _fold(drafts[template_id], drafts[fan_out], notes)
-    kept = {node_id: draft for node_id, draft in drafts.items() if node_id not in owners}
-    for draft in kept.values():
+    remaining = {node_id: draft for node_id, draft in drafts.items() if node_id not in owners}
+    for draft in remaining.values():
         _relink(draft, owners, notes)
-    return kept
+    return remaining
 
 
 def rename_links(draft: Draft, rename: Callable[[str], str]) -> None:
@@ -56,8 +56,8 @@ def _find_owners(drafts: dict[str, Draft], notes: Notes) -> Owners:
 
 def _fold(template: Draft, fan_out: Draft, notes: Notes) -> None:
     own = fan_out.raw["task"]
-    given = {key: template.raw[key] for key in _TASK_FIELDS if template.raw.get(key) is not None}
-    fan_out.raw["task"] = {**own, **given, "queue": own.get("queue") or given.get("queue")}
+    task_fields = {key: template.raw[key] for key in _TASK_FIELDS if template.raw.get(key) is not None}
+    fan_out.raw["task"] = {**own, **task_fields, "queue": own.get("queue") or task_fields.get("queue")}
     notes.move(("nodes", template.node_id), ("nodes", fan_out.node_id, "task"))
     targets = fan_out.raw.setdefault("next", [])  # What could not be read has none.
     for place, target in enumerate(template.raw.get("next", [])):

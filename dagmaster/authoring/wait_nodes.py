@@ -14,13 +14,13 @@ WAITS_FOR = ("until", "seconds", "duration", "signal")
 
 def read_wait(node_id: str, mark: Mark, fields: Fields, notes: Notes) -> dict[str, Any]:
     """`duration: 1h30m` is `seconds: 5400`."""
-    given = [key for key in WAITS_FOR if key in fields and not is_missing(fields[key])]
-    if len(given) != 1:
-        also = f", not {' and '.join(map(repr, given))}" if given else ""
+    keys = [key for key in WAITS_FOR if key in fields and not is_missing(fields[key])]
+    if len(keys) != 1:
+        also = f", not {' and '.join(map(repr, keys))}" if keys else ""
         message = f"the wait {node_id!r} needs exactly one of 'until', 'seconds', 'duration' and 'signal'{also}"
-        notes.report(message, fields[given[1]].mark if given else mark)
+        notes.report(message, fields[keys[1]].mark if keys else mark)
         return {"seconds": NEVER}
-    [key] = given
+    [key] = keys
     located, path = fields[key], ("nodes", node_id)
     if key != "signal" and "timeout_seconds" in fields:
         notes.report(f"'timeout_seconds' has no effect on the wait {node_id!r}: it is only for a signal", mark)

@@ -116,8 +116,8 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
         return None
     workflow = resolve_queues(_build(head, nodes, notes), queues)
     has_all_links = not (notes.has_lost_links and notes.has_errors)
-    found = queues.find_problems(workflow, {UNREAD}, has_all_links=has_all_links)
-    notes.problems += [notes.locate(problem) for problem in found]
+    problems = queues.find_problems(workflow, {UNREAD}, has_all_links=has_all_links)
+    notes.problems += [notes.locate(problem) for problem in problems]
     if takes_any_input:
         notes.problems += [notes.locate(problem) for problem in find_undeclared_inputs(workflow)]
     return workflow
@@ -125,8 +125,8 @@ def _read_document(document: Located, queues: QueueRules, notes: Notes) -> Workf
 
 def _without_extensions(document: Located) -> Located:
     """Keys that begin with `x-` are the author's own, such as a place for YAML anchors."""
-    kept = {key: entry for key, entry in document.value.items() if not key.startswith("x-")}
-    return Located(kept, document.mark)
+    entries = {key: entry for key, entry in document.value.items() if not key.startswith("x-")}
+    return Located(entries, document.mark)
 
 
 # The head
@@ -274,10 +274,10 @@ def _read_type(name: str, located: Located | None, notes: Notes) -> InputType | 
         return None
     if text in list(InputType):
         return InputType(text)
-    meant = _OTHER_NAMES.get(text) or find_close(text, list(InputType))
-    hint = f"did you mean {meant!r}?" if meant else f"types are {', '.join(InputType)}"
+    suggestion = _OTHER_NAMES.get(text) or find_close(text, list(InputType))
+    hint = f"did you mean {suggestion!r}?" if suggestion else f"types are {', '.join(InputType)}"
     notes.report(f"unknown type {text!r} of input {name!r}; {hint}", located.mark)
-    return InputType(meant) if meant else None
+    return InputType(suggestion) if suggestion else None
 
 
 def _type_of(default: Any) -> InputType:

@@ -108,8 +108,8 @@ class LazyGroup(TyperGroup):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name and command else command, rest
+        name, command, arguments = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and command else command, arguments
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         return super().parse_args(ctx, shared_first(args))
@@ -127,8 +127,8 @@ class LazyGroup(TyperGroup):
 
 def _show_help(arguments: Sequence[str]) -> Any:
     """Of a command, past the root: Typer reads the root's options with pydantic, half of the time that help takes."""
-    name, *rest = arguments
-    return load_command(name).main(args=rest, prog_name=f"dagmaster {name}", help_option_names=HELP)
+    name, *options = arguments
+    return load_command(name).main(args=options, prog_name=f"dagmaster {name}", help_option_names=HELP)
 
 
 def load_command(name: str) -> Any:
@@ -144,16 +144,16 @@ def _load(module: str) -> Any:
 def shared_first(args: list[str]) -> list[str]:
     """The shared options may stand anywhere; the parser wants them before the command."""
     shared: list[str] = []
-    rest: list[str] = []
+    others: list[str] = []
     waiting = list(args)
     while waiting and waiting[0] != "--":
         word = waiting.pop(0)
         option, equals, _ = word.partition("=")
-        target = shared if option in SHARED else rest
+        target = shared if option in SHARED else others
         target.append(word)
         if SHARED.get(option) and not equals and waiting:
             target.append(waiting.pop(0))
-    return [*shared, *rest, *waiting]
+    return [*shared, *others, *waiting]
 
 
 app = typer.Typer(

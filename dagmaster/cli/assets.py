@@ -228,8 +228,8 @@ def delete(
     """
     command = DeleteAsset(reason) if ordinal is None else DeleteVersion(ordinal, reason)
     result = _decide(ctx, asset_id, command, actor)
-    what = f"asset {asset_id}" if ordinal is None else f"version {ordinal} of asset {asset_id}"
-    _tell(result, f"Deleted {what}", as_json=as_json)
+    target = f"asset {asset_id}" if ordinal is None else f"version {ordinal} of asset {asset_id}"
+    _tell(result, f"Deleted {target}", as_json=as_json)
 
 
 @app.command()

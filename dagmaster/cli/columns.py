@@ -55,13 +55,13 @@ class Listing:
         if not screen.is_terminal:
             self._strip_symbols()
         layout = self._layout(screen.width)
-        shown = len(layout.widths)
+        count = len(layout.widths)
         title = [Text(self.note, style="dim")] if self.note and layout.note_width else ()
-        _print_row(screen, layout.widths, [Text(title, style="dim") for title in self.titles[:shown]], title)
+        _print_row(screen, layout.widths, [Text(title, style="dim") for title in self.titles[:count]], title)
         for row in self.rows:
             note = self._wrapped(screen, row.note, layout.note_width or screen.width - INDENT)
-            _print_row(screen, layout.widths, row.cells[:shown], note if layout.note_width else ())
-            below = [*self._rest(row, shown), *(() if layout.note_width else note)]
+            _print_row(screen, layout.widths, row.cells[:count], note if layout.note_width else ())
+            below = [*self._rest(row, count), *(() if layout.note_width else note)]
             for line in below:
                 screen.print(Text(" " * INDENT).append_text(line), soft_wrap=True)
 
@@ -105,11 +105,11 @@ class Listing:
             last.append("…")
         return lines[: self.note_lines]
 
-    def _rest(self, row: Row, shown: int) -> Sequence[Text]:
+    def _rest(self, row: Row, count: int) -> Sequence[Text]:
         """The columns for which there was no room, in one line."""
         parts = [
             Text.assemble((f"{title.lower()} ", "dim"), cell)
-            for title, cell in zip(self.titles[shown:], row.cells[shown:], strict=True)
+            for title, cell in zip(self.titles[count:], row.cells[count:], strict=True)
             if cell
         ]
         return [Text(" " * GAP).join(parts)] if parts else ()

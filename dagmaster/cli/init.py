@@ -49,10 +49,10 @@ def init(
 
 def write_project(folder: Path) -> None:
     """All files or none. Raises Conflict when one of them is there."""
-    taken = [file for file in FILES if (folder / file).exists()]
-    if taken:
+    existing = [file for file in FILES if (folder / file).exists()]
+    if existing:
         raise Conflict(
-            f"{folder / taken[0]} already exists; nothing was written. Name a new folder: dagmaster init NAME"
+            f"{folder / existing[0]} already exists; nothing was written. Name a new folder: dagmaster init NAME"
         )
     for file, source in FILES.items():
         path = folder / file

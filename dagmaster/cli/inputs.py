@@ -31,12 +31,12 @@ def read_inputs(types: Mapping[str, InputType], pairs: Sequence[str], *documents
     return inputs | dict(_read_pair(pair, types) for pair in pairs)
 
 
-def read_json(text: str, what: str) -> Any:
+def read_json(text: str, label: str) -> Any:
     """Any value, not only an object."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidInputs(f"{what} is not valid JSON: {error.msg}; quote strings: '\"yes\"'") from None
+        raise InvalidInputs(f"{label} is not valid JSON: {error.msg}; quote strings: '\"yes\"'") from None
 
 
 def _read_pair(pair: str, types: Mapping[str, InputType]) -> tuple[str, Any]:

@@ -48,12 +48,12 @@ def _print_result(view: JobView, outputs: Mapping[str, Any], hint: str) -> None:
     """What a workflow function has returned, or the outputs. Long ones are cut; --output json has all."""
     screen = console()
     if screen.is_terminal:
-        shown = {node.node_id: outputs[node.node_id] for node in view.nodes if node.node_id in outputs}
-        if view.value is None and for_reading(shown, screen.width).count("\n") >= SHORT_LINES:
-            _print_lines(screen, shown)
+        node_outputs = {node.node_id: outputs[node.node_id] for node in view.nodes if node.node_id in outputs}
+        if view.value is None and for_reading(node_outputs, screen.width).count("\n") >= SHORT_LINES:
+            _print_lines(screen, node_outputs)
             screen.print(f"\n[dim]complete result: dagmaster show {view.job_id} --output json[/]")
         else:
-            print_for_reading(screen, shown if view.value is None else view.value)
+            print_for_reading(screen, node_outputs if view.value is None else view.value)
         if hint:
             screen.print(f"\n[dim]{hint}[/]")
     elif view.value is not None:

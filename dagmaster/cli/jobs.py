@@ -222,8 +222,8 @@ def _print_job(screen: Console, job: Mapping[str, Any], outlook: Outlook) -> Non
 def _paused(job: Mapping[str, Any]) -> str:
     if job["paused_at"] is None:
         return ""
-    who = f" by {escape(job['paused_by'])}" if job["paused_by"] else ""
-    return f"[yellow]since {at_local_time(job['paused_at'])}{who}[/]"
+    actor = f" by {escape(job['paused_by'])}" if job["paused_by"] else ""
+    return f"[yellow]since {at_local_time(job['paused_at'])}{actor}[/]"
 
 
 def _seconds(job: Mapping[str, Any]) -> float | None:

@@ -58,13 +58,13 @@ def create(
 
     expires_at = datetime.now(UTC) + timedelta(days=expires_days) if expires_days else None
     values: dict[str, Any] = {"name": name, "role": role, "platform_id": platform, "expires_at": expires_at}
-    made = ask(begin(ctx), lambda conn: new_key(conn, created_by=actor, **values))
+    key = ask(begin(ctx), lambda conn: new_key(conn, created_by=actor, **values))
     if as_json:
-        print_json({"key_id": made.key_id, "key": made.text, **values})
+        print_json({"key_id": key.key_id, "key": key.text, **values})
         return
     limit = f" for platform {platform}" if platform else ""
-    tell(f"Created key {made.key_id} with the role {role}{limit}. Store it safely, it is not shown again:")
-    typer.echo(made.text)
+    tell(f"Created key {key.key_id} with the role {role}{limit}. Store it safely, it is not shown again:")
+    typer.echo(key.text)
 
 
 @app.command("list")

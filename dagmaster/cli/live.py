@@ -35,16 +35,16 @@ def live_view(console: Console) -> Iterator[Show]:
 
 
 def render(view: JobView, width: int, height: int) -> RenderableType:
-    shown, hidden = _choose(view.nodes, max(height - LINES_AROUND, 3))
-    names = min(max((len(node.node_id) for node in shown), default=0), NAME_WIDTH)
-    rest = max(width - names - OTHER_COLUMNS, NARROWEST_BAR)
+    visible, hidden = _choose(view.nodes, max(height - LINES_AROUND, 3))
+    names = min(max((len(node.node_id) for node in visible), default=0), NAME_WIDTH)
+    bar_width = max(width - names - OTHER_COLUMNS, NARROWEST_BAR)
     rows = Table.grid(padding=(0, 1, 0, 0))
     for columns in (2, names, STATUS_WIDTH):
         rows.add_column(width=columns, no_wrap=True, overflow="ellipsis")
     rows.add_column(width=TIME_WIDTH, no_wrap=True, justify="right")
-    rows.add_column(width=rest, no_wrap=True, overflow="ellipsis")
-    for node in shown:
-        rows.add_row(*_cells(node, rest))
+    rows.add_column(width=bar_width, no_wrap=True, overflow="ellipsis")
+    for node in visible:
+        rows.add_row(*_cells(node, bar_width))
     parts: list[RenderableType] = [_headline(view), Text(), rows]
     if hidden:
         counts = Counter(node.shown_status for node in hidden)
@@ -138,8 +138,8 @@ def _choose(nodes: Sequence[NodeView], room: int) -> tuple[Sequence[NodeView], S
     moving = [node.node_id for status in FIRST_SEEN for node in nodes if node.shown_status == status]
     half = max((room - 1 - len(moving)) // 2, 0)
     order = [*moving, *waiting[:half], *reversed(ended), *waiting[half:]]
-    kept = set(order[: room - 1])
-    return [n for n in nodes if n.node_id in kept], [n for n in nodes if n.node_id not in kept]
+    visible = set(order[: room - 1])
+    return [n for n in nodes if n.node_id in visible], [n for n in nodes if n.node_id not in visible]
 
 
 @contextmanager

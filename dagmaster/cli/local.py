@@ -139,9 +139,9 @@ class Local:
             outlook = await outlook_of(conn, snapshot, Histories())
             graph = await PinnedGraphs().find(conn, job["workflow_hash"])
             order = list(graph.nodes) if graph is not None else []
-            shown = with_outcomes(nodes, snapshot.job)
+            node_rows = with_outcomes(nodes, snapshot.job)
             return JobDetails(
-                job, shown, outlook, await unserved_tasks(conn, job_id), order, await returned_by(conn, job)
+                job, node_rows, outlook, await unserved_tasks(conn, job_id), order, await returned_by(conn, job)
             )
 
         return self._ask(look)

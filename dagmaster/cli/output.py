@@ -158,6 +158,6 @@ def print_fact(name: str, text: str) -> None:
     typer.echo(wrapper.fill(text))
 
 
-def listed(names: Sequence[str], shown: int = 12) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return (", ".join(names[:shown]) or "none") + more
+def listed(names: Sequence[str], limit: int = 12) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) or "none") + more

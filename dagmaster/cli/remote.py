@@ -110,11 +110,11 @@ class Remote:
         return [JobId(int(job.job_id)) for job in self.client.jobs(id_prefix=prefix, limit=limit).items]
 
     def job(self, job_id: JobId, *, children: bool) -> JobDetails:
-        whole = _row(self.client.job(job_id, children=children))
-        job = {name: value for name, value in whole.items() if name not in ("nodes", "value")}
+        row = _row(self.client.job(job_id, children=children))
+        job = {name: value for name, value in row.items() if name not in ("nodes", "value")}
         order = [node.node_id for node in self.client.graph(job_id).nodes]
         outlook = _outlook(self.client.progress(job_id), datetime.now(UTC))
-        return JobDetails(job, whole["nodes"], outlook, (), order, whole["value"])
+        return JobDetails(job, row["nodes"], outlook, (), order, row["value"])
 
     def events(
         self, job_id: JobId, node: str | None, types: Sequence[str], each: Callable[[Row], None], *, follow: bool

@@ -31,7 +31,7 @@ class PruneArguments:
 def prune_jobs(settings: Settings, arguments: PruneArguments, *, dry_run: bool, as_json: bool) -> None:
     overall = arguments.days or settings.retention_days
     folder = arguments.archive or settings.archive_dir
-    kept = Archive(folder.expanduser()) if folder and not dry_run else None
+    archive = Archive(folder.expanduser()) if folder and not dry_run else None
 
     async def look(conn: Connection) -> list[dict[str, Any]]:
         return await preview(conn, await _limits(conn, overall, arguments.workflow))
@@ -39,7 +39,7 @@ def prune_jobs(settings: Settings, arguments: PruneArguments, *, dry_run: bool, 
     async def remove(conn: Connection) -> Removed:
         limits = await _limits(conn, overall, arguments.workflow)
         show = None if as_json else _show_progress
-        export = kept.export if kept else None
+        export = archive.export if archive else None
         removed = await remove_old(conn, limits, export=export, forget=remover(settings), on_progress=show)
         await note_removal(conn, removed, actor=arguments.actor, source_app="cli")
         return removed

@@ -144,7 +144,7 @@ def sync(
       dagmaster schedules sync --prune
     """
     synced = backend_of(ctx, begin(ctx)).sync_schedules(handlers or (), prune=prune, actor=actor)
-    lines = [f"{what} {name}" for what in ("added", "changed", "removed") for name in synced[what]]
+    lines = [f"{change} {name}" for change in ("added", "changed", "removed") for name in synced[change]]
     _show(synced, "\n".join(lines) or "no changes", as_json=as_json)
 
 

@@ -69,8 +69,8 @@ def _explained(error: Any, details: list[dict[str, Any]], request_id: str | None
     error.request_id = request_id
     if details and all(set(detail) == {"message"} for detail in details):
         error.problems = [detail["message"] for detail in details]
-    made: DagmasterError = error
-    return made
+    explained: DagmasterError = error
+    return explained
 
 
 def unreachable(url: httpx.URL, error: httpx.TransportError) -> Unavailable:

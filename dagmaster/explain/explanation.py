@@ -129,26 +129,26 @@ def _is_served(node: NodeState, queues: Mapping[str, QueueFacts]) -> bool:
 
 def _entry_of(group: _Group, job: JobState, facts: Facts, now: datetime) -> dict[str, Any]:
     """A group as the data of a job show it."""
-    shown = group.nodes[0]
-    words = describe(group.kind, job, shown, facts, now)
+    first = group.nodes[0]
+    words = describe(group.kind, job, first, facts, now)
     nodes = [node.node_id for node in group.nodes[:LISTED]]
     return {"kind": str(group.kind), "node_id": group.name, "nodes": nodes, "count": len(group.nodes)} | {
-        "sentence": f"{names([shown.node_id])} {words.text}.",
+        "sentence": f"{names([first.node_id])} {words.text}.",
         "data": words.data,
     }
 
 
 def _of_group(group: _Group, job: JobState, facts: Facts, now: datetime) -> str:
-    shown = group.nodes[0]
-    text = describe(group.kind, job, shown, facts, now).text
-    if shown.is_added:
+    first = group.nodes[0]
+    text = describe(group.kind, job, first, facts, now).text
+    if first.is_added:
         others = f" and {len(group.nodes) - 1:,} more" if len(group.nodes) > 1 else ""
-        by = f"that `{shown.added_by}` has added" if shown.added_by else "that was added from outside"
-        return f"Job {job.job_id} waits for `{shown.node_id}`{others} {by}: `{shown.node_id}` {text}."
-    if shown.parent is None:
+        by = f"that `{first.added_by}` has added" if first.added_by else "that was added from outside"
+        return f"Job {job.job_id} waits for `{first.node_id}`{others} {by}: `{first.node_id}` {text}."
+    if first.parent is None:
         return f"Job {job.job_id} waits for `{group.name}`, which {text}."
-    children = f"{len(group.nodes):,} of {job.fans[shown.parent].total:,} children"
-    return f"Job {job.job_id} waits for `{group.name}` ({children}): `{shown.node_id}` {text}."
+    children = f"{len(group.nodes):,} of {job.fans[first.parent].total:,} children"
+    return f"Job {job.job_id} waits for `{group.name}` ({children}): `{first.node_id}` {text}."
 
 
 def _sentence(text: str) -> str:

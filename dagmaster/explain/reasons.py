@@ -42,7 +42,7 @@ class Bypass(NamedTuple):
     """The branch that a conditional took instead."""
 
     conditional: str
-    taken: str
+    branch: str
 
 
 def reasons(job: JobState, node: NodeState, facts: Facts, now: datetime) -> list[Kind]:

@@ -106,12 +106,12 @@ def _running(node: NodeState, facts: Facts, now: datetime) -> Words:
         "times_out_at": times_out.isoformat(),
         "attempt": node.attempt,
     }
-    on, shown = f" on worker {worker}" if worker else "", ""
+    on, detail = f" on worker {worker}" if worker else "", ""
     if progress is not None:
         data["progress"] = {"percent": progress.percent, "message": progress.message}
         percent = f"{progress.percent:g} %" if progress.percent is not None else None
-        shown = f" ({': '.join(filter(None, (percent, progress.message)))})"
-    return Words(f"has been running for {span(now - since)}{on}{shown} and may run until {clock(times_out)}", data)
+        detail = f" ({': '.join(filter(None, (percent, progress.message)))})"
+    return Words(f"has been running for {span(now - since)}{on}{detail} and may run until {clock(times_out)}", data)
 
 
 def _expanding(job: JobState, node: NodeState) -> Words:
@@ -254,8 +254,8 @@ def _about_to_run(node: NodeState, facts: Facts) -> Words:
     if node.status is not NodeStatus.DISPATCHED:
         return Words("is about to start: nothing blocks it", data)
     worker = facts.holders.get(node.node_id)
-    who = f"worker {worker}" if worker else "a worker"
-    return Words(f"was taken by {who}; its owner is about to record that", {**data, "worker_id": worker})
+    holder = f"worker {worker}" if worker else "a worker"
+    return Words(f"was taken by {holder}; its owner is about to record that", {**data, "worker_id": worker})
 
 
 def _ended(job: JobState, node: NodeState) -> Words:
@@ -281,8 +281,8 @@ def _skipped(job: JobState, node: NodeState, data: dict[str, Any]) -> Words:
         return Words(f"was skipped because {why}", data)
     if branch is None:
         return Words(f"was skipped because {_end_of(job)}", {**data, "cause": culprits(job)[:LISTED]})
-    text = f"was skipped because `{branch.conditional}` took the branch `{branch.taken}`, which does not lead to it"
-    return Words(text, {**data, "cause": [branch.conditional], "branch": branch.taken})
+    text = f"was skipped because `{branch.conditional}` took the branch `{branch.branch}`, which does not lead to it"
+    return Words(text, {**data, "cause": [branch.conditional], "branch": branch.branch})
 
 
 def _end_of(job: JobState) -> str:

@@ -54,10 +54,10 @@ def describe_patience(kind: Patient, node: NodeState, facts: Facts) -> Patience:
             return Patience(text, {**data, "signal": name})
         case Kind.WAITING_FOR_APPROVAL:
             assert node.spec.approval is not None
-            who = node.spec.approval.approvers
-            by = f" by {' or '.join(who)}" if who else ""
+            approvers = node.spec.approval.approvers
+            by = f" by {' or '.join(approvers)}" if approvers else ""
             text = f"waits for approval{by} since {_clock(node.started_at)}{_at_most(node)}"
-            return Patience(text, {**data, "approvers": list(who)})
+            return Patience(text, {**data, "approvers": list(approvers)})
         case Kind.WAITING_FOR_JOB:
             return _for_job(node, facts, data)
         case Kind.WAITING_FOR_END:

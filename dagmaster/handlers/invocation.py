@@ -166,8 +166,8 @@ async def _take(item: Any, ctx: HandlerContext) -> HandlerResult | None:
             fields = {key: value for key, value in item.items() if key != "type"}
             return HandlerResult(**{"success": fields.get("error_message") is None, **fields})
         case _:
-            shown = f"a dict with {', '.join(map(str, item))}" if isinstance(item, dict) else f"a {type(item).__name__}"
-            raise Permanent(f"the handler yielded {shown}; {YIELDS}")
+            kind = f"a dict with {', '.join(map(str, item))}" if isinstance(item, dict) else f"a {type(item).__name__}"
+            raise Permanent(f"the handler yielded {kind}; {YIELDS}")
     return None
 
 
@@ -250,7 +250,7 @@ def _message(error: BaseException) -> str:
         return ""
 
 
-def encode_output(output: Any, max_bytes: int, what: str = "the output") -> bytes:
+def encode_output(output: Any, max_bytes: int, label: str = "the output") -> bytes:
     """Encode as JSON that PostgreSQL accepts. Raises TooLong, and Permanent for values that JSON does not have.
 
     Sets become sorted lists, bytes base64, timedeltas seconds, Decimals exact numbers, NaN null.
@@ -263,7 +263,7 @@ def encode_output(output: Any, max_bytes: int, what: str = "the output") -> byte
         encoded = NUL.sub(rb"\1\\ufffd", encoded)
     if len(encoded) > max_bytes:
         raise TooLong(
-            f"{what} has {len(encoded):,} bytes; the limit is {max_bytes:,}. "
+            f"{label} has {len(encoded):,} bytes; the limit is {max_bytes:,}. "
             "Store large results in files or tables, and return their location"
         )
     return encoded

@@ -166,5 +166,5 @@ def _place(error: BaseException) -> str:
     if not frames:
         return ""
     first, last = frames[0], frames[-1]
-    shown = [last] if first.filename == last.filename else [first, last]
-    return f" ({' -> '.join(f'{frame.filename}:{frame.lineno}' for frame in shown)})"
+    ends = [last] if first.filename == last.filename else [first, last]
+    return f" ({' -> '.join(f'{frame.filename}:{frame.lineno}' for frame in ends)})"

@@ -280,8 +280,8 @@ async def stac_register_items(ctx: HandlerContext, params: ItemsParams) -> dict[
         ids = [_numbered(params.id_of(source, ctx), number, source) for number, source in enumerate(params.items)]
         if len(set(ids)) < len(ids):
             raise Invalid("two items have the same item_id")
-        made = [_item(ctx, params, source, item_id) for source, item_id in zip(params.items, ids, strict=True)]
-    return {"stac_item_ids": ids, "stac_collection_id": params.collection_id, "stac_items": made}
+        items = [_item(ctx, params, source, item_id) for source, item_id in zip(params.items, ids, strict=True)]
+    return {"stac_item_ids": ids, "stac_collection_id": params.collection_id, "stac_items": items}
 
 
 def _numbered(item_id: str, number: int, source: ItemSource) -> str:

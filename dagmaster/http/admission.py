@@ -50,11 +50,11 @@ class Admission:
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         if isinstance(error, BodyTooSlow):
-            said = self._errors.form(request, 408, "timeout", str(error), ())
+            response = self._errors.form(request, 408, "timeout", str(error), ())
         else:
-            said = await self._errors.answer_to(request, error)
-        said.headers["Connection"] = "close"  # What is left of the body is not waited for.
-        await said(scope, receive, send)
+            response = await self._errors.answer_to(request, error)
+        response.headers["Connection"] = "close"  # What is left of the body is not waited for.
+        await response(scope, receive, send)
 
 
 class _Body:

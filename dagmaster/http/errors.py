@@ -124,10 +124,10 @@ class ErrorResponses:
             code = "unavailable" if status == 503 else "invalid_value"
             return self.form(request, status, code, SAID_INSTEAD[status], ())
         details = [{"message": str(problem)} for problem in getattr(error, "problems", ())]
-        said = self.form(request, status, code_of(error), str(error), details)
+        response = self.form(request, status, code_of(error), str(error), details)
         if isinstance(error, RateLimited):
-            said.headers["Retry-After"] = str(error.retry_after_seconds)
-        return said
+            response.headers["Retry-After"] = str(error.retry_after_seconds)
+        return response
 
     async def _invalid_request(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -135,21 +135,21 @@ class ErrorResponses:
             {"field": ".".join(str(part) for part in problem["loc"]), "message": problem["msg"]}
             for problem in error.errors()
         ]
-        named = "; ".join(f"{one['field']}: {one['message']}" for one in details)
+        named = "; ".join(f"{detail['field']}: {detail['message']}" for detail in details)
         return self.form(request, 422, "invalid_request", named, details)
 
     async def _http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = CODES.get(error.status_code, "http_error")
-        said = self.form(request, error.status_code, code, str(error.detail), ())
-        said.headers.update(error.headers or {})
-        return said
+        response = self.form(request, error.status_code, code, str(error.detail), ())
+        response.headers.update(error.headers or {})
+        return response
 
     async def _unexpected(self, request: Request, error: Exception) -> Response:
         """No stack trace leaves the house; the log has it."""
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         request_id = known_id("request_id")
-        told = f"an unexpected error; the server's log tells more (request {request_id})"
-        said = self.form(request, 500, "internal_error", told, ())
-        said.headers["X-Request-ID"] = request_id or ""
-        return said
+        message = f"an unexpected error; the server's log tells more (request {request_id})"
+        response = self.form(request, 500, "internal_error", message, ())
+        response.headers["X-Request-ID"] = request_id or ""
+        return response

@@ -11,6 +11,6 @@ T = TypeVar("T")
 Offset = Annotated[int, Query(ge=0, le=1_000_000, description="How many to pass over.")]
 
 
-def cut(found: list[T], limit: int, offset: int) -> Page[T]:
+def cut(rows: list[T], limit: int, offset: int) -> Page[T]:
     """One more than `limit` was asked for, to see whether there is more."""
-    return Page[T](items=found[:limit], limit=limit, offset=offset, has_more=len(found) > limit)
+    return Page[T](items=rows[:limit], limit=limit, offset=offset, has_more=len(rows) > limit)

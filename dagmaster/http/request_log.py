@@ -53,6 +53,6 @@ class Requests:
                 log.debug("%s %s %s %.1f ms %s", method, scope["path"], status, took, caller)
 
 
-def _id(given: str | None) -> str:
+def _id(header: str | None) -> str:
     """Of the caller, if it may be shown as it is."""
-    return given if given is not None and ACCEPTED.fullmatch(given) else token_hex(8)
+    return header if header is not None and ACCEPTED.fullmatch(header) else token_hex(8)

@@ -70,10 +70,10 @@ class AddedDependency:
 
 def added_id(adder: str | None, name: str | int) -> str:
     """The id of a node that `adder` adds under this name or number; from outside, under the id of its task."""
-    whole = f"{adder or OUTSIDE}.{name}"
-    if len(whole) <= MAX_ID_LENGTH:
-        return whole
-    return f"{whole[:40]}~{sha256(whole.encode()).hexdigest()[:12]}"
+    node_id = f"{adder or OUTSIDE}.{name}"
+    if len(node_id) <= MAX_ID_LENGTH:
+        return node_id
+    return f"{node_id[:40]}~{sha256(node_id.encode()).hexdigest()[:12]}"
 
 
 def may_add(adder: str | None, node_id: str) -> bool:
@@ -96,22 +96,22 @@ def awaited(node: AddedNode) -> tuple[str, ...]:
 
 def references(value: Any) -> list[str]:
     """The nodes whose results stand in the parameters."""
-    found: list[str] = []
-    _find_references(value, 0, found)
-    return found
+    node_ids: list[str] = []
+    _find_references(value, 0, node_ids)
+    return node_ids
 
 
-def _find_references(value: Any, depth: int, found: list[str]) -> None:
+def _find_references(value: Any, depth: int, node_ids: list[str]) -> None:
     if depth > MAX_DEPTH:
         raise Invalid(f"the parameters are nested more than {MAX_DEPTH} deep")
     if isinstance(value, dict):
         if RESULT in value and is_reference(value):
-            found.append(value[RESULT])
+            node_ids.append(value[RESULT])
             return
         value = value.values()
-    for one in value:
-        if isinstance(one, _CONTAINERS):
-            _find_references(one, depth + 1, found)
+    for item in value:
+        if isinstance(item, _CONTAINERS):
+            _find_references(item, depth + 1, node_ids)
 
 
 def is_reference(value: Mapping[str, Any]) -> bool:
@@ -123,7 +123,7 @@ def fill_in(value: Any, results: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
         if is_reference(value):
             return results[value[RESULT]]
-        return {key: fill_in(one, results) for key, one in value.items()}
+        return {key: fill_in(item, results) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [fill_in(one, results) for one in value]
+        return [fill_in(item, results) for item in value]
     return value

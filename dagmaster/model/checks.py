@@ -196,13 +196,13 @@ def _tasks(workflow: Workflow) -> Iterator[tuple[str, Path, ChildTask]]:
 
 
 def _check_tasks(workflow: Workflow, known_handlers: Collection[str] | None) -> Iterator[Problem]:
-    given: set[str] = set()
+    advised: set[str] = set()
     for node_id, path, task in _tasks(workflow):
         if known_handlers is not None and task.handler not in known_handlers:
             near, advice = did_you_mean(task.handler, known_handlers), how_to_load(task.handler, known_handlers)
-            if not near and advice in given:
+            if not near and advice in advised:
                 continue  # One module is missing: one problem, however many nodes need it.
-            given |= {advice} if advice else set()
+            advised |= {advice} if advice else set()
             message = (
                 f"node {node_id!r} names an unknown handler {task.handler!r}{near or f'; {advice or LOAD_HANDLER}'}"
             )

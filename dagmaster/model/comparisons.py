@@ -75,10 +75,10 @@ def _in(left: Any, right: Any, warn: Warn) -> bool:
 
 def _not_in(left: Any, right: Any, warn: Warn) -> bool:
     warned: list[str] = []
-    found = _contains(right, left, warned.append)
+    contains = _contains(right, left, warned.append)
     for warning in warned:
         warn(warning)
-    return not found and not warned
+    return not contains and not warned
 
 
 def _textual(name: str, compare: Callable[[str, str], bool]) -> Compare:

@@ -105,13 +105,13 @@ def _next_token(text: str, start: int) -> _Token:
         return _Token("expression", text[start:end], start, end)
     if path := _find_bare_path(text, start):
         return _Token("expression", f"{{{{ {path} }}}}", start, start + len(path))
-    found = _TOKEN.match(text, start)
-    if not found or found[0] in _MEANT:
-        raise _unexpected(found[0] if found else text[start], text)
-    kind = str(found.lastgroup)
-    if kind == "word" and found[0].lower() in _KEYWORDS:
-        return _Token("keyword", found[0].lower(), start, found.end())
-    return _Token(kind, found[kind], start, found.end())
+    match = _TOKEN.match(text, start)
+    if not match or match[0] in _MEANT:
+        raise _unexpected(match[0] if match else text[start], text)
+    kind = str(match.lastgroup)
+    if kind == "word" and match[0].lower() in _KEYWORDS:
+        return _Token("keyword", match[0].lower(), start, match.end())
+    return _Token(kind, match[kind], start, match.end())
 
 
 def _find_bare_path(text: str, start: int) -> str | None:
@@ -192,10 +192,10 @@ def _comparison(left: _Operand, operator: str, right: _Operand) -> Judge:
     return judge
 
 
-def _null_check(left: _Operand, wanted: bool) -> Judge:
+def _null_check(left: _Operand, expected: bool) -> Judge:
     def judge(scope: Scope, warn: Warn) -> tuple[bool, Any]:
         value = left.read(scope, warn)
-        return (value is None) is wanted, value
+        return (value is None) is expected, value
 
     return judge
 
@@ -236,8 +236,8 @@ class _Parser:
         if sum(token.text in ("(", "[", "not") for token in self._tokens) > MAX_NESTING:
             raise ExpressionSyntax(f"the condition has more than {MAX_NESTING} brackets and negations")
         judge = self._either()
-        if rest := self._peek():
-            raise _unexpected(rest.text, self._text)
+        if extra := self._peek():
+            raise _unexpected(extra.text, self._text)
         return judge
 
     def _either(self) -> Judge:
@@ -316,8 +316,8 @@ class _Parser:
         while word := self._take("word"):
             words.append(word)
         if not words:
-            if rest := self._peek():
-                raise _unexpected(rest.text, self._text)
+            if extra := self._peek():
+                raise _unexpected(extra.text, self._text)
             raise ExpressionSyntax(f"the condition {shorten(self._text)!r} is not complete")
         value = read_literal(self._text[words[0].start : words[-1].end])
         return _constant(value, is_bare_text=isinstance(value, str))

@@ -32,10 +32,10 @@ Contracts = Mapping[str, Contract]
 
 def by_spelling(contracts: Iterable[Contract]) -> dict[str, Contract]:
     listed = list(contracts)
-    dotted = {one.name.replace(ENTRY_POINT_MARK, "."): one for one in listed}
-    return {**dotted, **{one.name: one for one in listed}}
+    dotted = {contract.name.replace(ENTRY_POINT_MARK, "."): contract for contract in listed}
+    return {**dotted, **{contract.name: contract for contract in listed}}
 
 
 def queues_by_handler(contracts: Contracts) -> dict[str, str | None]:
     """The queue that each handler is registered with."""
-    return {name: one.queue for name, one in contracts.items()}
+    return {name: contract.queue for name, contract in contracts.items()}

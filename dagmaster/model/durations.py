@@ -24,10 +24,10 @@ def write_duration(seconds: float) -> str:
         return f"{seconds * 1000:.0f} ms"
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s".replace(".0 s", " s")
-    rest = round(seconds)
+    remaining = round(seconds)
     parts: list[tuple[int, str]] = []
     for size, unit in zip(_UNITS, ("d", "h", "min", "s"), strict=True):
-        count, rest = divmod(rest, size)
+        count, remaining = divmod(remaining, size)
         if count or parts:
             parts.append((count, unit))
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)

@@ -48,11 +48,11 @@ def encode_slices(
 ) -> list[bytes]:
     """The nodes to add, each after those that it waits for. Raises Invalid if there is a cycle."""
     head = [_group_row(group) for group in groups]
-    tail = [[one.previous_id, one.previous_type, one.next_id, one.next_type] for one in dependencies]
+    tail = [[edge.previous_id, edge.previous_type, edge.next_id, edge.next_type] for edge in dependencies]
     parts = list(_parts([_encode_node(node) for node in _in_order(nodes)], size)) or [[]]
     slices = []
     for place, part in enumerate(parts):
-        rows: dict[str, Any] = {"nodes": [orjson.Fragment(one) for one in part]}
+        rows: dict[str, Any] = {"nodes": [orjson.Fragment(node) for node in part]}
         if place == 0 and head:
             rows["groups"] = head
         if place == len(parts) - 1 and tail:
@@ -64,12 +64,12 @@ def encode_slices(
 def _parts(encoded: Sequence[bytes], size: int) -> Iterator[list[bytes]]:
     part: list[bytes] = []
     room = MAX_SLICE_BYTES
-    for one in encoded:
-        if part and (len(part) == size or len(one) > room):
+    for node in encoded:
+        if part and (len(part) == size or len(node) > room):
             yield part
             part, room = [], MAX_SLICE_BYTES
-        part.append(one)
-        room -= len(one)
+        part.append(node)
+        room -= len(node)
     if part:
         yield part
 
@@ -80,7 +80,7 @@ def _in_order(nodes: Sequence[AddedNode]) -> Sequence[AddedNode]:
     if len(ahead) < len(nodes):
         raise Invalid("two of the added nodes have the same id")
     for node in nodes:
-        if any(one in ahead for one in awaited(node)):
+        if any(node_id in ahead for node_id in awaited(node)):
             return _sorted(nodes)
         del ahead[node.node_id]
     return nodes
@@ -88,7 +88,7 @@ def _in_order(nodes: Sequence[AddedNode]) -> Sequence[AddedNode]:
 
 def _sorted(nodes: Sequence[AddedNode]) -> Sequence[AddedNode]:
     by_id = {node.node_id: node for node in nodes}
-    waits_for = {node.node_id: [one for one in awaited(node) if one in by_id] for node in nodes}
+    waits_for = {node.node_id: [node_id for node_id in awaited(node) if node_id in by_id] for node in nodes}
     try:
         return [by_id[node_id] for node_id in TopologicalSorter(waits_for).static_order()]
     except CycleError as error:
@@ -137,14 +137,14 @@ def _group_row(group: AddedGroup) -> dict[str, Any]:
 def read_slice(body: bytes) -> Slice:
     """Raises Invalid, with the place of what is wrong."""
     try:
-        given = orjson.loads(body)
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Invalid(f"the added nodes are not valid JSON: {error}") from error
-    if b"\\u0000" in body and _has_nul(given):
+    if b"\\u0000" in body and _has_nul(document):
         raise Invalid("the added nodes contain a NUL character (\\u0000), which PostgreSQL cannot store")
-    if not isinstance(given, dict) or not given.keys() <= {"nodes", "groups", "dependencies"}:
+    if not isinstance(document, dict) or not document.keys() <= {"nodes", "groups", "dependencies"}:
         raise Invalid("the added nodes must be an object with the keys nodes, groups and dependencies")
-    nodes, groups, dependencies = (_rows(given, key) for key in ("nodes", "groups", "dependencies"))
+    nodes, groups, dependencies = (_rows(document, key) for key in ("nodes", "groups", "dependencies"))
     if len(nodes) > MAX_SLICE_NODES:
         raise Invalid(f"a slice may have at most {MAX_SLICE_NODES} nodes, not {len(nodes)}")
     return Slice(
@@ -156,14 +156,14 @@ def read_slice(body: bytes) -> Slice:
 
 def _has_nul(value: Any) -> bool:
     if isinstance(value, dict):
-        return any("\0" in key or _has_nul(one) for key, one in value.items())
+        return any("\0" in key or _has_nul(item) for key, item in value.items())
     if isinstance(value, list):
-        return any(_has_nul(one) for one in value)
+        return any(_has_nul(item) for item in value)
     return isinstance(value, str) and "\0" in value
 
 
-def _rows(given: Mapping[str, Any], key: str) -> list[Any]:
-    rows = given.get(key, [])
+def _rows(document: Mapping[str, Any], key: str) -> list[Any]:
+    rows = document.get(key, [])
     if not isinstance(rows, list):
         raise Invalid(f"{key} must be a list")
     return rows
@@ -192,7 +192,7 @@ def read_node(row: Any, where: str) -> AddedNode:
         _node_id(row.get("id"), f"{where}.id"),
         _text(row.get("handler", ""), f"{where}.handler"),
         params,
-        tuple(_node_id(one, f"{where}.after") for one in after),
+        tuple(_node_id(previous, f"{where}.after") for previous in after),
         kind,
         None if row.get("queue") is None else _text(row["queue"], f"{where}.queue"),
         None if row.get("timeout_seconds") is None else _timeout(row["timeout_seconds"], f"{where}.timeout_seconds"),
@@ -203,8 +203,8 @@ def read_node(row: Any, where: str) -> AddedNode:
     )
     if (kind == "task") != bool(node.handler):
         raise Invalid(f"{where}: a task needs a handler, and a gate has none")
-    for one in node.refs:
-        _node_id(one, f"{where}.params: the reference to a result")
+    for reference in node.refs:
+        _node_id(reference, f"{where}.params: the reference to a result")
     return node
 
 
@@ -245,7 +245,7 @@ def _policy(body: bytes) -> RetryPolicy:
         return RetryPolicy.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(one) for one in first["loc"])
+        place = ".".join(str(key) for key in first["loc"])
         raise Invalid(f"the retry policy {place} of an added node: {first['msg']}") from error
 
 

@@ -96,8 +96,8 @@ def find_nearest_fan_outs(node_id: str, nodes: Mapping[str, Node], inbound: Mapp
         sources = dict.fromkeys(source for member in level for source in inbound[member].sources)
         level = [source for source in sources if source not in seen]
         seen.update(level)
-        if found := [source for source in level if isinstance(nodes[source], FanOutNode)]:
-            return found
+        if fan_outs := [source for source in level if isinstance(nodes[source], FanOutNode)]:
+            return fan_outs
     return []
 
 

@@ -53,9 +53,9 @@ class Template:
 
 def compile_template(raw: Any) -> Template:
     """Raise ExpressionSyntax, with the path of the first expression that is wrong."""
-    found = _Found()
-    evaluate = _compile_value(raw, (), found)
-    return Template(raw, frozenset(found.strict | found.guarded), frozenset(found.guarded - found.strict), evaluate)
+    usage = _Usage()
+    evaluate = _compile_value(raw, (), usage)
+    return Template(raw, frozenset(usage.strict | usage.guarded), frozenset(usage.guarded - usage.strict), evaluate)
 
 
 def walk_strings(raw: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
@@ -77,32 +77,32 @@ def walk_strings(raw: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Usage:
     strict: set[Reference] = field(default_factory=set)
     guarded: set[Reference] = field(default_factory=set)
 
 
-def _compile_value(raw: Any, path: Path, found: _Found) -> Evaluate | None:
+def _compile_value(raw: Any, path: Path, usage: _Usage) -> Evaluate | None:
     """None for a value without expressions."""
     if len(path) > MAX_VALUE_DEPTH:
         raise ExpressionSyntax(f"the value is nested more than {MAX_VALUE_DEPTH} levels deep", path[:1])
     match raw:
         case str():
-            return _compile_text(raw, path, found) if "{" in raw else None
+            return _compile_text(raw, path, usage) if "{" in raw else None
         case dict():
-            return _filled(dict, raw, _compile_parts(raw.items(), path, found))
+            return _filled(dict, raw, _compile_parts(raw.items(), path, usage))
         case list() | tuple():
-            return _filled(list, raw, _compile_parts(enumerate(raw), path, found))
+            return _filled(list, raw, _compile_parts(enumerate(raw), path, usage))
         case _:
             return None
 
 
-def _compile_parts(parts: Any, path: Path, found: _Found) -> list[tuple[Key, Evaluate]]:
+def _compile_parts(parts: Any, path: Path, usage: _Usage) -> list[tuple[Key, Evaluate]]:
     compiled = []
     for place, value in parts:
         if isinstance(place, str) and "{{" in place:
             raise ExpressionSyntax(f"the key {place!r} contains an expression; only values can", (*path, place))
-        if evaluate := _compile_value(value, (*path, place), found):
+        if evaluate := _compile_value(value, (*path, place), usage):
             compiled.append((place, evaluate))
     return compiled
 
@@ -121,15 +121,15 @@ def _filled(kind: Callable[[Any], Any], raw: Any, parts: list[tuple[Key, Evaluat
     return evaluate
 
 
-def _compile_text(text: str, path: Path, found: _Found) -> Evaluate | None:
+def _compile_text(text: str, path: Path, usage: _Usage) -> Evaluate | None:
     try:
         pieces = split_expressions(text)
         if not any(piece.is_expression for piece in pieces):
             return None
-        whole = [piece for piece in pieces if piece.is_expression or piece.text.strip()]
-        if len(whole) == 1:
-            return _compile_piece(whole[0], found)
-        return _joined([_compile_piece(piece, found) if piece.is_expression else piece.text for piece in pieces])
+        meaningful = [piece for piece in pieces if piece.is_expression or piece.text.strip()]
+        if len(meaningful) == 1:
+            return _compile_piece(meaningful[0], usage)
+        return _joined([_compile_piece(piece, usage) if piece.is_expression else piece.text for piece in pieces])
     except ExpressionSyntax as error:
         error.path = path
         raise
@@ -142,13 +142,13 @@ def _joined(pieces: list[str | Evaluate]) -> Evaluate:
     return evaluate
 
 
-def _compile_piece(piece: "Piece", found: _Found) -> Evaluate:
+def _compile_piece(piece: "Piece", usage: _Usage) -> Evaluate:
     if reference := parse_path(piece.text):
-        found.strict.add(reference)
+        usage.strict.add(reference)
         return _path_reader(reference)
     expression = compile_expression(piece.text)
-    found.strict |= expression.strict
-    found.guarded |= expression.guarded
+    usage.strict |= expression.strict
+    usage.guarded |= expression.guarded
     return expression
 
 
@@ -200,8 +200,8 @@ def split_expressions(text: str) -> list[Piece]:
 
 
 def _literal(text: str) -> list[Piece]:
-    if found := _STATEMENT.search(text):
-        raise ExpressionSyntax(f"{shorten(found[0])} is not supported, only {{{{ expressions }}}} are")
+    if statement := _STATEMENT.search(text):
+        raise ExpressionSyntax(f"{shorten(statement[0])} is not supported, only {{{{ expressions }}}} are")
     return [Piece(text, False)] if text else []
 
 

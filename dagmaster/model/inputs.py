@@ -28,7 +28,7 @@ class WrongType(InvalidInputs):
     """A value does not have the declared type."""
 
 
-def check_inputs(workflow: Workflow, given: Mapping[str, Any], *, may_be_sealed: bool = False) -> dict[str, Any]:
+def check_inputs(workflow: Workflow, values: Mapping[str, Any], *, may_be_sealed: bool = False) -> dict[str, Any]:
     """The inputs with defaults applied; null counts as not given. Raise WrongInputs with everything that is wrong.
 
     Sealed secrets come only from other jobs: nobody else may have a reference opened by submitting it.
@@ -36,13 +36,15 @@ def check_inputs(workflow: Workflow, given: Mapping[str, Any], *, may_be_sealed:
     checked: dict[str, Any] = {}
     problems: list[str] = []
     if not may_be_sealed:
-        problems += [f"input {name!r} looks like a sealed secret" for name, one in given.items() if holds_sealed(one)]
+        problems += [
+            f"input {name!r} looks like a sealed secret" for name, value in values.items() if holds_sealed(value)
+        ]
     for name, spec in workflow.inputs.items():
         try:
-            checked[name] = _settle(name, spec, given.get(name))
+            checked[name] = _settle(name, spec, values.get(name))
         except InvalidInputs as error:
             problems.append(str(error))
-    undeclared = {name: value for name, value in given.items() if name not in workflow.inputs}
+    undeclared = {name: value for name, value in values.items() if name not in workflow.inputs}
     if not workflow.additional_inputs:
         problems += [_unknown(name, workflow) for name in undeclared]
     if problems:
@@ -71,7 +73,7 @@ def fit(value: Any, kind: InputType) -> Any:
 def accept(value: Any, spec: InputSpec) -> Any:
     """The value as its input has it. Raise WrongType for another type, and for a value that the input does not take."""
     fitted = fit(value, spec.type)
-    if spec.enum and not any(type(fitted) is type(one) and fitted == one for one in spec.enum):
+    if spec.enum and not any(type(fitted) is type(choice) and fitted == choice for choice in spec.enum):
         raise WrongType(f"must be one of {', '.join(map(repr, spec.enum))}, not {_show(value)}")
     if spec.minimum is not None and fitted < spec.minimum:
         raise WrongType(f"must be at least {spec.minimum:g}, not {fitted}")
@@ -91,9 +93,9 @@ def find_wrong_limits(spec: InputSpec) -> str | None:
         return f"its minimum ({limits[0]:g}) is above its maximum ({limits[1]:g})"
     if spec.format is not None and spec.type is not InputType.STRING:
         return f"'format' is for strings, and its type is {spec.type}"
-    for one in spec.enum:
+    for choice in spec.enum:
         try:
-            fit(one, spec.type)
+            fit(choice, spec.type)
         except WrongType as error:
             return f"each value of its 'enum' {error}"
     return None
@@ -181,5 +183,5 @@ def _property(spec: InputSpec) -> dict[str, Any]:
 
 
 def _show(value: Any) -> str:
-    kind, shown = describe(value), repr(value)
-    return f"{kind} ({shown})" if isinstance(value, str | int | float) and len(shown) < 40 else kind
+    kind, written = describe(value), repr(value)
+    return f"{kind} ({written})" if isinstance(value, str | int | float) and len(written) < 40 else kind

@@ -68,17 +68,19 @@ def find_param_problems(workflow: Workflow, contracts: Contracts) -> Iterator[Pr
 
 def described(workflow: Workflow, contracts: Contracts) -> Workflow:
     """The workflow, where an input without a description that goes to a handler as it is has the parameter's."""
-    said = {
+    descriptions = {
         name: text
         for _, _, task in _tasks(workflow)
         if (contract := contracts.get(task.handler)) is not None and contract.params is not None
         for name, text in _descriptions(task, contract.params)
     }
     inputs = {
-        name: spec.model_copy(update={"description": said[name]}) if name in said and not spec.description else spec
+        name: spec.model_copy(update={"description": descriptions[name]})
+        if name in descriptions and not spec.description
+        else spec
         for name, spec in workflow.inputs.items()
     }
-    return workflow.model_copy(update={"inputs": inputs}) if said else workflow
+    return workflow.model_copy(update={"inputs": inputs}) if descriptions else workflow
 
 
 def _descriptions(task: ChildTask, schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -86,9 +88,9 @@ def _descriptions(task: ChildTask, schema: Mapping[str, Any]) -> Iterator[tuple[
     for name, value in task.params.items():
         known = properties.get(name) if isinstance(properties, Mapping) else None
         text = known.get("description") if isinstance(known, Mapping) else None
-        whole = _WHOLE_INPUT.fullmatch(value) if isinstance(value, str) else None
-        if whole and isinstance(text, str) and text:
-            yield whole[1], text[:MAX_DESCRIPTION]
+        reference = _WHOLE_INPUT.fullmatch(value) if isinstance(value, str) else None
+        if reference and isinstance(text, str) and text:
+            yield reference[1], text[:MAX_DESCRIPTION]
 
 
 def _tasks(workflow: Workflow) -> Iterator[tuple[str, Path, ChildTask]]:
@@ -142,15 +144,18 @@ class _Judge:
                 yield from self._judge_items(value, schema, path, depth)
 
     def _judge_options(self, value: Any, options: list[Any], path: Path, depth: int) -> Iterator[Fault]:
-        found = [list(self._judge(value, one, path, depth + 1)) for one in options]
-        if not all(found):
+        all_faults = [list(self._judge(value, option, path, depth + 1)) for option in options]
+        if not all(all_faults):
             return
-        if len(telling := [faults for one, faults in zip(options, found, strict=True) if not _is_null(one)]) == 1:
+        if (
+            len(telling := [faults for option, faults in zip(options, all_faults, strict=True) if not _is_null(option)])
+            == 1
+        ):
             yield from telling[0]
             return
-        kinds = list(dict.fromkeys(kind for one in options for kind in self._kinds(one)))
-        wanted = " or ".join(kinds) if kinds else "something else"
-        yield Fault(path, _refusal(path, f"must be {wanted}", value))
+        kinds = list(dict.fromkeys(kind for option in options for kind in self._kinds(option)))
+        expected = " or ".join(kinds) if kinds else "something else"
+        yield Fault(path, _refusal(path, f"must be {expected}", value))
 
     def _kinds(self, schema: Any) -> list[str]:
         if isinstance(schema, Mapping) and isinstance(reference := schema.get("$ref"), str):
@@ -213,19 +218,19 @@ def _name(path: Path) -> str:
 
 
 def _show(path: Path, value: Any) -> str:
-    kind, shown = describe(value), repr(value)
+    kind, written = describe(value), repr(value)
     key = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
-    if isinstance(value, str | int | float) and len(shown) < 40 and redact({key: value}) == {key: value}:
-        return kind if isinstance(value, bool) else f"{kind} ({shown})"
+    if isinstance(value, str | int | float) and len(written) < 40 and redact({key: value}) == {key: value}:
+        return kind if isinstance(value, bool) else f"{kind} ({written})"
     return kind
 
 
 def _find_wrong_value(value: Any, schema: Mapping[str, Any]) -> str | None:
     """What a value of its own must be, and this one is not."""
     allowed = [schema["const"]] if "const" in schema else _listed(schema.get("enum"))
-    if allowed and not any(_is_same(value, one) for one in allowed):
-        shown = ", ".join(map(repr, allowed[:10])) + (", ..." if len(allowed) > 10 else "")
-        return f"must be {'one of ' if len(allowed) > 1 else ''}{shown}"
+    if allowed and not any(_is_same(value, choice) for choice in allowed):
+        choices = ", ".join(map(repr, allowed[:10])) + (", ..." if len(allowed) > 10 else "")
+        return f"must be {'one of ' if len(allowed) > 1 else ''}{choices}"
     kinds = _types(schema)
     if kinds and not any(_passes(value, kind, schema) for kind in kinds):
         return f"must be {' or '.join(_NAMES[kind] for kind in kinds)}"

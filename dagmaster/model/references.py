@@ -31,10 +31,10 @@ def look_up(reference: Reference, scope: Scope) -> Any:
     value: Any = scope
     seen: list[Key] = []
     for key in (reference.root, *reference.path):
-        found = step(value, key)
-        if found is NOTHING:
+        child = step(value, key)
+        if child is NOTHING:
             raise ExpressionFailed(_explain(seen, key, value))
-        value = found
+        value = child
         seen.append(key)
     return value
 
@@ -62,8 +62,8 @@ def parse_path(source: str) -> Reference | None:
     """The reference, where the source is nothing but a path from a known root."""
     if not PATH_PATTERN.fullmatch(source):
         return None
-    first, *rest = (_key(match) for match in _KEY.finditer(source))
-    return Reference(first, tuple(rest)) if isinstance(first, str) and first in ROOTS else None
+    first, *keys = (_key(match) for match in _KEY.finditer(source))
+    return Reference(first, tuple(keys)) if isinstance(first, str) and first in ROOTS else None
 
 
 def describe(value: Any) -> str:

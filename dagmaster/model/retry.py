@@ -100,22 +100,22 @@ class RetryPolicy(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _plain_word(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or "retries" not in given:
-            return given
-        if "max_attempts" in given:
+    def _plain_word(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "retries" not in data:
+            return data
+        if "max_attempts" in data:
             raise ValueError("'retries' and 'max_attempts' mean the same: use only one of them")
-        return {"max_attempts" if key == "retries" else key: value for key, value in given.items()}
+        return {"max_attempts" if key == "retries" else key: value for key, value in data.items()}
 
     @model_validator(mode="before")
     @classmethod
-    def _let_max_follow(cls, given: Any) -> Any:
+    def _let_max_follow(cls, data: Any) -> Any:
         """A first pause above the default limit raises it; written down, it would be taken for a limit that was set."""
-        if not isinstance(given, dict) or "max_delay_seconds" in given:
-            return given
-        first, limit = given.get("initial_delay_seconds"), cls.model_fields["max_delay_seconds"].default
+        if not isinstance(data, dict) or "max_delay_seconds" in data:
+            return data
+        first, limit = data.get("initial_delay_seconds"), cls.model_fields["max_delay_seconds"].default
         is_above = isinstance(first, int | float) and first > limit
-        return {**given, "max_delay_seconds": first} if is_above else given
+        return {**data, "max_delay_seconds": first} if is_above else data
 
     @model_validator(mode="after")
     def _initial_within_max(self) -> "RetryPolicy":

@@ -121,19 +121,19 @@ def _parse(source: str) -> nodes.Expr:
     return tree
 
 
-def _inspect(node: nodes.Node, found: Expression, *, guarded: bool, depth: int) -> None:
+def _inspect(node: nodes.Node, expression: Expression, *, guarded: bool, depth: int) -> None:
     """Refuse what is not allowed, and collect the references."""
     if depth > MAX_DEPTH:
         raise ExpressionSyntax("the expression is nested too deeply")
     if reference := _constant_path(node):
-        (found.guarded if guarded else found.strict).add(reference)
+        (expression.guarded if guarded else expression.strict).add(reference)
         return
     _check_node(node)
     may_miss = _operand_that_may_miss(node, guarded)
     for child in node.iter_child_nodes():
         # The method of a call is not a key.
         target = child.node if isinstance(node, nodes.Call) and child is node.node else child  # type: ignore[attr-defined]
-        _inspect(target, found, guarded=child is may_miss, depth=depth + 1)
+        _inspect(target, expression, guarded=child is may_miss, depth=depth + 1)
 
 
 def _constant_path(node: nodes.Node) -> Reference | None:
@@ -207,8 +207,8 @@ class _Sandbox(SandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(obj, Undefined):
             return obj
-        found = step(obj, argument)
-        return _Missing(f"{argument!r} is not defined") if found is NOTHING else found
+        value = step(obj, argument)
+        return _Missing(f"{argument!r} is not defined") if value is NOTHING else value
 
     def is_safe_callable(self, obj: Any) -> bool:
         need_defined(obj)

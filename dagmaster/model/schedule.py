@@ -53,15 +53,15 @@ class Schedule(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _spelt_out(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            return {"cron": given}
-        if not isinstance(given, Mapping) or "every" not in given:
-            return given
-        rest = {name: value for name, value in given.items() if name != "every"}
-        if rest.get("every_seconds") is not None:
+    def _spelt_out(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            return {"cron": data}
+        if not isinstance(data, Mapping) or "every" not in data:
+            return data
+        fields = {name: value for name, value in data.items() if name != "every"}
+        if fields.get("every_seconds") is not None:
             raise ValueError("'every' and 'every_seconds' mean the same; remove one of them")
-        return {**rest, "every_seconds": _read_interval(given["every"])}
+        return {**fields, "every_seconds": _read_interval(data["every"])}
 
     @field_validator("cron")
     @classmethod

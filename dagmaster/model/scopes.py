@@ -44,19 +44,19 @@ def find_expression_problems(
 
     The nodes that are `last` know how the job went.
     """
-    for found in _find_all(workflow):
-        if isinstance(found, Problem):
-            yield found
+    for use in _find_all(workflow):
+        if isinstance(use, Problem):
+            yield use
         elif message := (
-            _fault_of_job(found, last) or _find_fault(found, workflow, is_before) or _fault_of_secret(found, workflow)
+            _fault_of_job(use, last) or _find_fault(use, workflow, is_before) or _fault_of_secret(use, workflow)
         ):
-            severity: Severity = "warning" if found.is_guarded and found.reference.root == "inputs" else "error"
-            yield Problem(message, found.place.path, severity=severity)
+            severity: Severity = "warning" if use.is_guarded and use.reference.root == "inputs" else "error"
+            yield Problem(message, use.place.path, severity=severity)
 
 
 def find_undeclared_inputs(workflow: Workflow) -> Iterator[Problem]:
     """A warning for a workflow that declares no input and uses some: any are accepted, and nobody checks them."""
-    uses = [found for found in _find_all(workflow) if isinstance(found, _Use) and found.reference.root == "inputs"]
+    uses = [use for use in _find_all(workflow) if isinstance(use, _Use) and use.reference.root == "inputs"]
     names = sorted({str(use.reference.path[0]) for use in uses if use.reference.path})
     if names:
         message = (
@@ -96,19 +96,19 @@ class _Use:
     place: _Place
 
 
-Found = Iterator[_Use | Problem]
+Uses = Iterator[_Use | Problem]
 
 
 # Finding them
 
 
-def _find_all(workflow: Workflow) -> Found:
+def _find_all(workflow: Workflow) -> Uses:
     yield from _in_value(dict(workflow.globals), _Place(("globals",), None))
     for node_id, node in workflow.nodes.items():
         yield from _in_node(node, _Place(("nodes", node_id), node_id))
 
 
-def _in_node(node: Node, place: _Place) -> Found:
+def _in_node(node: Node, place: _Place) -> Uses:
     match node:
         case TaskNode():
             yield from _in_value(node.params, place.at("params"))
@@ -126,13 +126,13 @@ def _in_node(node: Node, place: _Place) -> Found:
             yield from _in_value(node.inputs, place.at("inputs"))
 
 
-def _in_value(raw: Any, place: _Place) -> Found:
+def _in_value(raw: Any, place: _Place) -> Uses:
     """Each text by itself, so that every problem is found, and found where it is."""
-    found = [
+    uses = [
         use for path, text in walk_strings(raw) for use in _in_text(partial(compile_template, text), place.at(*path))
     ]
-    yield from found
-    if not any(isinstance(use, Problem) for use in found):
+    yield from uses
+    if not any(isinstance(use, Problem) for use in uses):
         yield from _wrong_shape(raw, place)
 
 
@@ -143,13 +143,13 @@ def _wrong_shape(raw: Any, place: _Place) -> Iterator[Problem]:
         yield Problem(str(error), place.at(*error.path).path)
 
 
-def _in_conditional(node: ConditionalNode, place: _Place) -> Found:
+def _in_conditional(node: ConditionalNode, place: _Place) -> Uses:
     """What is wrong with the subject is reported there, not again with every branch."""
     subject, of_subject = node.subject, frozenset[Reference]()
     if subject is not None:
-        found = list(_in_text(partial(compile_condition, "is_null()", subject=subject), place.at("subject")))
-        yield from found
-        subject = "{{ inputs }}" if any(isinstance(part, Problem) for part in found) else subject
+        uses = list(_in_text(partial(compile_condition, "is_null()", subject=subject), place.at("subject")))
+        yield from uses
+        subject = "{{ inputs }}" if any(isinstance(part, Problem) for part in uses) else subject
         of_subject = compile_condition("is_null()", subject=subject).references
     for number, branch in enumerate(node.branches):
         if branch.when is not None:
@@ -159,7 +159,7 @@ def _in_conditional(node: ConditionalNode, place: _Place) -> Found:
 
 def _in_text(
     compile_it: Callable[[], Template | Condition], place: _Place, seen: frozenset[Reference] = frozenset()
-) -> Found:
+) -> Uses:
     try:
         compiled = compile_it()
     except ExpressionSyntax as error:

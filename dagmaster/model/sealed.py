@@ -36,8 +36,8 @@ def holds_sealed(value: Any) -> bool:
         match look.pop():
             case str() as text if _LIKE_SEALED.search(text):
                 return True
-            case Mapping() as whole:
-                look += [*whole, *whole.values()]
+            case Mapping() as mapping:
+                look += [*mapping, *mapping.values()]
             case (list() | tuple()) as several:
                 look += several
     return False
@@ -57,16 +57,16 @@ def open_all(value: Any, opened: Mapping[str, str]) -> Any:
     """The value with its references replaced. Raises BrokenSeal for one that is none any more."""
     match value:
         case str() if _LIKE_SEALED.search(value):
-            whole = SEALED.findall(value)
-            if len(whole) != len(_LIKE_SEALED.findall(value)) or any(one not in opened for one in whole):
+            references = SEALED.findall(value)
+            if len(references) != len(_LIKE_SEALED.findall(value)) or not opened.keys() >= set(references):
                 raise BrokenSeal(
                     "an expression changed a secret; pass it on unchanged, alone or within a longer string"
                 )
             return SEALED.sub(lambda match: opened[match[0]], value)
         case Mapping():
-            return {key: open_all(one, opened) for key, one in value.items()}
+            return {key: open_all(item, opened) for key, item in value.items()}
         case list():
-            return [open_all(one, opened) for one in value]
+            return [open_all(item, opened) for item in value]
         case _:
             return value
 
@@ -76,7 +76,7 @@ class Mask:
 
     def __init__(self, opened: Mapping[str, str]) -> None:
         # The longest first: one secret may be a part of another.
-        self._secrets = sorted(((clear, ref) for ref, clear in opened.items()), key=lambda one: -len(one[0]))
+        self._secrets = sorted(((clear, ref) for ref, clear in opened.items()), key=lambda pair: -len(pair[0]))
         self.hidden = tuple(sorted({form for clear, _ in self._secrets for form in _forms(clear)}, key=len)[::-1])
 
     def seal(self, encoded: bytes) -> bytes:

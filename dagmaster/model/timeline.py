@@ -55,9 +55,9 @@ REASONS = {
 }
 
 
-def event_types(given: str | None) -> list[str]:
+def event_types(text: str | None) -> list[str]:
     """The types of a list with commas; raises Invalid for one that does not exist."""
-    names = [name.strip().lower() for name in (given or "").split(",") if name.strip()]
+    names = [name.strip().lower() for name in (text or "").split(",") if name.strip()]
     known = {*WORDS, *EVENT_ALIASES}
     for name in names:
         if name not in known:

@@ -102,7 +102,7 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
         if is_local:
             _check_known(listed)
         queue_of = _nowhere_else if is_local else _as_it_says
-        made, slices = await _planned(Planner(listed, task.job_id, task.node_id, numbers, queue_of))
+        plan, slices = await _planned(Planner(listed, task.job_id, task.node_id, numbers, queue_of))
         if (tables := find_tables()) is not None:
             await tables.keep_passed()
         await task.add(slices)
@@ -110,16 +110,16 @@ async def apply(items: Applied, job_id: int | None = None) -> Applied:
         if job_id is None:
             raise Conflict("apply() needs a job_id here: no task is running whose job it could be")
         queue = default_queue(load_settings())
-        made, slices = await _planned(Planner(listed, job_id, None, NoNumbers(), lambda task: task.queue or queue))
+        plan, slices = await _planned(Planner(listed, job_id, None, NoNumbers(), lambda task: task.queue or queue))
         await _add_from_outside(JobId(job_id), slices)
-    made.settle()
+    plan.settle()
     return items
 
 
 async def _planned(planner: Planner) -> tuple[Plan, list[bytes]]:
     def plan() -> tuple[Plan, list[bytes]]:
-        made = planner.plan()
-        return made, made.encode()
+        added = planner.plan()
+        return added, added.encode()
 
     return plan() if len(planner) <= PLANNED_AT_ONCE else await asyncio.to_thread(plan)
 

@@ -14,7 +14,7 @@ ID_LIMIT = 48
 RESERVED = ("START", "END")
 _OUTPUT = re.compile(r"\bnodes\.([A-Za-z][\w-]*)\.output\b")
 NOT_YET = (
-    "{name} stands for a value that is known only when the job runs: it cannot {what} in a workflow function. "
+    "{name} stands for a value that is known only when the job runs: it cannot {use} in a workflow function. "
     "Pass it to a task that does so"
 )
 
@@ -120,8 +120,8 @@ class Handle:
 
     def __getitem__(self, key: Any) -> "Handle":
         if isinstance(key, bool) or not isinstance(key, str | int):
-            what = "be sliced" if isinstance(key, slice) else f"be looked into by {key!r}, only by a text or a number,"
-            raise TypeError(NOT_YET.format(name=repr(self), what=what))
+            use = "be sliced" if isinstance(key, slice) else f"be looked into by {key!r}, only by a text or a number,"
+            raise TypeError(NOT_YET.format(name=repr(self), use=use))
         written = str(key) if isinstance(key, int) else quoted(key)
         return Handle(self._draft, f"{_grouped(self._expression)}[{written}]", self._nodes, self._first)
 
@@ -200,9 +200,9 @@ def _as_id(name: str) -> str:
     return (allowed if allowed[:1].isalpha() else f"n{allowed}")[:ID_LIMIT]
 
 
-def _refuse(what: str) -> Callable[..., NoReturn]:
+def _refuse(use: str) -> Callable[..., NoReturn]:
     def refuse(self: Handle, *_: object) -> NoReturn:
-        raise TypeError(NOT_YET.format(name=repr(self), what=what))
+        raise TypeError(NOT_YET.format(name=repr(self), use=use))
 
     return refuse
 
@@ -221,6 +221,6 @@ REFUSED: Mapping[str, tuple[str, ...]] = {
     "be awaited": ("await",),
     "be calculated with": ("neg", "pos", "abs", "invert", "round", *ARITHMETIC, *(f"r{name}" for name in ARITHMETIC)),
 }
-for _what, _names in REFUSED.items():
+for _use, _names in REFUSED.items():
     for _name in _names:
-        setattr(Handle, f"__{_name}__", _refuse(_what))
+        setattr(Handle, f"__{_name}__", _refuse(_use))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 from dagmaster.errors import Misconfigured
 from dagmaster.model.workflow import InputFormat, InputSpec, InputType
 from dagmaster.python.signatures import EMPTY, Kind, Signature
-from dagmaster.python.values import encode, shown
+from dagmaster.python.values import encode, type_name
 
 # Ordered: a bool is also an int.
 TYPES: Sequence[tuple[InputType, tuple[type, ...]]] = (
@@ -50,7 +50,7 @@ def _input(parameter: inspect.Parameter, signature: Signature) -> InputSpec:
     annotation, may_be_none = _without_none(signature.hints[parameter.name])
     kind = _type_of(type(parameter.default)) if annotation is Any and default is not None else _type_of(annotation)
     if kind is None:
-        hint = "annotate it" if annotation is Any else f"{shown(annotation)} is none"
+        hint = "annotate it" if annotation is Any else f"{type_name(annotation)} is none"
         raise Misconfigured(f"{title} needs a type that an input can have; {hint}: str, int, float, bool, list, dict")
     return InputSpec(
         type=kind,
@@ -90,10 +90,10 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
         hint = get_args(hint)[0]
     if get_origin(hint) not in (Union, types.UnionType):
         return hint, False
-    kept = [member for member in get_args(hint) if member is not type(None)]
-    kinds = {_type_of(member) for member in kept}
-    whole = kept[0] if len(kinds) == 1 else float if kinds == {InputType.INTEGER, InputType.NUMBER} else hint
-    return whole, len(kept) < len(get_args(hint))
+    members = [member for member in get_args(hint) if member is not type(None)]
+    kinds = {_type_of(member) for member in members}
+    merged = members[0] if len(kinds) == 1 else float if kinds == {InputType.INTEGER, InputType.NUMBER} else hint
+    return merged, len(members) < len(get_args(hint))
 
 
 def _type_of(hint: Any) -> InputType | None:

@@ -27,8 +27,8 @@ from dagmaster.python.apply_items import LOCAL_QUEUE
 from dagmaster.python.background import Background
 from dagmaster.python.ended import outcome_of
 from dagmaster.python.entrypoints import allow_modules
-from dagmaster.python.kept import kept_in
 from dagmaster.python.outcome import JobOutcome
+from dagmaster.python.queue_binding import bind_to_queue
 from dagmaster.python.submission import NOTHING, Workflows, definitions_of
 from dagmaster.service.context import ServiceContext
 from dagmaster.service.fleet import read_fleet
@@ -166,10 +166,10 @@ class LocalFleet:
         self, workflow: Workflow, inputs: Mapping[str, Any], called: Workflows, timeout: float | None
     ) -> JobOutcome:
         rules = QueueRules(registry.queues(), self.queue)
-        here = {name: kept_in(callee, self.queue, rules) for name, callee in called.items()}
-        kept = kept_in(workflow, self.queue, rules)
-        definitions = definitions_of(kept, here, self.settings, rules, registry.contracts())
-        job = new_job(definitions.graph_of(kept), inputs, self.settings)
+        here = {name: bind_to_queue(callee, self.queue, rules) for name, callee in called.items()}
+        bound = bind_to_queue(workflow, self.queue, rules)
+        definitions = definitions_of(bound, here, self.settings, rules, registry.contracts())
+        job = new_job(definitions.graph_of(bound), inputs, self.settings)
         async with (
             self._at_work({self.queue}) as running,
             opened(self._dsn, application="dagmaster local") as conn,

@@ -16,7 +16,7 @@ from dagmaster.handlers import Permanent
 from dagmaster.handlers.invocation import problems_of
 from dagmaster.handlers.schemas import schema_of
 from dagmaster.model.params import FIRST_PARAMETER
-from dagmaster.python.values import CONFIG, has_models, is_open, revive, shown
+from dagmaster.python.values import CONFIG, has_models, is_open, revive, type_name
 
 Kind = inspect.Parameter
 EMPTY = inspect.Parameter.empty
@@ -135,7 +135,7 @@ class Signature:
         try:
             model(value=value)
         except ValidationError as error:
-            declared = shown(self.hints[RETURN])
+            declared = type_name(self.hints[RETURN])
             raise Permanent(
                 f"{self.function.__qualname__} does not return {declared} as it says: {problems_of(error)}"
             ) from error

@@ -257,9 +257,9 @@ def _free_name(function: Callable[..., Any]) -> str:
     name = f"{module_of(function)}:{function.__qualname__}"
     if len(name) > NAME_LIMIT - 4:
         name = f"{name[:100]}~{sha256(name.encode()).hexdigest()[:12]}"
-    taken = set(registry.names()) if LOCAL in name or LAMBDA in name else set()
+    used = set(registry.names()) if LOCAL in name or LAMBDA in name else set()
     candidate, number = name, 1
-    while candidate in taken:
+    while candidate in used:
         number += 1
         candidate = f"{name}~{number}"
     return candidate

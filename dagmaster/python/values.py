@@ -62,7 +62,7 @@ def decode(value: Any, annotation: Any) -> Any:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         place = ".".join(map(str, ("value", *fault["loc"][1:])))
-        raise Invalid(f"{shown(annotation)} does not fit: {place}: {fault['msg']}") from error
+        raise Invalid(f"{type_name(annotation)} does not fit: {place}: {fault['msg']}") from error
 
 
 def revive(value: Any) -> Any:
@@ -112,7 +112,7 @@ def has_models(annotation: Any) -> bool:
     return any(map(has_models, get_args(annotation)))
 
 
-def shown(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) and get_origin(annotation) is None else str(annotation)
 
 

@@ -211,9 +211,9 @@ def workflow(
             "schedule": schedule_of(schedule, timezone, catchup),
         }
         last = {"on_failure": _tasks(on_failure), "finally": _tasks(finally_)}
-        made = WorkflowFunction(function, head, last)
-        _remember(made)
-        return made
+        declared = WorkflowFunction(function, head, last)
+        _remember(declared)
+        return declared
 
     return make if fn is None else make(fn)
 
@@ -234,18 +234,18 @@ def _called_last(draft: Draft, task: AnyTask) -> str:
     return str(task(**known)._nodes[0])
 
 
-def _remember(made: WorkflowFunction[..., Any]) -> None:
+def _remember(function: WorkflowFunction[..., Any]) -> None:
     """Remember module-level workflows for the catalogue."""
-    if LOCAL in made.fn.__qualname__:
+    if LOCAL in function.fn.__qualname__:
         return
-    known = defined.get(made.workflow_id)
-    if known is not None and _place(known) != _place(made):
+    known = defined.get(function.workflow_id)
+    if known is not None and _place(known) != _place(function):
         raise Misconfigured(
-            f"two workflows are named {made.workflow_id!r}: {_place(known)} and {_place(made)}; "
+            f"two workflows are named {function.workflow_id!r}: {_place(known)} and {_place(function)}; "
             "give one of them another id: @workflow(id=...)"
         )
-    defined[made.workflow_id] = made
+    defined[function.workflow_id] = function
 
 
-def _place(made: WorkflowFunction[..., Any]) -> str:
-    return f"{module_of(made.fn)}.{made.fn.__qualname__}"
+def _place(function: WorkflowFunction[..., Any]) -> str:
+    return f"{module_of(function.fn)}.{function.fn.__qualname__}"

@@ -98,8 +98,8 @@ class HttpTransport:
         try:
             return orjson.loads(answer.content)
         except ValueError as error:  # e.g. a proxy's error page
-            shown = answer.text[:SHOWN].strip()
-            raise ServerUnavailable(f"{self.url} does not look like a dagmaster server: {shown}") from error
+            excerpt = answer.text[:SHOWN].strip()
+            raise ServerUnavailable(f"{self.url} does not look like a dagmaster server: {excerpt}") from error
 
     def _error(self, answer: httpx.Response) -> DagmasterError:
         status, (code, message) = answer.status_code, _said(answer)
@@ -166,14 +166,14 @@ class HttpLink:
             "concurrency": offer.concurrency,
             "contracts": contract_bodies(offer.contracts),
         }
-        said = await self._transport.ask("POST", "", body)
-        if said["protocol"] != PROTOCOL:
+        reply = await self._transport.ask("POST", "", body)
+        if reply["protocol"] != PROTOCOL:
             raise Misconfigured(
-                f"{self._transport.url} (dagmaster {said['version']}) speaks protocol {said['protocol']} with workers, "
-                f"this worker speaks {PROTOCOL}; install the same version on both sides"
+                f"{self._transport.url} (dagmaster {reply['version']}) speaks protocol {reply['protocol']} "
+                f"with workers, this worker speaks {PROTOCOL}; install the same version on both sides"
             )
-        self._transport.limits = Limits.of(said)
-        self._transport.worker_id = WorkerId(str(said["worker_id"]))
+        self._transport.limits = Limits.of(reply)
+        self._transport.worker_id = WorkerId(str(reply["worker_id"]))
         return self._transport.worker_id
 
     async def beat(self, heartbeat: Heartbeat) -> bool:
@@ -188,8 +188,8 @@ class HttpLink:
         """The request is a heartbeat, too."""
         heartbeat = self._heartbeat
         body = {"completed": heartbeat.completed, "failed": heartbeat.failed, "stats": heartbeat.stats}
-        said = await self._ask("POST", "/heartbeat", {**body, "running": list(task_ids)})
-        return Orders(frozenset(said["withdrawn"]), said["wanted"])
+        reply = await self._ask("POST", "/heartbeat", {**body, "running": list(task_ids)})
+        return Orders(frozenset(reply["withdrawn"]), reply["wanted"])
 
     async def exchange(self, reports: Sequence[TaskReport], limit: int) -> list[TaskMessage]:
         """Reports that the server has accepted stay accepted if the claim fails: sending them again does no harm."""
@@ -198,12 +198,12 @@ class HttpLink:
         if not limit:
             return []
         wait = 0.0 if reports else self._transport.limits.claim_wait_seconds
-        said = await self._ask("POST", "/claim", {"limit": limit, "wait_seconds": wait}, wait_seconds=wait)
-        return [message_of(task) for task in said["tasks"]]
+        reply = await self._ask("POST", "/claim", {"limit": limit, "wait_seconds": wait}, wait_seconds=wait)
+        return [message_of(task) for task in reply["tasks"]]
 
     async def forgotten(self, known: Collection[TaskId]) -> list[TaskMessage]:
-        said = await self._ask("GET", "/tasks")
-        return [message_of(task) for task in said["tasks"] if task["task_id"] not in set(known)]
+        reply = await self._ask("GET", "/tasks")
+        return [message_of(task) for task in reply["tasks"] if task["task_id"] not in set(known)]
 
     async def tell(self, task_id: TaskId, progress: Told) -> None:
         body = {"task_id": task_id, "current": progress.current, "total": progress.total}
@@ -222,20 +222,20 @@ class HttpLink:
 
     async def discard(self, task_id: TaskId, checkpoint_id: int, reason: str) -> SavedCheckpoint | None:
         body = {"task_id": task_id, "reason": reason}
-        said = await self._ask("POST", f"/checkpoints/{checkpoint_id}/discard", body)
-        return checkpoint_of(said["checkpoint"]) if said["checkpoint"] is not None else None
+        reply = await self._ask("POST", f"/checkpoints/{checkpoint_id}/discard", body)
+        return checkpoint_of(reply["checkpoint"]) if reply["checkpoint"] is not None else None
 
     async def recall(self, task_id: TaskId, version: str) -> Recalled | None:
-        said = await self._ask("POST", "/cache/recall", {"task_id": task_id, "version": version})
-        return recalled_of(said["result"]) if said["result"] is not None else None
+        reply = await self._ask("POST", "/cache/recall", {"task_id": task_id, "version": version})
+        return recalled_of(reply["result"]) if reply["result"] is not None else None
 
     async def remember(self, task_id: TaskId, version: str, output: bytes, seconds: float | None) -> None:
         body = {"task_id": task_id, "version": version, "output": orjson.Fragment(output), "seconds": seconds}
         await self._ask("POST", "/cache", body)
 
     async def open_secrets(self, task_id: TaskId, references: Collection[str]) -> Mapping[str, str]:
-        said = await self._ask("POST", "/secrets", {"task_id": task_id, "references": sorted(references)})
-        opened: dict[str, str] = said["values"]
+        reply = await self._ask("POST", "/secrets", {"task_id": task_id, "references": sorted(references)})
+        opened: dict[str, str] = reply["values"]
         return opened
 
     async def leave(self, heartbeat: Heartbeat) -> None:
@@ -248,14 +248,14 @@ class HttpLink:
     async def _report(self, reports: Sequence[TaskReport]) -> None:
         """Send a rejected batch report by report: one bad report must not block the others."""
         try:
-            said = await self._ask("POST", "/results", [report_body(report) for report in reports])
+            reply = await self._ask("POST", "/results", [report_body(report) for report in reports])
         except (Invalid, TooLarge) as error:
             if len(reports) > 1:
                 for report in reports:
                     await self._report([report])
                 return
-            said = {"outcomes": [{"outcome": "refused", "reason": str(error)}]}
-        for report, outcome in zip(reports, said["outcomes"], strict=True):
+            reply = {"outcomes": [{"outcome": "refused", "reason": str(error)}]}
+        for report, outcome in zip(reports, reply["outcomes"], strict=True):
             if outcome["outcome"] == "refused":
                 await self._report_refusal(report, outcome["reason"])
 

@@ -27,8 +27,8 @@ class Limits:
     max_body_bytes: int = 1024 * 1024
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> "Limits":
-        return cls(said["claim_wait_seconds"], said["max_body_bytes"])
+    def of(cls, reply: Mapping[str, Any]) -> "Limits":
+        return cls(reply["claim_wait_seconds"], reply["max_body_bytes"])
 
 
 def parts(slices: Sequence[bytes], limits: Limits) -> Iterator[list[bytes]]:
@@ -101,13 +101,13 @@ def message_of(task: Mapping[str, Any]) -> TaskMessage:
     )
 
 
-def checkpoint_of(said: Mapping[str, Any]) -> SavedCheckpoint:
-    artifacts = orjson.dumps(said["artifacts"]) if said["artifacts"] is not None else None
-    return SavedCheckpoint(said["phase"], orjson.dumps(said["data"]), artifacts, int(said["checkpoint_id"]))
+def checkpoint_of(body: Mapping[str, Any]) -> SavedCheckpoint:
+    artifacts = orjson.dumps(body["artifacts"]) if body["artifacts"] is not None else None
+    return SavedCheckpoint(body["phase"], orjson.dumps(body["data"]), artifacts, int(body["checkpoint_id"]))
 
 
-def recalled_of(said: Mapping[str, Any]) -> Recalled:
-    return Recalled(orjson.dumps(said["output"]), JobId(int(said["job_id"])), datetime.fromisoformat(said["stored_at"]))
+def recalled_of(body: Mapping[str, Any]) -> Recalled:
+    return Recalled(orjson.dumps(body["output"]), JobId(int(body["job_id"])), datetime.fromisoformat(body["stored_at"]))
 
 
 def contract_bodies(contracts: Sequence[Contract]) -> list[dict[str, Any]]:

@@ -36,14 +36,14 @@ class HttpLogs:
     async def _send(self, task_id: str, offset: int, piece: bytes) -> bool:
         body = [{"task_id": task_id, "offset": offset, "data": b64encode(piece).decode()}]
         try:
-            said = await self._transport.ask("POST", f"/{self._transport.worker_id}/logs", body)
+            reply = await self._transport.ask("POST", f"/{self._transport.worker_id}/logs", body)
         except DagmasterError as error:  # No task fails because of its log.
             raise LogUnavailable(f"the server does not accept logs: {error}") from error
-        return bool(said["logs"][0]["outcome"] == "accepted")
+        return bool(reply["logs"][0]["outcome"] == "accepted")
 
     def path_of(self, task_id: str) -> str:
-        job_id, _, rest = task_id.partition("_")
-        node_id = quote(rest.rpartition("_")[0], safe="")
+        job_id, _, suffix = task_id.partition("_")
+        node_id = quote(suffix.rpartition("_")[0], safe="")
         return f"{self._transport.url}/api/v1/jobs/{job_id}/nodes/{node_id}/logs"
 
     async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:

@@ -103,7 +103,9 @@ def find_scheduled(catalog: Catalog, settings: Settings, known: Contracts) -> Sc
 
 def _check_prunable(catalog: Catalog) -> None:
     """Raises Conflict if a file cannot be read: its schedule might be removed by mistake."""
-    broken = sorted(file for file, found in catalog.problems.items() if any(problem.is_error for problem in found))
+    broken = sorted(
+        file for file, problems in catalog.problems.items() if any(problem.is_error for problem in problems)
+    )
     if broken:
         raise Conflict(
             f"schedules are not pruned while a workflow cannot be read, because its schedule would be removed too; fix "

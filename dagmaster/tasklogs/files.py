@@ -107,7 +107,7 @@ class FileLogs:
     def _remove_jobs(self, job_ids: Collection[str]) -> None:
         try:
             with os.scandir(self._folder) as entries:
-                paths = [Path(one.path) for one in entries if _is_log_of(one.name, job_ids)]
+                paths = [Path(entry.path) for entry in entries if _is_log_of(entry.name, job_ids)]
         except FileNotFoundError:
             return
         except OSError as error:
@@ -129,9 +129,9 @@ class FileLogs:
 
 
 def _write_all(descriptor: int, chunk: bytes) -> None:
-    rest = memoryview(chunk)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    remaining = memoryview(chunk)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def _is_log_of(name: str, job_ids: Collection[str]) -> bool:

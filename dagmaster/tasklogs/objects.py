@@ -58,13 +58,13 @@ class ObjectLogs:
         self._ends[task_id] = end + len(chunk)
 
     async def read(self, task_id: str, offset: int = 0, limit: int = READ_BYTES) -> bytes:
-        found = bytearray()
+        content = bytearray()
         async with self._telling("read"):
             for path, start, size in await self._pieces(task_id):
                 first, last = max(offset - start, 0), min(offset + limit - start, size)
                 if first < last:
-                    found += await self._obstore.get_range_async(self._store, path, start=first, end=last)
-        return bytes(found)
+                    content += await self._obstore.get_range_async(self._store, path, start=first, end=last)
+        return bytes(content)
 
     async def size(self, task_id: str) -> int | None:
         async with self._telling("read"):
@@ -88,15 +88,15 @@ class ObjectLogs:
 
     async def _pieces(self, task_id: str) -> list[tuple[str, int, int]]:
         """Path, first byte and size of each, in order."""
-        found = []
+        pieces = []
         async for some in self._obstore.list(self._store, prefix=_place(task_id)):
-            found += [(one["path"], int(one["path"].rpartition("/")[2]), one["size"]) for one in some]
-        return sorted(found, key=lambda piece: piece[1])
+            pieces += [(entry["path"], int(entry["path"].rpartition("/")[2]), entry["size"]) for entry in some]
+        return sorted(pieces, key=lambda piece: piece[1])
 
     async def _remove_below(self, prefix: str) -> None:
         async with self._telling("removed"):
             async for some in self._obstore.list(self._store, prefix=prefix, chunk_size=REMOVE_AT_ONCE):
-                await self._obstore.delete_async(self._store, [one["path"] for one in some])
+                await self._obstore.delete_async(self._store, [entry["path"] for entry in some])
 
     @asynccontextmanager
     async def _telling(self, verb: str) -> AsyncIterator[None]:

@@ -53,7 +53,7 @@ class LogSelection:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LogRange:
     """There may be no log yet if it is to be followed."""
 
     attempt: int
@@ -89,15 +89,15 @@ class NodeLog:
     def task_id(self, attempt: int) -> TaskId:
         return TaskId(f"{self.job_id}_{self.node_id}_{attempt - 1}")
 
-    async def find(self, wanted: LogSelection, state: NodeState) -> Found | None:
+    async def find(self, selection: LogSelection, state: NodeState) -> LogRange | None:
         """None if there is no log; `why_none` gives the reason."""
-        attempt = wanted.attempt or state.newest_begun
+        attempt = selection.attempt or state.newest_begun
         size = await self.size(attempt)
-        may_come = wanted.follow and not state.is_over(state.attempt if wanted.attempt is None else attempt)
+        may_come = selection.follow and not state.is_over(state.attempt if selection.attempt is None else attempt)
         if size is None and not may_come:
             return None
-        start = wanted.offset if wanted.tail is None else await self.tail(attempt, wanted.tail)
-        return Found(attempt, start, size or 0)
+        start = selection.offset if selection.tail is None else await self.tail(attempt, selection.tail)
+        return LogRange(attempt, start, size or 0)
 
     async def size(self, attempt: int) -> int | None:
         return await self.logs.size(self.task_id(attempt))
@@ -110,11 +110,11 @@ class NodeLog:
         while start and missing > 0:
             place, start = start, max(start - BLOCK_BYTES, 0)
             block = await self._block(attempt, start, place)
-            if (found := block.count(b"\n")) >= missing:
+            if (newlines := block.count(b"\n")) >= missing:
                 for _ in range(missing):
                     block = block[: block.rfind(b"\n")]
                 return start + len(block) + 1
-            missing -= found
+            missing -= newlines
         return start if lines else end
 
     async def _block(self, attempt: int, start: int, end: int) -> bytes:
@@ -127,25 +127,25 @@ class NodeLog:
 
     async def search(self, attempt: int, text: str, limit: int) -> "Matches":
         """The first lines that hold the text, whatever its case, and how many there are in all."""
-        wanted, found, number = text.lower(), Matches([], 0, 0), 0
+        needle, matches, number = text.lower(), Matches([], 0, 0), 0
         async for line in self._lines(attempt):
             number += 1
-            if wanted in line.lower():
-                found.total += 1
-                if len(found.lines) < limit:
-                    found.lines.append(Match(number, line[:MAX_LINE_CHARS]))
-        found.log_lines = number
-        return found
+            if needle in line.lower():
+                matches.total += 1
+                if len(matches.lines) < limit:
+                    matches.lines.append(Match(number, line[:MAX_LINE_CHARS]))
+        matches.log_lines = number
+        return matches
 
     async def _lines(self, attempt: int) -> AsyncIterator[str]:
-        rest = b""
+        partial = b""
         async for piece in self.pieces(attempt, 0, await self.size(attempt) or 0):
-            *whole, rest = (rest + piece).split(b"\n")
-            for line in whole:
+            *lines, partial = (partial + piece).split(b"\n")
+            for line in lines:
                 yield line.decode(errors="replace")
             await asyncio.sleep(0)  # A log of megabytes must not keep the server from answering others.
-        if rest:
-            yield rest.decode(errors="replace")
+        if partial:
+            yield partial.decode(errors="replace")
 
     async def follow(self, attempt: int, offset: int, look: Look, *, goes_on: bool = True) -> AsyncIterator[bytes]:
         """Until the attempt has ended; if it `goes_on`, with the attempts after it until the node has."""
@@ -165,9 +165,9 @@ class NodeLog:
                 return
 
 
-def why_none(node: NodeLog, wanted: LogSelection, state: NodeState, place: Mapping[str, Any] | None) -> str:
+def why_none(node: NodeLog, selection: LogSelection, state: NodeState, place: Mapping[str, Any] | None) -> str:
     """Why there is no log of this attempt; `place` is where its worker has said that it is."""
-    attempt = wanted.attempt or state.newest_begun
+    attempt = selection.attempt or state.newest_begun
     of = f"attempt {attempt} of node {node.node_id!r}"
     if place is not None:
         there = f" on {place['hostname']}" if place["hostname"] else ""

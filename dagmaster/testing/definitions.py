@@ -39,8 +39,8 @@ def find_called(source: Any, rules: QueueRules, folders: Sequence[Path], workflo
         if name in defined:
             return _checked(defined[name].workflow, rules)
         catalogs = [Catalog(folder, queues=rules) for folder in places]
-        found = next((one.workflows[name] for one in catalogs if name in one.workflows), None)
-        return found or Catalog(queues=rules).get(name)
+        workflow = next((catalog.workflows[name] for catalog in catalogs if name in catalog.workflows), None)
+        return workflow or Catalog(queues=rules).get(name)
 
     return find
 
@@ -55,8 +55,8 @@ def _checked(workflow: Workflow, rules: QueueRules) -> Workflow:
 
 def _find_file(path: Path, folders: Sequence[Path]) -> Path:
     candidates = [path, *(folder / path for folder in folders)]
-    found = next((one for one in candidates if one.is_file()), None)
-    if found is None:
-        places = ", ".join(str(one.absolute().parent) for one in candidates)
+    file = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if file is None:
+        places = ", ".join(str(candidate.absolute().parent) for candidate in candidates)
         raise Invalid(f"there is no workflow file {str(path)!r}; looked in {places}")
-    return found
+    return file

@@ -32,10 +32,10 @@ async def acall_handler(
     handler: str | Handler | Callable[..., Any], params: Mapping[str, Any] | None = None, **context: Any
 ) -> HandlerResult:
     """The same, for coroutines."""
-    found = _named(handler) if isinstance(handler, str) else handler_of(handler)
+    entry = _named(handler) if isinstance(handler, str) else handler_of(handler)
     fields = {"task_id": "1_test_0", "job_id": 1, "node_id": "test", "worker_id": "test", **context}
-    ctx = HandlerContext(handler=found.name, params=dict(params or {}), **fields)
-    return await call(found, ctx, executor=None)
+    ctx = HandlerContext(handler=entry.name, params=dict(params or {}), **fields)
+    return await call(entry, ctx, executor=None)
 
 
 def _named(name: str) -> Handler:
@@ -58,8 +58,8 @@ def handler_of(source: Handler | TaskFunction[..., Any] | Callable[..., Any]) ->
             return source
         case TaskFunction():
             return default_registry.get(source.handler)
-    found = next((one for one in default_registry if one.function is source), None)
-    return found or Handler(getattr(source, "__name__", ""), source)
+    registered = next((handler for handler in default_registry if handler.function is source), None)
+    return registered or Handler(getattr(source, "__name__", ""), source)
 
 
 def gather_handlers(
@@ -69,8 +69,8 @@ def gather_handlers(
     loaded = Registry()
     load_handlers(specs, loaded)
     allow_modules(task_modules, loaded)
-    given = map(handler_of, sources)
-    return {handler.name: handler for handlers in (default_registry, loaded, given) for handler in handlers}
+    own = map(handler_of, sources)
+    return {handler.name: handler for handlers in (default_registry, loaded, own) for handler in handlers}
 
 
 def stand_in_for(task: str | TaskFunction[..., Any], stand_in: Any, original: Handler | None) -> Handler:
@@ -79,12 +79,12 @@ def stand_in_for(task: str | TaskFunction[..., Any], stand_in: Any, original: Ha
     Anything else is what it returns.
     """
     if isinstance(task, TaskFunction):
-        made = handler_for(stand_in if callable(stand_in) else _returning(stand_in), task.handler)
+        replacement = handler_for(stand_in if callable(stand_in) else _returning(stand_in), task.handler)
     else:
-        made = Handler(task, stand_in if callable(stand_in) else _giving(stand_in))
+        replacement = Handler(task, stand_in if callable(stand_in) else _giving(stand_in))
     if original is None:
-        return made
-    return replace(original, function=made.function, isolation="auto", memory_mb=None)
+        return replacement
+    return replace(original, function=replacement.function, isolation="auto", memory_mb=None)
 
 
 def _returning(value: Any) -> Callable[..., Any]:

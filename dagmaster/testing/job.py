@@ -58,9 +58,9 @@ class JobUnderTest(Script):
         **settings: Any,
     ) -> None:
         chosen = stage_settings(dsn, log_dir, settings)
-        specs = (*chosen.handlers, *(str(one) for one in handlers if isinstance(one, str | Path)))
-        given = [one for one in handlers if not isinstance(one, str | Path)]
-        known = gather_handlers(specs, chosen.task_modules, given)
+        specs = (*chosen.handlers, *(str(source) for source in handlers if isinstance(source, str | Path)))
+        sources = [source for source in handlers if not isinstance(source, str | Path)]
+        known = gather_handlers(specs, chosen.task_modules, sources)
         # Which handlers there are is not settled yet; everything else that is wrong is said at once.
         draft = read_definition(workflow, QueueRules(None, own_queue(chosen)), folders)
         super().__init__(draft, Stage(dsn, chosen, clock or TravelClock(), known, specs))
@@ -74,7 +74,7 @@ class JobUnderTest(Script):
     def __repr__(self) -> str:
         if self._record is None:
             return f"<a job of {self._draft.workflow_id}, not run>"
-        nodes = ", ".join(f"{one.node_id} {one.status}" for one in self.nodes.values())
+        nodes = ", ".join(f"{node.node_id} {node.status}" for node in self.nodes.values())
         error = f": {self.error}" if self.error else ""
         return f"<job {self.job_id} of {self._draft.workflow_id}, {self.status}{error}; {nodes}>"
 
@@ -115,11 +115,11 @@ class JobUnderTest(Script):
 
     async def until(self, node: str, status: str, timeout: float = RUN_SECONDS) -> None:
         """Wait until the node is where it is wanted, or has passed it."""
-        wanted = NodeStatus(status)
+        expected = NodeStatus(status)
 
         async def look(conn: Connection) -> bool:
             now = (await get_node_head(conn, self.job_id, NodeId(node)))["status"]
-            return now == wanted or now in NODE_TERMINAL
+            return now == expected or now in NODE_TERMINAL
 
         await self._wait_until(look, timeout, f"has no {status} node {node!r}")
 

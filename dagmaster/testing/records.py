@@ -75,15 +75,15 @@ async def read_record(conn: Connection, job_id: JobId) -> Record:
 
 def attempts_of(timeline: Iterable[Event], node_id: str) -> list[Attempt]:
     """As the timeline tells it: an attempt whose worker was lost reported nothing."""
-    found: dict[int, dict[str, Any]] = {}
+    attempts: dict[int, dict[str, Any]] = {}
     for event in timeline:
-        if event["node_id"] == node_id and event["task_id"] and (told := _told(event)):
+        if event["node_id"] == node_id and event["task_id"] and (fields := _fields_of(event)):
             number = int(event["task_id"].rpartition("_")[2]) + 1
-            found.setdefault(number, {}).update(told)
-    return [Attempt(number, **fields) for number, fields in sorted(found.items())]
+            attempts.setdefault(number, {}).update(fields)
+    return [Attempt(number, **fields) for number, fields in sorted(attempts.items())]
 
 
-def _told(event: Event) -> dict[str, Any]:
+def _fields_of(event: Event) -> dict[str, Any]:
     data, at = event["event_data"] or {}, event["created_at"]
     match event["event_type"]:
         case "node_dispatched":

@@ -147,8 +147,8 @@ async def _signed_in(request: HTTPConnection, services: Services) -> Caller | No
     if request.scope["type"] == "websocket":
         is_ours = _is_same_origin(request)
     else:
-        said = request.headers.get(CSRF_HEADER, "")
-        is_ours = request.scope["method"] in SAFE_METHODS or hmac.compare_digest(said.encode(), token.encode())
+        sent_token = request.headers.get(CSRF_HEADER, "")
+        is_ours = request.scope["method"] in SAFE_METHODS or hmac.compare_digest(sent_token.encode(), token.encode())
     if not is_ours:
         raise Forbidden("this did not come from a page of this server; reload the page and try again")
     return replace(caller, csrf=token)

@@ -41,9 +41,9 @@ class Reloading:
 
     async def look(self, conn: Connection) -> None:
         """What was asked for before this server started needs no reload."""
-        asked, first = await last_reload(conn), self._seen is None
-        if first or asked == self._seen:
-            self._seen = asked
+        requested, first = await last_reload(conn), self._seen is None
+        if first or requested == self._seen:
+            self._seen = requested
             return
         try:
             await asyncio.to_thread(self._services.catalog.reload)
@@ -51,7 +51,7 @@ class Reloading:
             log.warning("the workflows cannot be read again: %s", error)
         self._services.definitions.forget_graphs()
         self._forget()
-        self._seen = asked
+        self._seen = requested
 
 
 @asynccontextmanager

@@ -45,15 +45,15 @@ class Check:
 async def examine(services: Services, names: Sequence[str] = ()) -> dict[Check, Verdict]:
     """All checks, or those of these names."""
     chosen = [check for check in CHECKS if not names or check.name in names]
-    found: dict[Check, Verdict] = {}
+    verdicts: dict[Check, Verdict] = {}
     try:
         async with services.pool.connection(timeout=REACH_SECONDS) as conn:
             for check in chosen:
-                found[check] = await check.look(conn, services)
+                verdicts[check] = await check.look(conn, services)
     except AWAY as error:
         verdict = Verdict(Health.UNHEALTHY, f"the database cannot be asked: {type(error).__name__}")
-        found |= {check: verdict for check in chosen if check not in found}
-    return found
+        verdicts |= {check: verdict for check in chosen if check not in verdicts}
+    return verdicts
 
 
 def overall(verdicts: Sequence[Verdict]) -> Health:
@@ -113,9 +113,9 @@ async def _workers(conn: Connection, services: Services) -> Verdict:
     return _someone((await _signs(conn, services))["active_workers"], "worker")
 
 
-def _someone(number: int, what: str) -> Verdict:
+def _someone(number: int, role: str) -> Verdict:
     if not number:
-        return Verdict(Health.DEGRADED, f"no {what} is running; jobs wait until one is", {"active": 0})
+        return Verdict(Health.DEGRADED, f"no {role} is running; jobs wait until one is", {"active": 0})
     return Verdict(Health.HEALTHY, f"{number} running", {"active": number})
 
 

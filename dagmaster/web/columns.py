@@ -10,8 +10,8 @@ Column = list[Any] | dict[str, Any]
 
 def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Column]:
     """What a row has not is None. Columns of nothing but None are left out; static/graph/columns.js reads them."""
-    made = {name: column([row.get(name) for row in rows]) for name in names}
-    return {name: column for name, column in made.items() if column != {"same": None}}
+    by_name = {name: column([row.get(name) for row in rows]) for name in names}
+    return {name: column for name, column in by_name.items() if column != {"same": None}}
 
 
 def column(values: list[Any]) -> Column:

@@ -165,7 +165,7 @@ COMMANDS = {
 }
 
 
-async def execute(room: CommandContext, caller: Caller, name: str, given: Json) -> CommandReply:
+async def execute(room: CommandContext, caller: Caller, name: str, body: Json) -> CommandReply:
     """Validate, run, and leave one trace, whether it went well or not."""
     command = COMMANDS.get(name)
     if command is None:
@@ -175,19 +175,19 @@ async def execute(room: CommandContext, caller: Caller, name: str, given: Json) 
             f"a key of role {caller.role} may not run {name}; it takes {' or '.join(sorted(command.roles))}"
         )
     try:
-        params = command.params.model_validate(given)
+        params = command.params.model_validate(body)
     except ValidationError as error:
-        raise Invalid("; ".join(_problem(one) for one in error.errors())) from error
+        raise Invalid("; ".join(_problem(problem) for problem in error.errors())) from error
     began = perf_counter()
-    said = {"command": name, "actor": room.actor, "params": redact(given)}
+    record = {"command": name, "actor": room.actor, "params": redact(body)}
     try:
         result = await command.run(room, params)
     except DagmasterError as error:
         text = redact_text(str(error))
-        await note_command(room.conn, said, error=text, duration_ms=_milliseconds(began))
+        await note_command(room.conn, record, error=text, duration_ms=_milliseconds(began))
         raise
     duration_ms = _milliseconds(began)
-    await note_command(room.conn, {**said, "result": redact(result)}, duration_ms=duration_ms)
+    await note_command(room.conn, {**record, "result": redact(result)}, duration_ms=duration_ms)
     room.services.notifier.notify(RELOAD)
     return CommandReply(command=name, result=result, duration_ms=duration_ms)
 

@@ -31,25 +31,25 @@ def describe_access(app: FastAPI, routers: Iterable[APIRouter]) -> None:
     make, roles = app.openapi, _roles(routers)
 
     def document() -> dict[str, Any]:
-        made = make()
-        made.setdefault("components", {})["securitySchemes"] = SCHEMES
-        for path, operations in made["paths"].items():
+        schema = make()
+        schema.setdefault("components", {})["securitySchemes"] = SCHEMES
+        for path, operations in schema["paths"].items():
             for method, operation in operations.items():
                 allowed = roles[method.upper(), path]
                 operation["security"] = [{name: []} for name in SCHEMES] if allowed is not None else []
                 operation["x-roles"] = allowed if allowed is not None else ["everybody"]
                 if "requestBody" in operation:
                     operation["responses"] = {**OF_BODIES, **operation["responses"]}
-        return made
+        return schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
 def _roles(routers: Iterable[APIRouter]) -> dict[tuple[str, str], list[str] | None]:
-    found: dict[tuple[str, str], list[str] | None] = {}
+    roles: dict[tuple[str, str], list[str] | None] = {}
     for route in (route for router in routers for route in router.routes):
         allow = decision(route)
         if isinstance(route, APIRoute) and allow is not None:
             allowed = None if allow.roles is None else [role.value for role in Role if role in allow.roles]
-            found.update({(method, route.path): allowed for method in route.methods or ()})
-    return found
+            roles.update({(method, route.path): allowed for method in route.methods or ()})
+    return roles

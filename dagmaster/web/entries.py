@@ -23,13 +23,13 @@ def audit_entry(event: Row) -> AuditEntry:
 
 
 def _fields(event: Row) -> dict[str, Any]:
-    shown = {**event, "event_data": redact(event["event_data"]), "error_message": redact(event["error_message"])}
+    visible = {**event, "event_data": redact(event["event_data"]), "error_message": redact(event["error_message"])}
     return {
-        **shown,
+        **visible,
         "timestamp": event["created_at"],
         "status": event["event_status"],
-        "message": describe(shown),
-        "data": shown["event_data"],
+        "message": describe(visible),
+        "data": visible["event_data"],
     }
 
 
@@ -38,16 +38,16 @@ async def timeline_of(
 ) -> TimelineReply:
     events = await list_events(conn, job_id, node_id=node_id, event_types=types, after=after, limit=limit + 1)
     summary = await summarise_events(conn, job_id, node_id)
-    shown = events[:limit]
+    page = events[:limit]
     has_more = len(events) > limit
     return TimelineReply(
         job_id=str(job_id),
         node_id=node_id,
-        events=[entry_of(event) for event in shown],
+        events=[entry_of(event) for event in page],
         summary=_summary(summary),
         limit=limit,
         has_more=has_more,
-        next_after=str(shown[-1]["event_id"]) if has_more else None,
+        next_after=str(page[-1]["event_id"]) if has_more else None,
     )
 
 

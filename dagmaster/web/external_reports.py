@@ -47,8 +47,8 @@ async def _take_signs_of_life(
         if not is_last:
             is_new = await task_reports.begin_elsewhere(conn, body.task_id, worker_id)
         if body.progress is not None:
-            told = body.progress
-            fields = told if isinstance(told, ProgressFields) else ProgressFields(progress_percent=told)
+            progress = body.progress
+            fields = progress if isinstance(progress, ProgressFields) else ProgressFields(progress_percent=progress)
             await _save_progress(conn, body.task_id, fields, worker_id)
             is_new = True
         if body.checkpoint is not None:
@@ -79,17 +79,17 @@ async def take_progress(conn: Connection, services: Services, caller: Caller, bo
     services.wake()
 
 
-async def _save_progress(conn: Connection, task_id: TaskId, told: ProgressFields, worker_id: WorkerId) -> None:
-    percent = told.progress_percent
-    if percent is None and told.progress_current is not None and (told.progress_total or 0) > 0:
-        percent = round(min(max(100 * told.progress_current / (told.progress_total or 1), 0.0), 100.0), 1)
+async def _save_progress(conn: Connection, task_id: TaskId, progress: ProgressFields, worker_id: WorkerId) -> None:
+    percent = progress.progress_percent
+    if percent is None and progress.progress_current is not None and (progress.progress_total or 0) > 0:
+        percent = round(min(max(100 * progress.progress_current / (progress.progress_total or 1), 0.0), 100.0), 1)
     await task_reports.save_progress(
         conn,
         task_id,
-        current=told.progress_current,
-        total=told.progress_total,
+        current=progress.progress_current,
+        total=progress.progress_total,
         percent=percent,
-        message=clean_text(told.progress_message) if told.progress_message is not None else None,
+        message=clean_text(progress.progress_message) if progress.progress_message is not None else None,
         worker_id=worker_id,
     )
 

@@ -32,15 +32,18 @@ async def alive(conn: Connection, services: Services) -> list[dict[str, Any]]:
 def status_of(rows: Sequence[Row], pending_results: int) -> FleetStatus:
     """The sums of all; what cannot be summed is of the one that was active last."""
     instances = [_status(row) for row in rows]
-    last = max(instances, key=lambda one: (one.last_cycle_at is not None, one.last_cycle_at or one.started_at))
-    oldest = max(instances, key=lambda one: one.uptime_seconds)
+    last = max(
+        instances,
+        key=lambda instance: (instance.last_cycle_at is not None, instance.last_cycle_at or instance.started_at),
+    )
+    oldest = max(instances, key=lambda instance: instance.uptime_seconds)
     return FleetStatus(
         **last.model_dump(exclude={"pending_results", "active_jobs", *SUMMED, "started_at", "uptime_seconds"}),
         started_at=oldest.started_at,
         uptime_seconds=oldest.uptime_seconds,
-        active_jobs=sum(one.active_jobs for one in instances),
+        active_jobs=sum(instance.active_jobs for instance in instances),
         pending_results=pending_results,
-        **{name: sum(getattr(one, name) for one in instances) for name in SUMMED},
+        **{name: sum(getattr(instance, name) for instance in instances) for name in SUMMED},
         instances=instances,
     )
 
@@ -70,44 +73,48 @@ def _status(row: Row) -> OrchestratorStatus:
 
 def stats_of(rows: Sequence[Row]) -> FleetStats:
     instances = [_stats(row) for row in rows]
-    names = dict.fromkeys(name for one in instances for name in one.counters)
-    weights = sum(one.cycles for one in instances if one.cycle_duration_avg_ms is not None)
-    timed = [(one.cycle_duration_avg_ms, one.cycles) for one in instances if one.cycle_duration_avg_ms is not None]
-    throughput = sum(one.throughput for one in instances)
-    failing = sum(one.error_rate * one.throughput for one in instances)
+    names = dict.fromkeys(name for instance in instances for name in instance.counters)
+    weights = sum(instance.cycles for instance in instances if instance.cycle_duration_avg_ms is not None)
+    timed = [
+        (instance.cycle_duration_avg_ms, instance.cycles)
+        for instance in instances
+        if instance.cycle_duration_avg_ms is not None
+    ]
+    throughput = sum(instance.throughput for instance in instances)
+    failing = sum(instance.error_rate * instance.throughput for instance in instances)
     return FleetStats(
         instance_id=None,
-        cycles=sum(one.cycles for one in instances),
+        cycles=sum(instance.cycles for instance in instances),
         throughput=round(throughput, 3),
         cycle_duration_avg_ms=round(sum(ms * n for ms, n in timed) / weights, 3) if weights else None,
-        error_rate=round(failing / throughput, 4) if throughput else max(one.error_rate for one in instances),
-        counters={name: sum(one.counters.get(name, 0) for one in instances) for name in names},
-        failing_handlers=_failing([one.failing_handlers for one in instances]),
-        failing_queues=_failing([one.failing_queues for one in instances]),
-        workflows=_averages([one.workflows for one in instances]),
+        error_rate=round(failing / throughput, 4) if throughput else max(instance.error_rate for instance in instances),
+        counters={name: sum(instance.counters.get(name, 0) for instance in instances) for name in names},
+        failing_handlers=_failing([instance.failing_handlers for instance in instances]),
+        failing_queues=_failing([instance.failing_queues for instance in instances]),
+        workflows=_averages([instance.workflows for instance in instances]),
         instances=instances,
     )
 
 
-def _failing(found: Sequence[Row]) -> dict[str, Any]:
+def _failing(groups: Sequence[Row]) -> dict[str, Any]:
     """The sums of all, with an error of one that has seen some."""
     together: dict[str, Any] = {}
-    for name, one in ((name, one) for all_of_one in found for name, one in all_of_one.items()):
+    for name, figures in (item for group in groups for item in group.items()):
         known = together.setdefault(name, {"failed": 0, "last_error": None})
-        known["failed"] += one["failed"]
-        known["last_error"] = one["last_error"] or known["last_error"]
+        known["failed"] += figures["failed"]
+        known["last_error"] = figures["last_error"] or known["last_error"]
     return together
 
 
-def _averages(found: Sequence[Row]) -> dict[str, Any]:
+def _averages(groups: Sequence[Row]) -> dict[str, Any]:
     """Each counts as many times as jobs have ended there."""
     together: dict[str, Any] = {}
-    for name, one in ((name, one) for all_of_one in found for name, one in all_of_one.items()):
+    for name, figures in (item for group in groups for item in group.items()):
         known = together.setdefault(name, {"ended": 0, "avg_duration_seconds": 0.0, "success_rate": 0.0})
-        ended = known["ended"] + one["ended"]
+        ended = known["ended"] + figures["ended"]
         for figure in ("avg_duration_seconds", "success_rate"):
             if ended:
-                known[figure] = round((known[figure] * known["ended"] + one[figure] * one["ended"]) / ended, 6)
+                known[figure] = round((known[figure] * known["ended"] + figures[figure] * figures["ended"]) / ended, 6)
         known["ended"] = ended
     return together
 
@@ -126,7 +133,7 @@ def _stats(row: Row) -> OrchestratorStats:
 
 def activity_of(rows: Sequence[Row], backlog: Row) -> FleetActivity:
     instances = [_activity(row) for row in rows]
-    last = max(instances, key=lambda one: (one.cycle_started_at is not None, str(one.cycle_started_at)))
+    last = max(instances, key=lambda instance: (instance.cycle_started_at is not None, str(instance.cycle_started_at)))
     return FleetActivity(
         **last.model_dump(),
         queue_depth=backlog["queue_depth"],

@@ -39,8 +39,8 @@ HISTOGRAMS = {
 async def render(conn: Connection, fresh: Mapping[str, Mapping[str, Any]] | None = None) -> bytes:
     """The text that Prometheus reads. `fresh` are stats of instances that are known better than by their last beat."""
     measures = await fleet_measures(conn)
-    for one in measures["orchestrators"]:
-        one["stats"] = (fresh or {}).get(one["orchestrator_id"], one["stats"])
+    for instance in measures["orchestrators"]:
+        instance["stats"] = (fresh or {}).get(instance["orchestrator_id"], instance["stats"])
     registry = CollectorRegistry()
     registry.register(Fleet(measures))
     return generate_latest(registry)
@@ -71,12 +71,12 @@ class Fleet(Collector):
 
     def _stats(self, *path: str) -> Iterator[tuple[str, Any]]:
         """An instance that has not beaten yet, or is of another version, has nothing to say."""
-        for one in self._orchestrators:
-            value: Any = one["stats"]
+        for instance in self._orchestrators:
+            value: Any = instance["stats"]
             for part in path:
                 value = value.get(part) if isinstance(value, dict) else None
             if value is not None:
-                yield one["orchestrator_id"], value
+                yield instance["orchestrator_id"], value
 
     def _histograms(self) -> Iterator[Metric]:
         for source, (name, text) in HISTOGRAMS.items():
@@ -96,36 +96,36 @@ class Fleet(Collector):
         yield family
 
     def _instances(self) -> Iterator[Metric]:
-        running = [one for one in self._orchestrators if one["status"] == "running"]
+        running = [instance for instance in self._orchestrators if instance["status"] == "running"]
         yield GaugeMetricFamily(PREFIX + "orchestrators_active", "Orchestrators that run.", value=len(running))
         yield _gauge(
             "orchestrator_heartbeat_age_seconds",
             "Since an orchestrator's last heartbeat.",
             "instance",
-            ((one["orchestrator_id"], one["heartbeat_age_seconds"]) for one in running),
+            ((instance["orchestrator_id"], instance["heartbeat_age_seconds"]) for instance in running),
         )
         yield _gauge(
             "orchestrator_jobs_owned",
             "Live jobs that an orchestrator owns.",
             "instance",
-            ((one["orchestrator_id"], one["jobs_owned"]) for one in running),
+            ((instance["orchestrator_id"], instance["jobs_owned"]) for instance in running),
         )
 
     def _workers(self) -> Iterator[Metric]:
         active = self._measures["workers"]
         yield GaugeMetricFamily(PREFIX + "workers_active", "Workers that run.", value=len(active))
-        ages = [(one["worker_id"], one["heartbeat_age_seconds"]) for one in active]
+        ages = [(worker["worker_id"], worker["heartbeat_age_seconds"]) for worker in active]
         yield _gauge("worker_heartbeat_age_seconds", "Since a worker's last heartbeat.", "worker", ages)
-        slots = [(one["worker_id"], one["concurrency"]) for one in active]
+        slots = [(worker["worker_id"], worker["concurrency"]) for worker in active]
         yield _gauge("worker_slots", "How many tasks a worker runs at once.", "worker", slots)
-        stuck = [(one["worker_id"], len(one["stuck_tasks"])) for one in active]
+        stuck = [(worker["worker_id"], len(worker["stuck_tasks"])) for worker in active]
         yield _gauge("worker_stuck_slots", "Slots that are kept by handlers that do not end.", "worker", stuck)
 
     def _queues(self) -> Iterator[Metric]:
         queues = self._measures["queues"]
-        depths = [(one["queue"], one["depth"]) for one in queues]
+        depths = [(queue["queue"], queue["depth"]) for queue in queues]
         yield _gauge("task_queue_depth", "Tasks that wait for a worker.", "queue", depths)
-        running = [(one["queue"], one["running"]) for one in queues]
+        running = [(queue["queue"], queue["running"]) for queue in queues]
         yield _gauge("tasks_running", "Tasks that a worker holds.", "queue", running)
 
     def _schedules(self) -> Iterator[Metric]:
@@ -165,7 +165,7 @@ def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float]]
 
 def _histogram(name: str, text: str, values: Iterable[tuple[str, Mapping[str, Any]]]) -> Metric:
     family = HistogramMetricFamily(PREFIX + name, text, labels=["instance"])
-    for instance, one in values:
-        bounds = [*(str(float(bound)) for bound in one["bounds"]), "+Inf"]
-        family.add_metric([instance], list(zip(bounds, accumulate(one["counts"]), strict=True)), one["sum"])
+    for instance, histogram in values:
+        bounds = [*(str(float(bound)) for bound in histogram["bounds"]), "+Inf"]
+        family.add_metric([instance], list(zip(bounds, accumulate(histogram["counts"]), strict=True)), histogram["sum"])
     return family

@@ -87,7 +87,7 @@ async def register(conn: Connection, services: Services, caller: Caller, body: R
         concurrency=body.concurrency,
         key_id=caller.key_id,
     )
-    contracts = [Contract(**dict(one)) for one in body.contracts]
+    contracts = [Contract(**dict(contract)) for contract in body.contracts]
     await handlers.register_contracts(conn, worker_id, contracts)
     return WorkerRegistered(
         worker_id=worker_id,
@@ -111,8 +111,8 @@ def _max_output_bytes(services: Services) -> int:
 async def beat(conn: Connection, worker_id: WorkerId, body: WorkerHeartbeat) -> WorkerOrders:
     stats = orjson.loads(encoded(body.stats, SLACK_BYTES)) if body.stats is not None else None
     await remote_workers.beat_remote(conn, worker_id, completed=body.completed, failed=body.failed, stats=stats)
-    wanted, withdrawn = await tasks.orders(conn, worker_id, body.running)
-    return WorkerOrders.model_validate({"withdrawn": withdrawn, "wanted": wanted})
+    desired, withdrawn = await tasks.orders(conn, worker_id, body.running)
+    return WorkerOrders.model_validate({"withdrawn": withdrawn, "wanted": desired})
 
 
 # Claims and reports.
@@ -168,7 +168,7 @@ async def _exchange(
     return TasksClaimed(tasks=[_claimed(row) for row in rows], outcomes=outcomes)
 
 
-async def held(conn: Connection, worker_id: WorkerId) -> list[ClaimedTask]:
+async def running_tasks(conn: Connection, worker_id: WorkerId) -> list[ClaimedTask]:
     return [_claimed(row) for row in await tasks.held(conn, worker_id, [])]
 
 
@@ -195,29 +195,29 @@ async def take_reports(
 async def _report(
     conn: Connection, services: Services, caller: Caller, worker_id: WorkerId, reports: Sequence[ReportCreate]
 ) -> list[ReportOutcome]:
-    """What is wrong with one report is said of that one; the others are taken."""
+    """A wrong report is refused alone; the others are accepted."""
     mail: dict[str, MailRow] = {}
     wrong: dict[str, ReportOutcome] = {}
     now = datetime.now(UTC)
     for report in reports:
         try:
-            accepted = _accepted(services, report)
-            mail[report.task_id] = mail_codec.encode(accepted.job_id, accepted.message(worker_id, now))
+            checked = _checked(services, report)
+            mail[report.task_id] = mail_codec.encode(checked.job_id, checked.message(worker_id, now))
         except UnknownTask as error:
             wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="over", reason=str(error))
         except (TooLarge, Invalid) as error:
             wrong[report.task_id] = ReportOutcome(task_id=report.task_id, outcome="refused", reason=str(error))
-    taken = await remote_workers.take_reports(conn, caller.key_id, list(mail.values())) if mail else set()
-    return [wrong.get(report.task_id) or _outcome(report.task_id, taken) for report in reports]
+    accepted = await remote_workers.take_reports(conn, caller.key_id, list(mail.values())) if mail else set()
+    return [wrong.get(report.task_id) or _outcome(report.task_id, accepted) for report in reports]
 
 
-def _outcome(task_id: TaskId, taken: set[str]) -> ReportOutcome:
-    if task_id in taken:
+def _outcome(task_id: TaskId, accepted: set[str]) -> ReportOutcome:
+    if task_id in accepted:
         return ReportOutcome(task_id=task_id, outcome="accepted")
-    return ReportOutcome(task_id=task_id, outcome="over", reason="it was heard before, or is needed no more")
+    return ReportOutcome(task_id=task_id, outcome="over", reason="it was reported before, or is no longer needed")
 
 
-def _accepted(services: Services, report: ReportCreate) -> TaskReport:
+def _checked(services: Services, report: ReportCreate) -> TaskReport:
     """Raises UnknownTask, TooLarge or Invalid."""
     job_id, node_id = task_reports.parts_of(report.task_id)
     is_failed = report.kind == "failed"
@@ -240,10 +240,10 @@ def _accepted(services: Services, report: ReportCreate) -> TaskReport:
 def _details(services: Services, report: ReportCreate) -> Row:
     if report.details is None:
         return {}
-    given = report.details.model_dump(exclude_none=True, exclude={"has_log"})
+    details = report.details.model_dump(exclude_none=True, exclude={"has_log"})
     where = {"log_path": services.task_logs.path_of(report.task_id)} if report.details.has_log else {}
     try:
-        return {**orjson.loads(encoded(given, _max_output_bytes(services))), **where}
+        return {**orjson.loads(encoded(details, _max_output_bytes(services))), **where}
     except Invalid as error:  # A figure that cannot be stored must not keep the result from being heard.
         log.warning("the figures of task %s are not stored: %s", report.task_id, error)
         return where
@@ -252,11 +252,11 @@ def _details(services: Services, report: ReportCreate) -> Row:
 # While a task runs.
 
 
-async def tell(conn: Connection, worker_id: WorkerId, told: Sequence[ProgressCreate]) -> None:
+async def tell(conn: Connection, worker_id: WorkerId, reports: Sequence[ProgressCreate]) -> None:
     """One by one: a statement for several could wait for an owner that waits for it."""
-    for one in told:
-        said = Progress(one.current, one.total, clean_text(one.message or ""))
-        await task_reports.tell_progress(conn, worker_id, one.task_id, said)
+    for report in reports:
+        progress = Progress(report.current, report.total, clean_text(report.message or ""))
+        await task_reports.tell_progress(conn, worker_id, report.task_id, progress)
 
 
 async def save(conn: Connection, services: Services, worker_id: WorkerId, body: WorkerCheckpoint) -> int:
@@ -278,7 +278,7 @@ async def save(conn: Connection, services: Services, worker_id: WorkerId, body: 
 async def add(conn: Connection, services: Services, worker_id: WorkerId, body: AddedByWorker) -> None:
     """Raises TaskOver. What is wrong with a slice is said by the job's owner, who fails the attempt."""
     await _check_held(conn, worker_id, body.task_id)
-    await task_reports.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(one) for one in body.slices])
+    await task_reports.add_nodes(conn, worker_id, body.task_id, [orjson.dumps(piece) for piece in body.slices])
     services.wake()
 
 
@@ -307,8 +307,8 @@ async def recall(conn: Connection, worker_id: WorkerId, body: RecallResult) -> R
 async def open_secrets(conn: Connection, services: Services, worker_id: WorkerId, body: OpenSecrets) -> dict[str, str]:
     """Raises TaskOver, and Forbidden for a secret that this task is not given."""
     await _check_held(conn, worker_id, body.task_id)
-    given = references_in(*await tasks.sealed_texts(conn, worker_id, body.task_id))
-    if not given.issuperset(body.references):
+    references = references_in(*await tasks.sealed_texts(conn, worker_id, body.task_id))
+    if not references.issuperset(body.references):
         raise Forbidden(f"task {body.task_id} is not given that secret")
     sealer = await open_sealer(conn, services.settings.chosen_secret())
     try:

@@ -23,17 +23,17 @@ def job_summary(row: Row, tolerated_failures: int = 0) -> JobSummary:
 
 def job_reply(row: Row, known: NodesOfJob, value: Any = None, *, has_more: bool = False) -> JobReply:
     """Of a row of `get_whole_job`, with what a workflow function has returned."""
-    shown = _job_fields(row)
+    fields = _job_fields(row)
     for name in ("input_params", "result_data"):
-        shown[name] = redact(orjson.loads(row[name])) if row[name] is not None else None
-    shown["callback_url"] = redact(row["callback_url"])
-    shown["metadata"] = redact({key: value for key, value in row["metadata"].items() if key != "removal"})
-    shown["nodes"] = [
+        fields[name] = redact(orjson.loads(row[name])) if row[name] is not None else None
+    fields["callback_url"] = redact(row["callback_url"])
+    fields["metadata"] = redact({key: value for key, value in row["metadata"].items() if key != "removal"})
+    fields["nodes"] = [
         node_reply(row["job_id"], node, known.children.get(node["node_id"])) for node in row["nodes"] or ()
     ]
     summary = counts_reply(known.counts)
-    shown["tolerated_failures"] = summary.failed if row["status"] == JobStatus.COMPLETED else 0
-    return JobReply(**shown, value=redact(value), summary=summary, nodes_has_more=has_more)
+    fields["tolerated_failures"] = summary.failed if row["status"] == JobStatus.COMPLETED else 0
+    return JobReply(**fields, value=redact(value), summary=summary, nodes_has_more=has_more)
 
 
 def _job_fields(row: Row) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def node_seconds(node: Row, children: Children = NO_CHILDREN) -> float | None:
     """How long the newest attempt ran; a fan-out lasts until the last of its children has ended."""
     if node["status"] == NodeStatus.SKIPPED:
         return None
-    ended = [_time(one) for one in (node["completed_at"], children.last_ended_at) if one is not None]
+    ended = [_time(time) for time in (node["completed_at"], children.last_ended_at) if time is not None]
     is_over = node["completed_at"] is not None and not children.open
     return seconds_between(node["started_at"], max(ended) if is_over else None)
 

@@ -19,8 +19,8 @@ def render() -> str:
 
 def renew(page: str) -> str:
     """The page with its generated part replaced."""
-    before, _, rest = page.partition(BEGIN)
-    return before + render() + rest.partition(END)[2]
+    before, _, following = page.partition(BEGIN)
+    return before + render() + following.partition(END)[2]
 
 
 def _lines() -> Iterator[str]:
@@ -57,8 +57,8 @@ def _table(head: str, params: list[Any]) -> Iterator[str]:
     yield from [f"| {head} | Default | Meaning |", "|---|---|---|"]
     for param in params:
         default = param.default
-        shown = "" if default in (None, False, "") or callable(default) else f"`{default}`"
-        yield f"| {_names(param)} | {shown} | {_escaped(param.help or '')} |"
+        written = "" if default in (None, False, "") or callable(default) else f"`{default}`"
+        yield f"| {_names(param)} | {written} | {_escaped(param.help or '')} |"
     yield ""
 
 

@@ -25,8 +25,8 @@ ROLES = (Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.REVIEWER, Role.PARTNER, Ro
 
 def renew(path: Path) -> str:
     """The text of the page with its generated part replaced."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    return before + "\n".join([BEGIN, "", *_lines(*PAGES[path]), END]) + rest.partition(END)[2]
+    before, _, following = path.read_text(encoding="utf-8").partition(BEGIN)
+    return before + "\n".join([BEGIN, "", *_lines(*PAGES[path]), END]) + following.partition(END)[2]
 
 
 def _lines(routers: Sequence[APIRouter], kind: type[Any]) -> Iterator[str]:
@@ -45,12 +45,12 @@ def _lines(routers: Sequence[APIRouter], kind: type[Any]) -> Iterator[str]:
 def _rows(route: Any, kind: type[Any]) -> Iterator[str]:
     match route:
         case APIRoute():
-            methods, said = sorted(route.methods), route.description
+            methods, description = sorted(route.methods), route.description
         case APIWebSocketRoute():
-            methods, said = ["WebSocket"], route.endpoint.__doc__ or ""
+            methods, description = ["WebSocket"], route.endpoint.__doc__ or ""
         case _:
             raise AssertionError(f"nobody knows how to describe {route!r}")
-    text = " ".join(said.split()).replace("|", r"\|")
+    text = " ".join(description.split()).replace("|", r"\|")
     yield from (f"| `{method} {route.path}` | {_roles(route, kind)} | {text} |" for method in methods)
 
 

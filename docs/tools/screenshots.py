@@ -62,7 +62,7 @@ def wait(client: httpx.Client, job_id: str, *, node: str | None = None) -> str:
     """Until the job has ended, or until this node of it is at work."""
     while True:
         job = client.get(f"/api/v1/jobs/{job_id}").raise_for_status().json()
-        nodes = {one["node_id"]: one["status"] for one in job["nodes"]}
+        nodes = {row["node_id"]: row["status"] for row in job["nodes"]}
         if job["status"] in ENDED or (node and nodes.get(node) == "running"):
             return job_id
         time.sleep(0.1)

@@ -19,7 +19,7 @@ from dagmaster.store.workflows import load_definitions
 from dagmaster.web.ui import job, waits
 from dagmaster.web.ui.gantt import Gantt, attempt_number, gantt_of
 from dagmaster.web.ui.job_nodes import definition_of, node_line
-from dagmaster.web.ui.values import MAX_DEPTH, MAX_TREE, shown
+from dagmaster.web.ui.values import MAX_DEPTH, MAX_TREE, value_of
 
 STUMBLES = graph(
     {"step": task("flaky_echo", "spread", params={"fail_attempts": 2}, retry=retry(2))}
@@ -292,10 +292,10 @@ def test_what_is_too_large_or_too_deep_is_no_tree() -> None:
     deep: list[object] = []
     for _ in range(MAX_DEPTH + 5):
         deep = [deep]
-    assert not shown(deep).is_tree
-    large = shown("x" * (MAX_TREE + 10))
+    assert not value_of(deep).is_tree
+    large = value_of("x" * (MAX_TREE + 10))
     assert (large.is_tree, large.is_cut, len(large.text)) == (False, True, MAX_TREE)
-    assert shown({"a": [1]}).is_tree
+    assert value_of({"a": [1]}).is_tree
 
 
 def test_attempts_are_counted_by_the_ends_of_their_ids() -> None:

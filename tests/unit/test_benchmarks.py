@@ -128,7 +128,7 @@ class TestWorkloads:
         assert (product.value, product.floor) == (500, 1500)
         assert product.verdict == "MISSED"
         assert parallel.verdict == ""
-        assert (cost.what, cost.value) == ("processor time per task: orchestrator", pytest.approx(300))
+        assert (cost.label, cost.value) == ("processor time per task: orchestrator", pytest.approx(300))
 
     def test_costs_are_differences(self) -> None:
         assert spent({"a": 1.0}, {"a": 3.5, "b": 1.0}) == {"a": 2.5, "b": 1.0}

@@ -57,4 +57,4 @@ def test_long_lists_are_cut() -> None:
 
 def test_names_are_listed_up_to_a_number() -> None:
     assert listed([]) == "none"
-    assert listed(["a", "b", "c"], shown=2) == "a, b and 1 more"
+    assert listed(["a", "b", "c"], limit=2) == "a, b and 1 more"

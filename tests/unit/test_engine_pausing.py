@@ -25,7 +25,7 @@ def children(count: int, **fields: Any) -> Bench:
 
 
 def held(bench: Bench) -> set[str]:
-    return {row.node_id for row in bench.store.waiting.values() if row.held}
+    return {row.node_id for row in bench.store.waiting.values() if row.is_paused}
 
 
 def test_a_job_that_is_paused_before_it_starts_starts_when_it_goes_on():

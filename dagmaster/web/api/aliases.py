@@ -38,7 +38,7 @@ _add(
 
 def _add_all(*routers: APIRouter) -> None:
     """The same operations under /api/dag. They are not in the OpenAPI document: it would say everything twice."""
-    for route in [route for one in routers for route in one.routes]:
+    for route in [route for router in routers for route in router.routes]:
         if isinstance(route, APIRoute) and route.path.startswith(MIRRORED):
             _add(
                 route.path.replace("/api/v1/", "/api/dag/", 1),

@@ -46,8 +46,10 @@ async def _reply(conn: Conn, findings: list[Finding]) -> DoctorReply:
     points = await examine_database(conn)
     return DoctorReply(
         findings=[
-            FindingReply(**{**asdict(one), "examples": [_example(row) for row in one.examples]}, is_open=one.is_open)
-            for one in findings
+            FindingReply(
+                **{**asdict(finding), "examples": [_example(row) for row in finding.examples]}, is_open=finding.is_open
+            )
+            for finding in findings
         ],
         database=[PointReply(**asdict(point)) for point in points],
     )

@@ -24,12 +24,12 @@ async def list_handlers(caller: Admitted, services: Given) -> HandlerList:
     return HandlerList(
         handlers=[
             HandlerReply(
-                name=one.name,
-                queue=one.queue,
-                timeout_seconds=one.timeout_seconds,
-                params=one.params.model_json_schema() if one.params else None,
+                name=handler.name,
+                queue=handler.queue,
+                timeout_seconds=handler.timeout_seconds,
+                params=handler.params.model_json_schema() if handler.params else None,
             )
-            for one in sorted(services.registry, key=lambda one: one.name)
+            for handler in sorted(services.registry, key=lambda handler: handler.name)
         ]
     )
 

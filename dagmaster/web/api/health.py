@@ -46,32 +46,32 @@ async def readyz(request: Request, services: Given) -> Alive:
 @router.get("/health", responses={503: {"model": HealthReply}}, dependencies=[EVERYBODY])
 async def health(request: Request, services: Given, response: Response) -> HealthReply:
     """Run every health check; 503 if a check reports that nothing can work. Details require a key."""
-    found = await examine(services)
-    worst = overall(list(found.values()))
+    verdicts = await examine(services)
+    worst = overall(list(verdicts.values()))
     response.status_code = 503 if worst is Health.UNHEALTHY else 200
-    is_known = await _is_known(request, services, found)
-    return HealthReply(status=worst, checks=[_reply(*one, whole=is_known) for one in found.items()])
+    is_known = await _is_known(request, services, verdicts)
+    return HealthReply(status=worst, checks=[_reply(*entry, has_details=is_known) for entry in verdicts.items()])
 
 
 @router.get("/health/{check}", responses={503: {"model": CheckReply}, **documented(404)}, dependencies=[EVERYBODY])
 async def health_of(check: str, request: Request, services: Given, response: Response) -> CheckReply:
     """Run one health check."""
-    found = await examine(services, [get_check(check).name])
-    [(one, verdict)] = found.items()
+    verdicts = await examine(services, [get_check(check).name])
+    [(examined, verdict)] = verdicts.items()
     response.status_code = 503 if verdict.health is Health.UNHEALTHY else 200
-    return _reply(one, verdict, whole=await _is_known(request, services, found))
+    return _reply(examined, verdict, has_details=await _is_known(request, services, verdicts))
 
 
-def _reply(check: Check, verdict: Verdict, *, whole: bool) -> CheckReply:
+def _reply(check: Check, verdict: Verdict, *, has_details: bool) -> CheckReply:
     reply = CheckReply(name=check.name, category=check.category, status=verdict.health)
-    if whole:
+    if has_details:
         reply.message, reply.details = verdict.message, dict(verdict.details)
     return reply
 
 
-async def _is_known(request: Request, services: Services, found: dict[Check, Verdict]) -> bool:
+async def _is_known(request: Request, services: Services, verdicts: dict[Check, Verdict]) -> bool:
     """Whoever cannot be asked for is a stranger: without the database no key can be looked up."""
-    if any(verdict.health is Health.UNHEALTHY and check.name == "database" for check, verdict in found.items()):
+    if any(verdict.health is Health.UNHEALTHY and check.name == "database" for check, verdict in verdicts.items()):
         return False
     try:
         caller = await caller_of(request, services)

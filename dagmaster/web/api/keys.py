@@ -23,7 +23,7 @@ async def list_keys(conn: Conn) -> KeyList:
 async def create_key(body: KeyCreate, caller: Admitted, conn: Conn) -> KeyCreated:
     """Create a key. Only this response contains it. The first key must have the role admin."""
     await key_store.check_first_key(conn, body.role)
-    made = await key_store.new_key(
+    key = await key_store.new_key(
         conn,
         name=body.name,
         role=body.role,
@@ -32,7 +32,7 @@ async def create_key(body: KeyCreate, caller: Admitted, conn: Conn) -> KeyCreate
         expires_at=body.expires_at,
         source_app="api",
     )
-    return KeyCreated(key_id=made.key_id, name=body.name, role=body.role, platform_id=body.platform_id, key=made.text)
+    return KeyCreated(key_id=key.key_id, name=body.name, role=body.role, platform_id=body.platform_id, key=key.text)
 
 
 @router.delete("/{key_id}", responses=documented(404), dependencies=[ADMINS])

@@ -18,7 +18,7 @@ from dagmaster.store import attempts as attempt_store
 from dagmaster.store import nodes as node_store
 from dagmaster.store.connect import LOST, Pool
 from dagmaster.tasklogs import LogUnavailable
-from dagmaster.tasklogs.reader import Found, LogSelection, NodeLog, NodeState, why_none
+from dagmaster.tasklogs.reader import LogRange, LogSelection, NodeLog, NodeState, why_none
 from dagmaster.web.access import READERS_OF_OWN, Job
 from dagmaster.web.errors import documented
 from dagmaster.web.paging import Limit, Offset, cut
@@ -62,21 +62,21 @@ async def read_log(
     if tail is not None and offset:
         raise Invalid("use either `offset` or `tail`, not both")
     node = NodeLog(services.task_logs, job["job_id"], node_id)
-    wanted = LogSelection(attempt, offset, tail, follow)
+    selection = LogSelection(attempt, offset, tail, follow)
     state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
-    found = await node.find(wanted, state)
-    if found is None:
+    log = await node.find(selection, state)
+    if log is None:
         place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
-        raise NotFound(why_none(node, wanted, state, place))
+        raise NotFound(why_none(node, selection, state, place))
     look = Looking(services.pool, node, state, lambda: request.app.state.is_stopping)
     headers = {
-        "X-Log-Size": str(found.size),
-        "X-Attempt": str(found.attempt),
+        "X-Log-Size": str(log.size),
+        "X-Attempt": str(log.attempt),
         "X-Content-Type-Options": "nosniff",
         "X-Accel-Buffering": "no",
         "Cache-Control": "no-store",
     }
-    return StreamingResponse(_pieces(node, found, wanted, look), media_type="text/plain", headers=headers)
+    return StreamingResponse(_pieces(node, log, selection, look), media_type="text/plain", headers=headers)
 
 
 @router.get("/nodes/{node_id}/logs/search", responses=documented(404), dependencies=[READERS_OF_OWN])
@@ -94,23 +94,23 @@ async def search_log(
     """Search the log of an attempt; returns matching lines with their numbers."""
     node = NodeLog(services.task_logs, job["job_id"], node_id)
     state = NodeState.of(await node_store.get_node_head(conn, job["job_id"], node_id))
-    found = await node.find(LogSelection(attempt), state)
-    if found is None:
+    log = await node.find(LogSelection(attempt), state)
+    if log is None:
         place = await attempt_store.find_log_place(conn, node.task_id(attempt or state.newest_begun))
         raise NotFound(why_none(node, LogSelection(attempt), state, place))
-    matches = await node.search(found.attempt, text, limit)
+    matches = await node.search(log.attempt, text, limit)
     return LogMatches(
-        attempt=found.attempt,
+        attempt=log.attempt,
         lines=[LogLine(number=line.number, text=line.text) for line in matches.lines],
         total=matches.total,
         log_lines=matches.log_lines,
     )
 
 
-def _pieces(node: NodeLog, found: Found, wanted: LogSelection, look: "Looking") -> AsyncIterator[bytes]:
-    if wanted.follow:
-        return node.follow(found.attempt, found.start, look, goes_on=wanted.attempt is None)
-    return node.pieces(found.attempt, found.start, found.size)
+def _pieces(node: NodeLog, log: LogRange, selection: LogSelection, look: "Looking") -> AsyncIterator[bytes]:
+    if selection.follow:
+        return node.follow(log.attempt, log.start, look, goes_on=selection.attempt is None)
+    return node.pieces(log.attempt, log.start, log.size)
 
 
 @dataclass(slots=True)
@@ -144,11 +144,11 @@ async def list_attempts(
     await node_store.get_node_head(conn, job["job_id"], node_id)
     rows = (await attempt_store.attempts_of_node(conn, job["job_id"], node_id))[offset : offset + limit + 1]
     sizes = await asyncio.gather(*(_size(services, row) for row in rows))
-    shown = [
+    attempts = [
         AttemptOfNode(**redact(row), attempt=_number(row["task_id"]), log_bytes=size)
         for row, size in zip(rows, sizes, strict=True)
     ]
-    return cut(shown, limit, offset)
+    return cut(attempts, limit, offset)
 
 
 async def _size(services: Given, row: dict[str, Any]) -> int | None:

@@ -46,8 +46,8 @@ async def list_nodes(
         offset=offset,
     )
     known = await services.node_counts.of(conn, node_store.jobs_of(rows))
-    shown = [NodeOfJob(**_fields(row, known[row["job_id"]].children.get(row["node_id"]))) for row in rows]
-    return cut(shown, limit, offset)
+    nodes = [NodeOfJob(**_fields(row, known[row["job_id"]].children.get(row["node_id"]))) for row in rows]
+    return cut(nodes, limit, offset)
 
 
 @router.get("/tasks", responses=documented(404), dependencies=[READERS])
@@ -99,8 +99,8 @@ async def list_job_nodes(
         offset=offset,
     )
     known = (await services.node_counts.of(conn, [job]))[job["job_id"]].children
-    shown = [views.node_reply(job["job_id"], redact(row), known.get(row["node_id"])) for row in rows]
-    return cut(shown, limit, offset)
+    nodes = [views.node_reply(job["job_id"], redact(row), known.get(row["node_id"])) for row in rows]
+    return cut(nodes, limit, offset)
 
 
 @router.get(
@@ -125,7 +125,7 @@ def _detail(row: node_store.WholeNode, children: Children | None, attempts: list
         checkpoint_phase=row["checkpoint_phase"],
         checkpoint_data=redact(row["checkpoint_data"]),
         checkpoint_saved_at=row["checkpoint_saved_at"],
-        attempts=[AttemptReply(**redact(one)) for one in attempts],
+        attempts=[AttemptReply(**redact(attempt)) for attempt in attempts],
     )
 
 
@@ -141,5 +141,5 @@ async def list_checkpoints(
 
 def _fields(row: Mapping[str, Any], children: Children | None) -> dict[str, Any]:
     """Of a node whose row may have more than is shown."""
-    shown = views.node_reply(row["job_id"], redact(row), children).model_dump()
-    return shown | {"workflow_id": row.get("workflow_id")}
+    reply = views.node_reply(row["job_id"], redact(row), children).model_dump()
+    return reply | {"workflow_id": row.get("workflow_id")}

@@ -20,7 +20,7 @@ async def queue_status(services: Given, conn: Conn) -> QueuesReply:
     for queue, workflows in used.items():
         empty = {"depth": 0, "held": 0, "running": 0, "consumers": 0, "oldest_wait_seconds": None}
         queues.append(QueueReply(queue=queue, workflows=workflows, **empty))
-    return QueuesReply(queues=sorted(queues, key=lambda one: one.queue))
+    return QueuesReply(queues=sorted(queues, key=lambda queue: queue.queue))
 
 
 def _used(services: Services) -> dict[str, list[str]]:

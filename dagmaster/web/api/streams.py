@@ -95,16 +95,16 @@ def _event_id(text: str) -> int:
 
 
 async def _events(
-    came: Request | WebSocket, caller: Caller, job: Row, after: int, heartbeat_seconds: float
+    connection: Request | WebSocket, caller: Caller, job: Row, after: int, heartbeat_seconds: float
 ) -> AsyncGenerator[Row | None, None]:
     """As long as the caller's key is good: a job may take days."""
-    streams: Streams = came.app.state.streams
+    streams: Streams = connection.app.state.streams
     watched = streams.events(job["job_id"], after, job["created_at"], heartbeat_seconds=heartbeat_seconds)
     checked_at = monotonic()
     async with aclosing(watched) as events:
         async for event in events:
             if monotonic() - checked_at >= CHECK_SECONDS:
-                await _check_again(came.app.state.keyring, caller)
+                await _check_again(connection.app.state.keyring, caller)
                 checked_at = monotonic()
             yield event
 

@@ -87,7 +87,7 @@ async def claim_tasks(
 @router.get("/{worker_id}/tasks", responses=OWN, dependencies=[WORKERS])
 async def list_held_tasks(worker: Own, conn: Conn) -> HeldTasks:
     """List the tasks that the worker holds, including claims whose response was lost."""
-    return HeldTasks(tasks=await remote_workers.held(conn, worker))
+    return HeldTasks(tasks=await remote_workers.running_tasks(conn, worker))
 
 
 @router.post("/{worker_id}/results", responses=OWN, dependencies=[WORKERS])
@@ -192,5 +192,5 @@ async def resume_worker(worker_id: WorkerId, caller: Admitted, conn: Conn) -> Wo
 
 
 async def _control(conn: Conn, caller: Admitted, worker_id: WorkerId, command: WorkerCommand) -> WorkerWanted:
-    wanted = await steer_worker(conn, worker_id, command, actor=caller.name or None)
-    return WorkerWanted.model_validate({"worker_id": worker_id, "wanted": wanted})
+    desired = await steer_worker(conn, worker_id, command, actor=caller.name or None)
+    return WorkerWanted.model_validate({"worker_id": worker_id, "wanted": desired})

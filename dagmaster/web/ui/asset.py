@@ -147,10 +147,10 @@ async def _versions(page: Page, asset: AssetRow, conn: Conn, offset: int) -> dic
         limit=VERSIONS_PER_PAGE + 1,
         offset=offset,
     )
-    shown = rows[:VERSIONS_PER_PAGE]
+    page_rows = rows[:VERSIONS_PER_PAGE]
     return {
-        "versions": [version_view(asset, row, may_review=page.may_review) for row in shown],
-        "shapes": extents(shown),
+        "versions": [version_view(asset, row, may_review=page.may_review) for row in page_rows],
+        "shapes": extents(page_rows),
         "page_size": VERSIONS_PER_PAGE,
         "has_more": len(rows) > VERSIONS_PER_PAGE,
     }

@@ -94,8 +94,10 @@ def plural(count: int, singular: str, plural: str | None = None) -> str:
 
 def progress_words(counts: Mapping[str, int], total: int) -> str:
     """`7 of 9 completed, 2 skipped`."""
-    rest = [f"{number(counts[status])} {status}" for status in ("failed", "cancelled", "skipped") if counts.get(status)]
-    return ", ".join([f"{number(counts.get('completed', 0))} of {number(total)} completed", *rest])
+    endings = [
+        f"{number(counts[status])} {status}" for status in ("failed", "cancelled", "skipped") if counts.get(status)
+    ]
+    return ", ".join([f"{number(counts.get('completed', 0))} of {number(total)} completed", *endings])
 
 
 def size(count: float | None) -> str:
@@ -109,9 +111,9 @@ def size(count: float | None) -> str:
     return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
 
 
-def share(part: float, whole: float) -> float:
+def share(part: float, total: float) -> float:
     """In percent, for bars."""
-    return round(100 * part / whole, 3) if whole else 0.0
+    return round(100 * part / total, 3) if total else 0.0
 
 
 def pretty(value: Any) -> str:

@@ -57,13 +57,13 @@ class Form:
 
 def form_of(workflow: Workflow, inputs: Mapping[str, Any] | None = None) -> Form:
     """Filled with the defaults, or with the inputs of an earlier job."""
-    shown = {name: value for name, value in (inputs or {}).items() if redact({name: value}) == {name: value}}
-    hidden = [name for name in inputs or {} if name not in shown]
+    visible = {name: value for name, value in (inputs or {}).items() if redact({name: value}) == {name: value}}
+    hidden = [name for name in inputs or {} if name not in visible]
     fields = [
-        _field(name, spec, shown.get(name, None if name in hidden else spec.default), is_hidden=name in hidden)
+        _field(name, spec, visible.get(name, None if name in hidden else spec.default), is_hidden=name in hidden)
         for name, spec in workflow.inputs.items()
     ]
-    extra = {name: value for name, value in shown.items() if name not in workflow.inputs}
+    extra = {name: value for name, value in visible.items() if name not in workflow.inputs}
     return Form(fields, extra, hidden)
 
 

@@ -82,25 +82,25 @@ async def gantt_of(
 ) -> Gantt:
     filter = NodeFilter(order=order)  # Nodes may have started at the same moment.
     rows = await find_nodes(conn, job["job_id"], filter, limit=MAX_ROWS + 1, offset=offset)
-    shown = [row for row in rows[:MAX_ROWS] if row["dispatched_at"] or row["started_at"] or row["retry_count"]]
+    visible = [row for row in rows[:MAX_ROWS] if row["dispatched_at"] or row["started_at"] or row["retry_count"]]
     is_open = job["completed_at"] is None
     now = datetime.now(UTC)
     since = job["started_at"] or job["created_at"]
     until = max(job["completed_at"] or now, since)
-    fan_outs = [row["node_id"] for row in shown if kind_of(row, definition)[0] == "fan_out"]
+    fan_outs = [row["node_id"] for row in visible if kind_of(row, definition)[0] == "fan_out"]
     times = await node_counts.fan_out_times(conn, job["job_id"], fan_outs)
-    spread = [row for row in shown if row["node_id"] in times]
+    spread = [row for row in visible if row["node_id"] in times]
     strips = {row["node_id"]: await _strip(conn, row, times[row["node_id"]], until) for row in spread}
-    retried = [row["node_id"] for row in shown if row["retry_count"] > 0]
+    retried = [row["node_id"] for row in visible if row["retry_count"] > 0]
     earlier = await _earlier(conn, job, retried, is_small=nodes <= MANY_NODES)
-    made = []
-    for row in shown:
+    gantt_rows = []
+    for row in visible:
         status = outcomes.get(row["node_id"], row["status"])
         last = replace(_last_bar(row, times.get(row["node_id"])), status=status)
         bars = [*earlier.get(row["node_id"], ()), last]
         type, _ = kind_of(row, definition)
-        made.append(GanttRow(row["node_id"], type, status, _in_order(bars), strips.get(row["node_id"])))
-    return Gantt(made, since, until, is_open, len(rows) > MAX_ROWS, offset)
+        gantt_rows.append(GanttRow(row["node_id"], type, status, _in_order(bars), strips.get(row["node_id"])))
+    return Gantt(gantt_rows, since, until, is_open, len(rows) > MAX_ROWS, offset)
 
 
 def _last_bar(row: Row, fan: Row | None) -> Bar:

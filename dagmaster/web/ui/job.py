@@ -31,7 +31,7 @@ from dagmaster.web.ui.jobs import JobLine, job_line
 from dagmaster.web.ui.maps import shapes_of
 from dagmaster.web.ui.pages import Page, Shown, ShownJob
 from dagmaster.web.ui.timeline import ICONS, TYPES, SelectedEvents, timeline_page
-from dagmaster.web.ui.values import shown
+from dagmaster.web.ui.values import value_of
 from dagmaster.web.ui.waits import QUICKLY_EXPLAINED, Waiting, Why, waiting_for, why_job
 from dagmaster.web.views import snapshot_counts
 
@@ -238,14 +238,14 @@ async def _timeline(view: JobView) -> dict[str, Any]:
 
 
 async def _data(view: JobView) -> dict[str, Any]:
-    kept = {key: value for key, value in view.job["metadata"].items() if key != "removal"}
+    metadata = {key: value for key, value in view.job["metadata"].items() if key != "removal"}
     job = await get_job(view.conn, view.job["job_id"])
-    inputs = await asyncio.to_thread(shown, job["input_params"])
-    result = await asyncio.to_thread(shown, by_node(job["result_data"], await _order(view)))
+    inputs = await asyncio.to_thread(value_of, job["input_params"])
+    result = await asyncio.to_thread(value_of, by_node(job["result_data"], await _order(view)))
     returned = await returned_by(view.conn, job)
     shapes = shapes_of({"inputs": inputs.value, "result": result.value})
-    value = None if returned is None else shown(returned)
-    return {"inputs": inputs, "value": value, "result": result, "metadata": shown(kept), "shapes": shapes}
+    value = None if returned is None else value_of(returned)
+    return {"inputs": inputs, "value": value, "result": result, "metadata": value_of(metadata), "shapes": shapes}
 
 
 def by_node(outputs: Row | None, order: Sequence[str]) -> Row | None:

@@ -174,8 +174,8 @@ def _lines(coordinates: Any, depth: int) -> Iterator[Any]:
 def _line(points: list[Any]) -> Line:
     """Long lines are thinned out, but keep their last point. Empty if a point is invalid."""
     step = math.ceil(len(points) / MAX_POINTS_OF_LINE)
-    kept = points[::step] if step < 2 else [*points[::step], points[-1]]
-    line = [_point(point) for point in kept]
+    sampled = points[::step] if step < 2 else [*points[::step], points[-1]]
+    line = [_point(point) for point in sampled]
     return [point for point in line if point] if all(line) else []
 
 

@@ -26,7 +26,7 @@ from dagmaster.web.ui.gantt import attempt_number
 from dagmaster.web.ui.job_nodes import Definition, definition_of, kind_of
 from dagmaster.web.ui.maps import shapes_of
 from dagmaster.web.ui.pages import Shown, ShownJob
-from dagmaster.web.ui.values import Value, shown
+from dagmaster.web.ui.values import Value, value_of
 from dagmaster.web.ui.waits import Waiting, is_quickly_explained, waiting_for, why_node
 from dagmaster.web.views import node_seconds, seconds_between
 
@@ -119,8 +119,8 @@ async def show_node(job: ShownJob, node_id: NodeId, page: Shown, conn: Conn) -> 
     attempts = await _attempts(conn, page.services, job, row)
     is_open = row["status"] not in NODE_TERMINAL
     is_explained = is_open and await is_quickly_explained(conn, job["job_id"])
-    params = await asyncio.to_thread(shown, row["input_params"])
-    output = await asyncio.to_thread(shown, row["output"])
+    params = await asyncio.to_thread(value_of, row["input_params"])
+    output = await asyncio.to_thread(value_of, row["output"])
     checkpoints = await list_checkpoints(conn, job["job_id"], node_id, limit=MAX_CHECKPOINTS)
     return page.render(
         "node.html",
@@ -256,5 +256,5 @@ def _checkpoint(row: Row) -> Checkpoint:
         message=redact(row["progress_message"]),
         is_valid=row["is_valid"],
         created_at=row["created_at"],
-        state=shown(row["state_data"]),
+        state=value_of(row["state_data"]),
     )

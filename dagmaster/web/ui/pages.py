@@ -68,8 +68,8 @@ class Page:
     def with_query(self, **changed: Any) -> str:
         """The address of this page with changed filters; None removes one."""
         query = [pair for pair in self.request.query_params.multi_items() if pair[0] not in changed]
-        kept = [(name, value) for name, value in (*query, *changed.items()) if value not in (None, "")]
-        return f"{self.request.url.path}?{urlencode(kept)}" if kept else self.request.url.path
+        parameters = [(name, value) for name, value in (*query, *changed.items()) if value not in (None, "")]
+        return f"{self.request.url.path}?{urlencode(parameters)}" if parameters else self.request.url.path
 
     def render(self, template: str, values: Mapping[str, Any] | None = None, *, status: int = 200) -> HTMLResponse:
         text = TEMPLATES.get_template(template).render(

@@ -65,7 +65,7 @@ async def show_schedules(page: Shown, conn: Conn, text: str = "", state: str = "
     missed = await missed_schedules(conn)
     lines = [schedule_line(row, missed.get(row["schedule_id"])) for row in await list_schedules(conn)]
     needle = text.strip().lower()
-    shown = [
+    listed = [
         line
         for line in lines
         if needle in line.schedule_id.lower() and state in ("", "paused" if line.is_paused else "active")
@@ -73,7 +73,7 @@ async def show_schedules(page: Shown, conn: Conn, text: str = "", state: str = "
     return page.render(
         "schedules.html",
         {
-            "schedules": shown,
+            "schedules": listed,
             "total": len(lines),
             "text": text,
             "state": state,

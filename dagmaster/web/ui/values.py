@@ -25,7 +25,7 @@ class Value:
         return self.value in (None, {}, [], "")
 
 
-def shown(value: Any) -> Value:
+def value_of(value: Any) -> Value:
     # Pretty printing takes a level of the stack for each of the value: what is too deep is not written at all.
     if is_deeper(value, MAX_DEPTH):
         return Value(None, f"nested deeper than {MAX_DEPTH} levels; the API returns it", is_tree=False, is_cut=True)

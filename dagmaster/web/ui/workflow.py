@@ -176,14 +176,14 @@ async def _schedule(conn: Conn, workflow_id: str) -> ScheduleState | None:
 
 
 def _inputs(workflow: Workflow) -> list[Input]:
-    shown = []
+    rows = []
     for name, spec in workflow.inputs.items():
         # By its name: the default of a password is one.
         default = redact({name: spec.default})[name]
         written = None if spec.default is None else json.dumps(default, ensure_ascii=False, default=str)
         values = redact_text(_values(spec))
-        shown.append(Input(name, spec.type, values, spec.required, written, redact_text(spec.description)))
-    return shown
+        rows.append(Input(name, spec.type, values, spec.required, written, redact_text(spec.description)))
+    return rows
 
 
 def _values(spec: InputSpec) -> str:
@@ -217,8 +217,8 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
         return None
     once = await nodes_of_definitions(conn, {run["workflow_hash"] for run in runs})
     node_ids = [*workflow.nodes, *sorted(once - set(workflow.nodes))]
-    shown = node_ids[:GRID_NODES]
-    states = await grid_nodes(conn, [run["job_id"] for run in runs], shown)
+    visible = node_ids[:GRID_NODES]
+    states = await grid_nodes(conn, [run["job_id"] for run in runs], visible)
     known = await page.services.node_counts.of(conn, runs)
     columns = list(reversed(runs))
     return Grid(
@@ -234,9 +234,9 @@ async def _grid(page: Page, conn: Conn, workflow: Workflow, runs: Sequence[Row])
                     for run in columns
                 ),
             )
-            for node_id in shown
+            for node_id in visible
         ),
-        len(node_ids) - len(shown),
+        len(node_ids) - len(visible),
     )
 
 

@@ -8,17 +8,17 @@ from dagmaster.model.retry import OnOom, RetryPolicy
 from dagmaster.model.workflow import ChildTask, FanOutNode, Node, TaskNode, Workflow
 
 
-def kept_in(workflow: Workflow, queue: str, rules: QueueRules) -> Workflow:
+def bind_to_queue(workflow: Workflow, queue: str, rules: QueueRules) -> Workflow:
     """The workflow with all its tasks on this queue.
 
     Raises InvalidWorkflow when it uses a handler that this process lacks: the job would wait for it forever.
     """
     nodes = {name: _node(node, queue) for name, node in workflow.nodes.items()}
-    kept = resolve_queues(workflow.model_copy(update={"nodes": nodes}), rules)
-    problems = [problem for problem in rules.find_problems(kept) if problem.is_error]
+    bound = resolve_queues(workflow.model_copy(update={"nodes": nodes}), rules)
+    problems = [problem for problem in rules.find_problems(bound) if problem.is_error]
     if problems:
         raise InvalidWorkflow(problems)
-    return kept
+    return bound
 
 
 def _node(node: Node, queue: str) -> Node:
